@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ddpsim.simulator.virtual_gpus.announcement import Announcement
+from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 from ddpsim.simulator.virtual_gpus.install import VirtualGpus
 
 STEPS = 10
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    VirtualGpus(Announcement()).install(1)
+    VirtualGpus(FirstUseAnnouncement()).install(1)
     print(f"{'us a step: median':<30}{'CPU':>9}{'GPU':>9}{'ratio':>7}{'pairs':>7}")
     for case in CASES:
         cpu, gpu, pairs = measure(case, rounds)

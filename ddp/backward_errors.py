@@ -12,8 +12,8 @@ from collections.abc import Container, Mapping, Sequence
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from ddpsim.ddp.backward_progress import Graph
-from ddpsim.ddp.group_store import count_up, post_message, read_messages
+from ddpsim.ddp.backward_progress import GraphKnowledge
+from ddpsim.ddp.group_store import count_calls, post_message, read_messages
 from ddpsim.ddp.text_formats import ranks_text
 
 _SHOWN = 6
@@ -23,10 +23,10 @@ def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGr
     """Return one line on the parameters without a gradient on each rank, from messages of the ranks under `key`."""
     members = dist.get_process_group_ranks(group)
     own = members[dist.get_rank(group)]
-    return report(_exchange(missing, key=key, own=own, members=members, group=group), members)
+    return describe_missing_gradients(_exchange_missing_names(missing, key=key, own=own, members=members, group=group), members)
 
 
-def report(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
+def describe_missing_gradients(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
     """Return the text from the parameters that each rank misses; a rank that is not in `missing` has not answered."""
     ranks_by_names: dict[tuple[str, ...], list[int]] = {}
     for rank in members:
@@ -40,7 +40,7 @@ def report(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
             "the last backward left buckets open, though every gradient came: the reduction did not finish, as an "
             f"exception interrupted the backward{waiting}"
         )
-    found = "; ".join(f"{_names(names)} on {ranks_text(ranks)}" for names, ranks in ranks_by_names.items())
+    found = "; ".join(f"{_format_names(names)} on {ranks_text(ranks)}" for names, ranks in ranks_by_names.items())
     return (
         f"the last backward left buckets open: no gradient came for {found}{waiting}. If the loss does not depend on "
         "these parameters, use find_unused_parameters=True; otherwise use the whole output of the forward. "
@@ -48,11 +48,11 @@ def report(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
     )
 
 
-def _exchange(
+def _exchange_missing_names(
     missing: Sequence[str], *, key: str, own: int, members: Sequence[int], group: ProcessGroup
 ) -> dict[int, Sequence[str]]:
     # Every rank counts its own attempts, since all ranks fail together.
-    attempt = count_up(group, f"{key}/{own}")
+    attempt = count_calls(group, f"{key}/{own}")
     post_message(group, f"{key}/{own}/{attempt}", json.dumps(list(missing)))
     keys = {rank: f"{key}/{rank}/{attempt}" for rank in members if rank != own}
     messages = read_messages(group, list(keys.values()))
@@ -62,22 +62,22 @@ def _exchange(
     return {**answers, own: missing}
 
 
-def _names(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     if not names:
         return "none is missing"
     rest = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def describe_surplus(name: str, index: int, graph: Graph, learned: Container[int]) -> str:
+def describe_surplus(name: str, index: int, graph: GraphKnowledge, learned: Container[int]) -> str:
     """Describe a gradient too many; `learned` are the parameters that get one in a static graph."""
-    if graph is Graph.ALL_USED:
+    if graph is GraphKnowledge.ALL_USED:
         return (
             f"{name} got more gradients in this backward than expected, from a reentrant checkpoint that runs twice or "
             "from two backwards: use static_graph=True if the graph is always the same, or checkpoint with "
             "use_reentrant=False"
         )
-    if graph is Graph.SEARCHED:
+    if graph is GraphKnowledge.SEARCHED:
         return (
             f"{name} got a gradient that was not expected in this backward: return all tensors of the loss from the "
             "forward, or use static_graph=True if several reentrant checkpoints use the parameter"

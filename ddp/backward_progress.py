@@ -19,7 +19,7 @@ class Stage(Enum):
     """Gradients are computed, and buckets are reduced as they fill."""
 
 
-class Event(Enum):
+class StageEvent(Enum):
     """An event that changes the stage."""
 
     FORWARD = "forward"
@@ -29,24 +29,24 @@ class Event(Enum):
     GIVEN_UP = "given up"
 
 
-_NEXT: dict[tuple[Stage, Event], Stage] = {
-    (Stage.IDLE, Event.FORWARD): Stage.EXPECTING,
-    (Stage.IDLE, Event.LOCAL_FORWARD): Stage.LOCAL,
-    (Stage.LOCAL, Event.FORWARD): Stage.EXPECTING,
-    (Stage.LOCAL, Event.LOCAL_FORWARD): Stage.LOCAL,
-    (Stage.EXPECTING, Event.FORWARD): Stage.EXPECTING,
-    (Stage.EXPECTING, Event.GRADIENT): Stage.REDUCING,
-    (Stage.REDUCING, Event.ALL_REDUCED): Stage.IDLE,
-    **{(stage, Event.GIVEN_UP): Stage.IDLE for stage in Stage},
+_NEXT: dict[tuple[Stage, StageEvent], Stage] = {
+    (Stage.IDLE, StageEvent.FORWARD): Stage.EXPECTING,
+    (Stage.IDLE, StageEvent.LOCAL_FORWARD): Stage.LOCAL,
+    (Stage.LOCAL, StageEvent.FORWARD): Stage.EXPECTING,
+    (Stage.LOCAL, StageEvent.LOCAL_FORWARD): Stage.LOCAL,
+    (Stage.EXPECTING, StageEvent.FORWARD): Stage.EXPECTING,
+    (Stage.EXPECTING, StageEvent.GRADIENT): Stage.REDUCING,
+    (Stage.REDUCING, StageEvent.ALL_REDUCED): Stage.IDLE,
+    **{(stage, StageEvent.GIVEN_UP): Stage.IDLE for stage in Stage},
 }
 
 
-def follows(stage: Stage, event: Event) -> Stage | None:
+def next_stage(stage: Stage, event: StageEvent) -> Stage | None:
     """Return the stage after `event`; None if the event is not allowed in this stage."""
     return _NEXT.get((stage, event))
 
 
-class Graph(Enum):
+class GraphKnowledge(Enum):
     """What is known about the autograd graph of a forward."""
 
     ALL_USED = "all used"
@@ -73,15 +73,15 @@ class StaticGraph:
         return self.times is not None
 
     @property
-    def came(self) -> frozenset[int]:
+    def parameters_with_gradient(self) -> frozenset[int]:
         """Parameters that have got a gradient in the backward that is being learned."""
         return frozenset(self._left) if self.times is None else frozenset()
 
-    def begin(self) -> None:
+    def begin_backward(self) -> None:
         """Begin a backward."""
         self._left = {} if self.times is None else dict(self.times)
 
-    def is_last(self, index: int) -> bool:
+    def count_gradient(self, index: int) -> bool:
         """Count a gradient; return whether it is known to be the parameter's last one in this backward."""
         if self.times is None:
             self._left[index] = self._left.get(index, 0) + 1
@@ -90,17 +90,17 @@ class StaticGraph:
         self._left[index] = left
         return left <= 0
 
-    def learn(self) -> tuple[int, ...]:
+    def end_first_backward(self) -> tuple[int, ...]:
         """End the first backward; return the parameters that got gradients, in the order of the first ones."""
         self.times = self._left
         return tuple(self.times)
 
-    def times_by_index(self, count: int) -> tuple[int, ...]:
+    def gradient_counts(self, count: int) -> tuple[int, ...]:
         """Return the number of gradients per backward for each of `count` parameters."""
         times = self.times or {}
         return tuple(times.get(index, 0) for index in range(count))
 
-    def adopt(self, times: Iterable[int], unused_everywhere: Iterable[int]) -> None:
+    def adopt_counts(self, times: Iterable[int], unused_everywhere: Iterable[int]) -> None:
         """Take over what another rank learned, but keep counts that were learned here, since ranks may differ."""
         if self.times is None:
             self.times = {index: count for index, count in enumerate(times) if count}
@@ -132,12 +132,12 @@ class StepCounter:
         """Record that the gradients are reduced."""
         self._reduced = self.latest
 
-    def align(self, step: int) -> None:
+    def align_step(self, step: int) -> None:
         """After a join: continue on all ranks from the step of the last rank to join."""
         self.latest = self.aligned = self._reduced = step
         self._is_uncounted = False
 
-    def forget_unreduced(self) -> None:
+    def drop_unreduced_steps(self) -> None:
         """After a failed join: drop forwards that were not reduced, since joined ranks made none of them."""
         self.latest = self._reduced
         self._is_uncounted = False

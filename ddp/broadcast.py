@@ -73,16 +73,16 @@ def broadcast_coalesced(
     Raises UsageError before the first call for invalid arguments: `src` outside of the group, a group without this
     rank, `buffer_bytes` below 1, or tensors that are sparse, quantized, on the meta device or expanded.
     """
-    lists = _by_dtype_and_device(tensors)
+    lists = _group_by_dtype_and_device(tensors)
     world_size = _check_arguments(src, group, buffer_bytes)
     if world_size == 1:
         return
-    channel = _Channel(group, src, is_source=dist.get_rank(group) == src)
+    channel = _Broadcaster(group, src, is_source=dist.get_rank(group) == src)
     for alike in lists:
-        _transfer(alike, channel, capacity=max(1, buffer_bytes // alike[0].element_size()))
+        _broadcast_tensors(alike, channel, capacity=max(1, buffer_bytes // alike[0].element_size()))
 
 
-def is_plain(tensor: Tensor) -> bool:
+def has_elements_in_order(tensor: Tensor) -> bool:
     """Return whether the tensor's memory is its elements in order, so a collective can send it directly."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
@@ -99,7 +99,7 @@ def _check_arguments(src: object, group: ProcessGroup | None, buffer_bytes: obje
     return world_size
 
 
-def _by_dtype_and_device(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+def _group_by_dtype_and_device(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """Check the tensors and group them by dtype and device, the groups in order of their first tensor."""
     if isinstance(tensors, Tensor):
         raise UsageError("tensors is a single tensor: give a list of tensors")
@@ -110,7 +110,7 @@ def _by_dtype_and_device(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     count = 0
     for (dtype, device, _), run in groupby(tensors, attrgetter("dtype", "device", "layout")):
         alike = list(run)
-        _check_kind(alike[0], count)
+        _check_is_dense(alike[0], count)
         if not all(map(Tensor.is_contiguous, alike)):
             _check_not_expanded(alike, count)
         lists.setdefault((dtype, device), []).extend(alike)
@@ -118,7 +118,7 @@ def _by_dtype_and_device(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     return list(lists.values())
 
 
-def _check_kind(tensor: Tensor, index: int) -> None:
+def _check_is_dense(tensor: Tensor, index: int) -> None:
     if tensor.layout is not torch.strided:
         raise UsageError(f"tensors[{index}] has the layout {tensor.layout}: give dense tensors, such as its values()")
     if tensor.is_meta:
@@ -134,14 +134,14 @@ def _check_not_expanded(tensors: list[Tensor], first_index: int) -> None:
             raise UsageError(f"{text}: give its contiguous() copy, or the tensor before expand")
 
 
-def _transfer(tensors: list[Tensor], channel: _Channel, *, capacity: int) -> None:
+def _broadcast_tensors(tensors: list[Tensor], channel: _Broadcaster, *, capacity: int) -> None:
     """Send or receive tensors of one dtype and device, `capacity` elements a call."""
     spare_buffers: list[Tensor] = []
-    under_way: deque[_Call] = deque()
-    for strips in _cut(tensors, capacity):
-        while len(under_way) == _CALLS_UNDER_WAY or (under_way and channel.would_meet(under_way[0], strips)):
+    under_way: deque[_BroadcastInFlight] = deque()
+    for strips in _pack_into_calls(tensors, capacity):
+        while len(under_way) == _CALLS_UNDER_WAY or (under_way and channel.overlaps(under_way[0], strips)):
             call = under_way.popleft()
-            channel.finish(call)
+            channel.finish_call(call)
             if call.buffer is not None:
                 spare_buffers.append(call.buffer)
         if _travels_in_place(strips):
@@ -153,10 +153,10 @@ def _transfer(tensors: list[Tensor], channel: _Channel, *, capacity: int) -> Non
             buffer = spare_buffers.pop()[:size] if spare_buffers else tensors[0].new_empty(size)
             under_way.append(channel.issue_packed(strips, buffer))
     for call in under_way:
-        channel.finish(call)
+        channel.finish_call(call)
 
 
-def _cut(tensors: list[Tensor], capacity: int) -> Iterator[list[Tensor]]:
+def _pack_into_calls(tensors: list[Tensor], capacity: int) -> Iterator[list[Tensor]]:
     """Yield the views of `tensors` that each call transfers; all calls but the last hold `capacity` elements."""
     packed: list[Tensor] = []
     free = capacity
@@ -168,20 +168,20 @@ def _cut(tensors: list[Tensor], capacity: int) -> Iterator[list[Tensor]]:
             continue
         start = 0
         while size - start >= capacity:
-            yield _strips(tensor, start, start + capacity)
+            yield _views_between(tensor, start, start + capacity)
             start += capacity
         if size - start >= free:
-            yield packed + _strips(tensor, start, start + free)
+            yield packed + _views_between(tensor, start, start + free)
             start += free
             packed, free = [], capacity
         if start < size:
-            packed += _strips(tensor, start, size)
+            packed += _views_between(tensor, start, size)
             free -= size - start
     if packed:
         yield packed
 
 
-def _strips(tensor: Tensor, start: int, stop: int) -> list[Tensor]:
+def _views_between(tensor: Tensor, start: int, stop: int) -> list[Tensor]:
     """Return views of the elements from `start` to `stop`, counted row by row: one view if the memory is contiguous."""
     if start == 0 and stop == tensor.numel():
         return [tensor]
@@ -191,20 +191,20 @@ def _strips(tensor: Tensor, start: int, stop: int) -> list[Tensor]:
     first_row, first = divmod(start, row_size)
     last_row, last = divmod(stop, row_size)
     if first_row == last_row:
-        return _strips(tensor[first_row], first, last)
+        return _views_between(tensor[first_row], first, last)
     strips = []
     if first:
-        strips += _strips(tensor[first_row], first, row_size)
+        strips += _views_between(tensor[first_row], first, row_size)
         first_row += 1
     if first_row < last_row:
         strips.append(tensor[first_row:last_row])
     if last:
-        strips += _strips(tensor[last_row], 0, last)
+        strips += _views_between(tensor[last_row], 0, last)
     return strips
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _BroadcastInFlight:
     """A broadcast in flight."""
 
     work: Work
@@ -217,44 +217,44 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Channel:
+class _Broadcaster:
     """Issues broadcasts from group rank `source` to the other ranks of the group."""
 
     group: ProcessGroup | None
     source: int
     is_source: bool
 
-    def issue_in_place(self, strip: Tensor) -> _Call:
+    def issue_in_place(self, strip: Tensor) -> _BroadcastInFlight:
         """Send or receive, without a copy, a strip whose memory is exactly its elements."""
         # Not view(-1): it keeps the stride of a single element, which then is not a contiguous row of bytes.
-        return _Call(self._broadcast(strip.as_strided((strip.numel(),), (1,))), [strip])
+        return _BroadcastInFlight(self._issue_broadcast(strip.as_strided((strip.numel(),), (1,))), [strip])
 
-    def issue_packed(self, strips: list[Tensor], buffer: Tensor) -> _Call:
+    def issue_packed(self, strips: list[Tensor], buffer: Tensor) -> _BroadcastInFlight:
         """Send or receive the data of the strips through a buffer of their total size."""
         if self.is_source:
-            flat = _flattened(strips)
+            flat = _flatten_views(strips)
             if flat is None:
-                for part, strip in _parts(buffer, strips):
+                for part, strip in _buffer_parts(buffer, strips):
                     part.copy_(strip)
             else:
                 torch.cat(flat, out=buffer)
-            return _Call(self._broadcast(buffer), strips, buffer)
-        work = self._broadcast(buffer)
-        flat = _flattened(strips)  # while the data are sent
-        return _Call(work, strips if flat is None else flat, buffer, is_flat=flat is not None)
+            return _BroadcastInFlight(self._issue_broadcast(buffer), strips, buffer)
+        work = self._issue_broadcast(buffer)
+        flat = _flatten_views(strips)  # while the data are sent
+        return _BroadcastInFlight(work, strips if flat is None else flat, buffer, is_flat=flat is not None)
 
-    def would_meet(self, call: _Call, strips: list[Tensor]) -> bool:
+    def overlaps(self, call: _BroadcastInFlight, strips: list[Tensor]) -> bool:
         """Whether a call on these strips would write to the same memory as `call`: tensors may share memory."""
         if self.is_source or (call.buffer is not None and not _travels_in_place(strips)):
             return False  # two buffers are unpacked one after the other
-        spans = [_span(strip) for strip in strips]
+        spans = [_memory_range(strip) for strip in strips]
         return any(
             start < other_end and other_start < end
-            for start, end in map(_span, call.strips)
+            for start, end in map(_memory_range, call.strips)
             for other_start, other_end in spans
         )
 
-    def finish(self, call: _Call) -> None:
+    def finish_call(self, call: _BroadcastInFlight) -> None:
         """Wait for the call. On the receiving ranks the data are in the tensors afterwards."""
         call.work.wait()
         if self.is_source:
@@ -265,10 +265,10 @@ class _Channel:
         elif call.is_flat:
             torch.split_with_sizes_copy(call.buffer, [strip.numel() for strip in call.strips], out=call.strips)
         else:
-            for part, strip in _parts(call.buffer, call.strips):
+            for part, strip in _buffer_parts(call.buffer, call.strips):
                 strip.copy_(part)
 
-    def _broadcast(self, flat: Tensor) -> Work:
+    def _issue_broadcast(self, flat: Tensor) -> Work:
         if flat.dtype not in _SENDABLE_DTYPES:
             flat = flat.view(torch.uint8)
         work: Work = dist.broadcast(flat, group=self.group, group_src=self.source, async_op=True)
@@ -276,16 +276,16 @@ class _Channel:
 
 
 def _travels_in_place(strips: list[Tensor]) -> bool:
-    return len(strips) == 1 and is_plain(strips[0])
+    return len(strips) == 1 and has_elements_in_order(strips[0])
 
 
-def _span(strip: Tensor) -> tuple[int, int]:
+def _memory_range(strip: Tensor) -> tuple[int, int]:
     """Return the addresses of a strip's first and last element; gaps between them are included."""
     last = sum((size - 1) * stride for size, stride in zip(strip.shape, strip.stride(), strict=True))
     return strip.data_ptr(), strip.data_ptr() + (last + 1) * strip.element_size()
 
 
-def _flattened(strips: list[Tensor]) -> list[Tensor] | None:
+def _flatten_views(strips: list[Tensor]) -> list[Tensor] | None:
     """Return the strips as one-dimensional views, or None if one of them is not plain."""
     if not all(map(Tensor.is_contiguous, strips)):
         return None
@@ -295,7 +295,7 @@ def _flattened(strips: list[Tensor]) -> list[Tensor] | None:
     return [strip if strip.dim() == 1 else strip.ravel() for strip in strips]
 
 
-def _parts(buffer: Tensor, strips: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+def _buffer_parts(buffer: Tensor, strips: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield pairs: a part of the buffer, in the strip's shape, and the strip."""
     parts = buffer.split_with_sizes([strip.numel() for strip in strips])
     for part, strip in zip(parts, strips, strict=True):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddpsim.ddp.communication_hooks import CommunicationHook, GradBucket, check_future, reduced_tensor
+from ddpsim.ddp.communication_hooks import CommunicationHook, GradBucket, checked_future, reduced_tensor
 from ddpsim.ddp.errors import UsageError
 
 SMALL_BYTES = 32 * 1024
@@ -22,7 +22,7 @@ call for each gradient (0.2 to 0.9 times the time, measured in buckets of 1 to 2
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class GradientScale:
     """The divisor of a gradient, applied before the ranks' gradients are summed.
 
     torch multiplies by the reciprocal while it copies a gradient into its bucket. A gradient that already is a view of
@@ -39,11 +39,11 @@ class Scale:
         return 1.0 / self.divisor
 
     @property
-    def is_neutral(self) -> bool:
+    def contributes_zeros(self) -> bool:
         """Whether this rank contributes zeros, even if its gradients are NaN."""
         return math.isinf(self.divisor)
 
-    def apply(self, gradients: Tensor, *, in_place: bool) -> None:
+    def scale_gradients(self, gradients: Tensor, *, in_place: bool) -> None:
         """Scale gradients that are in a bucket. `in_place`: they were views of the bucket before this backward."""
         if in_place and self.divides_in_place:
             gradients.div_(self.divisor)
@@ -80,11 +80,11 @@ class Bucket:
         self._seen_by_hook: GradBucket | None = None
         first = self.parameters[0]
         if is_sparse:
-            self.flat = _no_rows(first)
+            self.flat = _empty_sparse_gradient(first)
             self.views: tuple[Tensor, ...] = (self.flat,)
         else:
             self.flat = torch.zeros(sum(p.numel() for p in self.parameters), dtype=first.dtype, device=first.device)
-            self.views = _views(self.flat, self.parameters)
+            self.views = _gradient_views(self.flat, self.parameters)
         self._has_small_gradients = self.size_bytes <= SMALL_BYTES * len(self.parameters)
 
     @property
@@ -93,22 +93,22 @@ class Bucket:
         return sum(p.numel() * p.element_size() for p in self.parameters)
 
     @torch.no_grad()
-    def fill(self, scale: Scale | None, *, makes_views: bool) -> None:
+    def copy_gradients_in(self, scale: GradientScale | None, *, makes_views: bool) -> None:
         """Copy the gradients into the bucket and scale them; `makes_views`: they become views of the flat tensor."""
         if self.is_sparse:
             self._fill_sparse(scale)
             return
         gradients = [parameter.grad for parameter in self.parameters]
-        if scale is not None and scale.is_neutral:
+        if scale is not None and scale.contributes_zeros:
             self.flat.zero_()
         else:
-            self._bring_in(gradients, scale)
+            self._fill_dense(gradients, scale)
         if makes_views:
             for parameter, gradient, view in zip(self.parameters, gradients, self.views, strict=True):
                 if gradient is not None and gradient is not view:
                     parameter.grad = view
 
-    def _bring_in(self, gradients: Sequence[Tensor | None], scale: Scale | None) -> None:
+    def _fill_dense(self, gradients: Sequence[Tensor | None], scale: GradientScale | None) -> None:
         in_place: list[Tensor] = []
         sources: list[Tensor] = []
         targets: list[Tensor] = []
@@ -131,25 +131,25 @@ class Bucket:
         else:
             _fill_one_by_one(sources, targets, in_place, scale)
 
-    def _fill_at_once(self, sources: list[Tensor], targets: list[Tensor], scale: Scale | None) -> None:
+    def _fill_at_once(self, sources: list[Tensor], targets: list[Tensor], scale: GradientScale | None) -> None:
         """Copy and scale in two calls instead of one per gradient. The bits are those of a multiplying copy."""
         if sources:
             torch._foreach_copy_(targets, sources)
         if scale is not None:
-            scale.apply(self.flat, in_place=not sources)
+            scale.scale_gradients(self.flat, in_place=not sources)
 
-    def _fill_sparse(self, scale: Scale | None) -> None:
+    def _fill_sparse(self, scale: GradientScale | None) -> None:
         gradient = self.parameters[0].grad
-        if gradient is None or (scale is not None and scale.is_neutral):
-            gradient = _no_rows(self.parameters[0])
+        if gradient is None or (scale is not None and scale.contributes_zeros):
+            gradient = _empty_sparse_gradient(self.parameters[0])
         elif not gradient.is_sparse:
             gradient = gradient.to_sparse(1)
-        if scale is not None and not scale.is_neutral:
+        if scale is not None and not scale.contributes_zeros:
             gradient.div_(scale.divisor)
         self.flat, self.views = gradient, (gradient,)
 
     @torch.no_grad()
-    def take_in(self) -> None:
+    def turn_gradients_into_views(self) -> None:
         """Turn existing gradients into views of the bucket, values unchanged. torch does it at the same point."""
         if self.is_sparse:
             return
@@ -158,13 +158,13 @@ class Bucket:
                 view.copy_(parameter.grad)
                 parameter.grad = view
 
-    def finalize(self, index: int) -> None:
+    def set_gradient(self, index: int) -> None:
         """Set a parameter's gradient to its view of the reduced flat tensor."""
         position = self.indices.index(index)
         self.parameters[position].grad = self.views[position]
 
     @torch.no_grad()
-    def copy_out(self, *, kept: Container[int]) -> None:
+    def copy_gradients_out(self, *, kept: Container[int]) -> None:
         """Copy the reduced gradients into the parameters' gradients, except for the parameter indices in `kept`."""
         for index, parameter, view in zip(self.indices, self.parameters, self.views, strict=True):
             if index in kept:
@@ -174,15 +174,15 @@ class Bucket:
             elif parameter.grad is not view and not self.is_sparse:
                 parameter.grad.copy_(view)
 
-    def clear(self) -> None:
+    def contribute_zeros(self) -> None:
         """Set this rank's contribution to zeros."""
         if self.is_sparse:
-            self.flat = _no_rows(self.parameters[0])
+            self.flat = _empty_sparse_gradient(self.parameters[0])
             self.views = (self.flat,)
         else:
             self.flat.zero_()
 
-    def reduce(self, group: ProcessGroup, hook: CommunicationHook | None, state: object) -> None:
+    def start_reduction(self, group: ProcessGroup, hook: CommunicationHook | None, state: object) -> None:
         """Start the reduction: a sum over the group, or the communication hook if there is one."""
         self._hook = hook
         if hook is None:
@@ -190,13 +190,13 @@ class Bucket:
         else:
             seen = GradBucket(self.index, self.flat, self.views, self.parameters, is_last=self.is_last)
             self._seen_by_hook = seen
-            self._in_flight = check_future(hook(state, seen), hook)
+            self._in_flight = checked_future(hook(state, seen), hook)
 
-    def wait(self) -> None:
+    def wait_for_reduction(self) -> None:
         """Wait for the reduction; the gradients are not updated."""
         self._in_flight.wait()
 
-    def finish(self) -> None:
+    def finish_reduction(self) -> None:
         """Wait for the reduction. Afterwards the views hold the reduced gradients."""
         in_flight, self._in_flight = self._in_flight, None
         self.pending = len(self.indices)
@@ -221,14 +221,14 @@ class Bucket:
         else:  # an embedding table that is also another layer's weight
             parameter.grad.copy_(self.flat.to_dense())
 
-    def forget(self) -> None:
+    def drop_reduction(self) -> None:
         """Drop the reduction in flight, and expect every gradient again."""
         self._in_flight = self._seen_by_hook = None
         self.pending = len(self.indices)
 
 
 def _fill_one_by_one(
-    sources: Sequence[Tensor], targets: Sequence[Tensor], in_place: Sequence[Tensor], scale: Scale | None
+    sources: Sequence[Tensor], targets: Sequence[Tensor], in_place: Sequence[Tensor], scale: GradientScale | None
 ) -> None:
     """Scale each gradient while it is copied; scale gradients that already are in the bucket in place."""
     for source, target in zip(sources, targets, strict=True):
@@ -238,10 +238,10 @@ def _fill_one_by_one(
             torch.mul(source, scale.factor, out=target)
     if scale is not None:
         for gradient in in_place:
-            scale.apply(gradient, in_place=True)
+            scale.scale_gradients(gradient, in_place=True)
 
 
-def _views(flat: Tensor, parameters: Sequence[Parameter]) -> tuple[Tensor, ...]:
+def _gradient_views(flat: Tensor, parameters: Sequence[Parameter]) -> tuple[Tensor, ...]:
     """Return a view for each parameter, with its strides if dense (torch's "Gradient Layout Contract", reducer.cpp)."""
     views, offset = [], 0
     for parameter in parameters:
@@ -251,7 +251,7 @@ def _views(flat: Tensor, parameters: Sequence[Parameter]) -> tuple[Tensor, ...]:
     return tuple(views)
 
 
-def _no_rows(parameter: Parameter) -> Tensor:
+def _empty_sparse_gradient(parameter: Parameter) -> Tensor:
     indices = torch.empty(1, 0, dtype=torch.long, device=parameter.device)
     values = torch.empty(0, *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device)
     return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)

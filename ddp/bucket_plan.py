@@ -16,7 +16,7 @@ DEFAULT_CAP_MB = 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class GradientSize:
     """The properties of one parameter's gradient that decide its bucket."""
 
     size_bytes: int
@@ -31,20 +31,20 @@ Plan = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
+class BucketCaps:
     """The sizes in bytes that close a bucket: for the first bucket of each kind of gradient, and for the others."""
 
     first_bytes: int
     bytes: int
 
     @classmethod
-    def of(cls, cap_mb: float) -> Caps:
+    def from_megabytes(cls, cap_mb: float) -> BucketCaps:
         """Return the caps for `bucket_cap_mb`; the first bucket's cap is at most 1 MiB."""
         cap = int(cap_mb * MEBIBYTE)
         return cls(min(FIRST_BUCKET_BYTES, cap), cap)
 
 
-def plan_buckets(order: Iterable[int], footprints: Sequence[Footprint], caps: Caps) -> Plan:
+def plan_buckets(order: Iterable[int], footprints: Sequence[GradientSize], caps: BucketCaps) -> Plan:
     """Pack the gradients in `order`: a bucket closes with the gradient that reaches its cap."""
     closed: list[tuple[int, ...]] = []
     open_buckets: dict[Hashable, list[int]] = {}
@@ -64,7 +64,7 @@ def plan_buckets(order: Iterable[int], footprints: Sequence[Footprint], caps: Ca
     return (*closed, *(tuple(rest) for rest in open_buckets.values()))
 
 
-def complete_order(seen: Iterable[int], count: int) -> tuple[int, ...]:
+def append_unseen_parameters(seen: Iterable[int], count: int) -> tuple[int, ...]:
     """Return each index once, in the order seen; indices that were not seen follow in reverse order of definition."""
     first_seen = dict.fromkeys(seen)
     return (*first_seen, *(index for index in reversed(range(count)) if index not in first_seen))

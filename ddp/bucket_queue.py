@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddpsim.ddp.bucket import Bucket, Scale
-from ddpsim.ddp.bucket_plan import Caps, Footprint, complete_order, plan_buckets
+from ddpsim.ddp.bucket import Bucket, GradientScale
+from ddpsim.ddp.bucket_plan import BucketCaps, GradientSize, append_unseen_parameters, plan_buckets
 from ddpsim.ddp.communication_hooks import CommunicationHook
 
 
@@ -27,7 +27,7 @@ class BucketQueue:
         group: ProcessGroup,
         *,
         sparse: frozenset[str],
-        caps: Caps,
+        caps: BucketCaps,
         keeps_views: bool,
     ) -> None:
         self.buckets: tuple[Bucket, ...] = ()
@@ -41,16 +41,16 @@ class BucketQueue:
         self._parameters = tuple(parameters.values())
         self._group = group
         self._footprints = tuple(
-            Footprint(p.numel() * p.element_size(), kind=(p.dtype, p.device), is_sparse=name in sparse)
+            GradientSize(p.numel() * p.element_size(), kind=(p.dtype, p.device), is_sparse=name in sparse)
             for name, p in parameters.items()
         )
         self._caps = caps
         self._keeps_views = keeps_views
         self._started = 0
         """The number of buckets whose reduction has started."""
-        self.lay_out(complete_order((), len(parameters)))
+        self.create_buckets(append_unseen_parameters((), len(parameters)))
 
-    def lay_out(self, order: Sequence[int]) -> None:
+    def create_buckets(self, order: Sequence[int]) -> None:
         """Create new buckets for gradients that arrive in this order."""
         plan = plan_buckets(order, self._footprints, self._caps)
         self.buckets = tuple(
@@ -65,17 +65,17 @@ class BucketQueue:
         )
         self._bucket_of = {index: bucket for bucket in self.buckets for index in bucket.indices}
 
-    def take_in(self) -> None:
+    def turn_gradients_into_views(self) -> None:
         """Turn existing gradients into views of these buckets, if `keeps_views`."""
         if self._keeps_views:
             for bucket in self.buckets:
-                bucket.take_in()
+                bucket.turn_gradients_into_views()
 
     def use_hook(self, state: object, hook: CommunicationHook) -> None:
         """Use `hook(state, bucket)` for all further reductions."""
         self.hook, self._hook_state = hook, state
 
-    def mark_ready(self, index: int) -> Bucket:
+    def mark_gradient_ready(self, index: int) -> Bucket:
         """Record that a parameter's gradient is ready; return its bucket."""
         bucket = self._bucket_of[index]
         bucket.pending -= 1
@@ -87,81 +87,81 @@ class BucketQueue:
         return self._started == len(self.buckets)
 
     @property
-    def next(self) -> Bucket | None:
+    def next_bucket(self) -> Bucket | None:
         """The first bucket whose reduction has not started; None if all have."""
         return None if self.has_all_started else self.buckets[self._started]
 
-    def start_full(self, start: Callable[[Bucket], None]) -> bool:
+    def start_full_buckets(self, start: Callable[[Bucket], None]) -> bool:
         """Start full buckets in order, up to the first that is not full; return whether all have started now."""
         while self._started < len(self.buckets) and not self.buckets[self._started].pending:
             start(self.buckets[self._started])
             self._started += 1
         return self.has_all_started
 
-    def start_rest(self) -> bool:
+    def start_remaining_buckets(self) -> bool:
         """Start the remaining buckets with zeros as this rank's contribution; return whether there were any."""
         rest = self.buckets[self._started :]
         for bucket in rest:
-            bucket.clear()
-            with self.calls_of(bucket):
-                self.reduce(bucket)
+            bucket.contribute_zeros()
+            with self.attribute_calls_to(bucket):
+                self.reduce_bucket(bucket)
         return bool(rest)
 
-    def fill(self, bucket: Bucket, scale: Scale | None) -> None:
+    def fill_bucket(self, bucket: Bucket, scale: GradientScale | None) -> None:
         """Copy the parameters' gradients into the bucket and scale them."""
-        bucket.fill(scale, makes_views=self._keeps_views)
+        bucket.copy_gradients_in(scale, makes_views=self._keeps_views)
 
-    def reduce(self, bucket: Bucket) -> None:
+    def reduce_bucket(self, bucket: Bucket) -> None:
         """Start the bucket's reduction."""
-        bucket.reduce(self._group, self.hook, self._hook_state)
+        bucket.start_reduction(self._group, self.hook, self._hook_state)
 
-    def finish(self) -> None:
+    def finish_reductions(self) -> None:
         """Wait for all reductions; all must have started."""
         for bucket in self.buckets:
-            with self.calls_of(bucket):
-                bucket.finish()
+            with self.attribute_calls_to(bucket):
+                bucket.finish_reduction()
 
-    def finalize(self, kept: Mapping[int, Tensor | None], unused: Container[int]) -> None:
+    def set_gradients(self, kept: Mapping[int, Tensor | None], unused: Container[int]) -> None:
         """Set the parameters' gradients to the reduced ones; restore those in `kept` if no rank used the parameter."""
         if not self._keeps_views:
             for bucket in self.buckets:
-                bucket.copy_out(kept=unused)
+                bucket.copy_gradients_out(kept=unused)
         for index, gradient in kept.items():
             if index in unused:
                 self._parameters[index].grad = gradient
                 if self._keeps_views:
-                    self._bucket_of[index].take_in()
+                    self._bucket_of[index].turn_gradients_into_views()
             elif self._keeps_views:
-                self._bucket_of[index].finalize(index)
+                self._bucket_of[index].set_gradient(index)
 
-    def shadow(self, number: int, *, unused: Container[int]) -> None:
+    def reduce_for_joined_rank(self, number: int, *, unused: Container[int]) -> None:
         """On a joined rank: reduce a bucket, contribute zeros, and take the result except for unused parameters."""
         bucket = self.buckets[number]
         self.is_shadowing = True
-        with self.calls_of(bucket):
-            bucket.clear()
-            self.reduce(bucket)
-            bucket.finish()
+        with self.attribute_calls_to(bucket):
+            bucket.contribute_zeros()
+            self.reduce_bucket(bucket)
+            bucket.finish_reduction()
         self.is_shadowing = False
         if not self._keeps_views:
-            bucket.copy_out(kept=unused)
+            bucket.copy_gradients_out(kept=unused)
             return
         for index in bucket.indices:
             if index not in unused:
-                bucket.finalize(index)
+                bucket.set_gradient(index)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Prepare for the next backward, which starts with the first bucket."""
         self._started = 0
 
-    def forget(self) -> None:
+    def drop_reductions(self) -> None:
         """Drop the reductions in flight."""
         self.current, self.is_shadowing = None, False
         for bucket in self.buckets:
-            bucket.forget()
+            bucket.drop_reduction()
 
     @contextmanager
-    def calls_of(self, bucket: Bucket) -> Iterator[None]:
+    def attribute_calls_to(self, bucket: Bucket) -> Iterator[None]:
         """A context: communication calls inside it are attributed to this bucket."""
         self.current = bucket
         yield

@@ -54,31 +54,31 @@ class BufferStrategies:
 
     def __init__(self, module: nn.Module, *, ignored: Container[str], broadcasts: bool) -> None:
         self._first_names = _first_names(module)
-        slots = [_slot(module, name) for name in dict.fromkeys(self._first_names.values())]
+        slots = [_buffer_place(module, name) for name in dict.fromkeys(self._first_names.values())]
         self._ignored = {slot.name: slot for slot in slots if slot.name in ignored}
         self._slots = {slot.name: slot for slot in slots if slot.name not in ignored}
         for name, first in self._first_names.items():
             if name != first and first in self._slots:
-                self._slots[first].aliases.append(_slot(module, name))
-        rule = _Rule(Strategy.BROADCAST if broadcasts else Strategy.NONE, When.BEFORE_FORWARD)
+                self._slots[first].aliases.append(_buffer_place(module, name))
+        rule = _BufferRule(Strategy.BROADCAST if broadcasts else Strategy.NONE, When.BEFORE_FORWARD)
         self._default = rule
         self._rules = dict.fromkeys(self._slots, rule)
 
-    def register(self, name_or_tensor: str | Tensor, hook: Strategy | str | BufferHook, *, when: When | str) -> None:
+    def set_strategy(self, name_or_tensor: str | Tensor, hook: Strategy | str | BufferHook, *, when: When | str) -> None:
         """Replace the strategy of a buffer."""
-        slot = self._find(name_or_tensor)
-        rule = _Rule(_strategy(hook, slot), _when(when))
+        slot = self._find_buffer(name_or_tensor)
+        rule = _BufferRule(_checked_strategy(hook, slot), _checked_side(when))
         # Callables run in order of registration, so a name that is registered again goes to the end.
         self._rules.pop(slot.name)
         self._rules[slot.name] = rule
 
     @property
-    def has_hooks(self) -> bool:
+    def has_custom_strategies(self) -> bool:
         """Whether a buffer has another strategy than the default."""
         return any(rule is not self._default for rule in self._rules.values())
 
     @property
-    def chosen(self) -> dict[str, str]:
+    def custom_sides(self) -> dict[str, str]:
         """When each buffer with another strategy is synchronized: "before" or "after" a forward, or "never"."""
         return {
             name: "never" if rule.hook is Strategy.NONE else rule.when.value
@@ -87,30 +87,30 @@ class BufferStrategies:
         }
 
     @property
-    def buffers(self) -> dict[str, Tensor]:
+    def current_tensors(self) -> dict[str, Tensor]:
         """The current tensors of the buffers, by name, without ignored ones."""
-        current = {name: slot.current for name, slot in self._slots.items()}
+        current = {name: slot.current_tensor for name, slot in self._slots.items()}
         return {name: buffer for name, buffer in current.items() if buffer is not None}
 
-    def named(self, when: When) -> Iterator[tuple[Slot, Strategy]]:
+    def buffers_with_strategy(self, when: When) -> Iterator[tuple[BufferPlace, Strategy]]:
         """Yield the buffers of this side that have a named strategy, in the module's order."""
         for name, slot in self._slots.items():
             hook, side = self._rules[name]
             if side is when and isinstance(hook, Strategy):
                 yield slot, hook
 
-    def callables(self, when: When) -> Iterator[tuple[Slot, BufferHook]]:
+    def buffers_with_callable(self, when: When) -> Iterator[tuple[BufferPlace, BufferHook]]:
         """Yield the buffers of this side that have a callable, in order of registration."""
         for name, (hook, side) in self._rules.items():
             if side is when and not isinstance(hook, Strategy):
                 yield self._slots[name], hook
 
-    def _find(self, wanted: str | Tensor) -> Slot:
+    def _find_buffer(self, wanted: str | Tensor) -> BufferPlace:
         name: str | None = None
         if isinstance(wanted, Tensor):
             slots = (*self._slots.values(), *self._ignored.values())
-            name = next((slot.name for slot in slots if slot.current is wanted), None)
-            found = f"name_or_tensor is a tensor {Layout.of(wanted)}"
+            name = next((slot.name for slot in slots if slot.current_tensor is wanted), None)
+            found = f"name_or_tensor is a tensor {BufferLayout.of_tensor(wanted)}"
         else:
             name = self._first_names.get(wanted) if isinstance(wanted, str) else None
             found = f"name_or_tensor is {wanted!r}"
@@ -118,10 +118,10 @@ class BufferStrategies:
             return self._slots[name]
         if name in self._ignored:
             raise UsageError(f"{found}, a buffer that the engine ignores: remove {name!r} from the ignored names")
-        raise UsageError(f"{found}, which is no buffer of the module{_candidates(wanted, list(self._slots))}")
+        raise UsageError(f"{found}, which is no buffer of the module{_suggest_buffers(wanted, list(self._slots))}")
 
 
-class Layout(NamedTuple):
+class BufferLayout(NamedTuple):
     """The properties that a buffer must keep."""
 
     shape: torch.Size
@@ -129,7 +129,7 @@ class Layout(NamedTuple):
     device: torch.device
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Layout:
+    def of_tensor(cls, tensor: Tensor) -> BufferLayout:
         """Return the layout of a tensor."""
         return cls(tensor.shape, tensor.dtype, tensor.device)
 
@@ -138,35 +138,35 @@ class Layout(NamedTuple):
         return text if self.device.type == "cpu" else f"{text} on {self.device}"
 
 
-class Slot(NamedTuple):
+class BufferPlace(NamedTuple):
     """The place of a buffer in a module, and the layout that it must keep."""
 
     name: str
     owner: nn.Module
     key: str
-    layout: Layout
-    aliases: list[Slot]
+    layout: BufferLayout
+    aliases: list[BufferPlace]
     """Other places of the same tensor."""
 
     @property
-    def current(self) -> Tensor | None:
+    def current_tensor(self) -> Tensor | None:
         """The current tensor of the buffer, if there is one."""
         buffers = self.owner._buffers
         if self.key not in buffers:  # a module of the C++ frontend gives out a copy, which has no `get`
             return None
         return buffers[self.key]
 
-    def tensor(self) -> Tensor:
+    def checked_tensor(self) -> Tensor:
         """Return the current tensor of the buffer; raise UsageError if its layout or aliases changed."""
-        buffer = self.current
+        buffer = self.current_tensor
         if buffer is None or (buffer.shape, buffer.dtype, buffer.device) != self.layout:
             raise UsageError(
-                f"buffer {self.name!r} is {buffer if buffer is None else Layout.of(buffer)}, and was "
+                f"buffer {self.name!r} is {buffer if buffer is None else BufferLayout.of_tensor(buffer)}, and was "
                 f"{self.layout} when the model was wrapped: keep its shape, dtype and device, wrap the model "
                 'again, or register "none" for it on all ranks'
             )
         for alias in self.aliases:
-            if alias.current is not buffer:
+            if alias.current_tensor is not buffer:
                 raise UsageError(
                     f"buffers {self.name!r} and {alias.name!r} were one tensor when the model was wrapped, and are not "
                     "now: assign one tensor to both, or wrap the model again"
@@ -174,7 +174,7 @@ class Slot(NamedTuple):
         return buffer
 
 
-class _Rule(NamedTuple):
+class _BufferRule(NamedTuple):
     hook: Strategy | BufferHook
     when: When
 
@@ -187,7 +187,7 @@ def _first_names(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(buffer, name) for name, buffer in named}
 
 
-def _submodule(module: nn.Module, prefix: str) -> nn.Module:
+def _find_submodule(module: nn.Module, prefix: str) -> nn.Module:
     for name in prefix.split(".") if prefix else ():
         submodule = module._modules[name]
         assert submodule is not None
@@ -195,17 +195,17 @@ def _submodule(module: nn.Module, prefix: str) -> nn.Module:
     return module
 
 
-def _slot(module: nn.Module, name: str) -> Slot:
+def _buffer_place(module: nn.Module, name: str) -> BufferPlace:
     prefix, _, key = name.rpartition(".")
-    owner = _submodule(module, prefix)
+    owner = _find_submodule(module, prefix)
     buffer = owner._buffers[key]
     assert buffer is not None
     if nn.parameter.is_lazy(buffer):
         raise UsageError(f"module has the uninitialised buffer {name!r}: run one forward before wrapping it")
-    return Slot(name, owner, key, Layout.of(buffer), [])
+    return BufferPlace(name, owner, key, BufferLayout.of_tensor(buffer), [])
 
 
-def _strategy(hook: Strategy | str | BufferHook, slot: Slot) -> Strategy | BufferHook:
+def _checked_strategy(hook: Strategy | str | BufferHook, slot: BufferPlace) -> Strategy | BufferHook:
     # torch's reductions are callable, but no hooks.
     if callable(hook) and not isinstance(hook, dist.ReduceOp.RedOpType):
         return hook
@@ -215,12 +215,12 @@ def _strategy(hook: Strategy | str | BufferHook, slot: Slot) -> Strategy | Buffe
     except ValueError:
         raise UsageError(f"hook is {hook!r}, expected one of {names}, or a callable of (buffer, group)") from None
     dtype = slot.layout.dtype
-    if unfit := _unfit(strategy, dtype):
+    if unfit := _why_strategy_is_impossible(strategy, dtype):
         raise UsageError(f"hook is {strategy.value!r} for buffer {slot.name!r} of {dtype_text(dtype)}: {unfit}")
     return strategy
 
 
-def _unfit(strategy: Strategy, dtype: torch.dtype) -> str | None:
+def _why_strategy_is_impossible(strategy: Strategy, dtype: torch.dtype) -> str | None:
     """Return why a dtype cannot have a strategy, and what to do; None if it can."""
     if strategy in (Strategy.SUM, Strategy.MEAN) and dtype is torch.bool:
         return 'truth values have no sum; take "max" for any, "min" for all, or count in an integer buffer'
@@ -231,7 +231,7 @@ def _unfit(strategy: Strategy, dtype: torch.dtype) -> str | None:
     return None
 
 
-def _when(when: When | str) -> When:
+def _checked_side(when: When | str) -> When:
     try:
         return When(when)
     except ValueError:
@@ -239,7 +239,7 @@ def _when(when: When | str) -> When:
         raise UsageError(f"when is {when!r}, expected {names} (the forward)") from None
 
 
-def _candidates(wanted: object, names: Sequence[str], limit: int = 8) -> str:
+def _suggest_buffers(wanted: object, names: Sequence[str], limit: int = 8) -> str:
     """Return the end of a message about an unknown buffer: similar names, and all names."""
     if not names:
         return ", which has none to synchronise: register the buffer with the module before wrapping it"

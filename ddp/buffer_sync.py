@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from ddpsim.ddp.broadcast import broadcast_coalesced, is_plain
-from ddpsim.ddp.buffer_strategies import BufferHook, BufferStrategies, Layout, Slot, Strategy, When
+from ddpsim.ddp.broadcast import broadcast_coalesced, has_elements_in_order
+from ddpsim.ddp.buffer_strategies import BufferHook, BufferStrategies, BufferLayout, BufferPlace, Strategy, When
 from ddpsim.ddp.errors import UsageError
 from ddpsim.ddp.text_formats import callable_name
 
@@ -29,9 +29,9 @@ class BufferSync:
     ) -> None:
         self._group = group
         self.strategies = BufferStrategies(module, ignored=ignored, broadcasts=broadcasts)
-        self._plans: dict[When, _Plan] = {}
+        self._plans: dict[When, _SyncPlan] = {}
 
-    def register(
+    def set_strategy(
         self,
         name_or_tensor: str | Tensor,
         hook: Strategy | str | BufferHook,
@@ -39,28 +39,28 @@ class BufferSync:
         when: When | str = When.BEFORE_FORWARD,
     ) -> None:
         """Replace the strategy of a buffer; all ranks must do so in the same order."""
-        self.strategies.register(name_or_tensor, hook, when=when)
+        self.strategies.set_strategy(name_or_tensor, hook, when=when)
         self._plans.clear()
 
-    def has_any(self, when: When) -> bool:
+    def has_work(self, when: When) -> bool:
         """Whether `synchronize` has anything to do on this side."""
-        return any(self._plan(when))
+        return any(self._plan_for_side(when))
 
     def synchronize(self, when: When, *, source: int, present: int) -> None:
         """Synchronize the buffers of this side, with group rank `source` as broadcaster and `present` ranks with input.
 
         Callables are called last, in order; then all their results are waited for.
         """
-        plan = self._plan(when)
+        plan = self._plan_for_side(when)
         with torch.no_grad():
             # All buffers are checked before anything is sent, so an error does not leave ranks in different states.
             # `.data` has its own version counter: the backward of a forward that saved a buffer, as batch norm does,
             # may run after the next forward has synchronized it. torch's engine does not count such writes either.
-            to_broadcast = [slot.tensor().data for slot in plan.broadcasts]
-            to_reduce = [[slot.tensor().data for slot in reduction.slots] for reduction in plan.reductions]
-            to_call = [slot.tensor() for slot, _ in plan.hooks]
+            to_broadcast = [slot.checked_tensor().data for slot in plan.broadcasts]
+            to_reduce = [[slot.checked_tensor().data for slot in reduction.slots] for reduction in plan.reductions]
+            to_call = [slot.checked_tensor() for slot, _ in plan.hooks]
             pending = [
-                reduction.issue(buffers, self._group)
+                reduction.start_reduction(buffers, self._group)
                 for reduction, buffers in zip(plan.reductions, to_reduce, strict=True)
             ]
             if to_broadcast:
@@ -69,31 +69,31 @@ class BufferSync:
                 finish(present)
             results = [hook(buffer, self._group) for (_, hook), buffer in zip(plan.hooks, to_call, strict=True)]
             for (slot, hook), buffer, result in zip(plan.hooks, to_call, results, strict=True):
-                _finish_hook(result, buffer, f"hook {callable_name(hook)} of buffer {slot.name!r}")
+                _finish_buffer_hook(result, buffer, f"hook {callable_name(hook)} of buffer {slot.name!r}")
 
-    def _plan(self, when: When) -> _Plan:
+    def _plan_for_side(self, when: When) -> _SyncPlan:
         if when not in self._plans:
-            self._plans[when] = _plan(self.strategies, when)
+            self._plans[when] = _make_plan(self.strategies, when)
         return self._plans[when]
 
 
 Tensors: TypeAlias = list[Tensor]
 
 
-class _Reduction:
+class _FlatReduction:
     """Reduces the buffers of one strategy, dtype and device by one all_reduce; its flat tensor is kept."""
 
-    def __init__(self, strategy: Strategy, slots: Sequence[Slot]) -> None:
+    def __init__(self, strategy: Strategy, slots: Sequence[BufferPlace]) -> None:
         self.slots = tuple(slots)
         self._operation = _OPERATIONS[strategy]
         self._is_mean = strategy is Strategy.MEAN
         self._flat: Tensor | None = None
         self._views: Tensors = []
 
-    def issue(self, buffers: Tensors, group: ProcessGroup) -> Callable[[int], None]:
+    def start_reduction(self, buffers: Tensors, group: ProcessGroup) -> Callable[[int], None]:
         """Begin to reduce the buffers of `slots`; return a function of the number of ranks with input that finishes."""
-        packed = [] if len(buffers) == 1 and is_plain(buffers[0]) else buffers
-        sent = self._pack(packed) if packed else buffers[0]
+        packed = [] if len(buffers) == 1 and has_elements_in_order(buffers[0]) else buffers
+        sent = self._pack_buffers(packed) if packed else buffers[0]
         work = dist.all_reduce(sent, self._operation, group, async_op=True) if sent.numel() else None
 
         def finish(present: int) -> None:
@@ -102,18 +102,18 @@ class _Reduction:
             if self._is_mean:
                 sent.div_(present)
             if packed:
-                _copy(packed, self._views)
+                _copy_tensors(packed, self._views)
 
         return finish
 
-    def _pack(self, buffers: Tensors) -> Tensor:
+    def _pack_buffers(self, buffers: Tensors) -> Tensor:
         flat = self._flat
         if flat is None:
             shapes = [slot.layout.shape for slot in self.slots]
             sizes = [shape.numel() for shape in shapes]
             flat = self._flat = torch.empty(sum(sizes), dtype=buffers[0].dtype, device=buffers[0].device)
             self._views = [part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
-        _copy(self._views, buffers)
+        _copy_tensors(self._views, buffers)
         return flat
 
 
@@ -125,7 +125,7 @@ _OPERATIONS = {
 }
 
 
-def _copy(targets: Tensors, sources: Tensors) -> None:
+def _copy_tensors(targets: Tensors, sources: Tensors) -> None:
     """Copy in one call, except to complex or negated tensors, which that call does not support."""
     if targets[0].is_complex() or any(map(Tensor.is_neg, targets)):
         for target, source in zip(targets, sources, strict=True):
@@ -134,27 +134,27 @@ def _copy(targets: Tensors, sources: Tensors) -> None:
         torch._foreach_copy_(targets, sources)
 
 
-class _Plan(NamedTuple):
+class _SyncPlan(NamedTuple):
     """What is done on one side of a forward."""
 
-    broadcasts: tuple[Slot, ...]
-    reductions: tuple[_Reduction, ...]
-    hooks: tuple[tuple[Slot, BufferHook], ...]
+    broadcasts: tuple[BufferPlace, ...]
+    reductions: tuple[_FlatReduction, ...]
+    hooks: tuple[tuple[BufferPlace, BufferHook], ...]
 
 
-def _plan(strategies: BufferStrategies, when: When) -> _Plan:
-    groups: dict[tuple[Strategy, torch.dtype, torch.device], list[Slot]] = {}
+def _make_plan(strategies: BufferStrategies, when: When) -> _SyncPlan:
+    groups: dict[tuple[Strategy, torch.dtype, torch.device], list[BufferPlace]] = {}
     broadcasts = []
-    for slot, strategy in strategies.named(when):
+    for slot, strategy in strategies.buffers_with_strategy(when):
         if strategy is Strategy.BROADCAST:
             broadcasts.append(slot)
         elif strategy is not Strategy.NONE:
             groups.setdefault((strategy, slot.layout.dtype, slot.layout.device), []).append(slot)
-    reductions = tuple(_Reduction(strategy, members) for (strategy, _, _), members in groups.items())
-    return _Plan(tuple(broadcasts), reductions, tuple(strategies.callables(when)))
+    reductions = tuple(_FlatReduction(strategy, members) for (strategy, _, _), members in groups.items())
+    return _SyncPlan(tuple(broadcasts), reductions, tuple(strategies.buffers_with_callable(when)))
 
 
-def _finish_hook(result: object, buffer: Tensor, origin: str) -> None:
+def _finish_buffer_hook(result: object, buffer: Tensor, origin: str) -> None:
     """Wait for the result of a callable, and copy it into the buffer."""
     if isinstance(result, dist.Work):
         result.wait()
@@ -171,8 +171,8 @@ def _finish_hook(result: object, buffer: Tensor, origin: str) -> None:
         if result.shape == buffer.shape and result.dtype == buffer.dtype:
             buffer.copy_(result)
             return
-        found = f"a tensor {Layout.of(result)}"
+        found = f"a tensor {BufferLayout.of_tensor(result)}"
     raise UsageError(
-        f"{origin} returned {found}, expected a tensor {Layout.of(buffer)}, a future of one, a work, or None: "
+        f"{origin} returned {found}, expected a tensor {BufferLayout.of_tensor(buffer)}, a future of one, a work, or None: "
         "change the buffer in place, or return a tensor like it"
     )

@@ -22,7 +22,7 @@ Contribution = tuple["Tensor | Sequence[Tensor]", Any]
 """What a rank contributes to a call, from the arguments of the group's method: tensors and options."""
 
 
-class Part(NamedTuple):
+class JoinedRankPart(NamedTuple):
     """The contribution of a joined rank to a collective."""
 
     method: str
@@ -34,22 +34,22 @@ class Part(NamedTuple):
     root: int
     """The global rank of the root, if there is one."""
 
-    def outputs(self) -> list[Tensor]:
+    def empty_tensor_per_rank(self) -> list[Tensor]:
         """Return room for the tensors of all ranks, each like its own."""
         return [torch.empty_like(self.own[0]) for _ in range(dist.get_world_size(self.group))]
 
-    def stacked(self, tensor: Tensor) -> Tensor:
+    def empty_for_all_ranks(self, tensor: Tensor) -> Tensor:
         """Return room for the tensors of all ranks in one, along the first dimension."""
         rows, *rest = tensor.shape or (1,)
         return tensor.new_empty(dist.get_world_size(self.group) * rows, *rest)
 
-    def share(self, tensor: Tensor) -> Tensor:
+    def empty_for_one_rank(self, tensor: Tensor) -> Tensor:
         """Return room for this rank's part of a tensor."""
         rows, *rest = tensor.shape
         return tensor.new_empty(rows // dist.get_world_size(self.group), *rest)
 
 
-class Operation(NamedTuple):
+class CollectiveRow(NamedTuple):
     """A row of the table."""
 
     name: str
@@ -59,132 +59,132 @@ class Operation(NamedTuple):
     contribution: Callable[..., Contribution | None] | None = None
     """Returns the contribution from the arguments, or None if joined ranks cannot know the shapes. If the field is
     None, joined ranks cannot take part in any call."""
-    take: Callable[[Part], object] | None = None
+    take: Callable[[JoinedRankPart], object] | None = None
     """Takes part, and waits until the collective is done."""
     is_rooted: bool = False
 
 
-def _first(tensors: Any, options: Any = None, *rest: Any) -> Contribution:
+def _first_argument(tensors: Any, options: Any = None, *rest: Any) -> Contribution:
     return tensors, options
 
 
-def _second(outputs: Any, tensors: Any, options: Any = None, *rest: Any) -> Contribution:
+def _second_argument(outputs: Any, tensors: Any, options: Any = None, *rest: Any) -> Contribution:
     return tensors, options
 
 
-def _lists(outputs: Any, lists: Any, options: Any = None) -> Contribution:
+def _first_input_list(outputs: Any, lists: Any, options: Any = None) -> Contribution:
     return lists[0], options
 
 
-def _scattered(outputs: Any, lists: Any, options: Any) -> Contribution:
+def _scatter_outputs(outputs: Any, lists: Any, options: Any) -> Contribution:
     return outputs, options
 
 
-def _exchanged(outputs: list[Tensor], tensors: list[Tensor], *rest: Any) -> Contribution | None:
+def _equal_exchanged_tensors(outputs: list[Tensor], tensors: list[Tensor], *rest: Any) -> Contribution | None:
     return (tensors, None) if len({tuple(tensor.shape) for tensor in (*outputs, *tensors)}) <= 1 else None
 
 
-def _split(output: Tensor, tensor: Tensor, outputs: Any, inputs: Any, *rest: Any) -> Contribution | None:
+def _equal_split_tensor(output: Tensor, tensor: Tensor, outputs: Any, inputs: Any, *rest: Any) -> Contribution | None:
     return (tensor, None) if len({*outputs, *inputs}) <= 1 and output.shape == tensor.shape else None
 
 
-def _nothing(*rest: Any) -> Contribution:
+def _no_tensors(*rest: Any) -> Contribution:
     return [], None
 
 
-def _all_reduces_coalesced(part: Part) -> None:
+def _join_all_reduce_coalesced(part: JoinedRankPart) -> None:
     options = dist.AllreduceCoalescedOptions()
     options.reduceOp = part.op
     part.group.allreduce_coalesced(part.own, options).wait()
 
 
-def _all_gathers_coalesced(part: Part) -> None:
-    getattr(part.group, part.method)([part.stacked(each) for each in part.own], part.own, AllgatherOptions()).wait()
+def _join_all_gather_coalesced(part: JoinedRankPart) -> None:
+    getattr(part.group, part.method)([part.empty_for_all_ranks(each) for each in part.own], part.own, AllgatherOptions()).wait()
 
 
-def _gathers(part: Part) -> None:
-    outputs = part.outputs() if dist.get_rank() == part.root else None
+def _join_gather(part: JoinedRankPart) -> None:
+    outputs = part.empty_tensor_per_rank() if dist.get_rank() == part.root else None
     dist.gather(part.own[0], outputs, part.root, group=part.group)
 
 
-def _reduce_scatters(part: Part) -> None:
+def _join_reduce_scatter(part: JoinedRankPart) -> None:
     output = torch.empty_like(part.own[dist.get_rank(part.group)])
     dist.reduce_scatter(output, part.own, op=part.op, group=part.group)
 
 
-def _reduce_scatters_coalesced(part: Part) -> None:
+def _join_reduce_scatter_coalesced(part: JoinedRankPart) -> None:
     options = dist.ReduceScatterOptions()
     options.reduceOp = part.op
-    getattr(part.group, part.method)([part.share(each) for each in part.own], part.own, options).wait()
+    getattr(part.group, part.method)([part.empty_for_one_rank(each) for each in part.own], part.own, options).wait()
 
 
 _ROWS = (
-    Operation("all_reduce", ("allreduce",), _first, lambda p: dist.all_reduce(p.own[0], op=p.op, group=p.group)),
-    Operation("all_reduce_coalesced", ("allreduce_coalesced",), _first, _all_reduces_coalesced),
-    Operation(
-        "broadcast", ("broadcast",), _first, lambda p: dist.broadcast(p.own[0], p.root, group=p.group), is_rooted=True
+    CollectiveRow("all_reduce", ("allreduce",), _first_argument, lambda p: dist.all_reduce(p.own[0], op=p.op, group=p.group)),
+    CollectiveRow("all_reduce_coalesced", ("allreduce_coalesced",), _first_argument, _join_all_reduce_coalesced),
+    CollectiveRow(
+        "broadcast", ("broadcast",), _first_argument, lambda p: dist.broadcast(p.own[0], p.root, group=p.group), is_rooted=True
     ),
-    Operation("all_gather", ("allgather",), _second, lambda p: dist.all_gather(p.outputs(), p.own[0], group=p.group)),
-    Operation(
+    CollectiveRow("all_gather", ("allgather",), _second_argument, lambda p: dist.all_gather(p.outputs(), p.own[0], group=p.group)),
+    CollectiveRow(
         "all_gather_into_tensor",
         ("all_gather_single", "_allgather_base"),
-        _second,
+        _second_argument,
         lambda p: _all_gather_single(p.stacked(p.own[0]), p.own[0], group=p.group),
     ),
-    Operation(
+    CollectiveRow(
         "reduce",
         ("reduce",),
-        _first,
+        _first_argument,
         lambda p: dist.reduce(p.own[0], p.root, op=p.op, group=p.group),
         is_rooted=True,
     ),
-    Operation("reduce_scatter", ("reduce_scatter",), _lists, _reduce_scatters),
-    Operation(
+    CollectiveRow("reduce_scatter", ("reduce_scatter",), _first_input_list, _join_reduce_scatter),
+    CollectiveRow(
         "reduce_scatter_tensor",
         ("reduce_scatter_single", "_reduce_scatter_base"),
-        _second,
+        _second_argument,
         lambda p: _reduce_scatter_single(p.share(p.own[0]), p.own[0], op=p.op, group=p.group),
     ),
-    Operation("gather", ("gather",), _second, _gathers, is_rooted=True),
-    Operation("gather_single", ("gather_single",)),
-    Operation("gather_into_tensor", ("gather_into_tensor",)),
-    Operation(
+    CollectiveRow("gather", ("gather",), _second_argument, _join_gather, is_rooted=True),
+    CollectiveRow("gather_single", ("gather_single",)),
+    CollectiveRow("gather_into_tensor", ("gather_into_tensor",)),
+    CollectiveRow(
         "scatter",
         ("scatter",),
-        _scattered,
+        _scatter_outputs,
         lambda p: dist.scatter(p.own[0], None, p.root, group=p.group),
         is_rooted=True,
     ),
-    Operation(
+    CollectiveRow(
         "all_to_all",
         ("alltoall",),
-        _exchanged,
+        _equal_exchanged_tensors,
         lambda p: dist.all_to_all(list(map(torch.empty_like, p.own)), p.own, group=p.group),
     ),
-    Operation(
+    CollectiveRow(
         "all_to_all_single",
         ("all_to_all_single", "alltoall_base"),
-        _split,
+        _equal_split_tensor,
         lambda p: dist.all_to_all_single(torch.empty_like(p.own[0]), p.own[0], group=p.group),
     ),
-    Operation("barrier", ("barrier",), _nothing, lambda p: dist.barrier(group=p.group)),
-    Operation("monitored_barrier", ("monitored_barrier",), _nothing, lambda p: dist.monitored_barrier(group=p.group)),
-    Operation("all_gather_coalesced", ("allgather_coalesced",)),
-    Operation(
+    CollectiveRow("barrier", ("barrier",), _no_tensors, lambda p: dist.barrier(group=p.group)),
+    CollectiveRow("monitored_barrier", ("monitored_barrier",), _no_tensors, lambda p: dist.monitored_barrier(group=p.group)),
+    CollectiveRow("all_gather_coalesced", ("allgather_coalesced",)),
+    CollectiveRow(
         "all_gather_into_tensor_coalesced",
         ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
-        _second,
-        _all_gathers_coalesced,
+        _second_argument,
+        _join_all_gather_coalesced,
     ),
-    Operation(
+    CollectiveRow(
         "reduce_scatter_tensor_coalesced",
         ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
-        _second,
-        _reduce_scatters_coalesced,
+        _second_argument,
+        _join_reduce_scatter_coalesced,
     ),
-    Operation("send", ("send",)),
-    Operation("recv", ("recv", "recv_anysource")),
-    Operation("a batch of calls (batch_isend_irecv)", ("_start_coalescing",)),
+    CollectiveRow("send", ("send",)),
+    CollectiveRow("recv", ("recv", "recv_anysource")),
+    CollectiveRow("a batch of calls (batch_isend_irecv)", ("_start_coalescing",)),
 )
 
 TABLE = {method: row for row in _ROWS for method in row.methods}

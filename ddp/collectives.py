@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from ddpsim.ddp.collective_table import OPERATIONS, TABLE, Part
+from ddpsim.ddp.collective_table import OPERATIONS, TABLE, JoinedRankPart
 from ddpsim.ddp.text_formats import tensor_text
 
 NO_ROOT = -1
@@ -96,17 +96,17 @@ def public_name(operation: str) -> str:
     return TABLE[operation].name
 
 
-def describe(operation: str, arguments: Sequence[Any]) -> Collective | None:
+def collective_of_call(operation: str, arguments: Sequence[Any]) -> Collective | None:
     """Return the collective of a call of a group's method; None if joined ranks cannot take part in it."""
     row = TABLE[operation]
     try:
         contributed = row.contribution and row.contribution(*arguments)
-        return _collective(operation, *contributed, is_rooted=row.is_rooted) if contributed else None
+        return _make_collective(operation, *contributed, is_rooted=row.is_rooted) if contributed else None
     except (TypeError, IndexError, AttributeError):  # torch.distributed did not make this call
         return None
 
 
-def _reduction(options: Any) -> str | None:
+def _reduction_name(options: Any) -> str | None:
     operation = getattr(options, "reduceOp", options)
     if operation is None:
         return "SUM"
@@ -114,12 +114,12 @@ def _reduction(options: Any) -> str | None:
     return name if name in _REDUCTIONS else None
 
 
-def _collective(
+def _make_collective(
     operation: str, tensors: Tensor | Sequence[Tensor], options: Any, *, is_rooted: bool
 ) -> Collective | None:
     if isinstance(tensors, Tensor):  # the group's methods also take a single tensor
         tensors = [tensors]
-    reduction = _reduction(options) if "reduce" in operation else "SUM"
+    reduction = _reduction_name(options) if "reduce" in operation else "SUM"
     root = NO_ROOT if not is_rooted else options if isinstance(options, int) else int(options.rootRank)
     kinds = {(tensor.dtype, tensor.device.type, tensor.is_sparse) for tensor in tensors}
     if reduction is None or len(kinds) > 1:
@@ -146,18 +146,18 @@ def _is_called_for_objects(frame: FrameType | None) -> bool:
     return False
 
 
-def take_part(collective: Collective, group: ProcessGroup, device: torch.device) -> None:
+def make_neutral_collective(collective: Collective, group: ProcessGroup, device: torch.device) -> None:
     """Make the collective with a neutral contribution on `device` (unless it needs another type), and wait for it."""
     if collective.device_type != device.type:
         device = torch.device(collective.device_type)
-    contribution = _object if collective.holds_object else _neutral
+    contribution = _pickled_none if collective.holds_object else _neutral_tensor
     tensors = [contribution(collective, shape, device) for shape in collective.shapes]
     take = TABLE[collective.operation].take
     assert take is not None, f"nobody is asked to take part in {collective}"
-    take(Part(collective.operation, group, tensors, _op(collective), _root(collective, group)))
+    take(JoinedRankPart(collective.operation, group, tensors, _reduce_op(collective), _global_root(collective, group)))
 
 
-def _neutral(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
+def _neutral_tensor(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
     if collective.is_sparse:
         indices = torch.empty(1, 0, dtype=torch.long, device=device)
         values = torch.empty(0, *shape[1:], dtype=collective.dtype, device=device)
@@ -182,7 +182,7 @@ def _neutral_value(reduction: str, dtype: torch.dtype) -> float | int | bool:
     return 0
 
 
-def _object(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
+def _pickled_none(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
     """Return a pickled None or its size: torch sends sizes first, then tensors with room for the largest object."""
     pickled = pickle.dumps(None)
     if collective.dtype is not torch.uint8:
@@ -192,11 +192,11 @@ def _object(collective: Collective, shape: tuple[int, ...], device: torch.device
     return padded
 
 
-def _op(collective: Collective) -> Any:
+def _reduce_op(collective: Collective) -> Any:
     if collective.reduction == "PREMUL_SUM":
         return getattr(dist, "_make_nccl_premul_sum")(1.0)  # noqa: B009 - only where there is NCCL
     return getattr(dist.ReduceOp, collective.reduction)
 
 
-def _root(collective: Collective, group: ProcessGroup) -> int:
+def _global_root(collective: Collective, group: ProcessGroup) -> int:
     return NO_ROOT if collective.root == NO_ROOT else dist.get_global_rank(group, collective.root)

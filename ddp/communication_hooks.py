@@ -41,7 +41,7 @@ class GradBucket:
 
     def set_buffer(self, buffer: Tensor) -> None:
         """Replace the flat tensor, for later steps of the hook, by one with as many elements."""
-        self._gradients = _same_views(self._gradients, self._buffer, buffer)
+        self._gradients = _move_views(self._gradients, self._buffer, buffer)
         self._buffer = buffer
 
     def gradients(self) -> list[Tensor]:
@@ -57,7 +57,7 @@ class GradBucket:
         return self._is_last
 
 
-def _same_views(views: Sequence[Tensor], old: Tensor, new: Tensor) -> tuple[Tensor, ...]:
+def _move_views(views: Sequence[Tensor], old: Tensor, new: Tensor) -> tuple[Tensor, ...]:
     """Return views of the new flat tensor at the places of these views of the old one."""
     if old.is_sparse:
         return (new,)
@@ -71,7 +71,7 @@ def check_hook(hook: object) -> None:
         raise UsageError(f"hook is {hook!r}, expected a callable of (state, bucket) that returns a future of a tensor")
 
 
-def check_future(future: object, hook: CommunicationHook) -> torch.futures.Future[Tensor]:
+def checked_future(future: object, hook: CommunicationHook) -> torch.futures.Future[Tensor]:
     """Return `future` if a hook may return it, else raise UsageError."""
     if isinstance(future, (torch.futures.Future, torch._C.Future)):
         return future  # type: ignore[return-value]

@@ -50,14 +50,14 @@ def common_device(parameters: Mapping[str, Parameter]) -> torch.device:
     return next(iter(names_by_device))
 
 
-def device_for(module: object, group: ProcessGroup) -> torch.device:
+def device_for_messages(module: object, group: ProcessGroup) -> torch.device:
     """Return a device for messages about a module that cannot be wrapped: that of its parameters, if it has any."""
     parameters = module.parameters() if isinstance(module, nn.Module) else ()
     found = (parameter.device for parameter in parameters if parameter.device.type != "meta")
     return next(found, torch.device(dist.distributed_c10d._get_object_coll_device(group)))
 
 
-def checked_cap(bucket_cap_mb: float | None) -> float:
+def checked_bucket_cap(bucket_cap_mb: float | None) -> float:
     """Return the cap of a bucket in MiB, or the default."""
     if bucket_cap_mb is None:
         return DEFAULT_CAP_MB
@@ -96,7 +96,7 @@ def checked_devices(
                 f"output_device is {output_device}, expected None without device_ids: outputs stay where they are"
             )
         return None, None
-    named = _devices(device_ids, device.type)
+    named = _parse_devices(device_ids, device.type)
     if device.type == "cpu" or named != [device]:
         raise UsageError(
             f"device_ids is {list(device_ids)}, expected None or the one device of the parameters: they are on {device}"
@@ -104,7 +104,7 @@ def checked_devices(
     return named, named[0]
 
 
-def _devices(device_ids: Sequence[int | torch.device], kind: str) -> list[torch.device]:
+def _parse_devices(device_ids: Sequence[int | torch.device], kind: str) -> list[torch.device]:
     try:
         if isinstance(device_ids, Sequence) and not isinstance(device_ids, str):
             return [torch.device(kind, d) if isinstance(d, int) else torch.device(d) for d in device_ids]

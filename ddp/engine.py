@@ -24,30 +24,30 @@ from torch.distributed.algorithms.join import Joinable
 from torch.nn import Parameter
 from torch.utils import _pytree
 
-from ddpsim.ddp.backward_progress import Graph
+from ddpsim.ddp.backward_progress import GraphKnowledge
 from ddpsim.ddp.broadcast import broadcast_coalesced
-from ddpsim.ddp.bucket import Scale
-from ddpsim.ddp.bucket_plan import Caps
+from ddpsim.ddp.bucket import GradientScale
+from ddpsim.ddp.bucket_plan import BucketCaps
 from ddpsim.ddp.buffer_strategies import BufferHook, Strategy, When
 from ddpsim.ddp.buffer_sync import BufferSync
 from ddpsim.ddp.communication_hooks import CommunicationHook, check_hook
 from ddpsim.ddp.constructor_arguments import (
-    checked_cap,
+    checked_bucket_cap,
     checked_devices,
     checked_group,
     common_device,
     count_samples,
-    device_for,
+    device_for_messages,
     sparse_parameters,
     trainable_parameters,
 )
 from ddpsim.ddp.errors import JoinError, UsageError
 from ddpsim.ddp.join import EngineJoinHook, Join, check_no_other_join
-from ddpsim.ddp.join_coordinator import JoinCoordinator, Participants
-from ddpsim.ddp.join_protocol import Forward
+from ddpsim.ddp.join_coordinator import JoinCoordinator, ForwardParticipants
+from ddpsim.ddp.join_protocol import ForwardKind
 from ddpsim.ddp.parameter_watch import ParameterWatch, Trainability
-from ddpsim.ddp.reducer import InJoin, Reducer
-from ddpsim.ddp.unused import Outputs, accumulators_of, find_tensors, reached_parameters
+from ddpsim.ddp.reducer import JoinCallbacks, Reducer
+from ddpsim.ddp.unused import ForwardOutputs, accumulators_of, find_tensors, reached_parameters
 from ddpsim.ddp.verify import verify_problem, verify_replicas
 
 __ddp_phases__ = {
@@ -85,8 +85,8 @@ class _JoinOptions:
 class _ForwardContext:
     """A forward that has begun."""
 
-    kind: Forward
-    participants: Participants
+    kind: ForwardKind
+    participants: ForwardParticipants
     has_returned: bool = False
     """Whether the module's own forward has returned."""
     is_reduction_due: bool = False
@@ -134,11 +134,11 @@ class DistributedDataParallel(nn.Module, Joinable):
         try:
             parameters = trainable_parameters(module, self.parameters_to_ignore)
             self.device = common_device(parameters)
-            self._caps = Caps.of(checked_cap(bucket_cap_mb))
+            self._caps = BucketCaps.from_megabytes(checked_bucket_cap(bucket_cap_mb))
             self.device_ids, self.output_device = checked_devices(device_ids, output_device, self.device)
         except UsageError as problem:
             if init_sync:
-                self._verify_problem(problem, device_for(module, self.process_group))
+                self._verify_problem(problem, device_for_messages(module, self.process_group))
             raise
         self.module = module
         self.dim = dim
@@ -165,23 +165,23 @@ class DistributedDataParallel(nn.Module, Joinable):
         if init_sync:
             self._verify()
             self._broadcast_state(0, with_buffers=with_buffers)
-        self._equip(parameters)
+        self._make_parts(parameters)
 
-    def _equip(self, parameters: Mapping[str, Parameter]) -> None:
+    def _make_parts(self, parameters: Mapping[str, Parameter]) -> None:
         """Make the parts that cannot be copied, since they hold the module's tensors or the process group."""
         self._watch = ParameterWatch(self.module, parameters, ignored=self.parameters_to_ignore)
         self._buffers_in_step = BufferSync(
             self.module, self.process_group, ignored=self.parameters_to_ignore, broadcasts=self.forward_sync_buffers
         )
-        searched = Graph.SEARCHED if self.find_unused_parameters else Graph.ALL_USED
+        searched = GraphKnowledge.SEARCHED if self.find_unused_parameters else GraphKnowledge.ALL_USED
         self.reducer = Reducer(
             parameters,
             self.process_group,
             owner=self,
-            is_local=partial(_is_local, weakref.ref(self)),
+            is_local=partial(_keeps_gradients_local, weakref.ref(self)),
             sparse=sparse_parameters(self.module),
             caps=self._caps,
-            graph=Graph.STATIC if self.static_graph else searched,
+            graph=GraphKnowledge.STATIC if self.static_graph else searched,
             keeps_views=self.gradient_as_bucket_view is not False,
         )
         self._accumulators = accumulators_of(self.reducer.parameters)
@@ -191,7 +191,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         for has_it, what in (
             (self.process_group is not dist.group.WORLD, "a process group of its own"),
             (self.reducer.has_hook, "a communication hook"),
-            (self._buffers_in_step.strategies.has_hooks, "buffer hooks"),
+            (self._buffers_in_step.strategies.has_custom_strategies, "buffer hooks"),
         ):
             if has_it:
                 raise UsageError(
@@ -206,7 +206,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._world_size = dist.get_world_size(self.process_group)
         self._join_options = self._forward_context = None
         self._samples = ()
-        self._equip(trainable_parameters(self.module, self.parameters_to_ignore))
+        self._make_parts(trainable_parameters(self.module, self.parameters_to_ignore))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module; with gradients enabled, and outside of no_sync, the next backward reduces the gradients.
@@ -222,18 +222,18 @@ class DistributedDataParallel(nn.Module, Joinable):
         return output
 
     def _begin_forward(self, inputs: Any, kwargs: Any) -> _ForwardContext:
-        self.check_together()
+        self.check_ranks_are_equal()
         check_no_other_join(self, self._join_options.coordinator if self._join_options else None)
-        kind = self._kind_of_forward()
-        self.reducer.check_closed()
+        kind = self._forward_kind()
+        self.reducer.check_all_buckets_reduced()
         is_due = self._forward_context is not None and self._forward_context.is_reduction_due
-        participants = self._notify_join(kind, inputs, kwargs, continues=is_due and kind is not Forward.SYNCHRONIZED)
-        if kind is Forward.SYNCHRONIZED:
+        participants = self._notify_join(kind, inputs, kwargs, continues=is_due and kind is not ForwardKind.SYNCHRONIZED)
+        if kind is ForwardKind.SYNCHRONIZED:
             self.reducer.steps.begin_forward(is_training=self.training)
-        context = _ForwardContext(kind, participants, is_reduction_due=is_due or kind is Forward.SYNCHRONIZED)
+        context = _ForwardContext(kind, participants, is_reduction_due=is_due or kind is ForwardKind.SYNCHRONIZED)
         if self._join_options is not None:
             self._forward_context = context
-        if kind is not Forward.EVALUATION:
+        if kind is not ForwardKind.EVALUATION:
             self.reducer.rebuild_if_due(context.participants.source)
         # As in torch, not after a forward whose gradients stay local.
         if self.require_forward_param_sync:
@@ -244,39 +244,39 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._synchronize_buffers_after(context)
         if self._forward_context is context:
             self._forward_context = replace(context, has_returned=True) if context.is_reduction_due else None
-        self.require_forward_param_sync = context.kind is Forward.SYNCHRONIZED
+        self.require_forward_param_sync = context.kind is ForwardKind.SYNCHRONIZED
         # As in torch, the next backward is reduced if gradients of an earlier forward are still due.
-        joins_them = context.kind is Forward.LOCAL and self.reducer.are_gradients_due
-        if context.kind is Forward.SYNCHRONIZED or joins_them:
-            self.reducer.expect(
-                self._scale(context.participants), self._outputs(output) if self.reducer.looks_at_outputs else None
+        joins_them = context.kind is ForwardKind.LOCAL and self.reducer.are_gradients_due
+        if context.kind is ForwardKind.SYNCHRONIZED or joins_them:
+            self.reducer.expect_gradients(
+                self._gradient_scale(context.participants), self._describe_outputs(output) if self.reducer.needs_outputs else None
             )
             return
-        if context.kind is Forward.LOCAL:
-            self.reducer.expect_local()
+        if context.kind is ForwardKind.LOCAL:
+            self.reducer.expect_local_gradients()
         elif self.reducer.are_gradients_due:
-            self.reducer.rescale(self._scale(context.participants))
+            self.reducer.replace_scale(self._gradient_scale(context.participants))
         if self._forward_context is None:
             self._end_iteration()
 
-    def _kind_of_forward(self) -> Forward:
-        trainability = self._watch.check()
+    def _forward_kind(self) -> ForwardKind:
+        trainability = self._watch.check_parameters()
         if not torch.is_grad_enabled() or trainability is Trainability.ALL_FROZEN:
-            return Forward.EVALUATION
-        return Forward.SYNCHRONIZED if self.require_backward_grad_sync else Forward.LOCAL
+            return ForwardKind.EVALUATION
+        return ForwardKind.SYNCHRONIZED if self.require_backward_grad_sync else ForwardKind.LOCAL
 
-    def _notify_join(self, kind: Forward, inputs: Any, kwargs: Any, *, continues: bool) -> Participants:
+    def _notify_join(self, kind: ForwardKind, inputs: Any, kwargs: Any, *, continues: bool) -> ForwardParticipants:
         options = self._join_options
-        if options is None or not (options.coordinator.counts_itself or self._join_config.enable):
-            return Participants(tuple(range(self._world_size)), 0)
+        if options is None or not (options.coordinator.counts_ranks_in_rounds or self._join_config.enable):
+            return ForwardParticipants(tuple(range(self._world_size)), 0)
         samples = count_samples((inputs, kwargs), self.dim) if options.weighs_samples else 0
-        participants = options.coordinator.notify(self, kind, samples, continues=continues)
-        if options.weighs_samples and kind is not Forward.EVALUATION:
+        participants = options.coordinator.announce_forward(self, kind, samples, continues=continues)
+        if options.weighs_samples and kind is not ForwardKind.EVALUATION:
             before = self._samples or (0,) * self._world_size
             self._samples = tuple(map(add, before, participants.samples))
         return participants
 
-    def _scale(self, participants: Participants) -> Scale | None:
+    def _gradient_scale(self, participants: ForwardParticipants) -> GradientScale | None:
         options = self._join_options
         in_place = self.gradient_as_bucket_view is True
         # A hook averages over all ranks, so its input is scaled for the difference.
@@ -284,29 +284,29 @@ class DistributedDataParallel(nn.Module, Joinable):
             share = self._samples[dist.get_rank(self.process_group)] * (
                 self._world_size if self.reducer.has_hook else 1
             )
-            return Scale(
+            return GradientScale(
                 sum(self._samples[rank] for rank in participants.present) / share if share else float("inf"), in_place
             )
         counts_all = options is None or options.divides_by_initial_size
         divisor = self._world_size if counts_all else len(participants.present)
         if self.reducer.has_hook:
-            return None if divisor == self._world_size else Scale(divisor / self._world_size, in_place)
-        return Scale(divisor, in_place)
+            return None if divisor == self._world_size else GradientScale(divisor / self._world_size, in_place)
+        return GradientScale(divisor, in_place)
 
-    def _outputs(self, output: object) -> Outputs:
+    def _describe_outputs(self, output: object) -> ForwardOutputs:
         tensors = [tensor for tensor in find_tensors(output) if tensor.requires_grad]
         reached = reached_parameters(tensors, self._accumulators)
         if reached.has_reentrant_checkpoint or not tensors:
-            return Outputs(tensors, None)
+            return ForwardOutputs(tensors, None)
         accumulators = [node for node, index in self._accumulators.items() if index in reached.parameters]
-        return Outputs(tensors, frozenset(reached.parameters), accumulators)
+        return ForwardOutputs(tensors, frozenset(reached.parameters), accumulators)
 
     def _synchronize_buffers_after(self, context: _ForwardContext) -> None:
-        if context.kind is Forward.SYNCHRONIZED:
+        if context.kind is ForwardKind.SYNCHRONIZED:
             self._synchronize_buffers(When.AFTER_FORWARD, context.participants)
 
-    def _synchronize_buffers(self, when: When, participants: Participants) -> None:
-        if self._buffers_in_step.has_any(when):
+    def _synchronize_buffers(self, when: When, participants: ForwardParticipants) -> None:
+        if self._buffers_in_step.has_work(when):
             self._buffers_in_step.synchronize(when, source=participants.source, present=len(participants.present))
 
     @contextmanager
@@ -340,7 +340,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         are, as in torch, unless the previous forward was one of these. Raises UsageError for an unknown buffer or
         strategy.
         """
-        self._buffers_in_step.register(name_or_tensor, hook, when=when)
+        self._buffers_in_step.set_strategy(name_or_tensor, hook, when=when)
 
     def join(
         self,
@@ -377,7 +377,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         """The process group of the model's replicas."""
         return self.process_group
 
-    def check_together(self) -> None:
+    def check_ranks_are_equal(self) -> None:
         """Raise JoinError if a rank left a join by an exception: the ranks may be at different steps."""
         if self._is_apart:
             raise JoinError(
@@ -390,7 +390,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._join_options is not None:
             self.end_join(self._join_options.coordinator, None)
         self._join_options = _JoinOptions(coordinator, divides_by_initial_size, weighs_samples)
-        self.reducer.join = InJoin(partial(coordinator.announce, self), self._end_reduction)
+        self.reducer.join = JoinCallbacks(partial(coordinator.announce_reduction, self), self._end_reduction)
 
     def _end_reduction(self) -> None:
         self._forward_context = None
@@ -415,8 +415,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         """End a join; if group rank `authoritative` is given, all ranks take over its state."""
         if self._join_options is None or self._join_options.coordinator is not coordinator:
             return
-        coordinator.close()
-        self._is_apart = self._is_apart or coordinator.has_been_left
+        coordinator.stop_interception()
+        self._is_apart = self._is_apart or coordinator.was_left_by_exception
         self._join_options = self._forward_context = None
         self._samples = ()
         self.reducer.join = None
@@ -427,13 +427,13 @@ class DistributedDataParallel(nn.Module, Joinable):
             self._broadcast_state(authoritative, with_buffers=self.forward_sync_buffers)
             self.reducer.share_state(authoritative)
         else:
-            self.reducer.give_up()
-            self.reducer.steps.forget_unreduced()
+            self.reducer.drop_backward()
+            self.reducer.steps.drop_unreduced_steps()
 
     def _verify(self) -> None:
         verify_replicas(
-            self._not_ignored(self.module.named_parameters()),
-            self._not_ignored(self.module.named_buffers()),
+            self._without_ignored(self.module.named_parameters()),
+            self._without_ignored(self.module.named_buffers()),
             {
                 "bucket_cap_mb": self._caps.bytes / 2**20,
                 "find_unused_parameters": self.find_unused_parameters,
@@ -448,13 +448,13 @@ class DistributedDataParallel(nn.Module, Joinable):
         verify_problem(problem, self.process_group, device)
 
     def _broadcast_state(self, source: int, *, with_buffers: bool) -> None:
-        named = self._not_ignored(self.module.named_parameters())
+        named = self._without_ignored(self.module.named_parameters())
         if with_buffers:
-            named += self._not_ignored(self.module.named_buffers())
+            named += self._without_ignored(self.module.named_buffers())
         # `.data`: as in torch, a running backward does not detect these writes.
         broadcast_coalesced([tensor.data for _, tensor in named], source, self.process_group)
 
-    def _not_ignored(self, named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    def _without_ignored(self, named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
         return [(name, tensor) for name, tensor in named if name not in self.parameters_to_ignore]
 
     def __ddp_call__(self) -> dict[str, object]:
@@ -469,10 +469,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         return {
             **self.reducer.__ddp_progress__(),
             "joined": options is not None and dist.get_rank(self.process_group) not in options.coordinator.present,
-            "buffers": self._buffers_in_step.strategies.chosen,
+            "buffers": self._buffers_in_step.strategies.custom_sides,
         }
 
 
-def _is_local(engine: weakref.ref[DistributedDataParallel]) -> bool:
+def _keeps_gradients_local(engine: weakref.ref[DistributedDataParallel]) -> bool:
     found = engine()
     return found is None or not found.require_backward_grad_sync

@@ -24,7 +24,7 @@ from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
 
-class Listener(Protocol):
+class GradientListener(Protocol):
     """Receives the reports."""
 
     def on_gradient(self, index: int) -> None:
@@ -38,17 +38,17 @@ class Listener(Protocol):
         """Whether gradients of a forward may come now."""
 
 
-def listen(parameters: Sequence[Tensor], listener: Listener) -> None:
+def report_gradients(parameters: Sequence[Tensor], listener: GradientListener) -> None:
     """Report every gradient of these parameters to the listener, as long as it exists."""
     found = weakref.ref(listener)
-    handles = [p.register_post_accumulate_grad_hook(_Hook(found, index)) for index, p in enumerate(parameters)]
-    weakref.finalize(listener, _remove, handles).atexit = False
+    handles = [p.register_post_accumulate_grad_hook(_GradientHook(found, index)) for index, p in enumerate(parameters)]
+    weakref.finalize(listener, _remove_hooks, handles).atexit = False
 
 
-class _Hook:
+class _GradientHook:
     """Reports the gradients of one parameter to one listener."""
 
-    def __init__(self, listener: weakref.ref[Listener], index: int) -> None:
+    def __init__(self, listener: weakref.ref[GradientListener], index: int) -> None:
         self.listener = listener
         self._index = index
 
@@ -58,14 +58,14 @@ class _Hook:
             listener.on_gradient(self._index)
 
 
-def is_awaited_elsewhere(parameter: Tensor, listener: Listener) -> bool:
+def has_other_waiting_listener(parameter: Tensor, listener: GradientListener) -> bool:
     """Return whether another listener waits for gradients of this parameter, which two models may share."""
     hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
-    others = (hook.listener() for hook in hooks if isinstance(hook, _Hook))
+    others = (hook.listener() for hook in hooks if isinstance(hook, _GradientHook))
     return any(other is not None and other is not listener and other.awaits_gradients for other in others)
 
 
-def _remove(handles: Iterable[RemovableHandle]) -> None:
+def _remove_hooks(handles: Iterable[RemovableHandle]) -> None:
     for handle in handles:
         handle.remove()
 
@@ -73,40 +73,40 @@ def _remove(handles: Iterable[RemovableHandle]) -> None:
 class EndOfBackward:
     """Calls a listener's `on_backward_end` at the end of a backward; see Note [End of backward]."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: GradientListener) -> None:
         self._listener = weakref.ref(listener)
         self._task = -1
         """The graph task at whose end the listener is called; -1 if there is none."""
 
-    def watch(self, tensors: Iterable[Tensor], accumulators: Sequence[Node]) -> None:
+    def watch_backward(self, tensors: Iterable[Tensor], accumulators: Sequence[Node]) -> None:
         """Call at the end of the next backward through one of the tensors.
 
         A backward that runs none of `accumulators` is ignored, such as torch.autograd.grad for a penalty on the input's
         gradient. If there are no accumulators, any backward counts.
         """
         self._task = -1  # an exception may have ended the previous backward
-        for node in set(_nodes(tensors)):
-            node.register_prehook(partial(self._on_backward, accumulators))
+        for node in set(_autograd_nodes(tensors)):
+            node.register_prehook(partial(self._queue_callback, accumulators))
 
     @property
-    def is_awaited(self) -> bool:
+    def is_callback_queued(self) -> bool:
         """Whether a running backward will call the listener at its end."""
         return self._task != -1
 
-    def _on_backward(self, accumulators: Sequence[Node], gradients: Any) -> None:
+    def _queue_callback(self, accumulators: Sequence[Node], gradients: Any) -> None:
         task = torch._C._current_graph_task_id()
-        if task != self._task and (not accumulators or _runs_any(accumulators)):
+        if task != self._task and (not accumulators or _will_run_any(accumulators)):
             self._task = task
-            call_at_end(self._call)
+            call_after_backward(self._report_end)
 
-    def _call(self) -> None:
+    def _report_end(self) -> None:
         self._task = -1
         listener = self._listener()
         if listener is not None:
             listener.on_backward_end()
 
 
-def _nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:
+def _autograd_nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:
     """Yield the tensors' nodes and those of their bases: an in-place operation on a view gives it a new node."""
     for tensor in tensors:
         for either in (tensor, tensor._base):
@@ -114,7 +114,7 @@ def _nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:
                 yield either.grad_fn
 
 
-def _runs_any(accumulators: Iterable[Node]) -> bool:
+def _will_run_any(accumulators: Iterable[Node]) -> bool:
     """Inside a backward: return whether it will run one of these nodes."""
     try:
         return any(map(torch._C._will_engine_execute_node, accumulators))
@@ -122,6 +122,6 @@ def _runs_any(accumulators: Iterable[Node]) -> bool:
         return False
 
 
-def call_at_end(callback: Callable[[], None]) -> None:
+def call_after_backward(callback: Callable[[], None]) -> None:
     """Inside a backward: call this after its last hook."""
     Variable._execution_engine.queue_callback(callback)

@@ -14,20 +14,20 @@ ANSWER_SECONDS = 1.0
 
 def post_message(group: ProcessGroup, key: str, message: str) -> None:
     """Write a message for the other ranks."""
-    store = _store(group)
+    store = _store_of_group(group)
     if store is not None:
         store.set(key, message)
 
 
-def count_up(group: ProcessGroup, key: str) -> int:
+def count_calls(group: ProcessGroup, key: str) -> int:
     """Count and return the calls with this `key`, of all ranks."""
-    store = _store(group)
+    store = _store_of_group(group)
     return 0 if store is None else int(store.add(key, 1))
 
 
 def read_messages(group: ProcessGroup, keys: Sequence[str]) -> dict[str, str]:
     """Return the messages under these keys that are written within a short time, which is one limit for all."""
-    store = _store(group)
+    store = _store_of_group(group)
     if store is None or not keys:
         return {}
     try:
@@ -37,7 +37,7 @@ def read_messages(group: ProcessGroup, keys: Sequence[str]) -> dict[str, str]:
     return {key: store.get(key).decode() for key in keys}
 
 
-def _store(group: ProcessGroup) -> Any:
+def _store_of_group(group: ProcessGroup) -> Any:
     """Return the group's store, for which torch has no public function."""
     find = getattr(distributed_c10d, "_get_process_group_store", None)
     return None if find is None else find(group)

@@ -24,21 +24,21 @@ _lock = threading.Lock()
 """Held while a class is changed, since several ranks may be threads of one process."""
 
 
-class Interception:
+class CollectiveInterception:
     """Makes every collective of some groups inside a context, until `stop`."""
 
     def __init__(self, watched: Mapping[ProcessGroup, Around]) -> None:
-        self._groups = {group: partial(self._around, around) for group, around in watched.items()}
+        self._groups = {group: partial(self._context_of_call, around) for group, around in watched.items()}
         self._is_paused = False
         with _lock:
             for group, around in self._groups.items():
-                _watched(type(group))[group] = around
+                _watched_groups(type(group))[group] = around
 
-    def _around(self, around: Around, operation: str, arguments: tuple[Any, ...]) -> AbstractContextManager[None]:
+    def _context_of_call(self, around: Around, operation: str, arguments: tuple[Any, ...]) -> AbstractContextManager[None]:
         return nullcontext() if self._is_paused else around(operation, arguments)
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """A context: calls inside it are not intercepted."""
         before, self._is_paused = self._is_paused, True
         try:
@@ -46,20 +46,20 @@ class Interception:
         finally:
             self._is_paused = before
 
-    def stop(self) -> None:
+    def stop_intercepting(self) -> None:
         """Stop watching the groups; classes without watched groups get their own methods back."""
         with _lock:
             for group, around in self._groups.items():
                 kind = type(group)
-                groups = _watched(kind)
+                groups = _watched_groups(kind)
                 if groups.get(group) is around:
                     del groups[group]
                 if not groups:
-                    _restore(kind)
+                    _restore_methods(kind)
             self._groups = {}
 
 
-def _watched(kind: type) -> dict[ProcessGroup, Around]:
+def _watched_groups(kind: type) -> dict[ProcessGroup, Around]:
     """Return the watched groups of a class; at the first call, replace its methods."""
     if _ATTRIBUTE not in vars(kind):
         groups: dict[ProcessGroup, Around] = {}
@@ -67,12 +67,12 @@ def _watched(kind: type) -> dict[ProcessGroup, Around]:
         setattr(kind, _ATTRIBUTE, (groups, originals))
         for name in OPERATIONS:
             if hasattr(kind, name):
-                setattr(kind, name, _watching(getattr(kind, name), name, groups))
+                setattr(kind, name, _intercepting_method(getattr(kind, name), name, groups))
     found: dict[ProcessGroup, Around] = vars(kind)[_ATTRIBUTE][0]
     return found
 
 
-def _restore(kind: type) -> None:
+def _restore_methods(kind: type) -> None:
     originals = vars(kind)[_ATTRIBUTE][1]
     for name in OPERATIONS:
         if name in originals:
@@ -82,7 +82,7 @@ def _restore(kind: type) -> None:
     delattr(kind, _ATTRIBUTE)
 
 
-def _watching(method: Callable[..., Any], name: str, groups: dict[ProcessGroup, Around]) -> Callable[..., Any]:
+def _intercepting_method(method: Callable[..., Any], name: str, groups: dict[ProcessGroup, Around]) -> Callable[..., Any]:
     @wraps(method)
     def watched(self: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
         around = groups.get(self)

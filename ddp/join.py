@@ -17,7 +17,7 @@ from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.algorithms.join import Joinable, JoinHook
 
 from ddpsim.ddp.errors import UsageError
-from ddpsim.ddp.join_coordinator import JoinCoordinator, Member
+from ddpsim.ddp.join_coordinator import JoinCoordinator, JoinedModel
 
 _joining: ContextVar[JoinCoordinator | None] = ContextVar("_joining", default=None)
 """The coordinator of the current `Join`; each thread has its own."""
@@ -62,7 +62,7 @@ class Join:
 
     def __init__(
         self,
-        models: Sequence[Member],
+        models: Sequence[JoinedModel],
         enable: bool = True,
         throw_on_early_termination: bool = False,
         *,
@@ -89,7 +89,7 @@ class Join:
                 "loop, or leave the outer join first"
             )
         for model in self._models:
-            model.check_together()
+            model.check_ranks_are_equal()
         self._coordinator = JoinCoordinator(self._models, first.process_group, first.join_device, throws=self._throws)
         for model in self._models:
             model.begin_join(
@@ -112,11 +112,11 @@ class Join:
             if coordinator.is_over:
                 pass
             elif error is None:
-                authoritative = coordinator.shadow_until_all_joined()
+                authoritative = coordinator.answer_calls_until_all_joined()
             elif isinstance(error, (Exception, SystemExit)):
                 # If the group fails too, the first error is more useful.
                 with suppress(Exception):
-                    coordinator.leave_by(error)
+                    coordinator.leave_with_error(error)
         finally:
             for model in self._models:
                 model.end_join(coordinator, authoritative)
@@ -125,10 +125,10 @@ class Join:
 class EngineJoinHook(JoinHook):
     """The hook that torch's Join calls for a model of this engine on a rank without input."""
 
-    def __init__(self, model: Member, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
-        model.check_together()
+    def __init__(self, model: JoinedModel, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+        model.check_ranks_are_equal()
         self.model = model
-        self._count = _TorchCount(model)
+        self._count = _PresentRankCount(model)
         self._coordinator = JoinCoordinator(
             [model],
             model.process_group,
@@ -140,13 +140,13 @@ class EngineJoinHook(JoinHook):
             self._coordinator, divides_by_initial_size=divides_by_initial_size, weighs_samples=weighs_samples
         )
         # torch's Join does not call its hooks after an exception; it only drops them.
-        weakref.finalize(self, _end, weakref.ref(model), self._coordinator).atexit = False
+        weakref.finalize(self, _end_join, weakref.ref(model), self._coordinator).atexit = False
 
     def main_hook(self) -> None:
         """Answer the calls of one iteration."""
-        if not self._count.is_torchs:
+        if not self._count.is_counted_by_torch:
             self._count.ask(0)
-        self._coordinator.shadow_iteration()
+        self._coordinator.answer_calls_of_iteration()
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """Take over the state of the last rank to join; of several, the one with the highest number."""
@@ -161,16 +161,16 @@ class EngineJoinHook(JoinHook):
         return {"wrapper": self.model}
 
 
-class _TorchCount:
+class _PresentRankCount:
     """Counts ranks with input inside torch's Join, which counts for the first joinable only."""
 
-    def __init__(self, model: Member) -> None:
+    def __init__(self, model: JoinedModel) -> None:
         self._model = weakref.ref(model)
         self._has_input = True
 
     def __call__(self) -> int:
         """Report that this rank has input, and return the number of ranks that have."""
-        if not self.is_torchs:
+        if not self.is_counted_by_torch:
             return self.ask(1)
         work = TorchJoin.notify_join_context(self._model())  # type: ignore[arg-type]
         assert work is not None
@@ -187,7 +187,7 @@ class _TorchCount:
         return int(present.item())
 
     @property
-    def is_torchs(self) -> bool:
+    def is_counted_by_torch(self) -> bool:
         """Whether torch's Join counts before this model's forward."""
         config = self._model()._join_config  # type: ignore[union-attr]
         return bool(config.is_first_joinable)
@@ -197,13 +197,13 @@ class _TorchCount:
         return {"wrapper": self._model(), "shadow": not self._has_input}
 
 
-def _end(found: weakref.ref[Member], coordinator: JoinCoordinator) -> None:
+def _end_join(found: weakref.ref[JoinedModel], coordinator: JoinCoordinator) -> None:
     model = found()
     if model is not None:
         model.end_join(coordinator, None)
 
 
-def check_no_other_join(model: Member, own: JoinCoordinator | None) -> None:
+def check_no_other_join(model: JoinedModel, own: JoinCoordinator | None) -> None:
     """Raise UsageError for a forward inside a join of other models, since joined ranks would not answer its calls."""
     joining = _joining.get()
     if joining is not None and joining is not own and model.process_group.size() > 1:

@@ -34,24 +34,24 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
 
 from ddpsim.ddp.collective_table import OPERATIONS
-from ddpsim.ddp.collectives import Collective, describe, public_name, take_part
+from ddpsim.ddp.collectives import Collective, collective_of_call, public_name, make_neutral_collective
 from ddpsim.ddp.errors import JoinError
 from ddpsim.ddp.group_store import post_message, read_messages
-from ddpsim.ddp.interception import Interception
+from ddpsim.ddp.interception import CollectiveInterception
 from ddpsim.ddp.join_protocol import (
     NARROW,
     WIDE,
-    Announcement,
-    Forward,
+    JoinAnnouncement,
+    ForwardKind,
     JoinEvent,
     JoinState,
-    Kind,
-    Round,
-    expected_next,
-    follows,
-    latest_forward,
+    AnnouncedKind,
+    AnnouncementRound,
+    predict_calls,
+    next_join_state,
+    calls_since_latest_forward,
     read_round,
-    width_needed,
+    needed_row_width,
 )
 from ddpsim.ddp.reducer import Reducer
 from ddpsim.ddp.text_formats import ranks_text
@@ -62,7 +62,7 @@ _REMEMBERED = 4096
 """The number of logged calls: a few iterations of a large model."""
 
 
-class Member(Protocol):
+class JoinedModel(Protocol):
     """A wrapped model inside a join."""
 
     reducer: Reducer
@@ -72,7 +72,7 @@ class Member(Protocol):
     def join_device(self) -> torch.device:
         """The device of the join's own tensors."""
 
-    def check_together(self) -> None:
+    def check_ranks_are_equal(self) -> None:
         """Raise JoinError if the ranks' states differ since an earlier join."""
 
     def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
@@ -86,7 +86,7 @@ class Member(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Participants:
+class ForwardParticipants:
     """The ranks that take part in a forward, by their numbers in the group."""
 
     present: tuple[int, ...]
@@ -106,7 +106,7 @@ class JoinCoordinator:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[JoinedModel],
         group: ProcessGroup,
         device: torch.device,
         *,
@@ -126,18 +126,18 @@ class JoinCoordinator:
         self._tells_samples = tells_samples
         self._throws = throws
         self._state = JoinState.COMPLETE
-        self._log: deque[Announcement] = deque(maxlen=_REMEMBERED)
+        self._log: deque[JoinAnnouncement] = deque(maxlen=_REMEMBERED)
         """Calls of this rank while all ranks had input; see Note [Leaving by an exception]."""
-        self._latest_first: tuple[Member, ...] = ()
+        self._latest_first: tuple[JoinedModel, ...] = ()
         """The members, those with the latest forward first."""
         self._groups: list[ProcessGroup] = []
-        self._interception: Interception | None = None
+        self._interception: CollectiveInterception | None = None
         self._thread = threading.get_ident()
-        if self.counts_itself:
-            self._watch()
+        if self.counts_ranks_in_rounds:
+            self._intercept_collectives()
 
     @property
-    def counts_itself(self) -> bool:
+    def counts_ranks_in_rounds(self) -> bool:
         """Whether rounds count the ranks with input; else torch's Join does (Note [Iterations])."""
         return self._count_present is None
 
@@ -147,155 +147,155 @@ class JoinCoordinator:
         return self._state in (JoinState.LEFT, JoinState.ENDED)
 
     @property
-    def has_been_left(self) -> bool:
+    def was_left_by_exception(self) -> bool:
         """Whether a rank left by an exception, so the ranks may be at different steps."""
         return self._state in (JoinState.LEAVING, JoinState.RETRACING, JoinState.LEFT) and self._size > 1
 
-    def _advance(self, event: JoinEvent) -> None:
-        following = follows(self._state, event)
+    def _change_state(self, event: JoinEvent) -> None:
+        following = next_join_state(self._state, event)
         assert following is not None, f"{event.value} while {self._state.value}"
         self._state = following
 
-    def notify(self, member: Member, forward: Forward, samples: int, *, continues: bool = False) -> Participants:
+    def announce_forward(self, member: JoinedModel, forward: ForwardKind, samples: int, *, continues: bool = False) -> ForwardParticipants:
         """Before a forward: report that this rank has input. `continues`: an earlier forward is still to be reduced."""
         if self.is_over:
             raise JoinError("a forward inside a join that an error has ended on all ranks: leave its context")
         self._latest_first = (member, *(other for other in self._latest_first if other is not member))
-        row = Announcement(Kind.FORWARD, self.members.index(member), forward, samples)
+        row = JoinAnnouncement(AnnouncedKind.FORWARD, self.members.index(member), forward, samples)
         told: tuple[int, ...] = ()
         if self._count_present is None:
-            told = self._hold(row).samples
+            told = self._hold_round(row).samples
         else:
             if not continues:
                 self.end_iteration()
                 if self._count_present() < self._size:
-                    self._advance(JoinEvent.SOMEBODY_JOINED)
+                    self._change_state(JoinEvent.SOMEBODY_JOINED)
             if self._state is JoinState.ANNOUNCING or self._tells_samples:
-                told = self._hold(row).samples
+                told = self._hold_round(row).samples
         self._log.append(replace(row, samples=0))
-        return Participants(self.present, self.present[-1], told)
+        return ForwardParticipants(self.present, self.present[-1], told)
 
     def end_iteration(self) -> None:
         """End the iteration: its gradients are reduced, or there are none."""
         if self._count_present is not None and self._state is JoinState.ANNOUNCING:
-            self._hold(Announcement(Kind.END))
-            self._end_iteration()
+            self._hold_round(JoinAnnouncement(AnnouncedKind.END))
+            self._stop_announcing()
 
-    def _end_iteration(self) -> None:
-        self._advance(JoinEvent.ITERATION_ENDED)
-        self.close()
+    def _stop_announcing(self) -> None:
+        self._change_state(JoinEvent.ITERATION_ENDED)
+        self.stop_interception()
 
     @contextmanager
-    def announce(self, member: Member, kind: Kind, bucket: int) -> Iterator[bool]:
+    def announce_reduction(self, member: JoinedModel, kind: AnnouncedKind, bucket: int) -> Iterator[bool]:
         """A context for a collective of a member's reducer; its value is True if joined ranks answer the call."""
-        self._tell(Announcement(kind, self.members.index(member), bucket))
-        with self._unwatched():
+        self._announce_or_log(JoinAnnouncement(kind, self.members.index(member), bucket))
+        with self._without_interception():
             yield self._state is JoinState.ANNOUNCING
 
     @contextmanager
-    def _collective(self, group: int, operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:
+    def _announce_collective(self, group: int, operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:
         """A context for any other collective of a group with the ranks of the join."""
-        if not self._is_programs():
+        if not self._is_call_of_program():
             yield
             return
-        collective = describe(operation, arguments)
+        collective = collective_of_call(operation, arguments)
         if collective is None:
-            self._tell(Announcement(Kind.UNSHADOWED, details=(OPERATIONS.index(operation),)))
+            self._announce_or_log(JoinAnnouncement(AnnouncedKind.UNSHADOWED, details=(OPERATIONS.index(operation),)))
         else:
-            self._tell(Announcement(Kind.COLLECTIVE, details=(group, *collective.encode())))
-        with self._unwatched():
+            self._announce_or_log(JoinAnnouncement(AnnouncedKind.COLLECTIVE, details=(group, *collective.encode())))
+        with self._without_interception():
             yield
 
     @contextmanager
-    def _part_of_group(self, ranks: Sequence[int], operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:
+    def _check_smaller_group(self, ranks: Sequence[int], operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:
         """A context for a collective of a group without some of the join's ranks."""
         away = [rank for rank in ranks if rank not in self.present]
         if away:
             raise JoinError(
-                f"{public_name(operation)} in a group of {self._text(ranks)}, but {self._text(away)} ran out of input, "
+                f"{public_name(operation)} in a group of {self._format_ranks(ranks)}, but {self._format_ranks(away)} ran out of input, "
                 "and joined ranks only answer calls of groups of all ranks: use such a group, or leave the call out"
             )
         yield
 
-    def _is_programs(self) -> bool:
+    def _is_call_of_program(self) -> bool:
         """Return whether the program's thread or a backward makes the call; callbacks belong to other calls."""
         return threading.get_ident() == self._thread or torch._C._current_graph_task_id() != -1
 
-    def _tell(self, call: Announcement) -> None:
+    def _announce_or_log(self, call: JoinAnnouncement) -> None:
         if self._state is JoinState.ANNOUNCING:
-            self._hold(call)
+            self._hold_round(call)
         elif self._state is JoinState.COMPLETE:
             self._log.append(call)
 
-    def shadow_until_all_joined(self) -> int:
+    def answer_calls_until_all_joined(self) -> int:
         """Answer the other ranks' calls until none has input; return the last rank to join (the highest of several)."""
-        self._advance(JoinEvent.RAN_OUT)
+        self._change_state(JoinEvent.RAN_OUT)
         while True:
             last = self.present
-            held = self._hold(Announcement(Kind.JOINED))
+            held = self._hold_round(JoinAnnouncement(AnnouncedKind.JOINED))
             if not held.present:
                 return last[-1]
-            self._follow(held.call)
+            self._make_announced_call(held.call)
 
-    def shadow_iteration(self) -> None:
+    def answer_calls_of_iteration(self) -> None:
         """Answer the other ranks' calls to the end of one iteration."""
-        self._advance(JoinEvent.ITERATION_SHADOWED)
+        self._change_state(JoinEvent.ITERATION_SHADOWED)
         while True:
-            call = self._hold(Announcement(Kind.JOINED)).call
-            if call is None or call.kind is Kind.END:
-                self._end_iteration()
+            call = self._hold_round(JoinAnnouncement(AnnouncedKind.JOINED)).call
+            if call is None or call.kind is AnnouncedKind.END:
+                self._stop_announcing()
                 return
-            self._follow(call)
+            self._make_announced_call(call)
 
-    def leave_by(self, error: BaseException) -> None:
+    def leave_with_error(self, error: BaseException) -> None:
         """Leave the join by an exception, so that the other ranks notice in their next round."""
-        self._advance(JoinEvent.RAISED)
+        self._change_state(JoinEvent.RAISED)
         post_message(self.group, f"ddp/join/{self._rank}", f"{type(error).__name__}: {error}")
         if len(self.present) == self._size:
-            calls = expected_next([call for call in self._log if call.kind is not Kind.REBUILD])
+            calls = predict_calls([call for call in self._log if call.kind is not AnnouncedKind.REBUILD])
             if calls is None:
-                self._abandon(self._latest_first, with_buffers=True)
-            elif Kind.REBUILD in [call.kind for call in latest_forward(self._log)]:
+                self._abandon_members(self._latest_first, with_buffers=True)
+            elif AnnouncedKind.REBUILD in [call.kind for call in calls_since_latest_forward(self._log)]:
                 # The buckets were rebuilt since, so the models make their own calls; other calls are before or after.
-                indices = [index for index, call in enumerate(calls) if call.kind is not Kind.COLLECTIVE]
+                indices = [index for index, call in enumerate(calls) if call.kind is not AnnouncedKind.COLLECTIVE]
                 first, last = (indices[0], indices[-1] + 1) if indices else (0, 0)
                 reducing = {self.members[calls[index].engine] for index in indices}
-                self._follow_log(calls[:first])
-                self._abandon([member for member in self._latest_first if member in reducing], with_buffers=False)
-                self._follow_log(calls[last:])
+                self._make_logged_calls(calls[:first])
+                self._abandon_members([member for member in self._latest_first if member in reducing], with_buffers=False)
+                self._make_logged_calls(calls[last:])
             else:
-                self._follow_log(calls)
-        self._exchange(Announcement(Kind.FAILED))
+                self._make_logged_calls(calls)
+        self._exchange_announcements(JoinAnnouncement(AnnouncedKind.FAILED))
 
-    def _follow_log(self, calls: Sequence[Announcement]) -> None:
+    def _make_logged_calls(self, calls: Sequence[JoinAnnouncement]) -> None:
         for call in calls:
-            self._advance(JoinEvent.LOG_FOLLOWED)
-            self._follow(call)
+            self._change_state(JoinEvent.LOG_FOLLOWED)
+            self._make_announced_call(call)
 
-    def _abandon(self, members: Iterable[Member], *, with_buffers: bool) -> None:
+    def _abandon_members(self, members: Iterable[JoinedModel], *, with_buffers: bool) -> None:
         # If models are chained, the last one called has the first backward.
-        with self._unwatched():
+        with self._without_interception():
             for member in members:
                 member.abandon(with_buffers=with_buffers)
 
-    def _follow(self, call: Announcement | None) -> None:
+    def _make_announced_call(self, call: JoinAnnouncement | None) -> None:
         """Make the call that the ranks with input are about to make."""
         if call is None:
             return
         reducer = self.members[call.engine].reducer
-        with self._unwatched():
-            if call.kind is Kind.REBUILD:
-                reducer.shadow_rebuild(self.present[-1])
-            elif call.kind is Kind.COLLECTIVE:
+        with self._without_interception():
+            if call.kind is AnnouncedKind.REBUILD:
+                reducer.rebuild_for_joined_rank(self.present[-1])
+            elif call.kind is AnnouncedKind.COLLECTIVE:
                 self._take_part(call.details)
-            elif call.kind is Kind.BUCKET:
+            elif call.kind is AnnouncedKind.BUCKET:
                 reducer.shadow_bucket(call.number)
-            elif call.kind is Kind.USED_MAP:
+            elif call.kind is AnnouncedKind.USED_MAP:
                 reducer.shadow_used_map()
 
     def _take_part(self, details: Sequence[int]) -> None:
         group, *numbers = details
-        take_part(Collective.decode(numbers), self._groups[group], self._device)
+        make_neutral_collective(Collective.decode(numbers), self._groups[group], self._device)
 
     def __ddp_call__(self) -> dict[str, object]:
         """Return attributes of the current call, for a diagnosis."""
@@ -305,95 +305,95 @@ class JoinCoordinator:
             told["joined"] = self.members
         return told
 
-    def _hold(self, row: Announcement) -> Round:
+    def _hold_round(self, row: JoinAnnouncement) -> AnnouncementRound:
         """Hold a round; raise JoinError on all ranks if they cannot continue together."""
         was_complete = len(self.present) == self._size
-        held = self._exchange(row)
+        held = self._exchange_announcements(row)
         self.present = held.present or self.present
-        problem = self._problem(held)
+        problem = self._problem_of_round(held)
         if problem is not None:
-            self.close()
-            self._advance(JoinEvent.RANK_LEFT if held.failed else JoinEvent.DISAGREED)
+            self.stop_interception()
+            self._change_state(JoinEvent.RANK_LEFT if held.failed else JoinEvent.DISAGREED)
             raise JoinError(problem)
         if len(self.present) < self._size:
-            self._advance(JoinEvent.SOMEBODY_JOINED)
+            self._change_state(JoinEvent.SOMEBODY_JOINED)
             if was_complete or self._interception is None:
-                self._watch()
+                self._intercept_collectives()
         return held
 
-    def _exchange(self, row: Announcement) -> Round:
+    def _exchange_announcements(self, row: JoinAnnouncement) -> AnnouncementRound:
         has_joined_ranks = len(self.present) < self._size or self._state in (JoinState.ANNOUNCING, JoinState.FOLLOWING)
         width = WIDE if has_joined_ranks else NARROW
         rows = self._all_rows(row.encode(width))
-        needed = width_needed(rows)
+        needed = needed_row_width(rows)
         if needed > width:
             rows = self._all_rows(row.encode(needed))
-        calls = [Announcement.decode(numbers) for numbers in rows]
-        return read_round(calls, members=self._world_ranks, describe=_describe)
+        calls = [JoinAnnouncement.decode(numbers) for numbers in rows]
+        return read_round(calls, members=self._world_ranks, describe=_describe_collective)
 
     def _all_rows(self, row: Sequence[int]) -> list[list[int]]:
         rows = torch.zeros(self._size, len(row), dtype=torch.int64)
         rows[self._rank] = torch.tensor(row)
         rows = rows.to(self._device)
-        with self._unwatched():
+        with self._without_interception():
             dist.all_reduce(rows, group=self.group)
         if self._state is JoinState.JOINING:
-            self._advance(JoinEvent.ROW_TOLD)
+            self._change_state(JoinEvent.ROW_TOLD)
         listed: list[list[int]] = rows.tolist()
         return listed
 
-    def _problem(self, held: Round) -> str | None:
+    def _problem_of_round(self, held: AnnouncementRound) -> str | None:
         if held.failed:
             messages = [read_messages(self.group, [key]).get(key) for key in map("ddp/join/{}".format, held.failed)]
-            words = [f"{self._text([r])} left it by {text}" for r, text in zip(held.failed, messages, strict=True)]
+            words = [f"{self._format_ranks([r])} left it by {text}" for r, text in zip(held.failed, messages, strict=True)]
             return f"the join is over: {'; '.join(words)}"
         if not held.present:
             return None
         joined = [rank for rank in range(self._size) if rank not in held.present]
         if joined and self._throws:
-            return f"{self._text(joined)} ran out of input (throw_on_early_termination)"
+            return f"{self._format_ranks(joined)} ran out of input (throw_on_early_termination)"
         if held.disagreement is not None:
             return f"the ranks inside the join do different things: {held.disagreement}"
-        return self._unshadowed(held.call, joined) if held.call is not None else None
+        return self._problem_of_call(held.call, joined) if held.call is not None else None
 
-    def _unshadowed(self, call: Announcement, joined: Sequence[int]) -> str | None:
-        away = f"{self._text(joined)}, which ran out of input"
-        if call.kind is Kind.UNSHADOWED and joined:
+    def _problem_of_call(self, call: JoinAnnouncement, joined: Sequence[int]) -> str | None:
+        away = f"{self._format_ranks(joined)}, which ran out of input"
+        if call.kind is AnnouncedKind.UNSHADOWED and joined:
             name = public_name(OPERATIONS[call.details[0]])
             return f"{name} cannot be made on behalf of {away}: leave it out inside the join"
-        if call.kind is Kind.COLLECTIVE:
+        if call.kind is AnnouncedKind.COLLECTIVE:
             collective = Collective.decode(call.details[1:])
             if collective.root in joined and collective.operation in ("broadcast", "scatter"):
                 return f"{collective} needs what only its root has, {away}: take a root that still has input"
         return None
 
-    def _text(self, ranks: Sequence[int]) -> str:
+    def _format_ranks(self, ranks: Sequence[int]) -> str:
         return ranks_text([self._world_ranks[rank] for rank in ranks])
 
-    def _watch(self) -> None:
+    def _intercept_collectives(self) -> None:
         """Intercept every collective of the present groups that share ranks with the join's."""
-        self.close()
+        self.stop_interception()
         if self._size == 1:
             return
         self._groups, others = _groups_by_ranks(self.group)
-        self._interception = Interception(
+        self._interception = CollectiveInterception(
             {
-                **{group: partial(self._part_of_group, ranks) for group, ranks in others},
-                **{group: partial(self._collective, number) for number, group in enumerate(self._groups)},
+                **{group: partial(self._check_smaller_group, ranks) for group, ranks in others},
+                **{group: partial(self._announce_collective, number) for number, group in enumerate(self._groups)},
             }
         )
 
-    def close(self) -> None:
+    def stop_interception(self) -> None:
         """Stop the interception of collectives."""
         if self._interception is not None:
-            self._interception.stop()
+            self._interception.stop_intercepting()
             self._interception = None
 
-    def _unwatched(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._interception is None else self._interception.paused()
+    def _without_interception(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._interception is None else self._interception.pause()
 
 
-def _describe(details: Sequence[int]) -> str:
+def _describe_collective(details: Sequence[int]) -> str:
     group, *numbers = details
     return str(Collective.decode(numbers)) + (f" in group {group}" if group else "")
 

@@ -14,7 +14,7 @@ from itertools import islice, takewhile
 from ddpsim.ddp.text_formats import ranks_text
 
 
-class Kind(IntEnum):
+class AnnouncedKind(IntEnum):
     """What a rank is about to do; the first number of its row."""
 
     JOINED = 0
@@ -34,7 +34,7 @@ class Kind(IntEnum):
     """The wrapped model has finished the iteration."""
 
 
-class Forward(IntEnum):
+class ForwardKind(IntEnum):
     """The kind of a forward. All ranks with input must run the same kind."""
 
     SYNCHRONIZED = 0
@@ -46,10 +46,10 @@ class Forward(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class JoinAnnouncement:
     """One rank's announcement of its next call: one row of the matrix."""
 
-    kind: Kind
+    kind: AnnouncedKind
     engine: int = 0
     """The index of the wrapped model within the join."""
     number: int = 0
@@ -66,10 +66,10 @@ class Announcement:
         return row[:width] + [0] * (width - len(row))
 
     @classmethod
-    def decode(cls, row: Sequence[int]) -> Announcement:
+    def decode(cls, row: Sequence[int]) -> JoinAnnouncement:
         """Decode a row that has room for all details."""
         kind, engine, number, samples, length = row[:NARROW]
-        return cls(Kind(kind), engine, number, samples, tuple(row[NARROW : NARROW + length]))
+        return cls(AnnouncedKind(kind), engine, number, samples, tuple(row[NARROW : NARROW + length]))
 
 
 NARROW = 5
@@ -77,13 +77,13 @@ NARROW = 5
 WIDE = 64
 
 
-def width_needed(rows: Sequence[Sequence[int]]) -> int:
+def needed_row_width(rows: Sequence[Sequence[int]]) -> int:
     """Return the row width that holds the details of every rank."""
     return NARROW + max(row[NARROW - 1] for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class AnnouncementRound:
     """The announcements of all ranks for one step. Ranks are group ranks."""
 
     present: tuple[int, ...]
@@ -91,44 +91,44 @@ class Round:
     failed: tuple[int, ...]
     samples: tuple[int, ...]
     """The announcements, by rank."""
-    call: Announcement | None
+    call: JoinAnnouncement | None
     """The call that all ranks with input are about to make; None if no rank has input or they disagree."""
     disagreement: str | None
     """If the ranks differ: which ranks are about to make which call."""
 
 
 def read_round(
-    rows: Sequence[Announcement], *, members: Sequence[int], describe: Callable[[Sequence[int]], str] = str
-) -> Round:
+    rows: Sequence[JoinAnnouncement], *, members: Sequence[int], describe: Callable[[Sequence[int]], str] = str
+) -> AnnouncementRound:
     """Read all ranks' rows; `members` (global ranks) and `describe` (a collective's details) are for error texts."""
-    present = tuple(rank for rank, row in enumerate(rows) if row.kind not in (Kind.JOINED, Kind.FAILED))
+    present = tuple(rank for rank, row in enumerate(rows) if row.kind not in (AnnouncedKind.JOINED, AnnouncedKind.FAILED))
     ranks_by_text: dict[str, list[int]] = {}
     for rank in present:
-        ranks_by_text.setdefault(_compared(rows[rank], describe), []).append(members[rank])
+        ranks_by_text.setdefault(_describe_announcement(rows[rank], describe), []).append(members[rank])
     agreed = len(ranks_by_text) == 1
-    return Round(
+    return AnnouncementRound(
         present,
-        tuple(rank for rank, row in enumerate(rows) if row.kind is Kind.FAILED),
+        tuple(rank for rank, row in enumerate(rows) if row.kind is AnnouncedKind.FAILED),
         tuple(row.samples for row in rows),
         rows[present[0]] if agreed else None,
         None if agreed or not present else "; ".join(f"{ranks_text(r)}: {text}" for text, r in ranks_by_text.items()),
     )
 
 
-def expected_next(log: Sequence[Announcement]) -> list[Announcement] | None:
+def predict_calls(log: Sequence[JoinAnnouncement]) -> list[JoinAnnouncement] | None:
     """Predict the calls up to the next forward from earlier iterations; None if the log does not determine them.
 
     A candidate is any earlier point of the log that follows the same calls since its last forward. If the candidates
     continue differently, only those remain that share one more earlier call, until the rest agree.
     """
-    recent = latest_forward(log)
-    starts = [index for index, call in enumerate(log) if call.kind is Kind.FORWARD]
+    recent = calls_since_latest_forward(log)
+    starts = [index for index, call in enumerate(log) if call.kind is AnnouncedKind.FORWARD]
     ends = [start + len(recent) for start in starts[:-1] if list(log[start : start + len(recent)]) == recent]
-    pasts = {end: _common_past(log, end) for end in ends}
+    pasts = {end: _count_equal_past(log, end) for end in ends}
     for length in range(len(recent), len(log)):
         ends = [end for end in ends if pasts[end] >= length]
         followings = [
-            list(takewhile(lambda call: call.kind is not Kind.FORWARD, islice(log, end, None))) for end in ends
+            list(takewhile(lambda call: call.kind is not AnnouncedKind.FORWARD, islice(log, end, None))) for end in ends
         ]
         if not followings:
             return None
@@ -137,37 +137,37 @@ def expected_next(log: Sequence[Announcement]) -> list[Announcement] | None:
     return None
 
 
-def latest_forward(log: Sequence[Announcement]) -> list[Announcement]:
+def calls_since_latest_forward(log: Sequence[JoinAnnouncement]) -> list[JoinAnnouncement]:
     """Return the last forward in the log and the calls after it."""
-    starts = [index for index, call in enumerate(log) if call.kind is Kind.FORWARD]
+    starts = [index for index, call in enumerate(log) if call.kind is AnnouncedKind.FORWARD]
     return list(log)[starts[-1] :] if starts else []
 
 
-def _common_past(log: Sequence[Announcement], end: int) -> int:
+def _count_equal_past(log: Sequence[JoinAnnouncement], end: int) -> int:
     """Count the calls before `end` that equal those at the end of the log."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(log[:end]), reversed(log), strict=False))
     return sum(1 for _ in same)
 
 
-def _compared(row: Announcement, describe: Callable[[Sequence[int]], str]) -> str:
+def _describe_announcement(row: JoinAnnouncement, describe: Callable[[Sequence[int]], str]) -> str:
     """Describe the part of a row that must be the same on all ranks."""
     model = f" of model {row.engine}" if row.engine else ""
-    if row.kind is Kind.FORWARD:
+    if row.kind is AnnouncedKind.FORWARD:
         words = {
-            Forward.SYNCHRONIZED: "a forward that synchronizes gradients",
-            Forward.LOCAL: "a forward inside no_sync",
-            Forward.EVALUATION: "a forward without gradients",
+            ForwardKind.SYNCHRONIZED: "a forward that synchronizes gradients",
+            ForwardKind.LOCAL: "a forward inside no_sync",
+            ForwardKind.EVALUATION: "a forward without gradients",
         }
-        return words[Forward(row.number)] + model
-    if row.kind is Kind.BUCKET:
+        return words[ForwardKind(row.number)] + model
+    if row.kind is AnnouncedKind.BUCKET:
         return f"reduces bucket {row.number}{model}"
-    if row.kind is Kind.COLLECTIVE:
+    if row.kind is AnnouncedKind.COLLECTIVE:
         return f"calls {describe(row.details)}"
     words_by_kind = {
-        Kind.USED_MAP: "reduces the map of used parameters",
-        Kind.REBUILD: "agrees on the order of the buckets",
-        Kind.UNSHADOWED: "calls what joined ranks cannot take part in",
-        Kind.END: "ends its iteration",
+        AnnouncedKind.USED_MAP: "reduces the map of used parameters",
+        AnnouncedKind.REBUILD: "agrees on the order of the buckets",
+        AnnouncedKind.UNSHADOWED: "calls what joined ranks cannot take part in",
+        AnnouncedKind.END: "ends its iteration",
     }
     return words_by_kind[row.kind] + model
 
@@ -230,6 +230,6 @@ _NEXT: dict[tuple[JoinState, JoinEvent], JoinState] = {
 }
 
 
-def follows(state: JoinState, event: JoinEvent) -> JoinState | None:
+def next_join_state(state: JoinState, event: JoinEvent) -> JoinState | None:
     """Return the state after `event`; None if the event is not allowed in this state."""
     return _NEXT.get((state, event))

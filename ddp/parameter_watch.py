@@ -51,7 +51,7 @@ class ParameterWatch:
         self._module = module
         self._managed = dict(managed)
         self._ignored = ignored
-        self._named = self._named_now()
+        self._named = self._current_parameters()
         self._kinds = {name: _dtype_and_device(parameter) for name, parameter in managed.items()}
         trainable = {id(parameter): parameter for parameter in managed.values()}
         self._frozen = {name: parameter for name, parameter in self._named.items() if not parameter.requires_grad}
@@ -59,11 +59,11 @@ class ParameterWatch:
         self._watched = [*trainable.values(), *frozen.values()]
         self._as_built = [True] * len(trainable) + [False] * len(frozen)
         self._all_frozen = [False] * len(self._watched)
-        self._samples = _spread(list(trainable.values()), _SAMPLES)
+        self._samples = _spread_evenly(list(trainable.values()), _SAMPLES)
         self._sample_kinds = list(map(_dtype_and_device, self._samples))
         self._record_structure()
 
-    def check(self) -> Trainability:
+    def check_parameters(self) -> Trainability:
         """Raise ParameterChangedError, which names the parameters, if any changed since construction."""
         flags = list(map(_requires_grad, self._watched))
         is_as_built = flags == self._as_built
@@ -78,26 +78,26 @@ class ParameterWatch:
     def _check_by_name(self) -> Trainability:
         """Do the same as `check`, but slowly. A harmless change, such as a new activation, is accepted."""
         is_all_frozen = not any(map(_requires_grad, self._managed.values()))
-        changes = list(self._changes(is_all_frozen))
+        changes = list(self._describe_changes(is_all_frozen))
         if changes:
-            raise ParameterChangedError(_text(changes))
+            raise ParameterChangedError(_format_changes(changes))
         self._record_structure()
         return Trainability.ALL_FROZEN if is_all_frozen else Trainability.TRAINABLE
 
     def _record_structure(self) -> None:
         """Record the members of all modules, and how to read them again; a marker detects members at the end."""
         modules = list(self._module.modules())
-        self._live = [_members(module, kind) for kind in ("_parameters", "_modules") for module in modules]
+        self._live = [_members_of_module(module, kind) for kind in ("_parameters", "_modules") for module in modules]
         self._live.append((_END,))
         self._members = list(chain.from_iterable(self._live))
 
-    def _named_now(self) -> dict[str, Tensor]:
+    def _current_parameters(self) -> dict[str, Tensor]:
         # Unbound, since some modules override the method with fewer arguments.
         named = nn.Module.named_parameters(self._module, remove_duplicate=False)
         return {name: parameter for name, parameter in named if name not in self._ignored}
 
-    def _changes(self, is_all_frozen: bool) -> Iterator[str]:
-        now = self._named_now()
+    def _describe_changes(self, is_all_frozen: bool) -> Iterator[str]:
+        now = self._current_parameters()
         for name, parameter in self._named.items():
             if name not in now:
                 yield f"{name} was removed"
@@ -109,10 +109,10 @@ class ParameterWatch:
         yield from (f"{name} was unfrozen" for name, parameter in self._frozen.items() if parameter.requires_grad)
         for name, parameter in self._managed.items():
             if _dtype_and_device(parameter) != self._kinds[name]:
-                yield f"{name} was converted from {_kind(*self._kinds[name])} to {_kind(*_dtype_and_device(parameter))}"
+                yield f"{name} was converted from {_format_kind(*self._kinds[name])} to {_format_kind(*_dtype_and_device(parameter))}"
 
 
-class _Wrapped:
+class _CopyingMembers:
     """The members of a module of the C++ frontend or a scripted one, which returns a copy on each request."""
 
     def __init__(self, module: nn.Module, kind: str) -> None:
@@ -123,23 +123,23 @@ class _Wrapped:
         return iter(getattr(self._module, self._kind).values())
 
 
-def _members(module: nn.Module, kind: str) -> Iterable[object]:
+def _members_of_module(module: nn.Module, kind: str) -> Iterable[object]:
     """Return the module's parameters or submodules; each iteration gives the current ones."""
     members = vars(module).get(kind) if isinstance(module, nn.Module) else None
-    return members.values() if isinstance(members, dict) else _Wrapped(module, kind)
+    return members.values() if isinstance(members, dict) else _CopyingMembers(module, kind)
 
 
-def _spread(tensors: list[Tensor], count: int) -> list[Tensor]:
+def _spread_evenly(tensors: list[Tensor], count: int) -> list[Tensor]:
     if len(tensors) <= count:
         return tensors
     return [tensors[round(index * (len(tensors) - 1) / (count - 1))] for index in range(count)]
 
 
-def _kind(dtype: torch.dtype, device: torch.device) -> str:
+def _format_kind(dtype: torch.dtype, device: torch.device) -> str:
     return f"{dtype_text(dtype)} on {device}"
 
 
-def _text(changes: list[str]) -> str:
+def _format_changes(changes: list[str]) -> str:
     rest = len(changes) - _SHOWN_CHANGES
     shown = changes[:_SHOWN_CHANGES] + ([f"{rest} more such changes"] if rest > 0 else [])
     return f"parameters changed after construction: {', '.join(shown)}; {_WAY_OUT}"

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from ddpsim.ddp.backward_progress import StaticGraph
-from ddpsim.ddp.bucket_plan import complete_order
+from ddpsim.ddp.bucket_plan import append_unseen_parameters
 
 
-class DiscoveredOrder:
+class GradientOrder:
     """The order of gradients: unknown, recorded on this rank, or agreed on."""
 
     def __init__(self, count: int) -> None:
@@ -31,12 +31,12 @@ class DiscoveredOrder:
         self.agreed: tuple[int, ...] | None = None
         """Indices of all parameters in the order of the buckets; None until the ranks have agreed."""
 
-    def record(self, index: int) -> None:
+    def record_gradient(self, index: int) -> None:
         """Record that a gradient was computed."""
         if self.agreed is None:
             self._seen.append(index)
 
-    def forget(self) -> None:
+    def drop_recorded(self) -> None:
         """Drop what was recorded of a backward that failed."""
         self._seen.clear()
 
@@ -50,17 +50,17 @@ class DiscoveredOrder:
         return self.is_due or self.agreed is not None
 
     @property
-    def best(self) -> tuple[int, ...]:
+    def known_order(self) -> tuple[int, ...]:
         """All parameters, in the agreed order or else as recorded here."""
-        return self.agreed if self.agreed is not None else complete_order(self._seen, self._count)
+        return self.agreed if self.agreed is not None else append_unseen_parameters(self._seen, self._count)
 
-    def agree(self, source: int, group: ProcessGroup, device: torch.device) -> tuple[int, ...]:
+    def agree_on_order(self, source: int, group: ProcessGroup, device: torch.device) -> tuple[int, ...]:
         """Take the order of group rank `source`; a collective that every rank of the group must make."""
-        indices = torch.tensor(self.best, dtype=torch.int64, device=device)
+        indices = torch.tensor(self.known_order, dtype=torch.int64, device=device)
         dist.broadcast(indices, group=group, src=dist.get_global_rank(group, source))
-        return self.adopt(indices.tolist())
+        return self.adopt_order(indices.tolist())
 
-    def adopt(self, order: Sequence[int]) -> tuple[int, ...]:
+    def adopt_order(self, order: Sequence[int]) -> tuple[int, ...]:
         """Take over an order that the ranks agreed on."""
         self.agreed = tuple(order)
         self.is_due = False
@@ -68,7 +68,7 @@ class DiscoveredOrder:
         return self.agreed
 
 
-class UsedMap:
+class UsedParameterCount:
     """Counts for each parameter how many ranks used it: one small all_reduce in flight."""
 
     def __init__(self, used: Iterable[int], count: int, group: ProcessGroup, device: torch.device) -> None:
@@ -78,11 +78,11 @@ class UsedMap:
         """int32 [count]: the number of ranks that used each parameter, once the all_reduce has finished."""
         self._work: Any = dist.all_reduce(self._users, group=group, async_op=True)
 
-    def wait(self) -> None:
+    def wait_for_count(self) -> None:
         """Wait without reading the result, so the program does not wait for an accelerator."""
         self._work.wait()
 
-    def unused(self) -> frozenset[int]:
+    def unused_parameters(self) -> frozenset[int]:
         """Wait; return the indices of the parameters that no rank has used."""
         self._work.wait()
         return frozenset(index for index, users in enumerate(self._users.tolist()) if not users)
@@ -92,7 +92,7 @@ _ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class ReducerState:
+class LearnedState:
     """What a reducer learned by training, for ranks that joined before they learned it. Indices are of parameters."""
 
     steps: int
@@ -107,18 +107,18 @@ class ReducerState:
     """The number of parameters."""
 
     @classmethod
-    def of(cls, steps: int, order: DiscoveredOrder, static_graph: StaticGraph | None, count: int) -> ReducerState:
+    def of_reducer(cls, steps: int, order: GradientOrder, static_graph: StaticGraph | None, count: int) -> LearnedState:
         """Return the state of this rank's reducer."""
         learned = static_graph if static_graph is not None and static_graph.is_learned else None
         return cls(
             steps,
-            order.best if order.is_known else None,
-            None if learned is None else learned.times_by_index(count),
+            order.known_order if order.is_known else None,
+            None if learned is None else learned.gradient_counts(count),
             (learned and learned.unused_everywhere) or frozenset(),
             count,
         )
 
-    def shared(self, source: int, group: ProcessGroup, device: torch.device) -> ReducerState:
+    def broadcast_from(self, source: int, group: ProcessGroup, device: torch.device) -> LearnedState:
         """Return the state of group rank `source`; a collective that every rank of the group must make."""
         rows = self.encode().to(device)
         dist.broadcast(rows, dist.get_global_rank(group, source), group=group)
@@ -135,7 +135,7 @@ class ReducerState:
         return rows
 
     @classmethod
-    def decode(cls, tensor: Tensor) -> ReducerState:
+    def decode(cls, tensor: Tensor) -> LearnedState:
         """Decode what `encode` returned."""
         steps, order, times, unused = tensor.tolist()
         return cls(

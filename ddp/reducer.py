@@ -19,16 +19,16 @@ from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
 from ddpsim.ddp.backward_errors import describe_bypassed, describe_open_backward, describe_surplus
-from ddpsim.ddp.backward_progress import Event, Graph, Stage, StaticGraph, StepCounter, follows
-from ddpsim.ddp.bucket import Bucket, Scale
-from ddpsim.ddp.bucket_plan import Caps
+from ddpsim.ddp.backward_progress import StageEvent, GraphKnowledge, Stage, StaticGraph, StepCounter, next_stage
+from ddpsim.ddp.bucket import Bucket, GradientScale
+from ddpsim.ddp.bucket_plan import BucketCaps
 from ddpsim.ddp.bucket_queue import BucketQueue
 from ddpsim.ddp.communication_hooks import CommunicationHook
 from ddpsim.ddp.errors import BypassedBackwardError, OpenBackwardError, UsageError
-from ddpsim.ddp.gradient_hooks import EndOfBackward, call_at_end, is_awaited_elsewhere, listen
-from ddpsim.ddp.join_protocol import Kind
-from ddpsim.ddp.rank_agreement import DiscoveredOrder, ReducerState, UsedMap
-from ddpsim.ddp.unused import Outputs
+from ddpsim.ddp.gradient_hooks import EndOfBackward, call_after_backward, has_other_waiting_listener, report_gradients
+from ddpsim.ddp.join_protocol import AnnouncedKind
+from ddpsim.ddp.rank_agreement import GradientOrder, LearnedState, UsedParameterCount
+from ddpsim.ddp.unused import ForwardOutputs
 
 __ddp_phases__ = {
     "_start": "bucket",
@@ -42,13 +42,13 @@ __ddp_phases__ = {
 }
 
 
-Announce = Callable[[Kind, int], AbstractContextManager[bool]]
+Announce = Callable[[AnnouncedKind, int], AbstractContextManager[bool]]
 """Called with the kind of call and the bucket's number; the collective is made inside the context. The context's value
 says whether joined ranks answer each call."""
 
 
 @dataclass(frozen=True, slots=True)
-class InJoin:
+class JoinCallbacks:
     """The functions of a join that a reducer calls."""
 
     announce: Announce
@@ -71,8 +71,8 @@ class Reducer:
         owner: object,
         is_local: Callable[[], bool],
         sparse: frozenset[str],
-        caps: Caps,
-        graph: Graph,
+        caps: BucketCaps,
+        graph: GraphKnowledge,
         keeps_views: bool,
     ) -> None:
         self.names = tuple(parameters)
@@ -88,18 +88,18 @@ class Reducer:
         self._is_local = is_local
         self._queue = BucketQueue(parameters, group, sparse=sparse, caps=caps, keeps_views=keeps_views)
         self._graph = graph
-        self.join: InJoin | None = None
+        self.join: JoinCallbacks | None = None
         """Set while a join is active."""
         self._stage = Stage.IDLE
-        self._scale: Scale | None = None
-        self._order = DiscoveredOrder(len(self.parameters))
-        self._static_graph = StaticGraph() if graph is Graph.STATIC else None
-        self._used_map: UsedMap | None = None
+        self._scale: GradientScale | None = None
+        self._order = GradientOrder(len(self.parameters))
+        self._static_graph = StaticGraph() if graph is GraphKnowledge.STATIC else None
+        self._used_map: UsedParameterCount | None = None
         self._end_of_backward = EndOfBackward(self)
         self._reached: frozenset[int] | None = frozenset()
         """Parameters that the forwards since the last reduction depend on; None if unknown."""
-        self._reset()
-        listen(self.parameters, self)
+        self._reset_backward()
+        report_gradients(self.parameters, self)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -107,7 +107,7 @@ class Reducer:
         return self._queue.buckets
 
     @property
-    def plan(self) -> tuple[tuple[str, ...], ...]:
+    def bucket_plan(self) -> tuple[tuple[str, ...], ...]:
         """The names of the parameters in each bucket, in the order of reduction."""
         return tuple(bucket.names for bucket in self.buckets)
 
@@ -125,27 +125,27 @@ class Reducer:
             )
         self._queue.use_hook(state, hook)
 
-    def check_closed(self) -> None:
+    def check_all_buckets_reduced(self) -> None:
         """Raise OpenBackwardError if the last backward left buckets open; the reducer is then ready for another one."""
         if self._stage is not Stage.REDUCING:
             return
-        came = frozenset[int]() if self._static_graph is None else self._static_graph.came
+        came = frozenset[int]() if self._static_graph is None else self._static_graph.parameters_with_gradient
         missing = [self.names[index] for index in sorted(self._waiting - came)]
         key = f"ddp/open backward/{self.steps.aligned}/{self.backwards}/{len(self.names)}/{self.names[0]}"
         if self.join is None:  # a join first makes the calls that other ranks wait for
-            self.give_up()
+            self.drop_backward()
         raise OpenBackwardError(describe_open_backward(missing, key=key, group=self.process_group))
 
     def rebuild_if_due(self, source: int) -> None:
         """Once, after the first backward: lay out the buckets in the order that group rank `source` recorded."""
         if self._order.is_due:
-            with self._announced(Kind.REBUILD, 0):
+            with self._announce_call(AnnouncedKind.REBUILD, 0):
                 self.rebuild(source)
 
     def rebuild(self, source: int) -> None:
         """Agree on the order with the other ranks, and lay out the buckets by it."""
-        self._queue.lay_out(self._order.agree(source, self.process_group, self.parameters[0].device))
-        self._queue.take_in()
+        self._queue.create_buckets(self._order.agree_on_order(source, self.process_group, self.parameters[0].device))
+        self._queue.turn_gradients_into_views()
 
     @property
     def awaits_gradients(self) -> bool:
@@ -153,99 +153,99 @@ class Reducer:
         return self._stage is not Stage.IDLE
 
     @property
-    def looks_at_outputs(self) -> bool:
+    def needs_outputs(self) -> bool:
         """Whether `expect` needs the output of the forward."""
         if self._static_graph is not None:
             return not self._static_graph.is_learned
-        return self._graph is Graph.SEARCHED
+        return self._graph is GraphKnowledge.SEARCHED
 
     @property
     def are_gradients_due(self) -> bool:
         """Whether a forward has announced gradients and none has been computed yet."""
         return self._stage is Stage.EXPECTING
 
-    def expect(self, scale: Scale | None, outputs: Outputs | None = None) -> None:
+    def expect_gradients(self, scale: GradientScale | None, outputs: ForwardOutputs | None = None) -> None:
         """Record a forward whose gradients are to be reduced and scaled; `scale` is None if the hook divides."""
-        self._advance(Event.FORWARD)
+        self._change_stage(StageEvent.FORWARD)
         self._scale = scale
         if outputs is None:
             return
         if self._reached is not None:
             # Several forwards may share a backward: parameters that any of them uses may get a gradient.
             self._reached = None if outputs.reached is None else self._reached | outputs.reached
-        self._end_of_backward.watch(outputs.tensors, outputs.accumulators)
+        self._end_of_backward.watch_backward(outputs.tensors, outputs.accumulators)
 
-    def expect_local(self) -> None:
+    def expect_local_gradients(self) -> None:
         """Record a forward whose gradients stay on this rank."""
-        self._advance(Event.LOCAL_FORWARD)
+        self._change_stage(StageEvent.LOCAL_FORWARD)
 
-    def rescale(self, scale: Scale | None) -> None:
+    def replace_scale(self, scale: GradientScale | None) -> None:
         """Replace the scale of gradients that are due, since more ranks may have joined."""
         self._scale = scale
 
     def on_gradient(self, index: int) -> None:
         """Process a new gradient."""
-        if self._stage is not Stage.REDUCING and not self._begin(index):
+        if self._stage is not Stage.REDUCING and not self._begin_backward(index):
             return
-        if self._graph is not Graph.ALL_USED:
+        if self._graph is not GraphKnowledge.ALL_USED:
             self._used.add(index)
-            if self._static_graph is not None and not self._static_graph.is_last(index):
+            if self._static_graph is not None and not self._static_graph.count_gradient(index):
                 return
-        self._mark_ready(index)
+        self._mark_gradient_ready(index)
 
-    def _begin(self, index: int) -> bool:
+    def _begin_backward(self, index: int) -> bool:
         """Process the first gradient of a backward; return whether it is to be reduced."""
         if self._stage is Stage.LOCAL or (self._stage is Stage.IDLE and self._is_local()):
             self._used.add(index)
             return False
         if self._stage is Stage.IDLE:
-            if is_awaited_elsewhere(self.parameters[index], self):
+            if has_other_waiting_listener(self.parameters[index], self):
                 return False
             raise BypassedBackwardError(describe_bypassed(self.names[index]))
-        self._open()
-        if self.looks_at_outputs and not self._end_of_backward.is_awaited:
-            call_at_end(self.on_backward_end)
+        self._begin_reduction()
+        if self.needs_outputs and not self._end_of_backward.is_callback_queued:
+            call_after_backward(self.on_backward_end)
         return True
 
-    def _open(self) -> None:
+    def _begin_reduction(self) -> None:
         """Begin the reduction, without waiting for parameters that are known to get no gradient."""
-        self._advance(Event.GRADIENT)
+        self._change_stage(StageEvent.GRADIENT)
         self.steps.begin_backward()
         self.bytes_started_early = 0
         everybody = range(len(self.parameters))
         if self._static_graph is not None:
             times = self._static_graph.times
-            self._static_graph.begin()
+            self._static_graph.begin_backward()
             if times is not None:
-                self._mark_absent(index for index in everybody if index not in times)
-        elif self._graph is Graph.SEARCHED and self._reached is not None:
+                self._mark_gradients_absent(index for index in everybody if index not in times)
+        elif self._graph is GraphKnowledge.SEARCHED and self._reached is not None:
             reached = self._reached
-            self._mark_absent(index for index in everybody if index not in reached)
+            self._mark_gradients_absent(index for index in everybody if index not in reached)
 
-    def _mark_ready(self, index: int) -> None:
+    def _mark_gradient_ready(self, index: int) -> None:
         if index not in self._waiting:
             learned = (self._static_graph and self._static_graph.times) or {}
             raise UsageError(describe_surplus(self.names[index], index, self._graph, learned))
         self._waiting.remove(index)
-        self._order.record(index)
-        if not self._queue.mark_ready(index).pending and self._start_full_buckets():
-            call_at_end(self._finish)
+        self._order.record_gradient(index)
+        if not self._queue.mark_gradient_ready(index).pending and self._start_full_buckets():
+            call_after_backward(self._finish)
 
-    def _mark_absent(self, indices: Iterable[int]) -> None:
+    def _mark_gradients_absent(self, indices: Iterable[int]) -> None:
         """Mark parameters without a gradient in this backward: what they have is reduced, or restored if unused."""
         for index in indices:
             if index in self._waiting:
                 self._waiting.remove(index)
-                self._queue.mark_ready(index)
-                self._keep(index)
+                self._queue.mark_gradient_ready(index)
+                self._keep_gradient(index)
 
-    def _keep(self, index: int) -> None:
+    def _keep_gradient(self, index: int) -> None:
         gradient = self.parameters[index].grad
         self._kept[index] = None if gradient is None else gradient.detach().clone()
 
     def _start_full_buckets(self) -> bool:
         """Start the next buckets that are full; return whether all have started."""
-        if not self._queue.start_full(self._start):
+        if not self._queue.start_full_buckets(self._start):
             return False
         if self._needs_used_map and not self.has_hook:
             self._start_used_map()
@@ -254,24 +254,24 @@ class Reducer:
     def _start(self, bucket: Bucket) -> None:
         if self._waiting:
             self.bytes_started_early += bucket.size_bytes
-        self._queue.fill(bucket, self._scale)
-        with self._queue.calls_of(bucket), self._announced(Kind.BUCKET, bucket.index) as is_followed:
-            self._queue.reduce(bucket)
+        self._queue.fill_bucket(bucket, self._scale)
+        with self._queue.attribute_calls_to(bucket), self._announce_call(AnnouncedKind.BUCKET, bucket.index) as is_followed:
+            self._queue.reduce_bucket(bucket)
             if is_followed and self.has_hook:
-                bucket.wait()  # further calls of the hook belong to this announcement
+                bucket.wait_for_reduction()  # further calls of the hook belong to this announcement
 
     def on_backward_end(self) -> None:
         """End the backward: parameters without a gradient get none."""
         if self._stage is Stage.EXPECTING:
-            self._open()
+            self._begin_reduction()
         if self._stage is not Stage.REDUCING:
             return
         if self._static_graph is not None and not self._static_graph.is_learned:
-            for index in self._static_graph.learn():
+            for index in self._static_graph.end_first_backward():
                 self._waiting.remove(index)
-                self._order.record(index)
-                self._queue.mark_ready(index)
-        self._mark_absent(sorted(self._waiting))
+                self._order.record_gradient(index)
+                self._queue.mark_gradient_ready(index)
+        self._mark_gradients_absent(sorted(self._waiting))
         if self._queue.has_all_started or self._start_full_buckets():
             self._finish()
 
@@ -280,17 +280,17 @@ class Reducer:
         if self._stage is not Stage.REDUCING:
             return
         self._finish_buckets()
-        self._queue.finalize(self._kept, self._unused_everywhere())
+        self._queue.set_gradients(self._kept, self._find_unused_everywhere())
         self._order.end_backward()
         self.backwards += 1
         self.steps.end_backward()
-        self._advance(Event.ALL_REDUCED)
-        self._reset()
+        self._change_stage(StageEvent.ALL_REDUCED)
+        self._reset_backward()
         if self.join is not None:
             self.join.on_reduced()
 
     def _finish_buckets(self) -> None:
-        self._queue.finish()
+        self._queue.finish_reductions()
         if self._needs_used_map and self._used_map is None:
             # A hook's call may make further calls when it is done: these are first on every rank.
             self._start_used_map()
@@ -299,77 +299,77 @@ class Reducer:
     def _needs_used_map(self) -> bool:
         if self._static_graph is not None:
             return self._static_graph.unused_everywhere is None
-        return self._graph is Graph.SEARCHED
+        return self._graph is GraphKnowledge.SEARCHED
 
     def _start_used_map(self) -> None:
-        with self._announced(Kind.USED_MAP, 0):
+        with self._announce_call(AnnouncedKind.USED_MAP, 0):
             device = self.parameters[0].device
-            self._used_map = UsedMap(self._used, len(self.parameters), self.process_group, device)
+            self._used_map = UsedParameterCount(self._used, len(self.parameters), self.process_group, device)
 
-    def _unused_everywhere(self) -> frozenset[int]:
+    def _find_unused_everywhere(self) -> frozenset[int]:
         """Return the parameters that no rank has used since the last reduction."""
         used_map, self._used_map = self._used_map, None
         if used_map is None:
             return self._known_as_unused
         if self._static_graph is not None:
-            self._static_graph.unused_everywhere = used_map.unused()
+            self._static_graph.unused_everywhere = used_map.unused_parameters()
             return self._known_as_unused
         if self._kept:
-            return used_map.unused()
-        used_map.wait()  # all parameters were used here, so the result is not needed
+            return used_map.unused_parameters()
+        used_map.wait_for_count()  # all parameters were used here, so the result is not needed
         return frozenset()
 
     @property
     def _known_as_unused(self) -> frozenset[int]:
         return (self._static_graph and self._static_graph.unused_everywhere) or frozenset()
 
-    def _reset(self) -> None:
+    def _reset_backward(self) -> None:
         self._waiting = set(range(len(self.parameters)))
-        self._queue.begin_anew()
+        self._queue.restart()
         self._used: set[int] = set()
         """Parameters that got a gradient since the last reduction, also under no_sync."""
         self._kept: dict[int, Tensor | None] = {}
         """Earlier gradients of the parameters that get none in this backward."""
         self._reached = frozenset()
 
-    def give_up(self) -> None:
+    def drop_backward(self) -> None:
         """Drop a backward that has begun, if there is one."""
         if self._stage is not Stage.REDUCING:
             return
         self._used_map = None
-        self._queue.forget()
-        self._order.forget()
-        self._advance(Event.GIVEN_UP)
-        self._reset()
+        self._queue.drop_reductions()
+        self._order.drop_recorded()
+        self._change_stage(StageEvent.GIVEN_UP)
+        self._reset_backward()
 
-    def _advance(self, event: Event) -> None:
-        following = follows(self._stage, event)
+    def _change_stage(self, event: StageEvent) -> None:
+        following = next_stage(self._stage, event)
         assert following is not None, f"{event.value} while {self._stage.value}"
         self._stage = following
 
     def shadow_bucket(self, number: int) -> None:
         """On a joined rank: reduce a bucket with zeros, and take the reduced gradients."""
-        if self._graph is not Graph.ALL_USED:
+        if self._graph is not GraphKnowledge.ALL_USED:
             for index in self.buckets[number].indices:
-                self._keep(index)
-        self._queue.shadow(number, unused=self._known_as_unused)
+                self._keep_gradient(index)
+        self._queue.reduce_for_joined_rank(number, unused=self._known_as_unused)
 
     def shadow_used_map(self) -> None:
         """On a joined rank: contribute that nothing was used; restore the gradients of parameters that no rank used."""
         self._used.clear()
-        with self._shadowing():
+        with self._calls_for_joined_rank():
             self._start_used_map()
-        for index in self._unused_everywhere():
+        for index in self._find_unused_everywhere():
             self.parameters[index].grad = self._kept.get(index)
         self._kept.clear()
 
-    def shadow_rebuild(self, source: int) -> None:
+    def rebuild_for_joined_rank(self, source: int) -> None:
         """On a joined rank: agree on the order."""
-        with self._shadowing():
+        with self._calls_for_joined_rank():
             self.rebuild(source)
 
     @contextmanager
-    def _shadowing(self) -> Iterator[None]:
+    def _calls_for_joined_rank(self) -> Iterator[None]:
         """A context: calls inside answer those of ranks with input."""
         self._queue.is_shadowing = True
         yield
@@ -377,25 +377,25 @@ class Reducer:
 
     def abandon(self) -> None:
         """On a rank that leaves by an exception: make the remaining collectives of this backward with zeros."""
-        if self._queue.start_rest() and self._needs_used_map and not self.has_hook:
+        if self._queue.start_remaining_buckets() and self._needs_used_map and not self.has_hook:
             self._start_used_map()
         self._finish_buckets()
-        self._unused_everywhere()
-        self.give_up()
+        self._find_unused_everywhere()
+        self.drop_backward()
 
-    def _announced(self, kind: Kind, bucket: int) -> AbstractContextManager[bool]:
+    def _announce_call(self, kind: AnnouncedKind, bucket: int) -> AbstractContextManager[bool]:
         return nullcontext(False) if self.join is None else self.join.announce(kind, bucket)
 
     def share_state(self, source: int) -> None:
         """After a join: take over what group rank `source` learned."""
-        found = ReducerState.of(self.steps.latest, self._order, self._static_graph, len(self.parameters))
-        shared = found.shared(source, self.process_group, self.parameters[0].device)
+        found = LearnedState.of_reducer(self.steps.latest, self._order, self._static_graph, len(self.parameters))
+        shared = found.broadcast_from(source, self.process_group, self.parameters[0].device)
         self.backwards = 0
-        self.steps.align(shared.steps)
+        self.steps.align_step(shared.steps)
         if shared.order is not None and shared.order != self._order.agreed:
-            self._queue.lay_out(self._order.adopt(shared.order))
+            self._queue.create_buckets(self._order.adopt_order(shared.order))
         if shared.times is not None and self._static_graph is not None:
-            self._static_graph.adopt(shared.times, shared.unused_everywhere)
+            self._static_graph.adopt_counts(shared.times, shared.unused_everywhere)
 
     def __ddp_call__(self) -> dict[str, object]:
         """Return attributes of the current call (the simulator reads them; see simulator/attribution/phases.py)."""
@@ -413,7 +413,7 @@ class Reducer:
 
     def __ddp_progress__(self) -> dict[str, object]:
         """Return the progress of the reductions (the simulator reads it; see simulator/attribution/wrapper.py)."""
-        unreduced = self._queue.next if self._stage is Stage.REDUCING else None
+        unreduced = self._queue.next_bucket if self._stage is Stage.REDUCING else None
         return {
             "step": self.steps.latest,
             "aligned_step": self.steps.aligned,

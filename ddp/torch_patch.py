@@ -21,14 +21,14 @@ def patch_torch_ddp() -> Iterator[None]:
     It changes the whole process, so two threads must not use it at once.
     """
     original = TorchsEngine.__init__
-    TorchsEngine.__init__ = _becomes_ours(original)  # type: ignore[method-assign]
+    TorchsEngine.__init__ = _replaced_constructor(original)  # type: ignore[method-assign]
     try:
         yield
     finally:
         TorchsEngine.__init__ = original  # type: ignore[method-assign]
 
 
-def _becomes_ours(original: Callable[..., None]) -> Any:
+def _replaced_constructor(original: Callable[..., None]) -> Any:
     # Not by `__new__`, which cannot be removed from a class again: object.__new__ then rejects arguments.
     @wraps(original)
     def __init__(wrapper: Any, *arguments: Any, **options: Any) -> None:

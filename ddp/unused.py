@@ -53,27 +53,27 @@ def find_tensors(output: object) -> Iterator[Tensor]:
         if isinstance(item, Tensor):
             yield item
         elif not isinstance(item, _CLOSED):
-            stack.extend(reversed(list(_parts(item))))
+            stack.extend(reversed(list(_direct_parts(item))))
 
 
-def _parts(item: Any) -> Iterable[object]:
+def _direct_parts(item: Any) -> Iterable[object]:
     """Return what the object contains directly."""
     if type(item) in _pytree.SUPPORTED_NODES and not isinstance(item, (Mapping, *_COLLECTIONS)):
         return _pytree.SUPPORTED_NODES[type(item)].flatten_fn(item)[0]
     rref: Any = getattr(sys.modules.get("torch.distributed.rpc"), "RRef", ())  # missing unless torch has rpc
     if isinstance(item, rref):
         return (item.local_value(),) if item.is_owner() else ()
-    return chain(_members(item), getattr(item, "__dict__", {}).values(), _slots(item))
+    return chain(_collection_items(item), getattr(item, "__dict__", {}).values(), _slot_values(item))
 
 
-def _members(item: object) -> Iterable[object]:
+def _collection_items(item: object) -> Iterable[object]:
     """Return the items of a collection; a user's own sequence type is not indexed, since that may run code."""
     if isinstance(item, Mapping):
         return chain.from_iterable(item.items())
     return item if isinstance(item, _COLLECTIONS) else ()
 
 
-def _slots(item: object) -> Iterator[object]:
+def _slot_values(item: object) -> Iterator[object]:
     """Yield the values of the object's slots that are set."""
     for base in type(item).__mro__:
         if "__slots__" not in vars(base):
@@ -87,7 +87,7 @@ def _slots(item: object) -> Iterator[object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
+class ForwardOutputs:
     """The output of a forward, as the reducer needs it."""
 
     tensors: Sequence[Tensor]
@@ -97,7 +97,7 @@ class Outputs:
     """The nodes of the graph that accumulate these parameters' gradients."""
 
 
-class Reached(NamedTuple):
+class ReachedParameters(NamedTuple):
     """The result of a search of the graph."""
 
     parameters: set[int]
@@ -114,15 +114,15 @@ def accumulators_of(parameters: Sequence[Tensor]) -> dict[Node, int]:
     return {get_gradient_edge(parameter).node: index for index, parameter in enumerate(parameters)}
 
 
-def reached_parameters(tensors: Iterable[Tensor], accumulators: Mapping[Node, int]) -> Reached:
+def reached_parameters(tensors: Iterable[Tensor], accumulators: Mapping[Node, int]) -> ReachedParameters:
     """Return the parameters in `accumulators` that the tensors depend on; a parameter depends on itself."""
-    visited = _graph(tensors)
+    visited = _graph_nodes(tensors)
     visited_types = set(map(type, visited))
     parameters = {accumulators[node] for node in accumulators.keys() & visited}
-    return Reached(parameters, _CHECKPOINT in visited_types)
+    return ReachedParameters(parameters, _CHECKPOINT in visited_types)
 
 
-def _graph(tensors: Iterable[Tensor]) -> set[Node | None]:
+def _graph_nodes(tensors: Iterable[Tensor]) -> set[Node | None]:
     """Return all nodes behind the tensors, and None. Holding the nodes' Python objects keeps their identity."""
     stack: list[Node] = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
     visited: set[Node | None] = {None, *stack}

@@ -29,7 +29,7 @@ SHOWN_VERSIONS = 4
 _WAY_OUT = "build the same model, in the same order and with the same settings, on every rank before wrapping it"
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """What must be equal about one parameter or buffer."""
 
     name: str
@@ -43,11 +43,11 @@ class Entry(NamedTuple):
         return f"{self.name} {self.dtype}{list(self.shape)}"
 
 
-class Description(NamedTuple):
+class ModelDescription(NamedTuple):
     """What must be equal about the ranks' models and settings."""
 
-    parameters: tuple[Entry, ...]
-    buffers: tuple[Entry, ...]
+    parameters: tuple[TensorEntry, ...]
+    buffers: tuple[TensorEntry, ...]
     settings: tuple[tuple[str, str], ...]
     """Names with the `repr` of their values, sorted by name."""
     problem: str = ""
@@ -58,16 +58,16 @@ class Description(NamedTuple):
         return json.dumps(self, separators=(",", ":")).encode()
 
     @staticmethod
-    def decode(data: bytes) -> Description:
+    def decode(data: bytes) -> ModelDescription:
         """Decode what `encode` returned."""
-        return msgspec.json.decode(data, type=Description)
+        return msgspec.json.decode(data, type=ModelDescription)
 
 
-class Version(NamedTuple):
+class DistinctDescription(NamedTuple):
     """A distinct description and the ranks that have it, in ascending order."""
 
     ranks: tuple[int, ...]
-    description: Description
+    description: ModelDescription
 
 
 def verify_replicas(
@@ -81,86 +81,86 @@ def verify_replicas(
 
     Every rank must call it. Settings are compared by `repr`, so it must not contain an address.
     """
-    versions = _versions(describe(parameters, buffers, settings), group, device)
+    versions = _compare_with_ranks(describe_model(parameters, buffers, settings), group, device)
     if versions:
-        raise ReplicaMismatchError(explain(versions))
+        raise ReplicaMismatchError(explain_differences(versions))
 
 
 def verify_problem(problem: UsageError, group: dist.ProcessGroup, device: torch.device) -> NoReturn:
     """Report a problem, so that other ranks do not wait; raise their error, or `problem` if all ranks have one."""
-    versions = _versions(Description((), (), (), str(problem)), group, device)
+    versions = _compare_with_ranks(ModelDescription((), (), (), str(problem)), group, device)
     if all(version.description.problem for version in versions):
         raise problem
-    raise ReplicaMismatchError(explain(versions)) from problem
+    raise ReplicaMismatchError(explain_differences(versions)) from problem
 
 
-def describe(
+def describe_model(
     parameters: Iterable[tuple[str, Tensor]], buffers: Iterable[tuple[str, Tensor]], settings: Mapping[str, object]
-) -> Description:
+) -> ModelDescription:
     """Return the description of these parameters and buffers; settings are sorted."""
-    return Description(
-        tuple(_entry(name, p, p.stride() if p.layout is torch.strided else ()) for name, p in parameters),
-        tuple(_entry(name, buffer, ()) for name, buffer in buffers),
+    return ModelDescription(
+        tuple(_make_entry(name, p, p.stride() if p.layout is torch.strided else ()) for name, p in parameters),
+        tuple(_make_entry(name, buffer, ()) for name, buffer in buffers),
         tuple(sorted((name, repr(value)) for name, value in settings.items())),
     )
 
 
-def _entry(name: str, tensor: Tensor, strides: tuple[int, ...]) -> Entry:
-    return Entry(name, dtype_text(tensor.dtype), tuple(tensor.shape), strides, tensor.requires_grad)
+def _make_entry(name: str, tensor: Tensor, strides: tuple[int, ...]) -> TensorEntry:
+    return TensorEntry(name, dtype_text(tensor.dtype), tuple(tensor.shape), strides, tensor.requires_grad)
 
 
-def _versions(description: Description, group: dist.ProcessGroup, device: torch.device) -> list[Version]:
+def _compare_with_ranks(description: ModelDescription, group: dist.ProcessGroup, device: torch.device) -> list[DistinctDescription]:
     if group.size() == 1:
         return []
     encoded = description.encode()
     own = hashlib.sha256(encoded).digest()
-    return [] if _all_equal(own, group, device) else _exchange(encoded, own, group, device)
+    return [] if _all_equal(own, group, device) else _exchange_descriptions(encoded, own, group, device)
 
 
 def _all_equal(own: bytes, group: dist.ProcessGroup, device: torch.device) -> bool:
     """Return whether all ranks gave the same bytes: then the maxima of a byte and its complement have the sum 255."""
-    both = _tensor(own + bytes(255 - byte for byte in own), device)
+    both = _tensor_of_bytes(own + bytes(255 - byte for byte in own), device)
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=group)
     largest = both.tolist()
     return all(high + rest == 255 for high, rest in zip(largest[: len(own)], largest[len(own) :], strict=True))
 
 
-def _exchange(encoded: bytes, own: bytes, group: dist.ProcessGroup, device: torch.device) -> list[Version]:
+def _exchange_descriptions(encoded: bytes, own: bytes, group: dist.ProcessGroup, device: torch.device) -> list[DistinctDescription]:
     """Return the distinct descriptions in the group, at most SHOWN_VERSIONS, frequent ones first."""
     holders: dict[bytes, list[int]] = {}
-    for rank, header in enumerate(_gather(own + len(encoded).to_bytes(8, "little"), group, device)):
+    for rank, header in enumerate(_gather_bytes(own + len(encoded).to_bytes(8, "little"), group, device)):
         holders.setdefault(header, []).append(rank)
     global_ranks = dist.get_process_group_ranks(group)
     versions = []
     for header, ranks in sorted(holders.items(), key=lambda item: (-len(item[1]), item[1]))[:SHOWN_VERSIONS]:
         size = int.from_bytes(header[len(own) :], "little")
-        data = _tensor(encoded if group.rank() == ranks[0] else bytes(size), device)
+        data = _tensor_of_bytes(encoded if group.rank() == ranks[0] else bytes(size), device)
         dist.broadcast(data, group=group, group_src=ranks[0])
         named = tuple(sorted(global_ranks[rank] for rank in ranks))
-        versions.append(Version(named, Description.decode(bytes(data.tolist()))))
+        versions.append(DistinctDescription(named, ModelDescription.decode(bytes(data.tolist()))))
     return versions
 
 
-def _gather(own: bytes, group: dist.ProcessGroup, device: torch.device) -> list[bytes]:
+def _gather_bytes(own: bytes, group: dist.ProcessGroup, device: torch.device) -> list[bytes]:
     """Return the bytes of each rank by an all_reduce, which needs less memory than an all_gather."""
     rows = torch.zeros(group.size(), len(own), dtype=torch.uint8, device=device)
-    rows[group.rank()] = _tensor(own, device)
+    rows[group.rank()] = _tensor_of_bytes(own, device)
     dist.all_reduce(rows, group=group)
     return [bytes(row) for row in rows.tolist()]
 
 
-def _tensor(data: bytes, device: torch.device) -> Tensor:
+def _tensor_of_bytes(data: bytes, device: torch.device) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
 
 
-def explain(versions: Sequence[Version]) -> str:
+def explain_differences(versions: Sequence[DistinctDescription]) -> str:
     """Describe in one line how the versions differ from the most frequent one, on a tie from the lowest rank's."""
     common, *others = sorted(versions, key=lambda version: (-len(version.ranks), version.ranks))
     is_clear = len(others) == 1 and len(common.ranks) > len(others[0].ranks)
-    them = "the others have" if is_clear else _having(common.ranks)
+    them = "the others have" if is_clear else _ranks_have(common.ranks)
     parts = list(
         chain.from_iterable(
-            _differences(other.description, common.description, _having(other.ranks), them) for other in others
+            _differences(other.description, common.description, _ranks_have(other.ranks), them) for other in others
         )
     )
     shown = parts[:SHOWN_DIFFERENCES]
@@ -169,7 +169,7 @@ def explain(versions: Sequence[Version]) -> str:
     return f"the ranks' models or settings differ: {'; '.join(shown)}; {_WAY_OUT}"
 
 
-def _having(ranks: tuple[int, ...]) -> str:
+def _ranks_have(ranks: tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]} has"
     if len(ranks) > 8:
@@ -177,28 +177,28 @@ def _having(ranks: tuple[int, ...]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} have"
 
 
-def _differences(own: Description, common: Description, we: str, they: str) -> Iterator[str]:
+def _differences(own: ModelDescription, common: ModelDescription, we: str, they: str) -> Iterator[str]:
     """Yield each difference as a clause; `we` have `own`, and `they` have `common`."""
     if own.problem or common.problem:
-        yield f"{we} {_wrappable(own)}, {they} {_wrappable(common)}"
+        yield f"{we} {_describe_problem(own)}, {they} {_describe_problem(common)}"
         return
     mine, theirs = dict(own.settings), dict(common.settings)
     for name in sorted(mine | theirs):
         if mine.get(name) != theirs.get(name):
-            yield f"{we} {_setting(name, mine)}, {they} {_setting(name, theirs)}"
+            yield f"{we} {_describe_setting(name, mine)}, {they} {_describe_setting(name, theirs)}"
     yield from _entry_differences("parameter", own.parameters, common.parameters, we, they)
     yield from _entry_differences("buffer", own.buffers, common.buffers, we, they)
 
 
-def _wrappable(description: Description) -> str:
+def _describe_problem(description: ModelDescription) -> str:
     return f"what cannot be wrapped ({description.problem})" if description.problem else "what can be wrapped"
 
 
-def _setting(name: str, settings: Mapping[str, str]) -> str:
+def _describe_setting(name: str, settings: Mapping[str, str]) -> str:
     return f"{name}={settings[name]}" if name in settings else f"no setting {name}"
 
 
-def _entry_differences(kind: str, own: Sequence[Entry], common: Sequence[Entry], we: str, they: str) -> Iterator[str]:
+def _entry_differences(kind: str, own: Sequence[TensorEntry], common: Sequence[TensorEntry], we: str, they: str) -> Iterator[str]:
     mine, theirs = {entry.name: entry for entry in own}, {entry.name: entry for entry in common}
     renamed: set[str] = set()
     for index, (ours, other) in enumerate(zip(own, common, strict=False)):
@@ -217,7 +217,7 @@ def _entry_differences(kind: str, own: Sequence[Entry], common: Sequence[Entry],
     yield from islice(_order_differences(kind, own, common, we, they), 1)
 
 
-def _attribute_difference(ours: Entry, other: Entry, we: str, they: str) -> str:
+def _attribute_difference(ours: TensorEntry, other: TensorEntry, we: str, they: str) -> str:
     if (ours.dtype, ours.shape) != (other.dtype, other.shape):
         return f"{we} {ours}, {they} {other.dtype}{list(other.shape)}"
     if ours.requires_grad != other.requires_grad:
@@ -226,7 +226,7 @@ def _attribute_difference(ours: Entry, other: Entry, we: str, they: str) -> str:
     return f"{we} {ours} with strides {list(ours.strides)}, {they} {list(other.strides)}"
 
 
-def _order_differences(kind: str, own: Sequence[Entry], common: Sequence[Entry], we: str, they: str) -> Iterator[str]:
+def _order_differences(kind: str, own: Sequence[TensorEntry], common: Sequence[TensorEntry], we: str, they: str) -> Iterator[str]:
     """Yield the positions at which common names come in another order."""
     both = {entry.name for entry in own} & {entry.name for entry in common}
     mine = [(index, entry) for index, entry in enumerate(own) if entry.name in both]

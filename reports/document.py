@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ddpsim.simulator.calls import Phase
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.verdict import Verdict, worst
-from ddpsim.simulator.wording import Line
+from ddpsim.simulator.verdict import Verdict, worst_verdict
+from ddpsim.simulator.wording import LabelledLine
 
 VERSION = 1
 """It grows when a reader of the previous version would misread a document."""
@@ -108,9 +108,9 @@ class Event(NamedTuple):
     """The name of the thread; "" for the thread that runs the rank's program."""
 
     @property
-    def who(self) -> Who:
+    def who(self) -> RankOrThread:
         """The rank or thread of the event."""
-        return Who(self.rank, self.thread)
+        return RankOrThread(self.rank, self.thread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +134,12 @@ class Slot:
 class Waiting:
     """What a rank or a thread waited for when the run ended: an edge of the wait-for graph."""
 
-    who: Who
+    who: RankOrThread
     what: str
     site: int | None = None
     slots: tuple[int, ...] = ()
     """The slots of the calls that it waits for; it waits for the ranks that are missing there."""
-    waits_for: tuple[Who, ...] = ()
+    waits_for: tuple[RankOrThread, ...] = ()
     """Other ranks and threads that it waits for, such as the holder of a lock."""
     any_suffices: bool = False
     """True if one of `slots` or `waits_for` is enough."""
@@ -174,7 +174,7 @@ class Finding:
     cycle: tuple[int, ...] = ()
     slots: tuple[int, ...] = ()
     """The slots of the calls that it is about."""
-    lines: tuple[Line, ...] = ()
+    lines: tuple[LabelledLine, ...] = ()
     """Labelled lines of the text: the cycle, the cause, what to try."""
 
     @property
@@ -227,9 +227,9 @@ class Run:
     @property
     def culprits(self) -> frozenset[int]:
         """The ranks that failing findings blame."""
-        return frozenset(rank for each in self.findings if each.verdict is Verdict.FAIL for rank in self.blamed(each))
+        return frozenset(rank for each in self.findings if each.verdict is Verdict.FAIL for rank in self.blamed_ranks(each))
 
-    def blamed(self, finding: Finding) -> tuple[int, ...]:
+    def blamed_ranks(self, finding: Finding) -> tuple[int, ...]:
         """Return the ranks that a finding blames; () if it names all ranks and any of them may be wrong."""
         if self.has_sides(finding):
             return ()
@@ -244,13 +244,13 @@ class Run:
         return bool(issuers) and issuers <= set(finding.ranks)
 
     @property
-    def roots(self) -> frozenset[int]:
+    def root_slots(self) -> frozenset[int]:
         """Of the slots in which a rank is missing, those that cause the failure; the others are consequences.
 
         A slot is a cause if a blamed rank is missing there and, in a cycle of waits, a rank of the cycle waits there.
         If matched calls differ, that is the cause, and the missing ranks have only not arrived yet.
         """
-        blamed, open_ = self.culprits, self.awaited
+        blamed, open_ = self.culprits, self.awaited_slots
         circle = {rank for finding in self.findings for rank in finding.cycle}
         found = []
         for index in open_:
@@ -261,16 +261,16 @@ class Run:
         return frozenset(found if found or differ else open_)
 
     @property
-    def slot_of(self) -> dict[int, int]:
+    def slots_by_issue(self) -> dict[int, int]:
         """The slot of each call, by the event that issued the call."""
         return {issue: index for index, slot in enumerate(self.slots) for issue in slot.issues}
 
     @property
-    def awaited(self) -> list[int]:
+    def awaited_slots(self) -> list[int]:
         """The open slots in which a rank is missing."""
         return [index for index, slot in enumerate(self.slots) if slot.state == "open" and slot.missing]
 
-    def issued(self, event: int) -> Call:
+    def issued_call(self, event: int) -> Call:
         """Return the call that an event issued."""
         index = self.events[event].call
         assert index is not None
@@ -315,10 +315,10 @@ class Difference:
     """The last choices before it, which are equal in both runs."""
 
     @property
-    def sides(self) -> tuple[Line, Line]:
+    def sides(self) -> tuple[LabelledLine, LabelledLine]:
         """The text as two lines: what the failing run did, and what the passing run did."""
         failing, _, passing = self.text.removeprefix("failing: ").partition("; passing: ")
-        return Line("failing", failing), Line("passing", passing)
+        return LabelledLine("failing", failing), LabelledLine("passing", passing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +361,7 @@ class Document:
         """The verdict of the exploration, or the worst verdict of the runs."""
         if self.exploration is not None:
             return self.exploration.verdict
-        return worst(run.verdict for run in self.runs)
+        return worst_verdict(run.verdict for run in self.runs)
 
     @property
     def difference(self) -> Difference | None:

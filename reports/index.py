@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from ddpsim.reports.document import Document
 from ddpsim.reports.forms.junit import JunitCase, State, junit_of
-from ddpsim.reports.forms.page import page
-from ddpsim.reports.report_folder import plain_name, write_file
+from ddpsim.reports.forms.page import render_page
+from ddpsim.reports.report_folder import file_system_name, write_file
 
 _SHOWN: dict[State, tuple[str, str]] = {
     "failed": ("not as expected", "fail"),
@@ -72,14 +72,14 @@ def to_index(entries: Sequence[IndexEntry], *, title: str) -> bytes:
         ),
         "seconds": sum(entry.case.seconds for entry in entries),
         "entries": ordered[: len(ordered) - len(folded)],
-        "kinds": _by_kind(folded),
+        "kinds": _group_by_finding(folded),
         "columns": [name for name in IndexRow._fields[1:] if any(getattr(entry.row, name) for entry in entries)],
         "shown": _SHOWN,
     }
-    return page("index.html.j2", values, styles=("base.css",))
+    return render_page("index.html.j2", values, styles=("base.css",))
 
 
-def _by_kind(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
+def _group_by_finding(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
     """Group the entries by finding code, the most frequent first; an entry without a code by its first word."""
     found: dict[str, list[IndexEntry]] = {}
     for entry in entries:
@@ -90,7 +90,7 @@ def _by_kind(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
 
 def folder_name(name: str, taken: Collection[str]) -> str:
     """Return a folder name that every file system accepts; its lower case is not in `taken`."""
-    safe = plain_name(name) or "run"
+    safe = file_system_name(name) or "run"
     found, number = safe, 1
     while found.lower() in taken:
         number += 1

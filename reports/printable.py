@@ -29,11 +29,11 @@ VERBS: dict[EventKind, str] = {
 """The verb for each kind of event. The object of the verb, such as "all_reduce #3", is written after it."""
 
 
-def printable(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """Return the text as one line, with escapes in place of what a terminal would obey."""
     return _UNSHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def printable_lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Return the text with its line breaks and tabs; other control characters become escapes."""
-    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+    return "\n".join("\t".join(map(escape_control_characters, line.split("\t"))) for line in text.split("\n"))

@@ -14,7 +14,7 @@ from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import to_json
 from ddpsim.reports.forms.junit import to_junit
 from ddpsim.reports.forms.text import to_text
-from ddpsim.simulator.whole_file import write_whole
+from ddpsim.simulator.whole_file import write_atomically
 
 FORMS: dict[str, Callable[[Document], bytes]] = {
     "report.html": to_html,
@@ -36,7 +36,7 @@ _LONGEST = 80
 
 def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITTEN) -> tuple[Path, ...]:
     """Write a document's report, or only these files of it, into a folder; return the paths. May raise ReportError."""
-    check_folder(folder)
+    make_folder(folder)
     paths = []
     for name in names:
         path = folder / name
@@ -48,12 +48,12 @@ def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITT
 def write_file(path: Path, data: bytes) -> None:
     """Write a file completely, or leave it unchanged. Raises ReportError if it cannot be written."""
     try:
-        write_whole(path, data)
+        write_atomically(path, data)
     except OSError as error:
         raise _cannot_write(str(path), "file", error) from None
 
 
-def check_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Make the folder of a report if it is missing. Raises ReportError if it cannot be made or written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def _cannot_write(what: str, kind: str, error: OSError) -> ReportError:
     return ReportError(f"{what} cannot be written ({error.strerror}): give another {kind}")
 
 
-def plain_name(name: str, keeps_end: bool = False) -> str:
+def file_system_name(name: str, keeps_end: bool = False) -> str:
     """Return the name, shortened, with only characters that every file system accepts; it may become empty."""
     plain = _UNSAFE.sub("-", name).strip("-.")
     return (plain[-_LONGEST:] if keeps_end else plain[:_LONGEST]).strip("-.")

@@ -16,7 +16,7 @@ if typing.TYPE_CHECKING:
     from ddpsim.scenarios.pytest_plugin.fixtures import per_rank
     from ddpsim.scenarios.running.exploring import explore_scenario
     from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
-    from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
+    from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
 
 _PUBLIC_NAMES = {
     "files.loader": ("load",),
@@ -35,7 +35,7 @@ __all__ = [
     "Expectation",
     "Scenario",
     "ShrunkScenario",
-    "Snapshot",
+    "ModelSnapshot",
     "every_rank",
     "explore_scenario",
     "finds",

@@ -24,7 +24,7 @@ class Engine(str, Enum):
     DDP = "ddp"
 
     @classmethod
-    def named(cls, name: str | Engine) -> Engine:
+    def parse_name(cls, name: str | Engine) -> Engine:
         """Return the engine of that name. Raises UsageError for an unknown name."""
         try:
             return cls(name)
@@ -37,7 +37,7 @@ _ONE_AT_A_TIME = threading.Lock()
 # torch's class is patched in the whole process.
 
 
-def run_under(program: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
+def program_for_engine(program: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
     """Return the program for `engine`; a `Script` gets the patch in its own processes, which lack `installed`'s."""
     if isinstance(program, Script) and engine is Engine.DDP:
         from ddpsim.ddp import patch_torch_ddp
@@ -47,7 +47,7 @@ def run_under(program: Callable[..., Any], engine: Engine) -> Callable[..., Any]
 
 
 @contextmanager
-def installed(engine: Engine) -> Iterator[None]:
+def install_engine(engine: Engine) -> Iterator[None]:
     """Make torch's DistributedDataParallel create the class of `engine` in this block. Raises UsageError if nested."""
     if engine is Engine.TORCH:
         yield

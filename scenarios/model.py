@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpsim import Code, Finding, Result, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.ranks.function import of_a_rank
+from ddpsim.scenarios.ranks.function import as_rank_function
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.faults import Fault
@@ -35,8 +35,8 @@ from ddpsim.simulator.run_options import REPLICAS_IF_ANY, RunOptions
 from ddpsim.simulator.wording import rank_list
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.training.reference import Reference
-    from ddpsim.scenarios.training.snapshot import Snapshot
+    from ddpsim.scenarios.training.reference import TrainingReference
+    from ddpsim.scenarios.training.snapshot import ModelSnapshot
 
 Ranks = tuple[int, ...]
 
@@ -65,14 +65,14 @@ class Expectation:
 
     def is_met_by(self, result: Result) -> bool:
         """Return True if a simulated run has the expected outcome."""
-        return self._is_met_by(result) or (self.otherwise is not None and self.otherwise.is_met_by(result))
+        return self._is_met_without_alternative(result) or (self.otherwise is not None and self.otherwise.is_met_by(result))
 
-    def _is_met_by(self, result: Result) -> bool:
+    def _is_met_without_alternative(self, result: Result) -> bool:
         if self.is_clean or self.code is None:
             return result.verdict is self.verdict and not (self.is_clean and result.findings)
-        if self.text(result.world_size) != found_text(result):
+        if self.expectation_text(result.world_size) != outcome_text(result):
             return False
-        site = _leading_site(result)
+        site = _first_site(result)
         return not self.lines or (site is not None and site.file == self.file and site.line in self.lines)
 
     def is_met_on_processes(self, result: Result) -> bool:
@@ -85,10 +85,10 @@ class Expectation:
         own = is_hazard or result.verdict is self.verdict
         return own or (self.otherwise is not None and self.otherwise.is_met_on_processes(result))
 
-    def text(self, world_size: int) -> str:
+    def expectation_text(self, world_size: int) -> str:
         """Return the expectation in words, in the form of `found_text`."""
         ranks = self.ranks(world_size) if callable(self.ranks) else self.ranks
-        return _text(self.verdict, self.code, ranks)
+        return _outcome_text(self.verdict, self.code, ranks)
 
 
 PASSES = Expectation()
@@ -142,7 +142,7 @@ class Scenario(RunOptions):
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     """Public reports of the bug: issues, pull requests, threads."""
-    reference: Callable[[int], Reference | Snapshot] | None = None
+    reference: Callable[[int], TrainingReference | ModelSnapshot] | None = None
     """From the world size, the value that each rank's program should return, computed by single-process training."""
     repairs: str = ""
     """The name of the bug's scenario, if this one is its repaired twin."""
@@ -166,7 +166,7 @@ class Scenario(RunOptions):
 
     def engine_named(self, name: str | Engine | None) -> Engine:
         """Return the engine of that name, or the scenario's for None. Raises UsageError for an unknown name."""
-        return self.engine if name is None else Engine.named(name)
+        return self.engine if name is None else Engine.parse_name(name)
 
     def expected_by(self, engine: Engine) -> Expectation:
         """Return the expected outcome on an engine."""
@@ -202,7 +202,7 @@ def scenario(
     min_world_size: int = 2,
     max_world_size: int | None = None,
     faults: Sequence[Fault] = (),
-    reference: Callable[[int], Reference | Snapshot] | None = None,
+    reference: Callable[[int], TrainingReference | ModelSnapshot] | None = None,
     check: str | None = REPLICAS_IF_ANY,
     poison: bool | None = None,
     backend_semantics: str = GLOO.name,
@@ -218,9 +218,9 @@ def scenario(
         return Scenario(
             name or program.__name__.replace("_", "-"),
             about or inspect.getdoc(program) or "",
-            of_a_rank(program),
-            _at_marked_lines(expected, program, Engine.TORCH),
-            _at_marked_lines(under_ddp or expected, program, Engine.DDP),
+            as_rank_function(program),
+            _with_marked_lines(expected, program, Engine.TORCH),
+            _with_marked_lines(under_ddp or expected, program, Engine.DDP),
             world_size,
             min_world_size,
             max_world_size,
@@ -244,7 +244,7 @@ def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:
             bug,
             name=bug.name + TWIN,
             about=inspect.getdoc(program) or "",
-            program=of_a_rank(program),
+            program=as_rank_function(program),
             expected=CLEAN,
             expected_under_ddp=None,
             faults=(),
@@ -259,13 +259,13 @@ def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:
 _MARKER = re.compile(r"# found here(?: by (?P<engine>\w+))?\s*$")
 
 
-def marked_lines(path: Path, engine: Engine) -> tuple[int, ...]:
+def marked_lines_of_file(path: Path, engine: Engine) -> tuple[int, ...]:
     """Return the lines marked `# found here` for an engine. Raises UsageError if a mark names an unknown engine."""
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if match := _MARKER.search(line):
             try:
-                named = Engine.named(match["engine"] or engine)
+                named = Engine.parse_name(match["engine"] or engine)
             except UsageError as error:
                 raise UsageError(f"{path}:{number} {error}") from error
             found += [number] * (named is engine)
@@ -280,18 +280,18 @@ def _own_marked_lines(program: Callable[..., Any], path: Path, engine: Engine) -
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef) and node.decorator_list and first != node.decorator_list[0].lineno
     ]
-    return tuple(line for line in marked_lines(path, engine) if not any(line in lines for lines in others))
+    return tuple(line for line in marked_lines_of_file(path, engine) if not any(line in lines for lines in others))
 
 
-def found_text(result: Result) -> str:
+def outcome_text(result: Result) -> str:
     """Return the outcome of a run in a few words: its verdict, and code and ranks of its first finding."""
-    leading = _leading(result)
-    return _text(result.verdict, leading.code if leading else None, leading.ranks if leading else ())
+    leading = _first_finding(result)
+    return _outcome_text(result.verdict, leading.code if leading else None, leading.ranks if leading else ())
 
 
-def found_on_processes(result: Result) -> str:
+def outcome_text_on_processes(result: Result) -> str:
     """Return the outcome of a run on real processes: `pass`, `hung`, `rank_error, rank 1` or `died, rank 1`."""
-    leading = _leading(result)
+    leading = _first_finding(result)
     if leading is None or leading.code.verdict is Verdict.PASS:
         return Verdict.PASS.value
     if leading.code is Code.STUCK:
@@ -302,29 +302,29 @@ def found_on_processes(result: Result) -> str:
     )
 
 
-def found_location(result: Result) -> str:
+def location_of_first_finding(result: Result) -> str:
     """Return the first line that the first finding names, such as `train.py:12`; "nowhere" if it names none."""
-    return str(_leading_site(result) or "nowhere")
+    return str(_first_site(result) or "nowhere")
 
 
-def _leading(result: Result) -> Finding | None:
+def _first_finding(result: Result) -> Finding | None:
     return next(iter(result.findings), None)
 
 
-def _leading_site(result: Result) -> Site | None:
-    leading = _leading(result)
+def _first_site(result: Result) -> Site | None:
+    leading = _first_finding(result)
     return next(iter(leading.sites), None) if leading else None
 
 
-def _at_marked_lines(expected: Expectation, program: Callable[..., Any], engine: Engine) -> Expectation:
+def _with_marked_lines(expected: Expectation, program: Callable[..., Any], engine: Engine) -> Expectation:
     """Return the expectation, and its `otherwise`, with the marked lines of the program's file."""
     source = inspect.getsourcefile(program)
-    otherwise = expected.otherwise and _at_marked_lines(expected.otherwise, program, engine)
+    otherwise = expected.otherwise and _with_marked_lines(expected.otherwise, program, engine)
     if expected.code is None or source is None:
         return replace(expected, otherwise=otherwise)
     path = Path(source)
     return replace(expected, lines=_own_marked_lines(program, path, engine), file=path.name, otherwise=otherwise)
 
 
-def _text(verdict: Verdict, code: Code | None, ranks: Ranks) -> str:
+def _outcome_text(verdict: Verdict, code: Code | None, ranks: Ranks) -> str:
     return ", ".join([verdict.value, *([str(code)] if code else []), *([rank_list(ranks)] if ranks else [])])

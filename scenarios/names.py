@@ -8,33 +8,33 @@ from collections.abc import Iterable
 from importlib.machinery import PathFinder
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest_nearest_name(name: str, names: Iterable[str]) -> str:
     """Return "did you mean ...?" with the most similar of `names`; "" if none is similar."""
     found = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {found[0]!r}?" if found else ""
 
 
-def shadow() -> str:
+def describe_shadowing_file() -> str:
     """Return a message on a `ddpsim.py` or `ddpsim/` of the user that Python would import as ddpsim; "" for none.
 
     ddpsim itself is imported already, so the check asks what Python would find now.
     """
     spec = PathFinder.find_spec("ddpsim")
     paths = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
-    if spec is None or not paths[0] or spec.origin is None or _is_ours(spec.origin):
+    if spec is None or not paths[0] or spec.origin is None or _is_own_package(spec.origin):
         return ""  # a folder without __init__.py does not hide a real package
     return (
-        f"{_from_here(paths[0])} shadows the package 'ddpsim', expected no other module of that name: rename it, or "
+        f"{_relative_to_working_folder(paths[0])} shadows the package 'ddpsim', expected no other module of that name: rename it, or "
         "run from another folder"
     )
 
 
-def _is_ours(origin: str) -> bool:
+def _is_own_package(origin: str) -> bool:
     beside = os.path.join(os.path.dirname(os.path.realpath(origin)), "scenarios", os.path.basename(__file__))
     return os.path.realpath(beside) == os.path.realpath(__file__)
 
 
-def _from_here(path: str) -> str:
+def _relative_to_working_folder(path: str) -> str:
     """Return a path relative to the working folder if it is inside, else unchanged."""
     near = os.path.relpath(path)
     return path if near.startswith(os.pardir) else near

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 
 from ddpsim import UsageError
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.judgement import judge
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.judgement import judge_result
+from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.jobs.job_result import TIMEOUT_SECONDS, check_usable, result_of
+from ddpsim.scenarios.jobs.job_result import TIMEOUT_SECONDS, check_runs_on_processes, result_of_reports
 from ddpsim.scenarios.jobs.rank_report import RankReport
-from ddpsim.scenarios.jobs.scenario_job import ScenarioJob, own_cache
-from ddpsim.scenarios.jobs.supervisor import supervise_to_status
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob, use_own_compiler_cache
+from ddpsim.scenarios.jobs.supervisor import supervise_rank_to_status
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.runner import PROCESSES, against_reference, check_engine_options
+from ddpsim.scenarios.running.runner import PROCESSES, compare_with_reference, check_engine_options
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_PORT = 65535
@@ -35,12 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the rank given by torchrun's environment variables, and return the exit status of its process."""
     options = _parser().parse_args(arguments)
     try:
-        with own_cache():
-            return _run(options.name, Engine.named(options.engine), options.timeout)
+        with use_own_compiler_cache():
+            return _run_rank(options.name, Engine.parse_name(options.engine), options.timeout)
     except UsageError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once per machine, because another one may start
-            output.note(str(error))
-        return Status.USAGE_ERROR
+            output.print_note(str(error))
+        return ExitStatus.USAGE_ERROR
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,14 +51,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(name: str, engine: Engine, timeout_seconds: float) -> int:
+def _run_rank(name: str, engine: Engine, timeout_seconds: float) -> int:
     _check_environment()
     own = load(name)
     scenario = own.with_world_size(int(os.environ["WORLD_SIZE"]))
     check_engine_options(scenario, engine)
-    check_usable(scenario)
-    return supervise_to_status(
-        ScenarioJob.of(scenario, engine, timeout_seconds), lambda reports: _show_result(scenario, engine, reports)
+    check_runs_on_processes(scenario)
+    return supervise_rank_to_status(
+        ScenarioJob.from_scenario(scenario, engine, timeout_seconds), lambda reports: _show_result(scenario, engine, reports)
     )
 
 
@@ -69,12 +69,12 @@ def _check_environment() -> None:
             f"{', '.join(missing)} not set, expected torchrun to set them: use "
             "`torchrun --nproc-per-node 4 -m ddpsim.scenarios.worker NAME`, or `ddpsim run NAME --transport processes`"
         )
-    _check_number("MASTER_PORT", 1, _MOST_PORT)
-    world_size = _check_number("WORLD_SIZE", 1, None)
-    _check_number("RANK", 0, world_size - 1)
+    _read_number("MASTER_PORT", 1, _MOST_PORT)
+    world_size = _read_number("WORLD_SIZE", 1, None)
+    _read_number("RANK", 0, world_size - 1)
 
 
-def _check_number(name: str, least: int, most: int | None) -> int:
+def _read_number(name: str, least: int, most: int | None) -> int:
     """Return the number in an environment variable. Raises UsageError if it is not a number in the given range."""
     text = os.environ[name]
     if text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
@@ -86,14 +86,14 @@ def _check_number(name: str, least: int, most: int | None) -> int:
 def _show_result(scenario: Scenario, engine: Engine, reports: Sequence[RankReport]) -> int:
     """Print the result of all ranks, or why they did not start, and return the exit status."""
     try:
-        result = against_reference(result_of(scenario, engine, reports), scenario)
+        result = compare_with_reference(result_of_reports(scenario, engine, reports), scenario)
     except UsageError as error:
-        output.note(str(error))
-        return Status.USAGE_ERROR
-    status, line = judge(scenario.expected_by(engine), result, PROCESSES)
+        output.print_note(str(error))
+        return ExitStatus.USAGE_ERROR
+    status, line = judge_result(scenario.expected_by(engine), result, PROCESSES)
     by = "" if engine is Engine.TORCH else f"  engine {engine.value}"
-    output.show(f"{scenario.name}  world size {result.world_size}{by}  on processes\n\n{result}\n")
-    output.show(line)
+    output.print_text(f"{scenario.name}  world size {result.world_size}{by}  on processes\n\n{result}\n")
+    output.print_text(line)
     return status
 
 

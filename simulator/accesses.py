@@ -26,7 +26,7 @@ ALL_KEYS: Object = ("key", "*")
 """The object for all keys of the store, which num_keys and list_keys read."""
 
 
-class Mode(Enum):
+class AccessMode(Enum):
     """The kind of access to an object."""
 
     READ = "read"
@@ -53,40 +53,40 @@ class Access(NamedTuple):
     """One access of a step to an object."""
 
     object: Object
-    mode: Mode
+    mode: AccessMode
 
 
 Accesses = tuple[Access, ...]
 
 _COMMUTE = (
-    (Mode.READ, Mode.READ),
-    (Mode.CONTRIBUTE, Mode.CONTRIBUTE),
-    (Mode.CONTRIBUTE, Mode.WRITE),  # a rank that asks for a lock gets it once it is free
-    (Mode.SEND, Mode.SEND),
-    (Mode.RECEIVE, Mode.RECEIVE),  # by one rank, so in its program's order
-    (Mode.RECEIVE, Mode.SEND),  # which message a receive takes is a choice of its own
-    (Mode.RECEIVE, Mode.ANSWER),
-    (Mode.POST, Mode.SEND),  # whether a message or its receive comes first is the same
-    (Mode.POST, Mode.ANSWER),
-    (Mode.POST, Mode.RECEIVE),
-    (Mode.POST, Mode.POST),
-    (Mode.MISS, Mode.READ),
-    (Mode.MISS, Mode.MISS),
+    (AccessMode.READ, AccessMode.READ),
+    (AccessMode.CONTRIBUTE, AccessMode.CONTRIBUTE),
+    (AccessMode.CONTRIBUTE, AccessMode.WRITE),  # a rank that asks for a lock gets it once it is free
+    (AccessMode.SEND, AccessMode.SEND),
+    (AccessMode.RECEIVE, AccessMode.RECEIVE),  # by one rank, so in its program's order
+    (AccessMode.RECEIVE, AccessMode.SEND),  # which message a receive takes is a choice of its own
+    (AccessMode.RECEIVE, AccessMode.ANSWER),
+    (AccessMode.POST, AccessMode.SEND),  # whether a message or its receive comes first is the same
+    (AccessMode.POST, AccessMode.ANSWER),
+    (AccessMode.POST, AccessMode.RECEIVE),
+    (AccessMode.POST, AccessMode.POST),
+    (AccessMode.MISS, AccessMode.READ),
+    (AccessMode.MISS, AccessMode.MISS),
 )
 _DEPEND = (
-    frozenset((first, second) for first in Mode for second in Mode)
+    frozenset((first, second) for first in AccessMode for second in AccessMode)
     - {pair for first, second in _COMMUTE for pair in ((first, second), (second, first))}
-    - {(Mode.MISS, Mode.WRITE), (Mode.SEND, Mode.ANSWER)}
+    - {(AccessMode.MISS, AccessMode.WRITE), (AccessMode.SEND, AccessMode.ANSWER)}
 )
 # Two pairs depend in one order only. A rank that missed a key and was woken by its write continues as if it had read it
 # later. But a delete before the miss matters: without it the key would have been found. A message that found no receive
 # from any source no longer exists for a later receive; which message that one takes is its own choice.
 
 
-def depends(second: Access, first: Access) -> bool:
+def are_dependent(second: Access, first: Access) -> bool:
     """Return True if it can be observed that `second` came after `first`, an access of another rank."""
-    return (first.mode, second.mode) in _DEPEND and (first.object == second.object or _is_all_keys(first, second))
+    return (first.mode, second.mode) in _DEPEND and (first.object == second.object or _involves_all_keys(first, second))
 
 
-def _is_all_keys(first: Access, second: Access) -> bool:
+def _involves_all_keys(first: Access, second: Access) -> bool:
     return ALL_KEYS in (first.object, second.object) and first.object[0] == second.object[0]

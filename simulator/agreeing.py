@@ -36,38 +36,38 @@ def tell(name: str, value: object) -> None:
     """The function that `agree` calls; a simulation replaces it with its own."""
 
 
-def text_of(value: object) -> str:
+def text_of_value(value: object) -> str:
     """Return a text that is equal for equal values. Raise UsageError for a value of another type."""
-    text = _text(value)
+    text = _value_text(value)
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}... ({hashlib.sha256(text.encode()).hexdigest()[:12]})"
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None or isinstance(value, (str, bytes)):
         return repr(value)
     if isinstance(value, Enum):
         return str(value)
     if isinstance(value, (bool, int, float)):
-        return _number(value)
+        return _number_text(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(sorted(f"{_text(key)}: {_text(item)}" for key, item in value.items())) + "}"
+        return "{" + ", ".join(sorted(f"{_value_text(key)}: {_value_text(item)}" for key, item in value.items())) + "}"
     if isinstance(value, (set, frozenset)):
-        return "{" + ", ".join(sorted(map(_text, value))) + "}"
+        return "{" + ", ".join(sorted(map(_value_text, value))) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_text, value)) + "]"
+        return "[" + ", ".join(map(_value_text, value)) + "]"
     if isinstance(value, complex):
-        return f"{_number(value.real)} + {_number(value.imag)}j"
+        return f"{_number_text(value.real)} + {_number_text(value.imag)}j"
     if callable(getattr(value, "tolist", None)):  # a tensor, an array, or a number of one
-        return _text(value.tolist())
+        return _value_text(value.tolist())
     raise UsageError(
         f"agree got a value of type {type(value).__name__}, expected numbers, strings, None, tensors, or lists, sets "
         "and mappings of these: pass one of these instead"
     )
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     if isinstance(value, float) and not (math.isfinite(value) and value.is_integer()):
         return repr(float(value))
     return repr(int(value))

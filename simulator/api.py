@@ -12,13 +12,13 @@ import torch.distributed as dist
 
 from ddpsim.simulator.backend_semantics import BackendSemantics
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
-from ddpsim.simulator.debugging.director import Director
+from ddpsim.simulator.choices import Policy, Schedule, RankSeeds, program_identity
+from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.launching.script import Script, start_of_programs
+from ddpsim.simulator.launching.script import Script, program_seeds
 from ddpsim.simulator.one_run import run_once
 from ddpsim.simulator.policies import named
-from ddpsim.simulator.policies.schedule_replay import Guided, Replay
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy, ReplayPolicy
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunKeywords, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
@@ -71,13 +71,13 @@ def simulate(
     Raises UsageError for wrong arguments, inside another simulation, or if torch.distributed is initialised in this
     process.
     """
-    runnable = _runnable(program)
-    plan = _plan(runnable, world_size, options, is_checked=check_determinism)
+    runnable = _command_as_script(program)
+    plan = _make_plan(runnable, world_size, options, is_checked=check_determinism)
     _check_budget(budget)
-    chosen = _policy(policy, seed)
-    if isinstance(chosen, (Replay, Guided, Director)):
+    chosen = _policy_by_name(policy, seed)
+    if isinstance(chosen, (ReplayPolicy, GuidedPolicy, RunDirector)):
         plan = replace(plan, start=chosen.start or plan.start)
-    return _execution_of(runnable, world_size, plan, is_checked=check_determinism)(chosen, budget)
+    return _make_execution(runnable, world_size, plan, is_checked=check_determinism)(chosen, budget)
 
 
 def simulate_program(command: Sequence[str], world_size: int, **options: Any) -> Result:
@@ -117,14 +117,14 @@ def replay(
         raise UsageError(
             f"alike is {given['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
         )
-    runnable = _runnable(program)
-    plan = _plan(runnable, world_size, options)
+    runnable = _command_as_script(program)
+    plan = _make_plan(runnable, world_size, options)
     _check_budget(budget)
-    recorded = Replay(Schedule.parse(str(schedule), program=plan.identity))
+    recorded = ReplayPolicy(Schedule.parse(str(schedule), program=plan.identity))
     plan = replace(plan, start=recorded.start or plan.start)
     result = run_once(runnable, world_size, plan, policy=recorded, budget=budget)
     if strict:
-        recorded.check(result.trace)
+        recorded.check_divergence(result.trace)
     return result
 
 
@@ -158,17 +158,17 @@ def explore(
     Raises UsageError as `simulate` does.
     """
     from ddpsim.simulator.exploration.explorer import Explorer
-    from ddpsim.simulator.exploration.strategy import strategy_of
+    from ddpsim.simulator.exploration.strategy import strategy_by_name
 
-    runnable = _runnable(program)
-    plan = _plan(runnable, world_size, options, is_checked=check_determinism)
+    runnable = _command_as_script(program)
+    plan = _make_plan(runnable, world_size, options, is_checked=check_determinism)
     plan = replace(plan, poison=plan.poison is not False)
-    strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
+    strategy = strategy_by_name(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
     _check_strategy(strategy, plan.semantics)
     _check_budget(budget)
     explorer = Explorer(
         strategy,
-        _execution_of(runnable, world_size, plan, is_checked=check_determinism),
+        _make_execution(runnable, world_size, plan, is_checked=check_determinism),
         budget or EXPLORATION_BUDGET,
         keep_going=keep_going,
         on_progress=on_progress,
@@ -177,13 +177,13 @@ def explore(
         return explorer.explore(plan.identity)
 
 
-def _runnable(program: Any) -> Any:
+def _command_as_script(program: Any) -> Any:
     """Return the `Script` of a command, a list of words; return any other program unchanged."""
     is_command = isinstance(program, (list, tuple)) and program and all(isinstance(word, str) for word in program)
     return Script(tuple(program)) if is_command else program
 
 
-def _plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_checked: bool = False) -> RunPlan:
+def _make_plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_checked: bool = False) -> RunPlan:
     """Check a program, a world size and the options of a run, and return the plan of the run."""
     if not callable(program):
         raise UsageError(f"program is {program!r}, expected a function that takes a rank: pass the function itself")
@@ -210,9 +210,9 @@ def _plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_check
         raise UsageError(f"faults is {faults!r}, expected a list of Crash, Delay or EarlyReturn values")
     return RunPlan(
         **{**options, "args": tuple(args), "preload": tuple(preload), "faults": tuple(faults)},
-        identity=program_on(_name_of(program, options.get("name")), world_size),
+        identity=program_identity(_program_name(program, options.get("name")), world_size),
         has_processes=is_program if isolation is None else isolation == "process",
-        start=_start_of(program, alike=options.get("alike", False), is_checked=is_checked),
+        start=_seeds_of_ranks(program, alike=options.get("alike", False), is_checked=is_checked),
     )
 
 
@@ -238,21 +238,21 @@ def _check_program(program: Script, args: Sequence[Any], isolation: str | None) 
         )
     if args:
         raise UsageError(f"args is {args!r}, but a program takes its arguments from its command: put them there")
-    program.check()
+    program.check_source()
 
 
-def _start_of(program: Any, *, alike: bool, is_checked: bool) -> Start | None:
+def _seeds_of_ranks(program: Any, *, alike: bool, is_checked: bool) -> RankSeeds | None:
     """Return the seeds of a run's ranks. Ranks of functions have different seeds only in a determinism check.
 
     Raises UsageError for an `alike` that has no effect.
     """
     if isinstance(program, Script):
-        return start_of_programs(alike)
+        return program_seeds(alike)
     if alike and not is_checked:
         raise UsageError(
             "alike is True, but ranks of functions have equal seeds unless check_determinism is True: leave it out"
         )
-    return Start(is_alike=False) if is_checked and not alike else None
+    return RankSeeds(is_alike=False) if is_checked and not alike else None
 
 
 def _check_preload(program: Any, preload: Any) -> None:
@@ -274,7 +274,7 @@ def _check_gpus(gpus: Any, program: Any, isolation: str | None) -> None:
         )
 
 
-def _name_of(program: Any, name: str | None) -> str:
+def _program_name(program: Any, name: str | None) -> str:
     own = program.name if isinstance(program, Script) else getattr(program, "__qualname__", type(program).__qualname__)
     return str(name or own)
 
@@ -293,7 +293,7 @@ def _check_strategy(strategy: Strategy, semantics: BackendSemantics) -> None:
         )
 
 
-def _execution_of(
+def _make_execution(
     program: Any, world_size: int, plan: RunPlan, *, is_checked: bool
 ) -> Callable[[Policy, Budget | None], Result]:
     """Return the function that runs the program once under a policy, or twice for a determinism check."""
@@ -309,11 +309,11 @@ def _execution_of(
     return execution
 
 
-def _policy(policy: str | Policy, seed: int) -> Policy:
+def _policy_by_name(policy: str | Policy, seed: int) -> Policy:
     if not isinstance(policy, str):
         if isinstance(policy, type) or not callable(getattr(policy, "choose", None)):
             raise UsageError(f"policy is {policy!r}, expected a name or an object with choose(point, options)")
         return policy
     if policy not in named.RUNNING:
         raise UsageError(f"policy is {policy!r}, expected one of {', '.join(named.RUNNING)}: give one of these names")
-    return named.POLICIES[policy].policy(seed)
+    return named.POLICIES[policy].make_policy(seed)

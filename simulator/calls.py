@@ -12,11 +12,11 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
-from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, Shapes
+from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, ShapeCount
 
 Shape = tuple[int, ...]
 
-_IN_AND_OUT = frozenset(row.name for row in OPERATIONS.values() if row.shapes is Shapes.IN_AND_OUT)
+_IN_AND_OUT = frozenset(row.name for row in OPERATIONS.values() if row.shapes is ShapeCount.IN_AND_OUT)
 
 ANY_SOURCE = -1
 """The peer of a `recv` that accepts a message from any rank."""
@@ -126,7 +126,7 @@ COLLECTS_STATE = "consolidate_state_dict()"
 """The action of an optimizer whose ranks send each other their parts of its state."""
 
 
-class Part(NamedTuple):
+class CallPart(NamedTuple):
     """The action of FSDP2, a pipeline, a DTensor, a checkpoint or an optimizer that a call belongs to."""
 
     parallelism: Parallelism
@@ -141,13 +141,13 @@ class Part(NamedTuple):
     """Details that findings show and traces do not: the schedule of a pipeline, or the layer that tensors are split
     for."""
 
-    def belongs_with(self, other: Part | None) -> bool:
+    def matches_part(self, other: CallPart | None) -> bool:
         """Return True if both may be the same action. A pipeline's message may lack its `Part` on one rank."""
         if other is None:
             return self.parallelism is Parallelism.PIPELINE
         return self[:3] == other[:3]
 
-    def text(self, step: int | None) -> str:
+    def part_text(self, step: int | None) -> str:
         """Return all fields but the note as text, with the training step if it is known."""
         what = f"{self.parallelism.value} {self.what}" + ("" if step is None else f" of step {step}")
         return ", ".join(filter(None, [what, self.action, self.detail]))
@@ -174,30 +174,30 @@ class Origin(NamedTuple):
     """The bucket's communication hook made the call. It still matches calls that no hook made."""
     is_chained: bool = False
     """The hook made the call in a `then`, after an earlier call of the bucket was complete."""
-    part: Part | None = None
+    part: CallPart | None = None
 
     @property
-    def is_programs(self) -> bool:
+    def is_of_program(self) -> bool:
         """Return True if the program's own code makes the call, not DDP or another part of torch."""
         return self.phase is Phase.USER and self.part is None
 
-    def belongs_with(self, other: Origin) -> bool:
+    def matches_origin(self, other: Origin) -> bool:
         """Return True if two calls may match: they have the same DDP object, phase, bucket, part and step."""
         if Phase.FOLLOWING in (self.phase, other.phase):
             return True
-        if self.part is not other.part and not _parts_belong_together(self.part, other.part):
+        if self.part is not other.part and not _parts_match(self.part, other.part):
             return False
         if self.phase is not other.phase or self.wrapper != other.wrapper or self.bucket != other.bucket:
             return False
         return self.step is None or other.step is None or self.step == other.step
 
-    def told(self) -> str:
+    def text_in_findings(self) -> str:
         """Return the text used in findings: it includes details that a trace omits."""
         return f"{self}, {self.part.note}" if self.part is not None and self.part.note else str(self)
 
     def __str__(self) -> str:
         if self.part is not None:
-            return self.part.text(self.step)
+            return self.part.part_text(self.step)
         if self.phase is Phase.USER:
             return "the user's program"
         text = f"DDP #{self.wrapper} {self.phase.value}" if self.wrapper is not None else self.phase.value
@@ -208,8 +208,8 @@ class Origin(NamedTuple):
         return text + (" (shadow)" if self.shadow else "")
 
 
-def _parts_belong_together(one: Part | None, other: Part | None) -> bool:
-    return one.belongs_with(other) if one is not None else other is not None and other.belongs_with(one)
+def _parts_match(one: CallPart | None, other: CallPart | None) -> bool:
+    return one.matches_part(other) if one is not None else other is not None and other.matches_part(one)
 
 
 USER_ORIGIN = Origin()
@@ -271,14 +271,14 @@ class Call(NamedTuple):
         return f'{text}  group "{self.group}"'
 
 
-def channel(call: Call) -> tuple[str, int, int]:
+def channel_of_message(call: Call) -> tuple[str, int, int]:
     """Return the key by which a message and its receive are matched: group, receiving rank, tag."""
     receiver = call.rank if call.operation == "recv" else call.peer
     assert receiver is not None
     return call.group, receiver, call.tag
 
 
-def is_partner(other: Call, arrival: Call, text: str) -> bool:
+def is_other_half(other: Call, arrival: Call, text: str) -> bool:
     """Return True if `other`, of the same channel, is the send or receive that `arrival` was matched with.
 
     `text` is the text of the match event, which names the sender for a receive from any source.

@@ -45,7 +45,7 @@ class ChoiceKind(Enum):
     """Which rank's message a receive from any source takes; the options are ranks."""
 
 
-class Who(NamedTuple):
+class RankOrThread(NamedTuple):
     """A rank, or a thread that it started."""
 
     rank: int
@@ -64,12 +64,12 @@ class ChoicePoint(NamedTuple):
     """The number of choice points before it in this run."""
     rank: int
     """The rank that is running."""
-    numbered: tuple[Who, ...] = ()
+    numbered: tuple[RankOrThread, ...] = ()
     """The rank or thread of each number; () while no thread has a number."""
 
-    def who(self, number: int) -> Who:
+    def who(self, number: int) -> RankOrThread:
         """Return the rank or thread with this number."""
-        return self.numbered[number] if self.numbered else Who(number)
+        return self.numbered[number] if self.numbered else RankOrThread(number)
 
 
 class RedundantRun(Exception):  # no error
@@ -88,7 +88,7 @@ HASH_SEEDS = (28, 80)
 mostly has different iteration orders on the two ranks."""
 
 
-class Start(NamedTuple):
+class RankSeeds(NamedTuple):
     """The seeds with which the ranks of a run start. They are fixed, so every run has the same ones."""
 
     is_alike: bool = False
@@ -106,7 +106,7 @@ class Start(NamedTuple):
         return ("a" if self.is_alike else "u") + ".".join(map(str, self.hash_seeds))
 
     @classmethod
-    def parse(cls, text: str) -> Start:
+    def parse(cls, text: str) -> RankSeeds:
         """Parse the text that `str` returns."""
         return cls(text[0] == "a", tuple(int(seed) for seed in text[1:].split(".") if seed))
 
@@ -118,7 +118,7 @@ class Schedule:
     choices: tuple[int, ...] = ()
     program: str = ""
     """The name of the program and the world size, as `program_on` writes them."""
-    start: Start | None = None
+    start: RankSeeds | None = None
     """The seeds of its ranks; None for the program's default."""
 
     def __str__(self) -> str:
@@ -136,22 +136,22 @@ class Schedule:
         Raises ReplayError if it is damaged, of another version, or of another program.
         """
         token = token.strip()
-        found = _whole(token)
-        if not _is_of(found, program):
-            raise ReplayError(f"replay token {_shown(token)} was recorded for another {_what_differs(found, program)}")
-        start = start_in(token)
-        return cls(_without_defaults_at_the_end(list(_decode(found["choices"], token))), program, start)
+        found = _match_token(token)
+        if not _is_recorded_for_program(found, program):
+            raise ReplayError(f"replay token {_shorten_token(token)} was recorded for another {_describe_difference(found, program)}")
+        start = seeds_in_token(token)
+        return cls(_strip_trailing_defaults(list(_decode_choices(found["choices"], token))), program, start)
 
     @classmethod
     def is_recorded_for(cls, token: str, program: str) -> bool:
         """Return True if a token was recorded for `program`. Raises ReplayError as `parse` does."""
-        return _is_of(_whole(token), program)
+        return _is_recorded_for_program(_match_token(token), program)
 
 
-def start_in(token: str) -> Start | None:
+def seeds_in_token(token: str) -> RankSeeds | None:
     """Return the seeds of the ranks in a replay token, or None. Raises ReplayError if the token is damaged."""
-    found = _whole(token)
-    return Start.parse(found["start"]) if found["start"] else None
+    found = _match_token(token)
+    return RankSeeds.parse(found["start"]) if found["start"] else None
 
 
 def is_token(text: str) -> bool:
@@ -159,46 +159,46 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
-def program_on(name: str, world_size: int) -> str:
+def program_identity(name: str, world_size: int) -> str:
     """Return the text that identifies a program and world size, see `Schedule.program`."""
     return f"{name} on {world_size} ranks"
 
 
-def in_words(program: str) -> str:
+def identity_in_words(program: str) -> str:
     """Return the text of `program_on` for readers: "on 1 rank", not "on 1 ranks"."""
     return f"{program.removesuffix(' on 1 ranks')} on 1 rank" if program.endswith(" on 1 ranks") else program
 
 
 def choices_text(choices: Sequence[int]) -> str:
     """Return choices as a token has them, such as "0x12.1.2"; zeros at the end are omitted."""
-    runs = [(choice, sum(1 for _ in same)) for choice, same in groupby(_without_defaults_at_the_end(choices))]
+    runs = [(choice, sum(1 for _ in same)) for choice, same in groupby(_strip_trailing_defaults(choices))]
     texts = chain.from_iterable([f"{choice}x{n}"] if n > 2 else [str(choice)] * n for choice, n in runs)
     return ".".join(texts) or "0"
 
 
-def choices_in(text: str) -> tuple[int, ...]:
+def parse_choices(text: str) -> tuple[int, ...]:
     """Parse the text that `choices_text` returns. Raises ReplayError for another text."""
-    return _without_defaults_at_the_end(list(_decode(text, text)))
+    return _strip_trailing_defaults(list(_decode_choices(text, text)))
 
 
-def _whole(token: str) -> re.Match[str]:
+def _match_token(token: str) -> re.Match[str]:
     """Match an undamaged replay token. Raises ReplayError for any other text."""
     token = token.strip()
     found = _TOKEN.fullmatch(token)
     version = token.partition(":")[0]
     if re.fullmatch(r"s\d+", version) and version != VERSION:
         raise ReplayError(
-            f"replay token {_shown(token)} has version {version}, this ddpsim reads {VERSION}: "
+            f"replay token {_shorten_token(token)} has version {version}, this ddpsim reads {VERSION}: "
             "record the failure again with this version"
         )
     if found is None:
         raise ReplayError(
-            f"replay token {_shown(token)} is not valid, expected something like "
+            f"replay token {_shorten_token(token)} is not valid, expected something like "
             f"{VERSION}:0x12.1.2:9c1e03ab: copy the whole token"
         )
     if _checksum(token.rpartition(":")[0] + found["program"]) != found["check"]:
         raise ReplayError(
-            f"replay token {_shown(token)} does not match its checksum, so it was changed: "
+            f"replay token {_shorten_token(token)} does not match its checksum, so it was changed: "
             "copy it again from the report"
         )
     return found
@@ -211,12 +211,12 @@ _MOST_TRIED = 64
 """A token without a world size is compared with sizes up to this; with more, a four-digit hash may match by chance."""
 
 
-def _is_of(found: re.Match[str], program: str) -> bool:
+def _is_recorded_for_program(found: re.Match[str], program: str) -> bool:
     """Return True if a token was recorded for a program, whatever path its file was given by."""
-    return found["program"] in {_checksum(each) for each in _spellings(program)}
+    return found["program"] in {_checksum(each) for each in _spellings_of_program(program)}
 
 
-def _spellings(program: str) -> Iterator[str]:
+def _spellings_of_program(program: str) -> Iterator[str]:
     """Yield the names of a program by other paths of its file: as given, relative, absolute, and without folders."""
     yield program
     file = _FILE.fullmatch(program)
@@ -226,12 +226,12 @@ def _spellings(program: str) -> Iterator[str]:
             yield each + file["rest"]
 
 
-def _what_differs(found: re.Match[str], program: str) -> str:
+def _describe_difference(found: re.Match[str], program: str) -> str:
     """Return the end of an error message: whether program or world size differ, and what to do."""
     name, ranks = _name_and_ranks(program)
     sizes = [int(found["ranks"])] if found["ranks"] else range(1, _MOST_TRIED + 1)
     for size in sizes if ranks else ():
-        if found["program"] == _checksum(program_on(name, size)):
+        if found["program"] == _checksum(program_identity(name, size)):
             return f"world size than {program}: replay it on {size} rank{'s' * (size != 1)}, where it came from"
     also = f", on {found['ranks']} ranks," if found["ranks"] and int(found["ranks"]) != ranks else ""
     return f"program{also} than {program}: replay it with the one it came from"
@@ -243,7 +243,7 @@ def _name_and_ranks(program: str) -> tuple[str, int]:
     return (found["name"], int(found["ranks"])) if found else (program, 0)
 
 
-def _shown(token: str) -> str:
+def _shorten_token(token: str) -> str:
     return repr(token if len(token) <= 60 else token[:57] + "...")
 
 
@@ -251,16 +251,16 @@ def _checksum(text: str) -> str:
     return f"{zlib.crc32(text.encode()) & 0xFFFF:04x}"
 
 
-def _without_defaults_at_the_end(choices: Sequence[int]) -> tuple[int, ...]:
+def _strip_trailing_defaults(choices: Sequence[int]) -> tuple[int, ...]:
     end = len(choices)
     while end and choices[end - 1] == 0:
         end -= 1
     return tuple(choices[:end])
 
 
-def _decode(text: str, token: str) -> Iterator[int]:
+def _decode_choices(text: str, token: str) -> Iterator[int]:
     for part in text.split("."):
         run = _RUN.fullmatch(part)
         if run is None or int(run[2] or 1) > _LONGEST_RUN:
-            raise ReplayError(f"replay token {_shown(token)} has the answer {part!r}, expected a number or NxM")
+            raise ReplayError(f"replay token {_shorten_token(token)} has the answer {part!r}, expected a number or NxM")
         yield from repeat(int(run[1]), int(run[2] or 1))

@@ -23,11 +23,11 @@ class VirtualClock:
         self.live[rank] = self._order
         heapq.heappush(self._alarms, (self.now + max(0.0, delay_seconds), self._order, rank))
 
-    def cancel(self, rank: int) -> None:
+    def cancel_alarm(self, rank: int) -> None:
         """Remove the alarm of `rank`, if it has one."""
         self.live.pop(rank, None)
 
-    def advance(self) -> list[int]:
+    def advance_to_next_alarm(self) -> list[int]:
         """Advance to the next alarm and return the ranks that it wakes, in order; [] without alarms."""
         ranks: list[int] = []
         while self._alarms:
@@ -43,11 +43,11 @@ class VirtualClock:
                 ranks.append(rank)
         return ranks
 
-    def tick(self, seconds: float) -> None:
+    def add_seconds(self, seconds: float) -> None:
         """Advance by `seconds`, for a rank that polls while no other rank can run."""
         self.now += seconds
 
-    def due(self) -> bool:
+    def has_due_alarm(self) -> bool:
         """Return True if the time of an alarm has passed, which a tick may cause."""
         while self._alarms and self.live.get(self._alarms[0][2]) != self._alarms[0][1]:
             heapq.heappop(self._alarms)

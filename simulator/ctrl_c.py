@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
-class CtrlC:
+class CtrlCGuard:
     """A context that Ctrl-C ends without an exception; `is_pressed` is True then.
 
     Unless it `raises`, the body continues. The previous handler is restored at the end. In another thread than the
@@ -32,12 +32,12 @@ class CtrlC:
         return self._presses > 0
 
     @property
-    def presses(self) -> int:
+    def press_count(self) -> int:
         """Return how often Ctrl-C was pressed inside the context."""
         return self._presses
 
     @contextmanager
-    def raising(self) -> Iterator[None]:
+    def raise_on_press(self) -> Iterator[None]:
         """Let Ctrl-C raise KeyboardInterrupt in this block."""
         before, self._raises = self._raises, True
         try:
@@ -45,16 +45,16 @@ class CtrlC:
         finally:
             self._raises = before
 
-    def check(self) -> None:
+    def raise_if_pressed(self) -> None:
         """Raise KeyboardInterrupt if Ctrl-C was pressed: loops call this in case the first exception was lost."""
         if self.is_pressed:
             raise KeyboardInterrupt
 
-    def __enter__(self) -> CtrlC:
+    def __enter__(self) -> CtrlCGuard:
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and callable(handler := signal.getsignal(signal.SIGINT)):
             self._before = handler
-            signal.signal(signal.SIGINT, self._handle)
+            signal.signal(signal.SIGINT, self._handle_signal)
         return self
 
     def __exit__(
@@ -67,7 +67,7 @@ class CtrlC:
             self._presses = 1
         return is_interrupt
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         self._presses += 1
         if self._raises:
             raise KeyboardInterrupt

@@ -76,7 +76,7 @@ _PASSES_ERRORS_ON = tuple(
 """Modules whose functions replace those of Python and torch: they pass on what the replaced function raises."""
 
 
-def is_internal(error: BaseException) -> bool:
+def is_internal_error(error: BaseException) -> bool:
     """Return True for an exception of a rank that is a bug of ddpsim.
 
     These are InternalErrors, failed assertions of the simulator, and errors that Python raised in a line of the
@@ -84,7 +84,7 @@ def is_internal(error: BaseException) -> bool:
     """
     if isinstance(error, SimulatorError):
         return isinstance(error, InternalError)
-    innermost = _innermost(error.__traceback__)
+    innermost = _innermost_traceback(error.__traceback__)
     if not isinstance(error, _MISTAKES) or innermost is None:
         return False
     module = str(innermost.tb_frame.f_globals.get("__name__"))
@@ -92,10 +92,10 @@ def is_internal(error: BaseException) -> bool:
         return False
     if isinstance(error, AssertionError):  # a function that names the class raises it as torch does
         return "AssertionError" not in innermost.tb_frame.f_code.co_names
-    return not _is_raise(innermost)
+    return not _is_raise_statement(innermost)
 
 
-def is_unexpected(error: BaseException) -> bool:
+def is_unexpected_error(error: BaseException) -> bool:
     """Return True if an exception that leaves a run, a command or a pytest hook shows a bug of ddpsim.
 
     It must come from a line of ddpsim, or from Python's library called there. A lack of memory or files is no bug, nor
@@ -112,7 +112,7 @@ def is_unexpected(error: BaseException) -> bool:
     return innermost.startswith("ddpsim.") and not innermost.startswith("ddpsim.scenarios.zoo.")
 
 
-def internal_error(error: BaseException, where: str) -> InternalError:
+def make_internal_error(error: BaseException, where: str) -> InternalError:
     """Return the bug report for an exception: its process, its traceback, versions. An existing report stays."""
     if isinstance(error, InternalError) and str(error).startswith(_REPORT):
         return error
@@ -127,13 +127,13 @@ def internal_error(error: BaseException, where: str) -> InternalError:
     )
 
 
-def _innermost(step: TracebackType | None) -> TracebackType | None:
+def _innermost_traceback(step: TracebackType | None) -> TracebackType | None:
     while step is not None and step.tb_next is not None:
         step = step.tb_next
     return step
 
 
-def _is_raise(step: TracebackType) -> bool:
+def _is_raise_statement(step: TracebackType) -> bool:
     import opcode
 
     return opcode.opname[step.tb_frame.f_code.co_code[step.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")

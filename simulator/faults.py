@@ -53,18 +53,18 @@ class FaultPlan:
     def __init__(self, faults: Sequence[Fault], world_size: int) -> None:
         self._faults: dict[tuple[int, int], list[Fault]] = {}
         for fault in faults:
-            _check(fault, world_size)
+            _check_fault(fault, world_size)
             self._faults.setdefault((fault.rank, fault.before_call), []).append(fault)
 
     def __bool__(self) -> bool:
         return bool(self._faults)
 
-    def before(self, rank: int, call_number: int) -> Sequence[Fault]:
+    def faults_before(self, rank: int, call_number: int) -> Sequence[Fault]:
         """Return the faults of `rank` before its call `call_number`, in the given order."""
         return self._faults.get((rank, call_number), ())
 
 
-def _check(fault: Fault, world_size: int) -> None:
+def _check_fault(fault: Fault, world_size: int) -> None:
     if not isinstance(fault, (Crash, Delay, EarlyReturn)):
         raise UsageError(f"faults has {fault!r}, expected Crash, Delay or EarlyReturn values")
     if not isinstance(fault.rank, int) or not isinstance(fault.before_call, int):

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ddpsim.simulator.torch_version import complaint
+from ddpsim.simulator.torch_version import torch_too_old_message
 
 
 @contextmanager
-def without_collections() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Disable Python's garbage collection in this block."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -30,9 +30,9 @@ def without_collections() -> Iterator[None]:
 def import_public_name(module: str, name: str) -> Any:
     """Import a module and return its attribute `name`. Raises ImportError that names the version of a torch too old."""
     try:
-        with without_collections():
+        with pause_garbage_collection():
             return getattr(importlib.import_module(module), name)
     except ImportError:
-        if line := complaint():
+        if line := torch_too_old_message():
             raise ImportError(line) from None
         raise

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ddpsim.simulator.calls import Call, Origin, Phase
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.wording import Line, rank_list
+from ddpsim.simulator.wording import LabelledLine, rank_list
 
 Slot = tuple[str, int]
 """The key of a collective: its group and its number in the group."""
@@ -30,7 +30,7 @@ _PLURALS = {
 _JOINED = re.compile(r"joined(?: at step (\d+))?")
 
 
-def joined_note(step: int | None) -> str:
+def joined_note_text(step: int | None) -> str:
     """Return the text of the note on a rank that ran out of input; `step` is None for a join without models."""
     return "joined" if step is None else f"joined at step {step}"
 
@@ -47,13 +47,13 @@ class JoinedRank:
     """How many collectives it shadowed of each phase ("bucket", "user"), the largest number first."""
 
     @property
-    def calls(self) -> int:
+    def shadowed_call_count(self) -> int:
         """Return how many calls it shadowed."""
         return sum(count for _, count in self.shadowed)
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class JoinSummary:
     """The end of a join, as far as the run reached it."""
 
     group: str
@@ -64,13 +64,13 @@ class Joining:
     has no models."""
 
     @property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[LabelledLine, ...]:
         """Return a line for each rank; ranks with equal lines share one. The last to join come last."""
         ranks_by_end: dict[tuple[int | None, tuple[tuple[str, int], ...]], list[int]] = {}
         for joined in self.ranks:
             ranks_by_end.setdefault((joined.step, joined.shadowed), []).append(joined.rank)
         return tuple(
-            Line("join", f"{rank_list(ranks)} {self._end_text(ranks, step, shadowed)}")
+            LabelledLine("join", f"{rank_list(ranks)} {self._end_text(ranks, step, shadowed)}")
             for (step, shadowed), ranks in ranks_by_end.items()
         )
 
@@ -79,24 +79,24 @@ class Joining:
 
     def _end_text(self, ranks: list[int], step: int | None, shadowed: tuple[tuple[str, int], ...]) -> str:
         if shadowed:
-            return f"{joined_note(step)}, shadowed {_shadowed_text(shadowed, each=len(ranks) > 1)}"
+            return f"{joined_note_text(step)}, shadowed {_shadowed_text(shadowed, each=len(ranks) > 1)}"
         if self.authoritative is None:
-            return joined_note(step)
+            return joined_note_text(step)
         model = "its model" if ranks == [self.authoritative] else f"the model of rank {self.authoritative}"
         return f"{'was' if len(ranks) == 1 else 'were'} the last to join, at step {step}: {model} is kept"
 
 
-def joins(trace: Trace) -> tuple[Joining, ...]:
+def find_joins(trace: Trace) -> tuple[JoinSummary, ...]:
     """Return the joins of a run, by group and then in order, without ranks that made no call in them."""
-    stays = _stays(trace)
+    stays = _find_joined_calls(trace)
     if not stays:
         return ()
     with_input = _calls_with_input(trace)
-    return tuple(_joining(together, with_input) for together in _together(stays))
+    return tuple(_summarize_join(together, with_input) for together in _group_by_join(stays))
 
 
 @dataclass(slots=True)
-class _Stay:
+class _JoinedCalls:
     """The calls of one rank at the end of a join, from where it ran out of input."""
 
     rank: int
@@ -108,11 +108,11 @@ class _Stay:
     """The rank whose model was kept."""
 
     @property
-    def start(self) -> Slot:
+    def first_collective(self) -> Slot:
         """Return the group and number of its first call."""
         return self.calls[0].group, self.calls[0].sequence
 
-    def goes_on_with(self, call: Call) -> bool:
+    def add_if_in_join(self, call: Call) -> bool:
         """Add a call that belongs to the join; return False for one that does not.
 
         Calls at the end of a join are no shadows: by them engines agree whose model to keep (join control), and send
@@ -127,25 +127,25 @@ class _Stay:
             self.root = call.signature.root
         return call.origin.phase is Phase.JOIN_CONTROL
 
-    def covers(self, slot: Slot) -> bool:
+    def is_in_join_at(self, slot: Slot) -> bool:
         """Return True if the rank was still in the join at this collective, which is not before its first one."""
         group, sequence = slot
         own = [call.sequence for call in self.calls if call.group == group]
-        return group == self.start[0] and (not self.is_over or sequence <= own[-1])
+        return group == self.first_collective[0] and (not self.is_over or sequence <= own[-1])
 
 
-def _stays(trace: Trace) -> list[_Stay]:
-    stays: list[_Stay] = []
-    current: dict[int, _Stay] = {}
+def _find_joined_calls(trace: Trace) -> list[_JoinedCalls]:
+    stays: list[_JoinedCalls] = []
+    current: dict[int, _JoinedCalls] = {}
     for event in trace:
         if event.kind is EventKind.NOTE and (found := _JOINED.fullmatch(event.text)):
             if event.rank in current:
                 current[event.rank].is_over = True
-            current[event.rank] = _Stay(event.rank, None if found[1] is None else int(found[1]))
+            current[event.rank] = _JoinedCalls(event.rank, None if found[1] is None else int(found[1]))
             stays.append(current[event.rank])
         elif event.kind is EventKind.ISSUE and event.rank in current:
             assert event.call is not None
-            if not current[event.rank].goes_on_with(event.call):
+            if not current[event.rank].add_if_in_join(event.call):
                 del current[event.rank]
     return [stay for stay in stays if stay.calls]
 
@@ -160,26 +160,26 @@ def _calls_with_input(trace: Trace) -> dict[Slot, Origin]:
     }
 
 
-def _together(stays: list[_Stay]) -> list[list[_Stay]]:
+def _group_by_join(stays: list[_JoinedCalls]) -> list[list[_JoinedCalls]]:
     """Group the stays by join: a rank joins the same one if the first rank to join has not left it."""
-    joins: list[list[_Stay]] = []
-    for stay in sorted(stays, key=lambda stay: (stay.start, stay.rank)):
-        if joins and joins[-1][0].covers(stay.start):
+    joins: list[list[_JoinedCalls]] = []
+    for stay in sorted(stays, key=lambda stay: (stay.first_collective, stay.rank)):
+        if joins and joins[-1][0].is_in_join_at(stay.first_collective):
             joins[-1].append(stay)
         else:
             joins.append([stay])
     return joins
 
 
-def _joining(stays: list[_Stay], with_input: Mapping[Slot, Origin]) -> Joining:
+def _summarize_join(stays: list[_JoinedCalls], with_input: Mapping[Slot, Origin]) -> JoinSummary:
     root = next((stay.root for stay in stays if stay.root is not None), None)
-    ranks = tuple(JoinedRank(stay.rank, stay.step, _shadowed(stay, with_input)) for stay in stays)
-    return Joining(stays[0].start[0], ranks, root)
+    ranks = tuple(JoinedRank(stay.rank, stay.step, _count_shadowed_calls(stay, with_input)) for stay in stays)
+    return JoinSummary(stays[0].first_collective[0], ranks, root)
 
 
-def _shadowed(stay: _Stay, with_input: Mapping[Slot, Origin]) -> tuple[tuple[str, int], ...]:
+def _count_shadowed_calls(stay: _JoinedCalls, with_input: Mapping[Slot, Origin]) -> tuple[tuple[str, int], ...]:
     pairs = [(call.origin, with_input.get((call.group, call.sequence))) for call in stay.calls]
-    counts = Counter(met.phase.value for own, met in pairs if met is not None and own.belongs_with(met))
+    counts = Counter(met.phase.value for own, met in pairs if met is not None and own.matches_origin(met))
     return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 

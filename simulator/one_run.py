@@ -12,42 +12,42 @@ from typing import Any
 import torch
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.choices import Policy, Schedule, program_on
+from ddpsim.simulator.choices import Policy, Schedule, program_identity
 from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
-from ddpsim.simulator.debugging.director import Director
-from ddpsim.simulator.debugging.late_pdb import LatePdb
+from ddpsim.simulator.debugging.director import RunDirector
+from ddpsim.simulator.debugging.late_pdb import PdbReplacement
 from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
-from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared
-from ddpsim.simulator.errors import InternalError, UsageError, internal_error, is_unexpected
+from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared_finding
+from ddpsim.simulator.errors import InternalError, UsageError, make_internal_error, is_unexpected_error
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.process_group.backend import Backend
+from ddpsim.simulator.process_group.backend import SimulatedBackend
 from ddpsim.simulator.process_group.creation import DEFAULT_GROUP
-from ddpsim.simulator.process_group.user_stores import stores_of_threads
+from ddpsim.simulator.process_group.user_stores import stores_replaced_on_ranks
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REPLICAS, RanksOutcome, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import fewer_collections
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
-from ddpsim.simulator.runtime.isolation.virtual_time import waits_for_process
-from ddpsim.simulator.runtime.shared_process import SharedProcess
+from ddpsim.simulator.runtime.isolation.virtual_time import is_subprocess_wait
+from ddpsim.simulator.runtime.shared_process import SharedProcessWatch
 from ddpsim.simulator.runtime.threaded_run import ThreadedRun
-from ddpsim.simulator.torch_version import complaint
+from ddpsim.simulator.torch_version import torch_too_old_message
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.transport.gloo import Gloo
-from ddpsim.simulator.transport.memory import Memory
+from ddpsim.simulator.transport.gloo import GlooTransport
+from ddpsim.simulator.transport.memory import MemoryTransport
 from ddpsim.simulator.verdict import Verdict
-from ddpsim.simulator.wording import listed, rank_list
+from ddpsim.simulator.wording import join_names, rank_list
 
-Transport = Memory | Gloo
+Transport = MemoryTransport | GlooTransport
 
 TRANSPORTS: dict[str, Callable[[int], Transport]] = {
-    "memory": lambda world_size: Memory(),
-    "gloo": Gloo,
+    "memory": lambda world_size: MemoryTransport(),
+    "gloo": GlooTransport,
 }
 """The transports by name; each is called with the world size."""
 
@@ -59,7 +59,7 @@ def run_once(
     program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
 ) -> Result:
     """Run once. Raises UsageError inside another simulation, and with a torch that is too old."""
-    if line := complaint():
+    if line := torch_too_old_message():
         raise UsageError(line)
     if not _ONE_AT_A_TIME.acquire(blocking=False):
         raise UsageError(
@@ -69,49 +69,49 @@ def run_once(
     try:
         # Around the whole run: when normal garbage collection resumes, only the result is still alive.
         with nullcontext() if plan.has_processes else fewer_collections(world_size):
-            return _run(program, world_size, plan, policy=policy, budget=budget)
+            return _run_kernel(program, world_size, plan, policy=policy, budget=budget)
     finally:
         _ONE_AT_A_TIME.release()
 
 
-def _run(
+def _run_kernel(
     program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
 ) -> Result:
     """Make the kernel, run the ranks on it, and collect findings, returns, errors and notes into a result."""
     with ExitStack() as stack:
         processes = None
         if plan.has_processes:
-            from ddpsim.simulator.process_ranks import process_ranks
+            from ddpsim.simulator.process_ranks import start_process_ranks
 
-            processes = stack.enter_context(process_ranks(program, world_size, plan, budget))
-            if processes.launched is not None:
-                world_size = processes.launched
+            processes = stack.enter_context(start_process_ranks(program, world_size, plan, budget))
+            if processes.own_rank_count is not None:
+                world_size = processes.own_rank_count
                 name = str(plan.name or getattr(program, "name", ""))
-                plan = dataclasses.replace(plan, identity=program_on(name, world_size))
+                plan = dataclasses.replace(plan, identity=program_identity(name, world_size))
         faults = FaultPlan(plan.faults, world_size)
         mover = TRANSPORTS[plan.transport](world_size)
         stack.callback(mover.close)
         terms: dict[str, Any] = {"budget": budget or Budget(), "faults": faults, "semantics": plan.semantics}
-        director = policy if isinstance(policy, Director) else None
+        director = policy if isinstance(policy, RunDirector) else None
         kernel = (
             Kernel(world_size, policy=policy, **terms)
             if director is None
             else DirectedKernel(world_size, director, are_threads=processes is None, **terms)
         )
         judge = ReplicaJudge()
-        kernel.run.judge = judge.take
+        kernel.run.judge = judge.take_fact
         try:
             if processes is not None:
-                ran = processes.run(kernel, mover.move, plan, director, judge)
+                ran = processes.run_ranks(kernel, mover.move_data, plan, director, judge)
             else:
-                ran = _as_threads(program, kernel, mover, plan, director, judge)
+                ran = _run_ranks_as_threads(program, kernel, mover, plan, director, judge)
         except Exception as error:
-            if not is_unexpected(error):
+            if not is_unexpected_error(error):
                 raise
-            report = internal_error(error, "the process that runs the ranks")
-            token = Schedule(kernel.choices, plan.identity, plan.start)
+            report = make_internal_error(error, "the process that runs the ranks")
+            token = Schedule(kernel.schedule, plan.identity, plan.start)
             raise InternalError(f"{report}\nreplay token {token}") from None
-    schedule = Schedule(kernel.choices, plan.identity, plan.start)
+    schedule = Schedule(kernel.schedule, plan.identity, plan.start)
     plan = dataclasses.replace(plan, poison=ran.has_poisoned)
     result = Result(
         world_size=world_size,
@@ -131,9 +131,9 @@ def _run(
         result = dataclasses.replace(result, note=_no_communication_note(name, result))
     if plan.faults and result.verdict is Verdict.PASS:
         made = [rank.calls_made for rank in kernel.run.ranks]
-        result = dataclasses.replace(result, not_struck=_not_struck(plan.faults, made))
+        result = dataclasses.replace(result, not_struck=_missed_faults_note(plan.faults, made))
     if plan.check is not None and result.verdict is Verdict.PASS:
-        result = _with_comparisons(result, plan.check, judge.compared)
+        result = _with_comparison_count(result, plan.check, judge.compared)
     return result.with_replay(_replay_call(program, world_size, schedule, plan))
 
 
@@ -147,7 +147,7 @@ def _no_communication_note(program: str, result: Result) -> str:
     return f"{program} made no process group and used no store: {how}"
 
 
-def _not_struck(faults: Sequence[Fault], made: Sequence[int]) -> str:
+def _missed_faults_note(faults: Sequence[Fault], made: Sequence[int]) -> str:
     """Return a note on the faults that did not happen, because their rank made too few calls; "" if all happened."""
     late = [fault for fault in faults if fault.before_call >= made[fault.rank]]
     return "; ".join(
@@ -157,23 +157,23 @@ def _not_struck(faults: Sequence[Fault], made: Sequence[int]) -> str:
     )
 
 
-def _with_comparisons(result: Result, check: str, compared: Counter[str]) -> Result:
+def _with_comparison_count(result: Result, check: str, compared: Counter[str]) -> Result:
     """Add the number of replica comparisons to a result; with check="replicas" and none, the run is unknown."""
     if check == REPLICAS and result.comparisons:
         times = "once" if result.comparisons == 1 else f"{result.comparisons} times"
-        return dataclasses.replace(result, checked=f"replicas were compared {times}{_along(compared)}")
+        return dataclasses.replace(result, checked=f"replicas were compared {times}{_compared_groups_text(compared)}")
     if result.comparisons or result.world_size == 1:
         return result
     if check == REPLICAS:
-        return dataclasses.replace(result, findings=(*result.findings, nothing_compared(result.world_size)))
+        return dataclasses.replace(result, findings=(*result.findings, nothing_compared_finding(result.world_size)))
     has_stepped = any(event.kind is EventKind.STEP for event in result.trace)
     return dataclasses.replace(result, checked=NOTHING_COMPARED) if has_stepped else result
 
 
-def _along(compared: Counter[str]) -> str:
+def _compared_groups_text(compared: Counter[str]) -> str:
     """Return the mesh dimensions or groups along which replicas were compared; "" for the default group."""
     groups = sorted({group.partition(" (")[0] for group in +compared})
-    return "" if groups in ([], [DEFAULT_GROUP]) else f", along {listed(groups)}"
+    return "" if groups in ([], [DEFAULT_GROUP]) else f", along {join_names(groups)}"
 
 
 _LONGEST_LITERAL = 80
@@ -183,27 +183,27 @@ _MOST_ITEMS = 40
 
 def _replay_call(program: Callable[..., Any], world_size: int, schedule: Schedule, plan: RunPlan) -> str:
     """Return the `replay(...)` call that repeats a run; `...` replaces a value that has no short literal."""
-    arguments = [_named(program), str(world_size), f'"{schedule}"']
+    arguments = [_program_literal(program), str(world_size), f'"{schedule}"']
     for name, option in OPTIONS.items():
         value = getattr(plan, name)
         if option.is_replayed and value not in (DEFAULTS[name], None, False):
-            arguments.append(f"{name}={list(value) if name == 'faults' else _literal(value)}")
+            arguments.append(f"{name}={list(value) if name == 'faults' else _short_literal(value)}")
     return f"replay({', '.join(arguments)})"
 
 
-def _named(program: Callable[..., Any]) -> str:
+def _program_literal(program: Callable[..., Any]) -> str:
     if isinstance(command := getattr(program, "command", None), tuple):  # a `Script`, not a function
-        return _literal(list(command))
+        return _short_literal(list(command))
     name = getattr(program, "__name__", "")
     return name if name.isidentifier() else "program"
 
 
-def _literal(value: Any) -> str:
+def _short_literal(value: Any) -> str:
     """Return a short literal for the value, or `...`; only few items are read, since arguments may be large."""
     if value is None or isinstance(value, (bool, int, float, str)):
         text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
     elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
-        items = [_literal(item) for item in value]
+        items = [_short_literal(item) for item in value]
         inner = ", ".join(items)
         in_tuple = f"({inner},)" if len(items) == 1 else f"({inner})"
         text = "..." if "..." in items else f"[{inner}]" if type(value) is list else in_tuple
@@ -212,12 +212,12 @@ def _literal(value: Any) -> str:
     return text if len(text) <= _LONGEST_LITERAL else "..."
 
 
-def _as_threads(
+def _run_ranks_as_threads(
     program: Callable[..., Any],
     kernel: Kernel,
     mover: Transport,
     plan: RunPlan,
-    director: Director | None,
+    director: RunDirector | None,
     judge: ReplicaJudge,
 ) -> RanksOutcome:
     """Run the program with a thread per rank, torch.distributed replaced by the simulated backend."""
@@ -226,7 +226,7 @@ def _as_threads(
 
     def begun(rank: int) -> Any:
         __tracebackhide__ = True  # so pytest's tracebacks begin in the program
-        session_host.begin(rank)
+        session_host.prepare_program(rank)
         return program(rank, *plan.args)
 
     isolation = Isolation(world_size, is_alike=plan.start is None or plan.start.is_alike)
@@ -234,7 +234,7 @@ def _as_threads(
         begun,
         kernel,
         isolation=isolation,
-        move_data=mover.move,
+        move_data=mover.move_data,
         enter_rank=lambda rank: backend.rank_entered(rank),
         enter_thread=lambda: backend.thread_entered(),
         hazards=hazards,
@@ -242,13 +242,13 @@ def _as_threads(
         share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
     )
     host = execution.host
-    session_host = ThreadSessionHost(host, kernel, isolation.switch, director)
+    session_host = ThreadSessionHost(host, kernel, isolation.switch_rank, director)
     if director is not None:
-        director.open_debugger = session_host.stop
+        director.open_debugger = session_host.open_debugger
         host.prompt_server.reader = director.read
-    backend = Backend(host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics)
-    shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
-    _run_threads(execution, backend, shared, LatePdb(session_host))
+    backend = SimulatedBackend(host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics)
+    shared = SharedProcessWatch(lambda: host.running_thread.rank if host.is_rank_thread() else None, program)
+    _run_with_patches(execution, backend, shared, PdbReplacement(session_host))
     return RanksOutcome(
         (*execution.findings(judge.findings()), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),
@@ -257,16 +257,16 @@ def _as_threads(
     )
 
 
-def _run_threads(execution: ThreadedRun, backend: Backend, shared: SharedProcess, debugger: LatePdb) -> None:
+def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, shared: SharedProcessWatch, debugger: PdbReplacement) -> None:
     """Install all patches that ranks need, run them, and remove the patches."""
     host = execution.host
     virtual_time = VirtualTime(
         host.is_rank_thread,
-        lambda seconds: host.ask(Sleep(seconds)),
-        lambda: (host.me.rank, float(host.ask(ReadClock()))),
-        waits_for_process,
+        lambda seconds: host.send_request(Sleep(seconds)),
+        lambda: (host.running_thread.rank, float(host.send_request(ReadClock()))),
+        is_subprocess_wait,
     )
-    with backend.installed(), stores_of_threads(host):
+    with backend.installed(), stores_replaced_on_ranks(host):
         try:
             virtual_time.install()
             host.threads.install()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ddpsim.simulator.errors import InternalError
 
 
-class Kind(Enum):
+class OperationKind(Enum):
     """Which ranks take part in a call."""
 
     COLLECTIVE = "collective"
@@ -24,7 +24,7 @@ class Kind(Enum):
     """A call that torch makes while it creates a group; it moves no data."""
 
 
-class Shapes(Enum):
+class ShapeCount(Enum):
     """How many shapes a call's signature has."""
 
     NONE = "none"
@@ -34,7 +34,7 @@ class Shapes(Enum):
     IN_AND_OUT = "two: what is sent, what is received"
 
 
-class Rows(Enum):
+class RowRequirement(Enum):
     """The requirement on the first dimension of a shape."""
 
     ANY = auto()
@@ -45,7 +45,7 @@ class Rows(Enum):
     """It must be a multiple of the number of members."""
 
 
-class Root(Enum):
+class RootRole(Enum):
     """The role of a call's root."""
 
     NONE = auto()
@@ -53,7 +53,7 @@ class Root(Enum):
     DESTINATION = auto()
 
 
-class Splits(Enum):
+class SplitRule(Enum):
     """How ranks divide their input if the parts for different members may have different sizes."""
 
     NONE = auto()
@@ -63,7 +63,7 @@ class Splits(Enum):
     """The caller gives the number of rows of each part; the sent and the received shape are both known."""
 
 
-class Movement(Enum):
+class DataMovement(Enum):
     """How the data of a call moves."""
 
     NOTHING = auto()
@@ -82,7 +82,7 @@ class Movement(Enum):
     MESSAGE = auto()
 
 
-class Passing(Enum):
+class TensorArguments(Enum):
     """The tensor arguments of a process group's method, before the options."""
 
     NOTHING = auto()
@@ -104,11 +104,11 @@ class Passing(Enum):
     """`(tensors, the other rank, tag)`."""
 
 
-class OnGloo(NamedTuple):
+class GlooMethod(NamedTuple):
     """The method of torch's gloo group that an operation calls."""
 
     method: str
-    passing: Passing
+    passing: TensorArguments
     options: str = ""
     """The name of the class of the method's options, whose fields are those of the operation; "" without options."""
 
@@ -120,14 +120,14 @@ class Operation(NamedTuple):
     """The name in torch.distributed, which signatures use, too."""
     methods: tuple[str, ...]
     """The names of the process group's method in all versions of torch; () if only torch.distributed has it."""
-    movement: Movement
-    shapes: Shapes
-    on_gloo: OnGloo | None
+    movement: DataMovement
+    shapes: ShapeCount
+    on_gloo: GlooMethod | None
     """None for an operation that is never passed to gloo."""
-    kind: Kind = Kind.COLLECTIVE
-    rows: Rows = Rows.ANY
-    root: Root = Root.NONE
-    splits: Splits = Splits.NONE
+    kind: OperationKind = OperationKind.COLLECTIVE
+    rows: RowRequirement = RowRequirement.ANY
+    root: RootRole = RootRole.NONE
+    splits: SplitRule = SplitRule.NONE
     reduces: bool = False
     gathers: bool = False
     """Ranks receive the other ranks' tensors side by side."""
@@ -137,177 +137,177 @@ class Operation(NamedTuple):
     @property
     def has_root(self) -> bool:
         """Return True if the call names one rank that sends to all others, or receives from them."""
-        return self.root is not Root.NONE
+        return self.root is not RootRole.NONE
 
 
 _ROWS = (
     Operation(
         "all_reduce",
         ("allreduce",),
-        Movement.ALL_REDUCE,
-        Shapes.ONE,
-        OnGloo("allreduce", Passing.TENSORS, "AllreduceOptions"),
+        DataMovement.ALL_REDUCE,
+        ShapeCount.ONE,
+        GlooMethod("allreduce", TensorArguments.TENSORS, "AllreduceOptions"),
         reduces=True,
     ),
     Operation(
         "all_reduce_coalesced",
         ("allreduce_coalesced",),
-        Movement.ALL_REDUCE,
-        Shapes.SEVERAL,
-        OnGloo("allreduce_coalesced", Passing.TENSORS, "AllreduceCoalescedOptions"),
+        DataMovement.ALL_REDUCE,
+        ShapeCount.SEVERAL,
+        GlooMethod("allreduce_coalesced", TensorArguments.TENSORS, "AllreduceCoalescedOptions"),
         reduces=True,
     ),
     Operation(
         "broadcast",
         ("broadcast",),
-        Movement.BROADCAST,
-        Shapes.ONE,
-        OnGloo("broadcast", Passing.TENSORS, "BroadcastOptions"),
-        root=Root.SOURCE,
+        DataMovement.BROADCAST,
+        ShapeCount.ONE,
+        GlooMethod("broadcast", TensorArguments.TENSORS, "BroadcastOptions"),
+        root=RootRole.SOURCE,
     ),
     Operation(
         "reduce",
         ("reduce",),
-        Movement.REDUCE,
-        Shapes.ONE,
-        OnGloo("reduce", Passing.TENSORS, "ReduceOptions"),
-        root=Root.DESTINATION,
+        DataMovement.REDUCE,
+        ShapeCount.ONE,
+        GlooMethod("reduce", TensorArguments.TENSORS, "ReduceOptions"),
+        root=RootRole.DESTINATION,
         reduces=True,
     ),
     Operation(
         "all_gather",
         ("allgather",),
-        Movement.ALL_GATHER,
-        Shapes.ONE,
-        OnGloo("allgather", Passing.LIST_FROM_TENSORS),
+        DataMovement.ALL_GATHER,
+        ShapeCount.ONE,
+        GlooMethod("allgather", TensorArguments.LIST_FROM_TENSORS),
         gathers=True,
     ),
     Operation(
         "all_gather_coalesced",
         ("allgather_coalesced",),
-        Movement.ALL_GATHER_COALESCED,
-        Shapes.SEVERAL,
-        OnGloo("allgather_coalesced", Passing.LISTS_FROM_TENSORS),
+        DataMovement.ALL_GATHER_COALESCED,
+        ShapeCount.SEVERAL,
+        GlooMethod("allgather_coalesced", TensorArguments.LISTS_FROM_TENSORS),
         gathers=True,
     ),
     Operation(
         "all_gather_into_tensor",
         ("all_gather_single", "_allgather_base"),
-        Movement.ALL_GATHER_INTO_TENSOR,
-        Shapes.ONE,
-        OnGloo("_allgather_base", Passing.TENSOR_FROM_TENSOR),
-        rows=Rows.SOME,
+        DataMovement.ALL_GATHER_INTO_TENSOR,
+        ShapeCount.ONE,
+        GlooMethod("_allgather_base", TensorArguments.TENSOR_FROM_TENSOR),
+        rows=RowRequirement.SOME,
         gathers=True,
     ),
     Operation(
         "gather",
         ("gather", "gather_single"),
-        Movement.GATHER,
-        Shapes.ONE,
-        OnGloo("gather", Passing.LIST_FROM_TENSORS, "GatherOptions"),
-        root=Root.DESTINATION,
+        DataMovement.GATHER,
+        ShapeCount.ONE,
+        GlooMethod("gather", TensorArguments.LIST_FROM_TENSORS, "GatherOptions"),
+        root=RootRole.DESTINATION,
         gathers=True,
     ),
     Operation(
         "scatter",
         ("scatter",),
-        Movement.SCATTER,
-        Shapes.ONE,
-        OnGloo("scatter", Passing.TENSORS_FROM_LIST, "ScatterOptions"),
-        root=Root.SOURCE,
+        DataMovement.SCATTER,
+        ShapeCount.ONE,
+        GlooMethod("scatter", TensorArguments.TENSORS_FROM_LIST, "ScatterOptions"),
+        root=RootRole.SOURCE,
     ),
     Operation(
         "reduce_scatter",
         ("reduce_scatter",),
-        Movement.REDUCE_SCATTER,
-        Shapes.PER_MEMBER,
-        OnGloo("reduce_scatter", Passing.TENSORS_FROM_LIST, "ReduceScatterOptions"),
+        DataMovement.REDUCE_SCATTER,
+        ShapeCount.PER_MEMBER,
+        GlooMethod("reduce_scatter", TensorArguments.TENSORS_FROM_LIST, "ReduceScatterOptions"),
         reduces=True,
     ),
     Operation(
         "reduce_scatter_tensor",
         ("reduce_scatter_single", "_reduce_scatter_base"),
-        Movement.REDUCE_SCATTER_TENSOR,
-        Shapes.ONE,
-        OnGloo("_reduce_scatter_base", Passing.TENSOR_FROM_TENSOR, "ReduceScatterOptions"),
-        rows=Rows.DIVISIBLE,
+        DataMovement.REDUCE_SCATTER_TENSOR,
+        ShapeCount.ONE,
+        GlooMethod("_reduce_scatter_base", TensorArguments.TENSOR_FROM_TENSOR, "ReduceScatterOptions"),
+        rows=RowRequirement.DIVISIBLE,
         reduces=True,
     ),
     Operation(
         "all_to_all",
         ("alltoall",),
-        Movement.ALL_TO_ALL,
-        Shapes.PER_MEMBER,
-        OnGloo("alltoall", Passing.TENSORS_FROM_TENSORS),
-        splits=Splits.TENSORS,
+        DataMovement.ALL_TO_ALL,
+        ShapeCount.PER_MEMBER,
+        GlooMethod("alltoall", TensorArguments.TENSORS_FROM_TENSORS),
+        splits=SplitRule.TENSORS,
     ),
     Operation(
         "all_to_all_single",
         ("all_to_all_single", "alltoall_base"),
-        Movement.ALL_TO_ALL_SINGLE,
-        Shapes.IN_AND_OUT,
-        OnGloo("alltoall_base", Passing.SPLIT_TENSORS),
-        rows=Rows.SOME,
-        splits=Splits.ROWS,
+        DataMovement.ALL_TO_ALL_SINGLE,
+        ShapeCount.IN_AND_OUT,
+        GlooMethod("alltoall_base", TensorArguments.SPLIT_TENSORS),
+        rows=RowRequirement.SOME,
+        splits=SplitRule.ROWS,
     ),
     Operation(
         "barrier",
         ("barrier",),
-        Movement.NOTHING,
-        Shapes.NONE,
-        OnGloo("barrier", Passing.NOTHING, "BarrierOptions"),
+        DataMovement.NOTHING,
+        ShapeCount.NONE,
+        GlooMethod("barrier", TensorArguments.NOTHING, "BarrierOptions"),
     ),
     Operation(
         "send",
         ("send",),
-        Movement.MESSAGE,
-        Shapes.ONE,
-        OnGloo("send", Passing.PEER),
-        kind=Kind.MESSAGE,
+        DataMovement.MESSAGE,
+        ShapeCount.ONE,
+        GlooMethod("send", TensorArguments.PEER),
+        kind=OperationKind.MESSAGE,
     ),
     Operation(
         "recv",
         ("recv", "recv_anysource"),
-        Movement.MESSAGE,
-        Shapes.ONE,
-        OnGloo("recv", Passing.PEER),
-        kind=Kind.MESSAGE,
+        DataMovement.MESSAGE,
+        ShapeCount.ONE,
+        GlooMethod("recv", TensorArguments.PEER),
+        kind=OperationKind.MESSAGE,
     ),
     Operation(
         "all_gather_into_tensor_coalesced",
         ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
-        Movement.ALL_GATHER_INTO_TENSOR,
-        Shapes.SEVERAL,
-        OnGloo("allgather_into_tensor_coalesced", Passing.TENSORS_FROM_TENSORS),
-        rows=Rows.SOME,
+        DataMovement.ALL_GATHER_INTO_TENSOR,
+        ShapeCount.SEVERAL,
+        GlooMethod("allgather_into_tensor_coalesced", TensorArguments.TENSORS_FROM_TENSORS),
+        rows=RowRequirement.SOME,
         gathers=True,
         is_in_programs=False,
     ),
     Operation(
         "reduce_scatter_tensor_coalesced",
         ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
-        Movement.REDUCE_SCATTER_TENSOR,
-        Shapes.SEVERAL,
-        OnGloo("reduce_scatter_tensor_coalesced", Passing.TENSORS_FROM_TENSORS, "ReduceScatterOptions"),
-        rows=Rows.DIVISIBLE,
+        DataMovement.REDUCE_SCATTER_TENSOR,
+        ShapeCount.SEVERAL,
+        GlooMethod("reduce_scatter_tensor_coalesced", TensorArguments.TENSORS_FROM_TENSORS, "ReduceScatterOptions"),
+        rows=RowRequirement.DIVISIBLE,
         reduces=True,
         is_in_programs=False,
     ),
     Operation(
         "monitored_barrier",
         ("monitored_barrier",),
-        Movement.NOTHING,
-        Shapes.NONE,
-        OnGloo("barrier", Passing.NOTHING, "BarrierOptions"),
+        DataMovement.NOTHING,
+        ShapeCount.NONE,
+        GlooMethod("barrier", TensorArguments.NOTHING, "BarrierOptions"),
         is_in_programs=False,
     ),
     # A group is connected on gloo when it first moves data.
-    Operation("new_group", (), Movement.NOTHING, Shapes.NONE, on_gloo=None, kind=Kind.CREATION, is_in_programs=False),
-    Operation("split_group", (), Movement.NOTHING, Shapes.NONE, on_gloo=None, kind=Kind.CREATION, is_in_programs=False),
+    Operation("new_group", (), DataMovement.NOTHING, ShapeCount.NONE, on_gloo=None, kind=OperationKind.CREATION, is_in_programs=False),
+    Operation("split_group", (), DataMovement.NOTHING, ShapeCount.NONE, on_gloo=None, kind=OperationKind.CREATION, is_in_programs=False),
 )
 
 
-class Table(dict[str, Operation]):
+class OperationTable(dict[str, Operation]):
     """Operations by name. A missing name is a bug in ddpsim and raises an error of one line."""
 
     def __missing__(self, name: str) -> Operation:
@@ -315,10 +315,10 @@ class Table(dict[str, Operation]):
         raise InternalError(f"operation {name!r} has no row in simulator/operations.py: give it one")
 
 
-OPERATIONS = Table({row.name: row for row in _ROWS})
+OPERATIONS = OperationTable({row.name: row for row in _ROWS})
 
-IN_PROGRAMS = Table({row.name: row for row in _ROWS if row.is_in_programs})
+IN_PROGRAMS = OperationTable({row.name: row for row in _ROWS if row.is_in_programs})
 """The operations of a `Program`. Their order decides which one a seed draws."""
 
-POINT_TO_POINT = frozenset(row.name for row in _ROWS if row.kind is Kind.MESSAGE)
-CREATING = frozenset(row.name for row in _ROWS if row.kind is Kind.CREATION)
+POINT_TO_POINT = frozenset(row.name for row in _ROWS if row.kind is OperationKind.MESSAGE)
+CREATING = frozenset(row.name for row in _ROWS if row.kind is OperationKind.CREATION)

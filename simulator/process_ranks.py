@@ -12,15 +12,15 @@ from functools import partial
 from typing import Any
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.choices import Start
-from ddpsim.simulator.debugging.breakpoints import breakpoints
-from ddpsim.simulator.debugging.director import Director
+from ddpsim.simulator.choices import RankSeeds
+from ddpsim.simulator.debugging.breakpoints import current_breakpoints
+from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.launching.guardian import Guardian
-from ddpsim.simulator.launching.launch import Launch, launched
+from ddpsim.simulator.launching.launch import LauncherRun, start_own_ranks
 from ddpsim.simulator.launching.program_ranks import start_ranks
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes.children import Child, fork_ranks
+from ddpsim.simulator.rank_processes.children import ChildProcess, fork_ranks
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
 from ddpsim.simulator.rank_processes.inbox import MoveData
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
@@ -28,32 +28,32 @@ from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.run_options import RanksOutcome, RunPlan
 from ddpsim.simulator.runtime import outcome
-from ddpsim.simulator.verdict import Verdict, combine
-from ddpsim.simulator.virtual_gpus.announcement import Announcement
+from ddpsim.simulator.verdict import Verdict, worst_verdict_of_findings
+from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 
 
 @contextmanager
-def process_ranks(
+def start_process_ranks(
     program: Callable[..., Any], world_size: int, plan: RunPlan, budget: Budget | None
 ) -> Iterator[ProcessRanks]:
     """Start what the ranks need: for a program that starts its ranks itself, the program. End it afterwards."""
-    with closing(ExternalProcesses()) as external_processes, closing(Announcement()) as announcement:
+    with closing(ExternalProcesses()) as external_processes, closing(FirstUseAnnouncement()) as announcement:
         is_program = isinstance(program, Script)
         config = ProcessConfig(
             coordinator=os.getpid(),
             world_size=world_size,
-            program=program if is_program else partial(_call, program, plan.args),
+            program=program if is_program else partial(_call_with_rank, program, plan.args),
             is_program=is_program,
             announcement=announcement,
             checks_replicas=plan.check is not None,
             gpus=plan.gpus,
             external_processes=external_processes.address,
-            start=plan.start or Start(is_alike=True),
+            start=plan.start or RankSeeds(is_alike=True),
             preload=plan.preload,
             poisons=bool(plan.poison),
             semantics=plan.semantics,
         )
-        launch = launched(config, (budget or Budget()).seconds, external_processes)
+        launch = start_own_ranks(config, (budget or Budget()).seconds, external_processes)
         with nullcontext() if launch is None else closing(launch):
             yield ProcessRanks(config, launch, external_processes)
 
@@ -61,18 +61,18 @@ def process_ranks(
 class ProcessRanks:
     """The ranks of one run."""
 
-    def __init__(self, config: ProcessConfig, launch: Launch | None, external_processes: ExternalProcesses) -> None:
+    def __init__(self, config: ProcessConfig, launch: LauncherRun | None, external_processes: ExternalProcesses) -> None:
         self._config = config
         self._launch = launch
         self._external_processes = external_processes
 
     @property
-    def launched(self) -> int | None:
+    def own_rank_count(self) -> int | None:
         """The number of ranks that the program has started itself; None if it starts none."""
         return None if self._launch is None else len(self._launch.children)
 
-    def run(
-        self, kernel: Kernel, move_data: MoveData, plan: RunPlan, director: Director | None, judge: ReplicaJudge
+    def run_ranks(
+        self, kernel: Kernel, move_data: MoveData, plan: RunPlan, director: RunDirector | None, judge: ReplicaJudge
     ) -> RanksOutcome:
         """Run the ranks to their ends, and collect their results."""
         launch = self._launch
@@ -81,41 +81,41 @@ class ProcessRanks:
             is_observed=kernel.run.is_observed,
             is_speculative=_may_speculate(plan, launch),
             is_launched=launch is not None,
-            debugs_rank=None if director is None else director.starts_in,
-            breakpoints=breakpoints(),
+            debugs_rank=None if director is None else director.rank_of_start_goal,
+            breakpoints=current_breakpoints(),
         )
         with ExitStack() as over:
-            start = self._way_to_start(over)
+            start = self._rank_starter(over)
             execution = ProcessRun(config, kernel, move_data=move_data, start=start, director=director)
-            execution.run()
-        findings = execution.findings(judge.findings())
-        if launch is not None and execution.went_through:
-            raised = launch.end_well(kernel.run.budget.seconds)
-            if raised is not None and not execution.errors():
-                findings = (*outcome.raised({0: raised}), *findings)
-        self._external_processes.check()
-        has_failed = combine(findings) is not Verdict.PASS
+            execution.run_to_end()
+        findings = execution.collect_findings(judge.findings())
+        if launch is not None and execution.has_completed:
+            raised = launch.finish_program(kernel.run.budget.seconds)
+            if raised is not None and not execution.raised_exceptions():
+                findings = (*outcome.findings_of_errors({0: raised}), *findings)
+        self._external_processes.raise_if_reported()
+        has_failed = worst_verdict_of_findings(findings) is not Verdict.PASS
         return RanksOutcome(
-            findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned
+            findings, execution.returned_values(has_failed=has_failed), execution.raised_exceptions(), execution.has_poisoned
         )
 
-    def _way_to_start(self, over: ExitStack) -> Callable[[ProcessConfig], Sequence[Child]]:
+    def _rank_starter(self, over: ExitStack) -> Callable[[ProcessConfig], Sequence[ChildProcess]]:
         """Return the function that starts the ranks' processes; `over` releases what the function needs."""
         if self._launch is not None:
-            return self._launch.begin
+            return self._launch.configure_ranks
         if not self._config.is_program:
             return fork_ranks
         guardian = Guardian()  # functions seldom start processes
-        over.callback(guardian.end)
+        over.callback(guardian.kill_groups)
         return partial(start_ranks, guardian=guardian)
 
 
-def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
+def _call_with_rank(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
     __tracebackhide__ = True  # pytest then begins with the program
     return program(rank, *args)
 
 
-def _may_speculate(plan: RunPlan, launch: Launch | None) -> bool:
+def _may_speculate(plan: RunPlan, launch: LauncherRun | None) -> bool:
     """Return whether ranks may compute at the same time.
 
     A single core gains nothing. A fault must strike a rank at an exact place. Ranks that a program has started itself

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Call, Site
-from ddpsim.simulator.choices import Schedule, in_words
+from ddpsim.simulator.choices import Schedule, identity_in_words
 from ddpsim.simulator.errors import VerdictError
-from ddpsim.simulator.joins import Joining, joins
+from ddpsim.simulator.joins import JoinSummary, find_joins
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.verdict import Finding, Verdict, combine, replay_line
+from ddpsim.simulator.verdict import Finding, Verdict, worst_verdict_of_findings, format_replay_line
 from ddpsim.simulator.waits import Waiting
-from ddpsim.simulator.wording import Line
+from ddpsim.simulator.wording import LabelledLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +52,17 @@ class Result:
     @property
     def verdict(self) -> Verdict:
         """The worst verdict of the findings: fail, then unknown, then pass."""
-        return combine(self.findings) if self.findings else Verdict.PASS
+        return worst_verdict_of_findings(self.findings) if self.findings else Verdict.PASS
 
     @property
-    def joins(self) -> tuple[Joining, ...]:
+    def joins(self) -> tuple[JoinSummary, ...]:
         """The uses of `join()` in the run: when each rank ran out of input, and which collectives it then answered."""
-        return joins(self.trace)
+        return find_joins(self.trace)
 
     def with_replay(self, replay: str) -> Result:
         """Return this result with another replay command in its text and in the texts of its findings."""
         findings = tuple(
-            dataclasses.replace(finding, replay=replay, where=where_lines(finding.sites, finding.text, finding.calls))
+            dataclasses.replace(finding, replay=replay, where=source_lines_of_sites(finding.sites, finding.text, finding.calls))
             for finding in self.findings
         )
         return dataclasses.replace(self, findings=findings, replay=replay)
@@ -81,11 +81,11 @@ class Result:
             events = f"  {len(self.trace)} events" if self.trace else ""  # real processes have none
             checked = f"\n  check   {self.checked}" if self.checked else ""
             note = "".join(f"\n  note    {each}" for each in (self.note, self.not_struck) if each)
-            parts.insert(0, f"PASS  {in_words(self.program)}{events}{note}{checked}{joined}")
+            parts.insert(0, f"PASS  {identity_in_words(self.program)}{events}{note}{checked}{joined}")
         else:
             parts[-1] += joined
         text = "\n\n".join(parts)
-        return f"{text}\n{replay_line(self.replay)}" if self.replay else text
+        return f"{text}\n{format_replay_line(self.replay)}" if self.replay else text
 
 
 _MOST_SITES = 3
@@ -93,21 +93,21 @@ _LONGEST_SOURCE = 100
 """The most characters of a source line that are shown."""
 
 
-def where_lines(sites: Sequence[Site], shown: str, calls: Sequence[Call] = ()) -> tuple[Line, ...]:
+def source_lines_of_sites(sites: Sequence[Site], shown: str, calls: Sequence[Call] = ()) -> tuple[LabelledLine, ...]:
     """Return a source line for each of the first sites, unless the text `shown` contains it.
 
     The line of an installed package follows the program's lines that called it in `calls`.
     """
     found = []
-    for site in [site for site in dict.fromkeys(_with_own(sites, calls)) if site != NOWHERE][:_MOST_SITES]:
+    for site in [site for site in dict.fromkeys(_with_program_sites(sites, calls)) if site != NOWHERE][:_MOST_SITES]:
         source = linecache.getline(site.path, site.line).strip()
         if source and source not in shown:
             cut = source if len(source) <= _LONGEST_SOURCE else f"{source[: _LONGEST_SOURCE - 3]}..."
-            found.append(Line("where", f"{site}  {cut}"))
+            found.append(LabelledLine("where", f"{site}  {cut}"))
     return tuple(found)
 
 
-def _with_own(sites: Sequence[Site], calls: Sequence[Call]) -> Iterator[Site]:
+def _with_program_sites(sites: Sequence[Site], calls: Sequence[Call]) -> Iterator[Site]:
     for site in sites:
         if site.is_installed:
             yield from (call.caller for call in calls if call.site == site and call.caller is not None)

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from ddpsim.simulator.backend_semantics import BACKENDS, GLOO, BackendSemantics
-from ddpsim.simulator.choices import Start
+from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.policies.named import listed
+from ddpsim.simulator.policies.named import join_names
 
 if TYPE_CHECKING:
     from ddpsim.simulator.verdict import Finding
@@ -26,7 +26,7 @@ NOTHING = "none"
 """The word for None on the console and in TOML files."""
 
 
-class Option(NamedTuple):
+class OptionForms(NamedTuple):
     """How an option of a run appears on the console, in pytest markers, in TOML files and in replay lines."""
 
     help: str = ""
@@ -49,12 +49,12 @@ class Option(NamedTuple):
     is_replayed: bool = True
     """False if a replay line can omit it: the token contains it, or it does not change the result."""
 
-    def flag_of(self, name: str) -> str:
+    def console_flag(self, name: str) -> str:
         """Return its flag on the console, such as `--backend-semantics`."""
         return self.flag or f"--{name.replace('_', '-')}"
 
 
-def _option(default: Any, option: Option) -> Any:
+def _option(default: Any, option: OptionForms) -> Any:
     return field(default=default, metadata={"option": option})
 
 
@@ -62,11 +62,11 @@ def _option(default: Any, option: Option) -> Any:
 class RunOptions:
     """The options of a run, as the user gave them. The help of an `Option` describes it."""
 
-    args: tuple[Any, ...] = _option((), Option(is_in_marker=False, is_in_toml=False))
+    args: tuple[Any, ...] = _option((), OptionForms(is_in_marker=False, is_in_toml=False))
     """Arguments of the program after its rank."""
     isolation: str | None = _option(
         None,
-        Option(
+        OptionForms(
             "What each rank runs as: thread or process.",
             "process for a program, else thread",
             choices=("thread", "process"),
@@ -74,7 +74,7 @@ class RunOptions:
     )
     gpus: int | None = _option(
         None,
-        Option(
+        OptionForms(
             "Number of virtual GPUs for ranks that are processes.",
             "one per rank, if the program asks and the machine has none",
             "N",
@@ -82,7 +82,7 @@ class RunOptions:
     )
     alike: bool = _option(
         False,
-        Option(
+        OptionForms(
             "Start all ranks with the same random and hash seeds, not with different ones as torchrun does.",
             not_of=("replay", "debug"),
             is_in_marker=False,
@@ -91,7 +91,7 @@ class RunOptions:
     )
     preload: tuple[str, ...] = _option(
         (),
-        Option(
+        OptionForms(
             "Import a module once, before the ranks of a program are forked; may be repeated.",
             metavar="MODULE",
             is_in_marker=False,
@@ -99,7 +99,7 @@ class RunOptions:
     )
     one_at_a_time: bool = _option(
         False,
-        Option(
+        OptionForms(
             "Let ranks that are processes compute one after another, not at the same time.",
             not_of=("debug",),
             is_in_toml=False,
@@ -108,8 +108,8 @@ class RunOptions:
     )
     backend_semantics: str = _option(
         GLOO.name,
-        Option(
-            f"The backend whose matching and blocking rules apply to calls: {listed(BACKENDS)}.",
+        OptionForms(
+            f"The backend whose matching and blocking rules apply to calls: {join_names(BACKENDS)}.",
             GLOO.name,
             "NAME",
             takes_several_in="run",
@@ -118,7 +118,7 @@ class RunOptions:
     )
     faults: tuple[Fault, ...] = _option(
         (),
-        Option(
+        OptionForms(
             "Inject a fault: crash:rank=1,before_call=3, early_return:... or delay:...,seconds=2; may be repeated.",
             metavar="KIND:rank=R,before_call=N",
             flag="--fault",
@@ -127,7 +127,7 @@ class RunOptions:
     )
     check: str | None = _option(
         None,
-        Option(
+        OptionForms(
             f"Compare model replicas across ranks: {REPLICAS} (unknown without any), {REPLICAS_IF_ANY} or {NOTHING}.",
             REPLICAS_IF_ANY,
             choices=CHECKS,
@@ -137,14 +137,14 @@ class RunOptions:
     """How model replicas are compared across ranks, see `CHECKS`; None disables the comparison."""
     poison: bool | None = _option(
         None,
-        Option(
+        OptionForms(
             "Fill output buffers with NaN (or the type's largest value) until the call is waited for.",
             "yes in explore and fuzz",
         ),
     )
     """Fill output buffers with NaN, or about the type's largest value, until the call is waited for; None for True in
     `explore` and False elsewhere."""
-    name: str | None = _option(None, Option(is_in_marker=False, is_in_toml=False))
+    name: str | None = _option(None, OptionForms(is_in_marker=False, is_in_toml=False))
     """The program's name in reports and replay tokens; None for its own name."""
 
 
@@ -152,13 +152,13 @@ class RunOptions:
 class RunPlan(RunOptions):
     """The options of a run after checking, and the values derived from them."""
 
-    transport: str = _option("memory", Option(choices=("memory", "gloo"), is_in_toml=False))
+    transport: str = _option("memory", OptionForms(choices=("memory", "gloo"), is_in_toml=False))
     """What moves the bytes: simulated memory, or torch's gloo."""
     identity: str
     """The program's name and world size, from which replay tokens recognise it."""
     has_processes: bool
     """Ranks are processes, not threads."""
-    start: Start | None
+    start: RankSeeds | None
     """The seeds of the ranks; None for a function whose ranks have equal seeds."""
 
     @property
@@ -167,7 +167,7 @@ class RunPlan(RunOptions):
         return BACKENDS[self.backend_semantics]
 
 
-OPTIONS: Mapping[str, Option] = MappingProxyType(
+OPTIONS: Mapping[str, OptionForms] = MappingProxyType(
     {each.name: each.metadata["option"] for each in fields(RunPlan) if "option" in each.metadata}
 )
 """All options of a run, by name."""

@@ -11,7 +11,7 @@ TESTED = (("3.11", "2.13"), ("3.13", "2.15"), ("3.11", "2.11"), ("3.10", "2.14")
 """The versions of Python and torch that ddpsim was tested with, as listed in docs/versions.md."""
 
 
-def complaint() -> str:
+def torch_too_old_message() -> str:
     """Return a message if the imported torch is too old, else "". An old torch may first show as an ImportError."""
     found = str(getattr(sys.modules.get("torch"), "__version__", ""))
     numbers = re.match(r"(\d+)\.(\d+)", found)

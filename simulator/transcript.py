@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import NOWHERE, Call
-from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RankOrThread
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.wording import numbers
+from ddpsim.simulator.wording import ranges_text
 
 _MOST_NAMES = 4
 """The most parameters of a bucket that are listed."""
@@ -20,7 +20,7 @@ _NARROW = 3
 _ENDS = (EventKind.RETURN, EventKind.RAISE)
 
 
-class Choice(NamedTuple):
+class TakenChoice(NamedTuple):
     """A choice point of a run, and the option that was taken."""
 
     point: ChoicePoint
@@ -28,30 +28,30 @@ class Choice(NamedTuple):
     taken: int
 
     @property
-    def chosen(self) -> int:
+    def chosen_number(self) -> int:
         """Return the number of the rank or thread that was chosen."""
         return self.options[self.taken]
 
     @property
-    def leads_to(self) -> Who:
+    def next_rank_or_thread(self) -> RankOrThread:
         """Return the rank or thread that acts next: the one that runs, or the one that receives."""
-        return self.point.who(self.chosen if self.point.kind is ChoiceKind.RANK else self.point.rank)
+        return self.point.who(self.chosen_number if self.point.kind is ChoiceKind.RANK else self.point.rank)
 
     @property
-    def text(self) -> str:
+    def choice_text(self) -> str:
         """Return the choice in words: which rank runs next, or whose message is received."""
         if self.point.kind is ChoiceKind.SOURCE:
-            return f"{self.leads_to} receives from rank {self.chosen}"
-        goes_on = self.leads_to == self.point.who(self.point.rank)
-        return f"{self.leads_to} {'goes on' if goes_on else 'runs'}"
+            return f"{self.next_rank_or_thread} receives from rank {self.chosen_number}"
+        goes_on = self.next_rank_or_thread == self.point.who(self.point.rank)
+        return f"{self.next_rank_or_thread} {'goes on' if goes_on else 'runs'}"
 
     def __str__(self) -> str:
         """`0 > 2 of 0 1 2`: after rank 0, rank 2 runs next; `0 < 2 of 1 2`: rank 0 receives from rank 2."""
         sign = ">" if self.point.kind is ChoiceKind.RANK else "<"
-        return f"{self.point.rank} {sign} {self.chosen} of {_options_text(self.options)}"
+        return f"{self.point.rank} {sign} {self.chosen_number} of {_options_text(self.options)}"
 
 
-class Line(NamedTuple):
+class TranscriptLine(NamedTuple):
     """One line of the listing: an event of a rank, and the choice just before it."""
 
     number: int
@@ -64,60 +64,60 @@ class Line(NamedTuple):
     kind: str
     """The kind of the event; "" for a choice without a following event."""
     text: str
-    choice: Choice | None
+    choice: TakenChoice | None
 
 
-def transcript_of(trace: Trace, choices: Sequence[Choice] = ()) -> list[Line]:
+def transcript_of(trace: Trace, choices: Sequence[TakenChoice] = ()) -> list[TranscriptLine]:
     """Return the events of a run in order, each with the choice just before it; other choices have own lines."""
-    steps: list[Line] = []
+    steps: list[TranscriptLine] = []
     time, waiting = 0.0, None
-    for item in _in_order(trace, choices):
-        if isinstance(item, Choice):
-            steps += _alone(waiting, time)
+    for item in _events_and_choices(trace, choices):
+        if isinstance(item, TakenChoice):
+            steps += _line_of_choice(waiting, time)
             waiting = item
             continue
-        if waiting is not None and not _leads_to(waiting, item):
-            steps += _alone(waiting, time)
+        if waiting is not None and not _is_followed_by(waiting, item):
+            steps += _line_of_choice(waiting, time)
             waiting = None
         time = item.time
         steps.append(
-            Line(item.choice_points, item.time, item.rank, item.thread, item.kind.value, event_text(item), waiting)
+            TranscriptLine(item.choice_points, item.time, item.rank, item.thread, item.kind.value, event_text(item), waiting)
         )
         waiting = None
-    return [*steps, *_alone(waiting, time)]
+    return [*steps, *_line_of_choice(waiting, time)]
 
 
-def transcript_lines(steps: Sequence[Line]) -> list[str]:
+def transcript_lines(steps: Sequence[TranscriptLine]) -> list[str]:
     """Return the steps as lines in columns; the first line has the names of the columns."""
     if not steps:
         return []
     choices = ["" if step.choice is None else str(step.choice) for step in steps]
     width = max(map(len, ["choice", *choices]))
     digits = max(len("rank"), len(str(max(step.rank for step in steps))))
-    names = max(len(_quoted(step.thread)) for step in steps)
+    names = max(len(_quoted_thread(step.thread)) for step in steps)
     lines = [f"  {'step':>6}  {'time':>8}  {'choice':<{width}}  {'rank':>{digits}}{'':<{names}}  what"]
     for step, choice in zip(steps, choices, strict=True):
         what = f"{step.kind:<6}  {step.text}" if step.kind else "goes on"
         lines.append(
             f"  {step.number:>6}  {step.time:>6.4g} s  {choice:<{width}}  {step.rank:>{digits}}"
-            f"{_quoted(step.thread):<{names}}  {what}".rstrip()
+            f"{_quoted_thread(step.thread):<{names}}  {what}".rstrip()
         )
     return lines
 
 
-def _quoted(thread: str) -> str:
+def _quoted_thread(thread: str) -> str:
     return f' "{thread}"' if thread else ""
 
 
 def event_text(event: Event) -> str:
     """Return an event's details besides rank and kind: the call with its line and its origin, or its text."""
-    return event.text if event.call is None else "  ".join(filter(None, [*call_texts(event.call), event.text]))
+    return event.text if event.call is None else "  ".join(filter(None, [*texts_of_call(event.call), event.text]))
 
 
-def call_texts(call: Call) -> tuple[str, str, str]:
+def texts_of_call(call: Call) -> tuple[str, str, str]:
     """Return a call, its line, and its origin; "" for the origin of the user's program."""
     site = "" if call.site == NOWHERE else str(call.site)
-    if call.origin.is_programs:
+    if call.origin.is_of_program:
         return str(call), site, ""
     names = call.origin.parameters[:_MOST_NAMES] + ("...",) * (len(call.origin.parameters) > _MOST_NAMES)
     return str(call), site, f"{call.origin} ({', '.join(names)})" if names else str(call.origin)
@@ -126,26 +126,26 @@ def call_texts(call: Call) -> tuple[str, str, str]:
 def _options_text(options: Sequence[int]) -> str:
     if len(options) <= _NARROW:
         return " ".join(map(str, options))
-    text = numbers(options)
+    text = ranges_text(options)
     return text if len(text) <= _WIDEST_OPTIONS else f"{len(options)} ranks"
 
 
-def _leads_to(choice: Choice, event: Event) -> bool:
+def _is_followed_by(choice: TakenChoice, event: Event) -> bool:
     """Return True if an event is the first after a choice: of the rank that runs next, or of the one that receives."""
-    return event.choice_points == choice.point.number and _who(event) == choice.leads_to
+    return event.choice_points == choice.point.number and _rank_or_thread_of(event) == choice.next_rank_or_thread
 
 
-def _who(event: Event) -> Who:
-    return Who(event.rank, event.thread)
+def _rank_or_thread_of(event: Event) -> RankOrThread:
+    return RankOrThread(event.rank, event.thread)
 
 
-def _alone(choice: Choice | None, time: float) -> list[Line]:
+def _line_of_choice(choice: TakenChoice | None, time: float) -> list[TranscriptLine]:
     if choice is None:
         return []
-    return [Line(choice.point.number, time, *choice.leads_to, "", "", choice)]
+    return [TranscriptLine(choice.point.number, time, *choice.next_rank_or_thread, "", "", choice)]
 
 
-def _in_order(trace: Trace, choices: Sequence[Choice]) -> Iterator[Event | Choice]:
+def _events_and_choices(trace: Trace, choices: Sequence[TakenChoice]) -> Iterator[Event | TakenChoice]:
     """Yield events and choices in order; a choice precedes the events of its step, with two exceptions.
 
     If its rank has just ended, the choice follows that event; the choice of a sender follows its receive.
@@ -158,18 +158,18 @@ def _in_order(trace: Trace, choices: Sequence[Choice]) -> Iterator[Event | Choic
             yield events[at]
             at += 1
         end = at
-        while end < len(events) and events[end].choice_points == now and not _is_just_before(choice, events[end]):
+        while end < len(events) and events[end].choice_points == now and not _precedes_choice(choice, events[end]):
             end += 1
-        if end < len(events) and _is_just_before(choice, events[end]):
+        if end < len(events) and _precedes_choice(choice, events[end]):
             yield from events[at : end + 1]
             at = end + 1
         yield choice
     yield from events[at:]
 
 
-def _is_just_before(choice: Choice, event: Event) -> bool:
+def _precedes_choice(choice: TakenChoice, event: Event) -> bool:
     point = choice.point
-    if _who(event) != point.who(point.rank) or event.choice_points != point.number:
+    if _rank_or_thread_of(event) != point.who(point.rank) or event.choice_points != point.number:
         return False
     if point.kind is ChoiceKind.SOURCE:
         return event.kind is EventKind.ISSUE

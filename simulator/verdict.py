@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.wording import Line
+from ddpsim.simulator.wording import LabelledLine
 
 
 class Verdict(Enum):
@@ -72,7 +72,7 @@ class Finding:
     """The ranks that caused it, not those that suffer from it."""
     summary: str
     """One line, without the code."""
-    lines: tuple[str | Line, ...] = ()
+    lines: tuple[str | LabelledLine, ...] = ()
     sites: tuple[Site, ...] = ()
     """Lines of the user's program that the finding names, those of the culprits first."""
     cycle: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ class Finding:
     """The calls that the finding names: mismatched calls, or calls in which ranks wait."""
     replay: str = ""
     """The command or call that repeats the run; set when the run has ended and its schedule is known."""
-    where: tuple[Line, ...] = field(default=(), compare=False)
+    where: tuple[LabelledLine, ...] = field(default=(), compare=False)
     """The lines of `sites` with their source; set when the run has ended, because it reads files."""
 
     @property
@@ -96,25 +96,25 @@ class Finding:
         return "\n".join([head, *map(str, self.where)]) + separator + rest
 
     @property
-    def labelled(self) -> tuple[Line, ...]:
+    def labelled(self) -> tuple[LabelledLine, ...]:
         """The lines with a label of ddpsim: the cycle, the cause, what to try. No line contains the program's text."""
-        return tuple(line for line in self.lines if isinstance(line, Line))
+        return tuple(line for line in self.lines if isinstance(line, LabelledLine))
 
     def __str__(self) -> str:
-        return f"{self.body}\n{replay_line(self.replay)}" if self.replay else self.body
+        return f"{self.body}\n{format_replay_line(self.replay)}" if self.replay else self.body
 
 
-def replay_line(replay: str) -> str:
+def format_replay_line(replay: str) -> str:
     """Return the last line of the text of a finding or result: how to repeat the run."""
     return f"  replay  {replay}"
 
 
-def combine(findings: Iterable[Finding]) -> Verdict:
+def worst_verdict_of_findings(findings: Iterable[Finding]) -> Verdict:
     """Return the worst verdict of the findings; pass if there are none."""
-    return worst(finding.code.verdict for finding in findings)
+    return worst_verdict(finding.code.verdict for finding in findings)
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the worst of several verdicts: fail, then unknown, then pass; pass if there are none."""
     found = set(verdicts)
     return next((verdict for verdict in (Verdict.FAIL, Verdict.UNKNOWN) if verdict in found), Verdict.PASS)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ddpsim.simulator.accesses import Object
 from ddpsim.simulator.calls import NOWHERE, Call, Site
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 
 
 class CallWait(NamedTuple):
@@ -80,9 +80,9 @@ Wait = CallWait | StoreWait | ClockWait | LockWait | ThreadWait
 class Waiting:
     """A rank, or one of its threads, that waited when the run ended, with its edges in the wait-for graph."""
 
-    who: Who
+    who: RankOrThread
     wait: Wait
-    waits_for: tuple[Who, ...] = ()
+    waits_for: tuple[RankOrThread, ...] = ()
     """The ranks or threads that must act before it can continue; () if no particular one must (the clock, a store
     key)."""
     any_suffices: bool = False

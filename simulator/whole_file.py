@@ -10,13 +10,13 @@ from pathlib import Path
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     """Replace the content of a file with these bytes, or leave it unchanged. Raises OSError.
 
     The bytes are written to a new file in the same folder, which is then renamed. So a link is replaced, not followed.
     A terminal or a pipe is written to directly. A kill may leave a hidden `.ddpsim-*.part` in the folder.
     """
-    mode = _mode(path)
+    mode = _file_mode(path)
     if mode is not None and not stat.S_ISREG(mode):
         path.write_bytes(data)
         return
@@ -34,10 +34,10 @@ def write_whole(path: Path, data: bytes) -> None:
         with suppress(OSError):
             part.unlink()
         raise
-    _settle(path.parent)
+    _sync_folder(path.parent)
 
 
-def _mode(path: Path) -> int | None:
+def _file_mode(path: Path) -> int | None:
     """Return the mode of the file, or of a link's target; None if there is none."""
     try:
         return path.stat().st_mode
@@ -45,7 +45,7 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _settle(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Make the new name survive a power failure; some file systems do not support this."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

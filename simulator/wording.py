@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 
-class Line(NamedTuple):
+class LabelledLine(NamedTuple):
     """A labelled line of a diagnosis."""
 
     label: str
@@ -22,22 +22,22 @@ class Line(NamedTuple):
 def rank_list(ranks: Iterable[int]) -> str:
     """Return ranks as text: `rank 2`, `ranks 0, 1` or `ranks 0-1022, 1024`."""
     ordered = sorted(ranks)
-    return ("rank " if len(ordered) == 1 else "ranks ") + numbers(ordered)
+    return ("rank " if len(ordered) == 1 else "ranks ") + ranges_text(ordered)
 
 
-def numbers(ranks: Iterable[int]) -> str:
+def ranges_text(ranks: Iterable[int]) -> str:
     """Return numbers as text: `2`, `0, 1` or `0-1022, 1024`."""
-    rows = rows_of(sorted(ranks))
+    rows = consecutive_ranges(sorted(ranks))
     return ", ".join(f"{a}-{b}" if b > a + 1 else f"{a}, {b}" if b > a else str(a) for a, b in rows)
 
 
-def rows_of(ranks: Iterable[int]) -> list[tuple[int, int]]:
+def consecutive_ranges(ranks: Iterable[int]) -> list[tuple[int, int]]:
     """Return the first and last of each run of consecutive ranks. `ranks` is in ascending order."""
     rows = (list(row) for _, row in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]))
     return [(row[0][1], row[-1][1]) for row in rows]
 
 
-def ranks_by(values: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
+def ranks_by_value(values: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
     """Return the ranks that have each value, in the order in which the values first occur."""
     found: dict[T, list[int]] = {}
     for rank, value in values:
@@ -45,6 +45,6 @@ def ranks_by(values: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
     return found
 
 
-def listed(names: Sequence[str], most: int = 8) -> str:
+def join_names(names: Sequence[str], most: int = 8) -> str:
     """Return names separated by commas; only the first ones of more than `most`."""
     return ", ".join([*names[:most], "..."] if len(names) > most else names)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ddpsim import Code, InternalError, UsageError, simulate
 from ddpsim.scenarios.cli import main
-from ddpsim.simulator.errors import internal_error, is_internal, is_unexpected
+from ddpsim.simulator.errors import make_internal_error, is_internal_error, is_unexpected_error
 
 SIMULATOR = "ddpsim.simulator."
 HEAD = "internal error of ddpsim, please report it with the lines below and the output of `ddpsim doctor`"
@@ -118,7 +118,7 @@ def test_what_is_a_bug_of_ours():
             return error
 
     def is_each(error):
-        return is_internal(error), is_unexpected(error)
+        return is_internal_error(error), is_unexpected_error(error)
 
     assert is_each(caught(planted())) == (True, True)
     assert is_each(caught(planted("assert False"))) == (True, True)
@@ -135,8 +135,8 @@ def test_what_is_a_bug_of_ours():
     for module, name in (("ddpsim.simulator.choices", "RedundantRun"), ("bdb", "BdbQuit")):
         assert is_each(caught(planted(f"from {module} import {name}; raise {name}"))) == (False, False)
     assert is_each(InternalError("a line")) == (True, True)
-    report = internal_error(caught(planted()), "a place")
-    assert internal_error(report, "another place") is report
+    report = make_internal_error(caught(planted()), "a place")
+    assert make_internal_error(report, "another place") is report
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------

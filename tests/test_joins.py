@@ -24,7 +24,7 @@ from ddpsim import Verdict, simulate
 from ddpsim.ddp import DistributedDataParallel as OwnEngine
 from ddpsim.ddp import Join as OwnJoin
 from ddpsim.simulator.events import Event, EventKind
-from ddpsim.simulator.joins import JoinedRank, Joining, joins
+from ddpsim.simulator.joins import JoinedRank, JoinSummary, find_joins
 from ddpsim.simulator.trace import Trace
 from tests.kit.running import run
 
@@ -81,7 +81,7 @@ def shadows(control, buckets, **others):
 def test_uneven_inputs(engine):
     result = run(lambda rank: train(rank, lambda: linear(engine), (2, 4, 3)), 3)
     assert read(result) == [(1, [(0, 2, shadows(4, 2)), (2, 3, shadows(2, 1)), (1, 4, {})])]
-    assert [joined.calls for joined in result.joins[0].ranks] == [6, 3, 0]
+    assert [joined.shadowed_call_count for joined in result.joins[0].ranks] == [6, 3, 0]
     assert str(result).splitlines()[1:-1] == [
         "  join    rank 0 joined at step 2, shadowed 6 calls (4 join control, 2 buckets)",
         "  join    rank 2 joined at step 3, shadowed 3 calls (2 join control, 1 bucket)",
@@ -339,11 +339,11 @@ def test_equal_lines_of_many_ranks_are_one():
 
 
 def test_a_join_without_a_model_has_no_steps_to_tell():
-    joining = Joining("default", (JoinedRank(0, None, (("user", 1),)), JoinedRank(1, None)))
+    joining = JoinSummary("default", (JoinedRank(0, None, (("user", 1),)), JoinedRank(1, None)))
     assert str(joining) == (
         "  join    rank 0 joined, shadowed 1 call (1 of the user's program)\n  join    rank 1 joined"
     )
 
 
 def test_a_run_that_ends_before_the_first_call_tells_nothing():
-    assert joins(Trace((Event(EventKind.NOTE, 0, 0, 0.0, text="joined at step 3"),))) == ()
+    assert find_joins(Trace((Event(EventKind.NOTE, 0, 0, 0.0, text="joined at step 3"),))) == ()

@@ -7,8 +7,8 @@ import torch.distributed as dist
 
 from ddpsim import simulate
 from ddpsim.simulator.calls import NOWHERE, Call, Signature, Site
-from ddpsim.simulator.result import where_lines
-from ddpsim.simulator.wording import Line
+from ddpsim.simulator.result import source_lines_of_sites
+from ddpsim.simulator.wording import LabelledLine
 
 
 def returns_early(rank):
@@ -47,9 +47,9 @@ def test_a_line_of_an_installed_package_follows_the_programs_own_that_called_it(
     own.write_text("metric.compute()\n")
     theirs.write_text("dist.barrier()\n")
     call = Call(0, "default", 0, Signature("barrier"), Site(str(theirs), 1, "sync"), caller=Site(str(own), 1, "main"))
-    assert where_lines([call.site], "", [call]) == (
-        Line("where", "train.py:1  metric.compute()"),
-        Line("where", "metrics.py:1  dist.barrier()"),
+    assert source_lines_of_sites([call.site], "", [call]) == (
+        LabelledLine("where", "train.py:1  metric.compute()"),
+        LabelledLine("where", "metrics.py:1  dist.barrier()"),
     )
     linecache.clearcache()
 
@@ -58,12 +58,12 @@ def test_of_many_lines_the_first_three_are_told_each_once_and_a_long_one_is_cut(
     path = tmp_path / "train.py"
     path.write_text("\n".join(["x" * 200, "two()", "  three()  ", "four()", ""]))
     sites = [Site(str(path), number, "main") for number in (1, 1, 3, 2, 4)]
-    assert where_lines([NOWHERE, *sites], "") == (
-        Line("where", f"train.py:1  {'x' * 97}..."),
-        Line("where", "train.py:3  three()"),
-        Line("where", "train.py:2  two()"),
+    assert source_lines_of_sites([NOWHERE, *sites], "") == (
+        LabelledLine("where", f"train.py:1  {'x' * 97}..."),
+        LabelledLine("where", "train.py:3  three()"),
+        LabelledLine("where", "train.py:2  two()"),
     )
-    assert where_lines(sites[3:], "two() was told") == (Line("where", "train.py:4  four()"),)
+    assert source_lines_of_sites(sites[3:], "two() was told") == (LabelledLine("where", "train.py:4  four()"),)
     linecache.clearcache()
 
 
@@ -71,5 +71,5 @@ def test_a_file_that_is_not_there_and_a_line_beyond_its_end_are_no_error(tmp_pat
     path = tmp_path / "train.py"
     path.write_text("one()\n")
     assert (
-        where_lines([Site(str(tmp_path / "gone.py"), 1, ""), Site(str(path), 7, ""), Site("<stdin>", 1, "")], "") == ()
+        source_lines_of_sites([Site(str(tmp_path / "gone.py"), 1, ""), Site(str(path), 7, ""), Site("<stdin>", 1, "")], "") == ()
     )

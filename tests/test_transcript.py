@@ -9,13 +9,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import ChoiceKind, ChoicePoint, simulate
 from ddpsim.simulator.choices import Schedule
-from ddpsim.simulator.policies.schedule_replay import Replay
-from ddpsim.simulator.transcript import Choice, transcript_lines, transcript_of
+from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
+from ddpsim.simulator.transcript import TakenChoice, transcript_lines, transcript_of
 
 
 def run(program, world_size, *choices, args=()):
     """The result of a run, and its steps."""
-    policy = Replay(Schedule(choices), keeps_choices=True)
+    policy = ReplayPolicy(Schedule(choices), keeps_choices=True)
     result = simulate(program, world_size, args=args, policy=policy)
     assert policy.divergence is None
     return result, transcript_of(result.trace, policy.choices)
@@ -70,7 +70,7 @@ def test_every_event_and_every_choice_is_told_once_and_in_order():
         assert [step.choice.taken for step in steps if step.choice] == list(choices)
         assert [step.number for step in steps] == sorted(step.number for step in steps)
         led = [step for step in steps if step.choice and step.choice.point.kind is ChoiceKind.RANK]
-        assert all(step.rank == step.choice.chosen for step in led)
+        assert all(step.rank == step.choice.chosen_number for step in led)
 
 
 def test_buckets_are_told_with_their_parameters():
@@ -107,9 +107,9 @@ def test_threads_are_told_by_rank_and_name():
     assert {(step.rank, step.thread) for step in steps} == {(rank, name) for rank in (0, 1) for name in ("", "metrics")}
     told = [step.rank for step in steps if step.kind]
     assert told == [event.rank for event in result.trace]
-    numbers = {(step.rank, step.thread): step.choice.chosen for step in steps if step.choice}
+    numbers = {(step.rank, step.thread): step.choice.chosen_number for step in steps if step.choice}
     assert {number for (_, thread), number in numbers.items() if thread} == {2, 3}
-    assert all((step.rank, step.thread) == step.choice.leads_to for step in steps if step.choice)
+    assert all((step.rank, step.thread) == step.choice.next_rank_or_thread for step in steps if step.choice)
     head, *lines = transcript_lines(steps)
     column = head.index("what")
     assert all(line[: column - 2].endswith((' "metrics"', "  ")) or len(line) < column for line in lines)
@@ -118,9 +118,9 @@ def test_threads_are_told_by_rank_and_name():
 
 def test_options_in_few_words():
     point = ChoicePoint(ChoiceKind.RANK, 0, 7)
-    assert str(Choice(point, (7, 8, 0), 1)) == "7 > 8 of 7 8 0"
-    assert str(Choice(point, tuple(range(64)), 3)) == "7 > 3 of 0-63"
-    assert str(Choice(point, tuple(range(0, 64, 2)), 3)) == "7 > 6 of 32 ranks"
+    assert str(TakenChoice(point, (7, 8, 0), 1)) == "7 > 8 of 7 8 0"
+    assert str(TakenChoice(point, tuple(range(64)), 3)) == "7 > 3 of 0-63"
+    assert str(TakenChoice(point, tuple(range(0, 64, 2)), 3)) == "7 > 6 of 32 ranks"
 
 
 def test_no_steps_no_lines():

@@ -15,16 +15,16 @@ from ddpsim import UsageError, reports, scenarios, simulator
 from ddpsim.reports.document import ReportError
 from ddpsim.reports.report_folder import write_file
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.files.saving import save
+from ddpsim.scenarios.files.saving import save_scenario
 from ddpsim.simulator import whole_file
-from ddpsim.simulator.whole_file import write_whole
+from ddpsim.simulator.whole_file import write_atomically
 
 
 def test_a_file_has_the_new_bytes_and_its_old_mode(tmp_path):
     path = tmp_path / "report.html"
     path.write_bytes(b"old")
     path.chmod(0o640)
-    write_whole(path, b"new")
+    write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o640
     assert os.listdir(tmp_path) == ["report.html"]
@@ -32,7 +32,7 @@ def test_a_file_has_the_new_bytes_and_its_old_mode(tmp_path):
 
 def test_a_new_file_has_the_mode_that_any_other_would_have(tmp_path):
     (tmp_path / "other").touch()
-    write_whole(tmp_path / "new", b"")
+    write_atomically(tmp_path / "new", b"")
     assert (tmp_path / "new").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
@@ -55,13 +55,13 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeyp
 def test_a_scenario_that_cannot_be_saved_leaves_the_one_that_was_there(tmp_path, monkeypatch):
     path = tmp_path / "kept.toml"
     scenario = load("uneven-inputs-without-join")
-    save(scenario, path)
+    save_scenario(scenario, path)
     before = path.read_bytes()
     monkeypatch.setattr(whole_file.os, "fsync", no_space)
     with pytest.raises(
         UsageError, match=r"kept\.toml cannot be written \(No space left on device\): give a writable file"
     ):
-        save(scenario, path, summary="another")
+        save_scenario(scenario, path, summary="another")
     assert path.read_bytes() == before
 
 
@@ -69,7 +69,7 @@ def test_a_link_is_replaced_and_its_target_stays(tmp_path):
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_bytes(b"precious")
     link.symlink_to(target)
-    write_whole(link, b"new")
+    write_atomically(link, b"new")
     assert target.read_bytes() == b"precious"
     assert not link.is_symlink()
     assert link.read_bytes() == b"new"
@@ -78,7 +78,7 @@ def test_a_link_is_replaced_and_its_target_stays(tmp_path):
 def test_what_is_no_file_is_written_to_and_stays(tmp_path):
     link = tmp_path / "null"
     link.symlink_to("/dev/null")
-    write_whole(link, b"new")
+    write_atomically(link, b"new")
     assert link.is_symlink()
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ddpsim.reports.document import MARKS, Document, Event, Run, Slot
-from ddpsim.reports.forms.json_form import encoded
-from ddpsim.simulator.choices import Who
+from ddpsim.reports.forms.json_form import encode_json
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
 
 _CLOCK = "logical: the index of each event counts as one microsecond; virtual seconds are in the arguments"
@@ -26,7 +26,7 @@ TraceEntry = dict[str, Any]
 class _Track(NamedTuple):
     """A row of the viewer: a thread of the format."""
 
-    who: Who
+    who: RankOrThread
     group: str | None
     """None for waits and marks that belong to no group."""
     number: int = 0
@@ -47,9 +47,9 @@ def to_chrome_trace(document: Document) -> bytes:
     distance = max(1000, int(10 ** len(str(max((run.world_size for run in document.runs), default=0)))))
     for number, run in enumerate(document.runs, start=1):
         title = run.name if len(document.runs) > 1 else ""
-        entries += _RunEntries(run, number * distance, title).all()
+        entries += _RunEntries(run, number * distance, title).all_entries()
     other = {"title": document.title, "clock": _CLOCK} | document.environment
-    return encoded({"traceEvents": entries, "displayTimeUnit": "ns", "otherData": other})
+    return encode_json({"traceEvents": entries, "displayTimeUnit": "ns", "otherData": other})
 
 
 class _RunEntries:
@@ -65,20 +65,20 @@ class _RunEntries:
         self._thread_of: dict[int, int] = {}
         """The thread of each call, by the event that issued it."""
 
-    def all(self) -> Iterator[TraceEntry]:
+    def all_entries(self) -> Iterator[TraceEntry]:
         """Yield spans, instants and flows, then the names of tracks."""
         for span in spans_of(self._run):
-            yield self._span(span)
+            yield self._span_entry(span)
         for index, event in enumerate(self._run.events):
             if event.kind in MARKS:
-                yield self._instant(index, event)
+                yield self._instant_entry(index, event)
         for index, slot in enumerate(self._run.slots):
-            yield from self._flow(index, slot)
-        yield from self._names()
+            yield from self._flow_entries(index, slot)
+        yield from self._name_entries()
 
-    def _span(self, span: Span) -> TraceEntry:
+    def _span_entry(self, span: Span) -> TraceEntry:
         event = self._run.events[span.start]
-        track = self._free(span, None if span.call is None else self._run.calls[span.call].group)
+        track = self._free_thread(span, None if span.call is None else self._run.calls[span.call].group)
         if span.call is not None:
             self._thread_of[span.start] = track
         entry: TraceEntry = {
@@ -87,11 +87,11 @@ class _RunEntries:
             "dur": span.end - span.start,
             "pid": self._first + span.who.rank,
             "tid": track,
-            **self._told(span, event),
+            **self._span_arguments(span, event),
         }
         return entry if span.has_ended else entry | {"cname": "terrible"}
 
-    def _told(self, span: Span, event: Event) -> TraceEntry:
+    def _span_arguments(self, span: Span, event: Event) -> TraceEntry:
         """Return name, category and arguments of a span."""
         when = {"step": event.step, "virtual_seconds": event.time}
         if span.call is None:
@@ -99,8 +99,8 @@ class _RunEntries:
         call = self._run.calls[span.call]
         told = {
             "signature": call.signature,
-            "site": self._location(call.site),
-            "called from": self._location(call.caller),
+            "site": self._source_location(call.site),
+            "called from": self._source_location(call.caller),
             "origin": call.origin,
             "parameters": ", ".join(call.parameters),
             "shadow": "for ranks that have not joined" if call.is_shadow else "",
@@ -109,34 +109,34 @@ class _RunEntries:
         args = {key: text for key, text in told.items() if text}
         return {"name": f"{call.operation} #{call.sequence}", "cat": "call", "args": args | when}
 
-    def _location(self, index: int | None) -> str:
+    def _source_location(self, index: int | None) -> str:
         site = None if index is None else self._run.sites[index]
         return f"{site.file}:{site.line}" if site else ""
 
-    def _free(self, span: Span, group: str | None) -> int:
+    def _free_thread(self, span: Span, group: str | None) -> int:
         """Return the thread of the group's first track that is free for the span."""
-        threads = (self._thread(_Track(span.who, group, number)) for number in itertools.count())
+        threads = (self._thread_number(_Track(span.who, group, number)) for number in itertools.count())
         thread = next(thread for thread in threads if self._free_from.get(thread, 0) <= span.start)
         self._free_from[thread] = span.end
         return thread
 
-    def _thread(self, track: _Track) -> int:
+    def _thread_number(self, track: _Track) -> int:
         """Return a thread number, unique among all ranks and above the process numbers, which name main threads."""
         return self._threads.setdefault(track, (self._first + self._run.world_size) * 1000 + len(self._threads))
 
-    def _instant(self, index: int, event: Event) -> TraceEntry:
+    def _instant_entry(self, index: int, event: Event) -> TraceEntry:
         return {
             "ph": "i",
             "s": "t",
             "ts": index,
             "pid": self._first + event.rank,
-            "tid": self._thread(_Track(event.who, None)),
+            "tid": self._thread_number(_Track(event.who, None)),
             "name": f"{event.kind.value} {event.text}".rstrip(),
             "cat": event.kind.value,
             "args": {"step": event.step, "virtual_seconds": event.time},
         }
 
-    def _flow(self, index: int, slot: Slot) -> Iterator[TraceEntry]:
+    def _flow_entries(self, index: int, slot: Slot) -> Iterator[TraceEntry]:
         """Yield arrows between matched calls, in the order of their issue."""
         if slot.match is None or len(slot.issues) < 2:
             return
@@ -153,19 +153,19 @@ class _RunEntries:
                 **({"bp": "e"} if phase == "f" else {}),
             }
 
-    def _names(self) -> Iterator[TraceEntry]:
+    def _name_entries(self) -> Iterator[TraceEntry]:
         for rank in range(self._run.world_size):
             name = f"{self._title}: rank {rank}" if self._title else f"rank {rank}"
-            yield _metadata("process_name", self._first + rank, 0, {"name": name})
-            yield _metadata("process_sort_index", self._first + rank, 0, {"sort_index": self._first + rank})
+            yield _metadata_entry("process_name", self._first + rank, 0, {"name": name})
+            yield _metadata_entry("process_sort_index", self._first + rank, 0, {"sort_index": self._first + rank})
         in_order = sorted(self._threads.items(), key=lambda each: (each[0].who, each[0].group is not None, each[1]))
         for sort_index, (track, thread) in enumerate(in_order):
             process = self._first + track.who.rank
-            yield _metadata("thread_name", process, thread, {"name": track.name})
-            yield _metadata("thread_sort_index", process, thread, {"sort_index": sort_index})
+            yield _metadata_entry("thread_name", process, thread, {"name": track.name})
+            yield _metadata_entry("thread_sort_index", process, thread, {"sort_index": sort_index})
 
 
-def _metadata(name: str, process: int, thread: int, args: TraceEntry) -> TraceEntry:
+def _metadata_entry(name: str, process: int, thread: int, args: TraceEntry) -> TraceEntry:
     return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": args}
 
 
@@ -175,7 +175,7 @@ class Span(NamedTuple):
     start: int
     """The index of the event that begins it."""
     end: int
-    who: Who
+    who: RankOrThread
     call: int | None
     """Index into the run's calls."""
     slot: int | None
@@ -184,11 +184,11 @@ class Span(NamedTuple):
 
 def spans_of(run: Run) -> list[Span]:
     """Return the spans, sorted by their start."""
-    return sorted([*_calls(run), *_other_waits(run)])
+    return sorted([*_call_spans(run), *_wait_spans(run)])
 
 
-def _calls(run: Run) -> Iterator[Span]:
-    slot_of = run.slot_of
+def _call_spans(run: Run) -> Iterator[Span]:
+    slot_of = run.slots_by_issue
     waited: dict[tuple[int, int], int | None] = {}
     """By rank and call, the event that ended the wait; None if it has not ended."""
     for index, event in enumerate(run.events):
@@ -210,9 +210,9 @@ def _calls(run: Run) -> Iterator[Span]:
         )
 
 
-def _other_waits(run: Run) -> Iterator[Span]:
+def _wait_spans(run: Run) -> Iterator[Span]:
     """Yield waits for the clock, the store, a lock or another thread."""
-    open_: dict[Who, int] = {}
+    open_: dict[RankOrThread, int] = {}
     for index, event in enumerate(run.events):
         if event.call is not None:
             continue

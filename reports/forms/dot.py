@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddpsim.reports.document import Document, Run
 from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, is_mismatch, wait_graph_of
-from ddpsim.reports.printable import printable
+from ddpsim.reports.printable import escape_control_characters
 
 _LONGEST = 100
 """Characters of a label; the rest is cut."""
@@ -20,17 +20,17 @@ def to_dot(document: Document) -> bytes:
         '  graph [rankdir=LR, fontname="sans-serif", labeljust=l, charset="UTF-8"]',
         '  node [shape=box, style=rounded, fontname="sans-serif"]',
         '  edge [fontname="sans-serif"]',
-        f"  label={_quoted(document.title)}",
+        f"  label={_quote_label(document.title)}",
     ]
     graphs = [(number, run, graph) for number, run in enumerate(document.runs) if (graph := wait_graph_of(run))]
     for number, run, graph in graphs:
-        lines += _cluster(number, run, graph) if len(document.runs) > 1 else _body(number, graph)
+        lines += _cluster_lines(number, run, graph) if len(document.runs) > 1 else _graph_lines(number, graph)
     if not graphs:
-        lines.append(f'  nobody [label="{_no_graph(document)}", style="rounded,dashed"]')
+        lines.append(f'  nobody [label="{_why_no_graph(document)}", style="rounded,dashed"]')
     return "\n".join([*lines, "}", ""]).encode()
 
 
-def _no_graph(document: Document) -> str:
+def _why_no_graph(document: Document) -> str:
     if not any(run.events for run in document.runs):
         return "there is no trace, so it is unknown which ranks waited"
     if any(map(is_mismatch, document.runs)):
@@ -38,40 +38,40 @@ def _no_graph(document: Document) -> str:
     return "no rank waited for another"
 
 
-def _cluster(number: int, run: Run, graph: DrawnWaitGraph) -> list[str]:
+def _cluster_lines(number: int, run: Run, graph: DrawnWaitGraph) -> list[str]:
     return [
         f"  subgraph cluster_{number} {{",
-        f"    label={_quoted(run.name)}",
-        *(f"  {line}" for line in _body(number, graph)),
+        f"    label={_quote_label(run.name)}",
+        *(f"  {line}" for line in _graph_lines(number, graph)),
         "  }",
     ]
 
 
-def _body(number: int, graph: DrawnWaitGraph) -> Iterator[str]:
+def _graph_lines(number: int, graph: DrawnWaitGraph) -> Iterator[str]:
     for index, node in enumerate(graph.nodes):
-        yield f"  {_name(number, index)} [{_node(node)}]"
+        yield f"  {_node_name(number, index)} [{_node_attributes(node)}]"
     for edge in graph.edges:
-        yield f"  {_name(number, edge.source)} -> {_name(number, edge.target)} [{_edge(edge)}]"
+        yield f"  {_node_name(number, edge.source)} -> {_node_name(number, edge.target)} [{_edge_attributes(edge)}]"
 
 
-def _name(number: int, index: int) -> str:
+def _node_name(number: int, index: int) -> str:
     return f"run{number}_{index}"
 
 
-def _node(node: WaitNode) -> str:
+def _node_attributes(node: WaitNode) -> str:
     ends = {"waiting": "waits", "unknown": ""}
-    label = _quoted(node.label, ends.get(node.end, node.end))
+    label = _quote_label(node.label, ends.get(node.end, node.end))
     return f'label={label}, color="{_CULPRIT}", penwidth=2' if node.is_culprit else f"label={label}"
 
 
-def _edge(edge: WaitEdge) -> str:
-    label = _quoted(edge.label, "one is enough" if edge.any_suffices else "")
+def _edge_attributes(edge: WaitEdge) -> str:
+    label = _quote_label(edge.label, "one is enough" if edge.any_suffices else "")
     return f'label={label}, color="{_CYCLE}", penwidth=2' if edge.in_cycle else f"label={label}"
 
 
-def _quoted(*lines: str) -> str:
+def _quote_label(*lines: str) -> str:
     """Return a quoted label with these lines; quotes, backslashes and entities in them are escaped."""
-    shown = (printable(line) for line in lines if line)
+    shown = (escape_control_characters(line) for line in lines if line)
     cut = (line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}" for line in shown)
     escaped = (line.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in cut)
     return '"{}"'.format("\\n".join(escaped))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.reports.document import Chosen, Document, Event, Run, Site
-from ddpsim.reports.printable import VERBS, printable
-from ddpsim.simulator.wording import Line
+from ddpsim.reports.printable import VERBS, escape_control_characters
+from ddpsim.simulator.wording import LabelledLine
 
 _FOLLOWING = 3
 """The number of later events that are shown."""
@@ -19,7 +19,7 @@ DIVERGE_HERE = "runs diverge here"
 class DifferenceSide:
     """What one of the two runs did at that point."""
 
-    line: Line
+    line: LabelledLine
     """The name of the run, and its first event that differs."""
     chosen: Chosen | None
     """The choice that led to the event, if it was searched for."""
@@ -28,7 +28,7 @@ class DifferenceSide:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstDifference:
+class RunDifference:
     """The point at which two runs diverge."""
 
     shared: int
@@ -41,17 +41,17 @@ class FirstDifference:
     """The failing run, then the passing run."""
 
 
-def first_difference_of(document: Document) -> FirstDifference | None:
+def first_difference_of(document: Document) -> RunDifference | None:
     """Return the point at which the two runs of an exploration diverge; None without two runs that differ."""
     difference = document.difference
     if difference is None:
         return None
     marked = [(document.runs[index], event) for index, event in marked_events(document).items()]
     compared = zip(marked, difference.sides, difference.choices or (None, None), strict=True)
-    sides = tuple(_side(run, event, line, chosen) for (run, event), line, chosen in compared)
+    sides = tuple(_difference_side(run, event, line, chosen) for (run, event), line, chosen in compared)
     run, index = next(((run, event) for run, event in marked if event is not None), (marked[0][0], 0))
-    before = _text(run, run.events[index - 1]) if index else ""
-    return FirstDifference(index + run.events_left_out, before, difference.before, sides)
+    before = _event_text(run, run.events[index - 1]) if index else ""
+    return RunDifference(index + run.events_left_out, before, difference.before, sides)
 
 
 def marked_events(document: Document) -> dict[int, int | None]:
@@ -78,34 +78,34 @@ def difference_lines(document: Document) -> list[str]:
         return ["what differs", *(f"  {label}  {text}" for label, text in difference.sides)]
     rows = [("before", each, "") for each in difference.before[-_LAST:]]
     rows += [(side.label, each, side.text) for each, side in zip(difference.choices, difference.sides, strict=True)]
-    width = max(len(_numbers(each)) for _, each, _ in rows)
+    width = max(len(_choice_numbers(each)) for _, each, _ in rows)
     first, step = difference.choices[0].first, difference.choices[0].step
     after = f", after {first - 1:,} equal choices" if first > 1 else ""
     lines = [f"what differs  choice {first:,} at step {step:,}{after}"]
     if len(difference.before) > _LAST:
         lines.append("  before   ...")
     for label, each, then in rows:
-        lines.append(f"  {label:<7}  {_numbers(each):<{width}}  {printable(each.text)}")
-        lines += [f"  then     {printable(then)}"] if then else []
+        lines.append(f"  {label:<7}  {_choice_numbers(each):<{width}}  {escape_control_characters(each.text)}")
+        lines += [f"  then     {escape_control_characters(then)}"] if then else []
     *_, passing = marked_events(document)
     replay = document.runs[passing].replay
-    return [*lines, f"  replay   {printable(replay)}"] if replay else lines
+    return [*lines, f"  replay   {escape_control_characters(replay)}"] if replay else lines
 
 
-def _numbers(chosen: Chosen) -> str:
+def _choice_numbers(chosen: Chosen) -> str:
     return f"{chosen.first:,}" if chosen.first == chosen.last else f"{chosen.first:,} to {chosen.last:,}"
 
 
-def _side(run: Run, index: int | None, line: Line, chosen: Chosen | None) -> DifferenceSide:
+def _difference_side(run: Run, index: int | None, line: LabelledLine, chosen: Chosen | None) -> DifferenceSide:
     if index is None:
         return DifferenceSide(line, chosen, None, ())
     call = run.events[index].call
     site = None if call is None else run.calls[call].site
-    following = tuple(_text(run, event) for event in run.events[index + 1 : index + 1 + _FOLLOWING])
+    following = tuple(_event_text(run, event) for event in run.events[index + 1 : index + 1 + _FOLLOWING])
     return DifferenceSide(line, chosen, None if site is None else run.sites[site], following)
 
 
-def _text(run: Run, event: Event) -> str:
+def _event_text(run: Run, event: Event) -> str:
     call = None if event.call is None else run.calls[event.call]
     what = event.text if call is None else f"{call.operation} #{call.sequence}"
     return " ".join(filter(None, [str(event.who), VERBS[event.kind], what]))

@@ -12,8 +12,8 @@ from typing import Any
 
 from ddpsim.reports.document import MARKS, Document, Finding, Run
 from ddpsim.reports.forms.first_difference import first_difference_of, mark_text, marked_events
-from ddpsim.reports.forms.page import embedded, page
-from ddpsim.reports.forms.page_data import FAMILIES, KINDS, Texts, colours_of, excerpt, family_of, page_data_of
+from ddpsim.reports.forms.page import embed_json, render_page
+from ddpsim.reports.forms.page_data import FAMILIES, KINDS, TextTable, colours_of, source_excerpt, family_of, page_data_of
 from ddpsim.reports.layout.classes import shown_lanes
 from ddpsim.reports.layout.code_lines import SIDES, CodeLine, code_lines_of
 from ddpsim.reports.layout.mismatches import differing_calls
@@ -44,7 +44,7 @@ SCRIPTS = (
 
 def to_html(document: Document) -> bytes:
     """Render the document as a page in UTF-8."""
-    texts = Texts()
+    texts = TextTable()
     marked = marked_events(document)
     shown = [shown_lanes(run) for run in document.runs]
     views = [
@@ -52,7 +52,7 @@ def to_html(document: Document) -> bytes:
         for index, (run, lanes) in enumerate(zip(document.runs, shown, strict=True))
     ]
     verbs = {KINDS[kind]: verb for kind, verb in VERBS.items()}
-    data = {"runs": views, "texts": texts.table(), "families": FAMILIES, "verbs": verbs, "mark": mark_text(document)}
+    data = {"runs": views, "texts": texts.all_texts(), "families": FAMILIES, "verbs": verbs, "mark": mark_text(document)}
     first = document.exploration.failing if document.exploration is not None else None
     values: dict[str, Any] = {
         "title": f"{document.title} - ddpsim",
@@ -63,19 +63,19 @@ def to_html(document: Document) -> bytes:
         "cards": [finding_cards_of(run) for run in document.runs],
         "graphs": [wait_graph_of(run) for run in document.runs],
         "pictures_of": pictures_of,
-        "signs_of": signs_of,
-        "excerpt_of": excerpt,
-        "data": embedded(data),
+        "signs_of": legend_signs,
+        "excerpt_of": source_excerpt,
+        "data": embed_json(data),
     }
-    return page("report.html.j2", values, styles=STYLES, scripts=SCRIPTS)
+    return render_page("report.html.j2", values, styles=STYLES, scripts=SCRIPTS)
 
 
-def signs_of(run: Run) -> frozenset[str]:
+def legend_signs(run: Run) -> frozenset[str]:
     """Return the names of the signs that occur: families of calls, kinds of marks, and highlights."""
     issued = [run.calls[event.call] for event in run.events if event.kind is EventKind.ISSUE and event.call is not None]
     kinds = {event.kind.value for event in run.events if event.kind in MARKS}
     differing = differing_calls(run).values()
-    waiting = {run.events[issue].rank for slot in run.roots for issue in run.slots[slot].issues}
+    waiting = {run.events[issue].rank for slot in run.root_slots for issue in run.slots[slot].issues}
     states = {
         "bucket": any(call.bucket is not None for call in issued),
         "shadow": any(call.is_shadow for call in issued),
@@ -118,11 +118,11 @@ def finding_cards_of(run: Run) -> tuple[FindingCard, ...]:
         lines = tuple(line for line in code_lines_of(run, finding) if line.site not in shown)
         shown |= {line.site for line in lines}
         left_out = max(0, len(lines) - _MOST_LINES)
-        cards.append(FindingCard(finding, lines[:_MOST_LINES], left_out, tuple(_values(finding))))
+        cards.append(FindingCard(finding, lines[:_MOST_LINES], left_out, tuple(_replica_values(finding))))
     return tuple(cards)
 
 
-def _values(finding: Finding) -> Iterator[str]:
+def _replica_values(finding: Finding) -> Iterator[str]:
     """Yield the rows of values of a divergence, since lanes do not show which rank has which value."""
     if finding.code.startswith("divergence."):
         rows = [line.strip() for line in finding.text.splitlines() if line.startswith(("  rank ", "  ranks "))]

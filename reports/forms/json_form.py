@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from ddpsim.reports.document import VERSION, Document, Event, Exploration, ReportError, Run
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.wording import Line
+from ddpsim.simulator.wording import LabelledLine
 
 Decoded = TypeVar("Decoded")
 
@@ -22,10 +22,10 @@ LARGEST_BYTES = 1 << 28
 
 def to_json(document: Document) -> bytes:
     """Write the document as UTF-8 JSON."""
-    return encoded(document)
+    return encode_json(document)
 
 
-def encoded(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """Encode the value as UTF-8 JSON; a lone surrogate, as in a file name that is not UTF-8, becomes "?"."""
     try:
         return msgspec.json.encode(value)
@@ -36,19 +36,19 @@ def encoded(value: object) -> bytes:
 
 def from_json(data: bytes, *, name: str = "the file") -> Document:
     """Read JSON that `to_json` wrote. Raises ReportError for anything else, with `name` in its message."""
-    version = _decoded(data, _Versioned, name).version
+    version = _decode_json(data, _Versioned, name).version
     if version != VERSION:
         raise ReportError(
             f"{name} has version {version}, this ddpsim reads {VERSION}: write it again with this ddpsim, or read it "
             "with the one that wrote it"
         )
-    document = _decoded(data, Document, name)
-    if problem := first_broken(document):
-        raise _no_report(name, problem)
+    document = _decode_json(data, Document, name)
+    if problem := first_invalid_reference(document):
+        raise _not_a_report(name, problem)
     return document
 
 
-def read(path: Path) -> Document:
+def read_document(path: Path) -> Document:
     """Read the document in a file. Raises ReportError if the file cannot be read or has no document."""
     if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would block
         raise ReportError(f"{path} is not a regular file, expected a result.json that --report wrote: give that file")
@@ -66,14 +66,14 @@ def read(path: Path) -> Document:
     return from_json(data, name=str(path))
 
 
-def schema() -> dict[str, Any]:
+def document_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of what `to_json` writes."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"A ddpsim report, version {VERSION}"}
     made = head | msgspec.json.schema(Document)
     parts = made["$defs"]
     parts["Document"]["required"].append("version")
     parts["Document"]["properties"]["version"] = {"const": VERSION}
-    for of in (Event, Line, Who):  # arrays, which are written whole
+    for of in (Event, LabelledLine, RankOrThread):  # arrays, which are written whole
         items = [
             item | {"title": name} for item, name in zip(parts[of.__name__]["prefixItems"], of._fields, strict=True)
         ]
@@ -83,45 +83,45 @@ def schema() -> dict[str, Any]:
 
 def schema_text() -> str:
     """Return the text of the published schema."""
-    return msgspec.json.format(json.dumps(schema()), indent=2) + "\n"
+    return msgspec.json.format(json.dumps(document_schema()), indent=2) + "\n"
 
 
 class _Versioned(msgspec.Struct):
     version: int
 
 
-def _decoded(data: bytes, of: type[Decoded], name: str) -> Decoded:
+def _decode_json(data: bytes, of: type[Decoded], name: str) -> Decoded:
     try:
         return msgspec.json.decode(data, type=of)
     except msgspec.ValidationError as error:
-        raise _no_report(name, str(error)) from None
+        raise _not_a_report(name, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(
             f"{name} is not valid JSON ({error}), expected a result.json that --report wrote: write it again"
         ) from None
     except RecursionError:
-        raise _no_report(name, "it is nested too deeply") from None
+        raise _not_a_report(name, "it is nested too deeply") from None
 
 
-def _no_report(name: str, why: str) -> ReportError:
+def _not_a_report(name: str, why: str) -> ReportError:
     return ReportError(
         f"{name} is not a ddpsim report ({why}), expected a result.json that --report wrote: check the path"
     )
 
 
-def first_broken(document: Document) -> str:
+def first_invalid_reference(document: Document) -> str:
     """Return the first invalid reference, such as "runs[0].events[3] names call 7 of 5"; "" if all are valid."""
     if not document.runs and document.exploration is None:
         return "it has no run"
     for index, run in enumerate(document.runs):
-        for problem in _in_run(run):
+        for problem in _invalid_in_run(run):
             return f"runs[{index}].{problem}"
     if document.exploration is not None:
-        return next(_in_exploration(document.exploration, document.runs), "")
+        return next(_invalid_in_exploration(document.exploration, document.runs), "")
     return ""
 
 
-def _in_run(run: Run) -> Iterator[str]:
+def _invalid_in_run(run: Run) -> Iterator[str]:
     if run.world_size < 1:
         yield f"world_size is {run.world_size}, expected at least 1"
     if tuple(rank.rank for rank in run.ranks) != tuple(range(len(run.ranks))) or len(run.ranks) != run.world_size:
@@ -129,16 +129,16 @@ def _in_run(run: Run) -> Iterator[str]:
     sites, calls, events, slots = len(run.sites), len(run.calls), len(run.events), len(run.slots)
     ranks = run.world_size
     for index, call in enumerate(run.calls):
-        yield from _outside(f"calls[{index}]", "site", [call.site, call.caller], sites)
+        yield from _invalid_indices(f"calls[{index}]", "site", [call.site, call.caller], sites)
     for index, event in enumerate(run.events):
-        yield from _outside(f"events[{index}]", "call", [event.call], calls)
-        yield from _outside(f"events[{index}]", "rank", [event.rank], ranks)
+        yield from _invalid_indices(f"events[{index}]", "call", [event.call], calls)
+        yield from _invalid_indices(f"events[{index}]", "rank", [event.rank], ranks)
     told = {slot for finding in run.findings if finding.is_mismatch for slot in finding.slots}
     for index, slot in enumerate(run.slots):
         if slot.state == "mismatched" and index not in told:
             yield f"slots[{index}] is mismatched, but no finding is about it"
-        yield from _outside(f"slots[{index}]", "event", [*slot.issues, slot.match], events)
-        yield from _outside(f"slots[{index}]", "rank", slot.missing, ranks)
+        yield from _invalid_indices(f"slots[{index}]", "event", [*slot.issues, slot.match], events)
+        yield from _invalid_indices(f"slots[{index}]", "rank", slot.missing, ranks)
         yield from (
             f"slots[{index}] names event {each}, which issues no call"
             for each in slot.issues
@@ -146,19 +146,19 @@ def _in_run(run: Run) -> Iterator[str]:
         )
     for index, waiting in enumerate(run.waiting):
         where = f"waiting[{index}]"
-        yield from _outside(where, "rank", [waiting.who.rank, *(who.rank for who in waiting.waits_for)], ranks)
-        yield from _outside(where, "site", [waiting.site], sites)
-        yield from _outside(where, "slot", waiting.slots, slots)
+        yield from _invalid_indices(where, "rank", [waiting.who.rank, *(who.rank for who in waiting.waits_for)], ranks)
+        yield from _invalid_indices(where, "site", [waiting.site], sites)
+        yield from _invalid_indices(where, "slot", waiting.slots, slots)
     for index, finding in enumerate(run.findings):
-        yield from _outside(f"findings[{index}]", "rank", [*finding.ranks, *finding.cycle], ranks)
-        yield from _outside(f"findings[{index}]", "site", finding.sites, sites)
-        yield from _outside(f"findings[{index}]", "slot", finding.slots, slots)
+        yield from _invalid_indices(f"findings[{index}]", "rank", [*finding.ranks, *finding.cycle], ranks)
+        yield from _invalid_indices(f"findings[{index}]", "site", finding.sites, sites)
+        yield from _invalid_indices(f"findings[{index}]", "slot", finding.slots, slots)
     for rank in run.ranks:
-        yield from _outside(f"ranks[{rank.rank}]", "site", [rank.site], sites)
+        yield from _invalid_indices(f"ranks[{rank.rank}]", "site", [rank.site], sites)
 
 
-def _in_exploration(exploration: Exploration, runs: tuple[Run, ...]) -> Iterator[str]:
-    yield from _outside("exploration", "run", [exploration.failing, exploration.passing], len(runs))
+def _invalid_in_exploration(exploration: Exploration, runs: tuple[Run, ...]) -> Iterator[str]:
+    yield from _invalid_indices("exploration", "run", [exploration.failing, exploration.passing], len(runs))
     difference = exploration.difference
     if difference is None:
         return
@@ -166,10 +166,10 @@ def _in_exploration(exploration: Exploration, runs: tuple[Run, ...]) -> Iterator
         if run is None:
             yield "exploration.difference compares runs that do not exist"
             return
-        yield from _outside("exploration.difference", "event", [event], len(runs[run].events))
+        yield from _invalid_indices("exploration.difference", "event", [event], len(runs[run].events))
 
 
-def _outside(where: str, what: str, indices: Iterable[int | None], count: int) -> Iterator[str]:
+def _invalid_indices(where: str, what: str, indices: Iterable[int | None], count: int) -> Iterator[str]:
     for index in indices:
         if index is not None and not 0 <= index < count:
             yield f"{where} names {what} {index} of {count}"

@@ -46,21 +46,21 @@ def state_of(verdict: Verdict, is_expected: bool | None) -> State:
 
 def to_junit(document: Document) -> bytes:
     """Render the document as JUnit XML."""
-    return junit_of(cases_of(document), name=document.title)
+    return junit_of(junit_cases(document), name=document.title)
 
 
-def cases_of(document: Document, suite: str = "ddpsim") -> list[JunitCase]:
+def junit_cases(document: Document, suite: str = "ddpsim") -> list[JunitCase]:
     """Return a case for each run, or one case for an exploration, whose runs are only examples."""
     explored = document.exploration
     if explored is None:
-        return [_case(run, run.name, run, run.seconds or 0.0, suite, run.text) for run in document.runs]
+        return [_test_case(run, run.name, run, run.seconds or 0.0, suite, run.text) for run in document.runs]
     failing = None if explored.failing is None else document.runs[explored.failing]
     counts = "\n".join(f"{outcome.count:>7}  {outcome.text}" for outcome in explored.outcomes)
     text = "\n\n".join(filter(None, [explored.extent, counts, failing.text if failing else ""]))
-    return [_case(explored, explored.program, failing, explored.seconds, suite, text)]
+    return [_test_case(explored, explored.program, failing, explored.seconds, suite, text)]
 
 
-def _case(judged: Run | Exploration, name: str, run: Run | None, seconds: float, suite: str, text: str) -> JunitCase:
+def _test_case(judged: Run | Exploration, name: str, run: Run | None, seconds: float, suite: str, text: str) -> JunitCase:
     leading = run.leading if run else None
     summary = judged.extent if isinstance(judged, Exploration) else leading.summary if leading else judged.verdict.value
     return JunitCase(
@@ -80,38 +80,38 @@ def junit_of(cases: Sequence[JunitCase], *, name: str) -> bytes:
     states = [case.state for case in cases]
     suite = ElementTree.Element(
         "testsuite",
-        name=_allowed(name),
+        name=_replace_forbidden(name),
         tests=str(len(cases)),
         failures=str(states.count("failed")),
         errors=str(states.count("unknown")),
         skipped=str(states.count("not run")),
-        time=_seconds(sum(case.seconds for case in cases)),
+        time=_format_seconds(sum(case.seconds for case in cases)),
     )
     for case in cases:
-        _add(suite, case)
+        _add_case(suite, case)
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
     return b"%s\n" % ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
-def _add(suite: ElementTree.Element, case: JunitCase) -> None:
+def _add_case(suite: ElementTree.Element, case: JunitCase) -> None:
     element = ElementTree.SubElement(
-        suite, "testcase", classname=_allowed(case.suite), name=_allowed(case.name), time=_seconds(case.seconds)
+        suite, "testcase", classname=_replace_forbidden(case.suite), name=_replace_forbidden(case.name), time=_format_seconds(case.seconds)
     )
     if tag := _TAGS.get(case.state):
-        why = ElementTree.SubElement(element, tag, type=_allowed(case.kind), message=_allowed(case.message))
-        why.text = _allowed(case.text)
+        why = ElementTree.SubElement(element, tag, type=_replace_forbidden(case.kind), message=_replace_forbidden(case.message))
+        why.text = _replace_forbidden(case.text)
     lines = [f"replay  {case.replay}"] if case.replay else []
     if case.state == "passed":
         lines = [case.message, "", case.text]
     if lines:
-        ElementTree.SubElement(element, "system-out").text = _allowed("\n".join(lines))
+        ElementTree.SubElement(element, "system-out").text = _replace_forbidden("\n".join(lines))
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds:.3f}"
 
 
-def _allowed(text: str) -> str:
+def _replace_forbidden(text: str) -> str:
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)

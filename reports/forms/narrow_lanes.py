@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ddpsim.reports.document import Call, End, Run
 from ddpsim.reports.layout.lanes import Lane, Lanes, lanes_of
-from ddpsim.reports.printable import printable
+from ddpsim.reports.printable import escape_control_characters
 from ddpsim.simulator.wording import rank_list
 
 SEND, RECEIVE, OTHER = ">", "<", "*"
@@ -41,7 +41,7 @@ _STYLES = {MISSING: "bold red", ODD: "bold red", WAITS: "yellow", LATE: "dim"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _LaneRow:
     """A lane as a line of text."""
 
     label: str
@@ -51,72 +51,72 @@ class _Row:
     ranks: tuple[int, ...]
 
     @property
-    def is_telling(self) -> bool:
+    def shows_cause(self) -> bool:
         """True if the row shows the cause, so it is left out last."""
         return self.lane.is_culprit or bool({MISSING, ODD, *"123456789"} & set(self.cells))
 
 
-class Marked(NamedTuple):
+class MarkedEvent(NamedTuple):
     """An event to point at, and the text for it."""
 
     event: int
     text: str
 
 
-def narrow_lanes(run: Run, width: int, *, is_brief: bool = False, marked: Marked | None = None) -> Text | None:
+def draw_lanes_as_text(run: Run, width: int, *, is_brief: bool = False, marked: MarkedEvent | None = None) -> Text | None:
     """Return the lanes with a legend, at most `width` columns wide; None without calls. Brief lanes name no waits."""
-    run = _by_dimension(run)
+    run = _name_groups_by_dimension(run)
     lanes = lanes_of(run)
     if not lanes.columns:
         return None
     letters = letters_for(run.calls)
-    rows = _rows(run, lanes, letters, is_brief=is_brief)
-    shown = _chosen(rows)
+    rows = _make_rows(run, lanes, letters, is_brief=is_brief)
+    shown = _choose_rows(rows)
     columns = len(rows[0].cells)
-    first, room = _window(shown, columns, width)
+    first, room = _visible_columns(shown, columns, width)
     label_width = _label_width(shown, width)
     cut = f", the last {room} of {columns} columns" if first else ""
     head = Text(f"lanes  matched calls are in one column{cut}", "bold")
-    lines = [head, *(_line(row, first, room, label_width) for row in shown)]
+    lines = [head, *(_row_text(row, first, room, label_width) for row in shown)]
     if marked is not None:
-        lines.append(_pointer(run, lanes, marked, first, label_width))
+        lines.append(_pointer_line(run, lanes, marked, first, label_width))
     if len(shown) < len(rows):
         lines.append(Text(f"  {len(rows) - len(shown)} more lanes are in result.json", "dim"))
     seen = "".join(row.cells[first : first + room] for row in shown)
-    lines += _wrapped([*legend_of(run.calls, letters, seen), *_sides(lanes, seen)], width)
+    lines += _wrap_entries([*legend_of(run.calls, letters, seen), *_side_legend(lanes, seen)], width)
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return Text("\n").join(lines)
 
 
-def _by_dimension(run: Run) -> Run:
+def _name_groups_by_dimension(run: Run) -> Run:
     """Name the groups of a device mesh by their dimension only, so that their calls share a letter."""
     if not any(rank.coordinates for rank in run.ranks):
         return run
     return replace(run, calls=tuple(replace(call, group=_IN_MESH.sub("", call.group)) for call in run.calls))
 
 
-def _side(side: int) -> str:
+def _side_digit(side: int) -> str:
     return str(side % 9 + 1)
 
 
-def _sides(lanes: Lanes, seen: str) -> list[str]:
+def _side_legend(lanes: Lanes, seen: str) -> list[str]:
     """Explain the digit of each side, where sides of a mismatch differ and any may be wrong."""
-    words = {_side(item.side): item.odd for item in lanes.items if item.side >= 0}
+    words = {_side_digit(item.side): item.odd for item in lanes.items if item.side >= 0}
     return [f"{sign} {words[sign]}" for sign in sorted(words) if sign in seen]
 
 
-def _rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bool) -> list[_Row]:
-    cells = _cells(run, lanes, letters)
-    ends = [_WORDS[lane.end] for lane in lanes.lanes] if is_brief else _ends(run, lanes)
+def _make_rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bool) -> list[_LaneRow]:
+    cells = _lane_characters(run, lanes, letters)
+    ends = [_WORDS[lane.end] for lane in lanes.lanes] if is_brief else _lane_ends(run, lanes)
     rows = [
-        _Row(_label(lane.ranks, lane), row, end, lane, lane.ranks)
+        _LaneRow(_row_label(lane.ranks, lane), row, end, lane, lane.ranks)
         for lane, row, end in zip(lanes.lanes, cells, ends, strict=True)
     ]
-    return rows if run.world_size <= _SEPARATE_RANKS else _merged(rows)
+    return rows if run.world_size <= _SEPARATE_RANKS else _merge_equal_rows(rows)
 
 
-def _cells(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[str]:
+def _lane_characters(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[str]:
     """Return the characters of each lane."""
     width = lanes.columns + any(bar.end is None for bar in lanes.bars)  # room for a wait after the last call
     rows = [[" "] * width for _ in lanes.lanes]
@@ -127,19 +127,19 @@ def _cells(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[str]:
     for item in lanes.items:
         call = run.calls[item.call]
         letter = letters[kind_of(call)]
-        odd = ODD if item.side < 0 else _side(item.side)
+        odd = ODD if item.side < 0 else _side_digit(item.side)
         rows[item.lane][item.column] = odd if item.odd else letter.lower() if call.is_shadow else letter
     for missing in lanes.missing:
         rows[missing.lane][missing.column] = MISSING
     return ["".join(row) for row in rows]
 
 
-def _label(ranks: tuple[int, ...], lane: Lane) -> str:
+def _row_label(ranks: tuple[int, ...], lane: Lane) -> str:
     name = rank_list(ranks)
-    return f'{name} "{printable(lane.who.thread)}"' if lane.who.thread else name
+    return f'{name} "{escape_control_characters(lane.who.thread)}"' if lane.who.thread else name
 
 
-def _ends(run: Run, lanes: Lanes) -> list[str]:
+def _lane_ends(run: Run, lanes: Lanes) -> list[str]:
     """Return how each lane ended, and in what its call differs from the others."""
     waits = {each.who: f"waits {'in' if each.slots else 'for'} {each.what}" for each in run.waiting}
     odd = {item.lane: f"differs: {item.odd}" for item in lanes.items if item.odd}
@@ -147,28 +147,28 @@ def _ends(run: Run, lanes: Lanes) -> list[str]:
     for index, lane in enumerate(lanes.lanes):
         ended = "" if lane.end == "unknown" else " ".join(filter(None, [lane.end, lane.text]))
         parts = [waits.get(lane.who, ended), odd.get(index, "")]
-        ends.append(printable("; ".join(filter(None, parts))))
+        ends.append(escape_control_characters("; ".join(filter(None, parts))))
     return ends
 
 
-def _merged(rows: Sequence[_Row]) -> list[_Row]:
-    alike: dict[tuple[str, str, str], list[_Row]] = {}
+def _merge_equal_rows(rows: Sequence[_LaneRow]) -> list[_LaneRow]:
+    alike: dict[tuple[str, str, str], list[_LaneRow]] = {}
     for row in rows:
         alike.setdefault((row.lane.who.thread, row.cells, row.text), []).append(row)
     merged = []
     for same in alike.values():
         ranks = tuple(rank for row in same for rank in row.ranks)
-        merged.append(_Row(_label(ranks, same[0].lane), same[0].cells, same[0].text, same[0].lane, ranks))
+        merged.append(_LaneRow(_row_label(ranks, same[0].lane), same[0].cells, same[0].text, same[0].lane, ranks))
     return merged
 
 
-def _chosen(rows: Sequence[_Row]) -> list[_Row]:
+def _choose_rows(rows: Sequence[_LaneRow]) -> list[_LaneRow]:
     """Return at most `_MOST_ROWS` rows in their order; rows that show the cause are preferred."""
-    by_worth = sorted(range(len(rows)), key=lambda index: (not rows[index].is_telling, index))
+    by_worth = sorted(range(len(rows)), key=lambda index: (not rows[index].shows_cause, index))
     return [rows[index] for index in sorted(by_worth[:_MOST_ROWS])]
 
 
-def _window(rows: Sequence[_Row], columns: int, width: int) -> tuple[int, int]:
+def _visible_columns(rows: Sequence[_LaneRow], columns: int, width: int) -> tuple[int, int]:
     """Return the first column that is shown, and the number of columns: the last that fit, since failures are there."""
     text = max(len(row.text) for row in rows)
     left = width - _label_width(rows, width) - 4
@@ -176,11 +176,11 @@ def _window(rows: Sequence[_Row], columns: int, width: int) -> tuple[int, int]:
     return max(columns - room, 0), min(columns, room)
 
 
-def _label_width(rows: Sequence[_Row], width: int) -> int:
+def _label_width(rows: Sequence[_LaneRow], width: int) -> int:
     return min(max(Text(row.label).cell_len for row in rows), _LONGEST_LABEL, width // 2)
 
 
-def _line(row: _Row, first: int, room: int, label_width: int) -> Text:
+def _row_text(row: _LaneRow, first: int, room: int, label_width: int) -> Text:
     label = Text(row.label, "bold red" if row.lane.is_culprit else "")
     label.truncate(label_width, overflow="ellipsis", pad=True)
     cells = Text(row.cells[first : first + room])
@@ -191,18 +191,18 @@ def _line(row: _Row, first: int, room: int, label_width: int) -> Text:
     return line
 
 
-def _pointer(run: Run, lanes: Lanes, marked: Marked, first: int, label_width: int) -> Text:
+def _pointer_line(run: Run, lanes: Lanes, marked: MarkedEvent, first: int, label_width: int) -> Text:
     """Return a line below the lanes that points at the column of an event and names its rank."""
     who = run.events[marked.event].who
     before = [item.column for item in lanes.items if item.event <= marked.event and lanes.lanes[item.lane].who == who]
     column = (before[-1] if before else 0) - first
     place = "<" if column < 0 else " " * column + "^"
-    return Text(f"{'':<{label_width}}  {place} {printable(str(who))}: {marked.text}", "bold")
+    return Text(f"{'':<{label_width}}  {place} {escape_control_characters(str(who))}: {marked.text}", "bold")
 
 
-def _wrapped(entries: Sequence[str], width: int) -> list[Text]:
+def _wrap_entries(entries: Sequence[str], width: int) -> list[Text]:
     lines: list[str] = []
-    for entry in map(printable, entries):
+    for entry in map(escape_control_characters, entries):
         if lines and len(lines[-1]) + 3 + len(entry) <= width:
             lines[-1] += f"   {entry}"
         else:
@@ -226,12 +226,12 @@ def letters_for(calls: Iterable[Call]) -> dict[Kind, str]:
         if call.is_point_to_point:
             found[kind] = SEND if call.operation == "send" else RECEIVE
             continue
-        found[kind] = next((letter for letter in _candidates(call.operation) if letter not in taken), OTHER)
+        found[kind] = next((letter for letter in _candidate_letters(call.operation) if letter not in taken), OTHER)
         taken.add(found[kind])
     return found
 
 
-def _candidates(operation: str) -> Iterator[str]:
+def _candidate_letters(operation: str) -> Iterator[str]:
     """Yield the initials of the operation's words, then its other letters, then the alphabet."""
     name = operation.upper()
     initials = [word[0] for word in name.split("_") if word]

@@ -18,16 +18,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 
-def page(template: str, values: dict[str, Any], *, styles: Sequence[str], scripts: Sequence[str] = ()) -> bytes:
+def render_page(template: str, values: dict[str, Any], *, styles: Sequence[str], scripts: Sequence[str] = ()) -> bytes:
     """Render a template that extends base.html.j2. `styles` and `scripts` are names of assets."""
-    style = "".join(map(_asset, styles))
-    script = '(() => {\n"use strict";\n' + "\n".join(map(_asset, scripts)) + "\n})();\n" if scripts else ""  # one scope
-    values |= {"policy": _policy(style, script), "style": Markup(style), "script": Markup(script)}
+    style = "".join(map(_read_asset, styles))
+    script = '(() => {\n"use strict";\n' + "\n".join(map(_read_asset, scripts)) + "\n})();\n" if scripts else ""  # one scope
+    values |= {"policy": _content_policy(style, script), "style": Markup(style), "script": Markup(script)}
     text = _templates().get_template(template).render(values)
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace")
 
 
-def embedded(value: object) -> Markup:
+def embed_json(value: object) -> Markup:
     """Return a value as JSON for a script element; no text in it can end that element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))
@@ -45,20 +45,20 @@ def _templates() -> Environment:
     )
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return files("ddpsim.reports.forms").joinpath("assets").joinpath(name).read_text("utf-8").replace("\r\n", "\n")
 
 
-def _policy(style: str, script: str) -> str:
+def _content_policy(style: str, script: str) -> str:
     rules = [
         "default-src 'none'",
         "img-src data:",
-        f"style-src {_hash(style)}",
+        f"style-src {_source_hash(style)}",
         "base-uri 'none'",
         "form-action 'none'",
     ]
-    return "; ".join([*rules, f"script-src {_hash(script)}"] if script else rules)
+    return "; ".join([*rules, f"script-src {_source_hash(script)}"] if script else rules)
 
 
-def _hash(text: str) -> str:
+def _source_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

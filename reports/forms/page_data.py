@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from ddpsim.reports.document import Call, Event, Run, Site
 from ddpsim.reports.layout.code_lines import SIDES
 from ddpsim.reports.layout.folding import folds_of
-from ddpsim.reports.layout.lanes import Item, Lane, Lanes, MissingCall
+from ddpsim.reports.layout.lanes import PlacedCall, Lane, Lanes, MissingCall
 from ddpsim.reports.layout.mismatches import near_misses
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.operations import OPERATIONS, Kind, Shapes
-from ddpsim.simulator.wording import rows_of
+from ddpsim.simulator.operations import OPERATIONS, OperationKind, ShapeCount
+from ddpsim.simulator.wording import consecutive_ranges
 
 KINDS = {
     EventKind.ISSUE: "i",
@@ -46,35 +46,35 @@ def family_of(call: Call) -> int:
     row = OPERATIONS.get(call.operation)
     if row is None:  # another program made the document
         family = "collective"
-    elif row.kind is Kind.COLLECTIVE:
-        family = "barrier" if row.shapes is Shapes.NONE else "rooted" if row.has_root else "collective"
+    elif row.kind is OperationKind.COLLECTIVE:
+        family = "barrier" if row.shapes is ShapeCount.NONE else "rooted" if row.has_root else "collective"
     else:
-        family = "message" if row.kind is Kind.MESSAGE else "group"
+        family = "message" if row.kind is OperationKind.MESSAGE else "group"
     return FAMILIES.index(family)
 
 
 def colours_of(run: Run) -> dict[int, int]:
     """Return the colour of each slot in which ranks wait forever: 0 for a cause, 1 for a consequence."""
-    roots = run.roots
-    return {slot: int(slot not in roots) for slot in run.awaited}
+    roots = run.root_slots
+    return {slot: int(slot not in roots) for slot in run.awaited_slots}
 
 
-class Texts:
+class TextTable:
     """A table of texts without repetition."""
 
     def __init__(self) -> None:
         self._indices: dict[str, int] = {}
 
-    def index(self, text: str) -> int:
+    def index_of(self, text: str) -> int:
         """Return the index of a text in the table."""
         return self._indices.setdefault(text, len(self._indices))
 
-    def table(self) -> list[str]:
+    def all_texts(self) -> list[str]:
         """Return the texts."""
         return list(self._indices)
 
 
-def page_data_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) -> dict[str, Any]:
+def page_data_of(run: Run, lanes: Lanes, texts: TextTable, *, marked: int | None = None) -> dict[str, Any]:
     """Return the data of a run. `marked` is an event to point at, if it is shown."""
     lane_of = {lane.who: index for index, lane in enumerate(lanes.lanes)}
     kept = [index for index, event in enumerate(run.events) if event.who in lane_of]
@@ -82,20 +82,20 @@ def page_data_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = N
     return {
         "world": run.world_size,
         "columns": lanes.columns,
-        "lanes": [_lane(lane, texts) for lane in lanes.lanes],
-        "sites": [_site(site) for site in run.sites],
-        "calls": _calls(run.calls, texts),
-        "events": _events([run.events[index] for index in kept], lane_of, texts),
-        "items": _items(lanes.items, number, texts),
+        "lanes": [_lane_data(lane, texts) for lane in lanes.lanes],
+        "sites": [_site_data(site) for site in run.sites],
+        "calls": _call_data(run.calls, texts),
+        "events": _event_data([run.events[index] for index in kept], lane_of, texts),
+        "items": _item_data(lanes.items, number, texts),
         "marks": [[mark.position, *(number[event] for event in mark.events)] for mark in lanes.marks],
         "bars": [
             [bar.start, bar.end, number[bar.wait], None if bar.done is None else number[bar.done]] for bar in lanes.bars
         ],
-        "numbers": None if len(kept) == len(run.events) else _numbers(run, kept),
-        "slots": _slots(run, kept),
-        "missing": [list(each) for each in lanes.missing if not _hangs(run, lanes, each)],
+        "numbers": None if len(kept) == len(run.events) else _event_numbers(run, kept),
+        "slots": _slot_data(run, kept),
+        "missing": [list(each) for each in lanes.missing if not _ends_in_no_lane(run, lanes, each)],
         "near": [
-            [number[each.send], number[each.receive], texts.index(each.text)]
+            [number[each.send], number[each.receive], texts.index_of(each.text)]
             for each in near_misses(run)
             if each.send in number and each.receive in number
         ],
@@ -104,63 +104,63 @@ def page_data_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = N
     }
 
 
-def _hangs(run: Run, lanes: Lanes, missing: MissingCall) -> bool:
+def _ends_in_no_lane(run: Run, lanes: Lanes, missing: MissingCall) -> bool:
     """Return True if the missing half of a message belongs to a waiting rank: an arrow then ends in no lane."""
     issues = run.slots[missing.slot].issues
-    return bool(issues) and run.issued(issues[0]).is_point_to_point and lanes.lanes[missing.lane].end == "waiting"
+    return bool(issues) and run.issued_call(issues[0]).is_point_to_point and lanes.lanes[missing.lane].end == "waiting"
 
 
-def _lane(lane: Lane, texts: Texts) -> dict[str, Any]:
+def _lane_data(lane: Lane, texts: TextTable) -> dict[str, Any]:
     return {
         "rank": lane.who.rank,
-        "ranks": rows_of(lane.ranks),
+        "ranks": consecutive_ranges(lane.ranks),
         "thread": lane.who.thread,
         "end": lane.end,
-        "text": texts.index(lane.text),
+        "text": texts.index_of(lane.text),
         "culprit": lane.is_culprit,
         "coordinates": lane.coordinates,
     }
 
 
-def _site(site: Site) -> dict[str, Any]:
+def _site_data(site: Site) -> dict[str, Any]:
     return {
         "file": site.file,
         "short": site.short,
         "line": site.line,
         "function": site.function,
         "first": site.first,
-        "source": dedented(site.source),
+        "source": remove_shared_indent(site.source),
     }
 
 
-def _calls(calls: Sequence[Call], texts: Texts) -> dict[str, Any]:
+def _call_data(calls: Sequence[Call], texts: TextTable) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {
-        "operation": [texts.index(call.operation) for call in calls],
+        "operation": [texts.index_of(call.operation) for call in calls],
         "family": [family_of(call) for call in calls],
-        "group": [texts.index(call.group) for call in calls],
+        "group": [texts.index_of(call.group) for call in calls],
         "sequence": [call.sequence for call in calls],
-        "signature": [texts.index(call.signature) for call in calls],
+        "signature": [texts.index_of(call.signature) for call in calls],
         "site": [call.site for call in calls],
         "caller": [call.caller for call in calls],
-        "origin": [texts.index(call.origin) for call in calls],
-        "purpose": [texts.index(call.purpose) for call in calls],
+        "origin": [texts.index_of(call.origin) for call in calls],
+        "purpose": [texts.index_of(call.purpose) for call in calls],
         "bucket": [call.bucket for call in calls],
-        "parameters": [[texts.index(name) for name in call.parameters] for call in calls],
+        "parameters": [[texts.index_of(name) for name in call.parameters] for call in calls],
         "peer": [call.peer for call in calls],
         "tag": [call.tag for call in calls],
         "shadow": [int(call.is_shadow) for call in calls],
     }
-    return {name: _packed(column) for name, column in columns.items()}
+    return {name: _pack_column(column) for name, column in columns.items()}
 
 
-def _packed(column: list[Any]) -> list[Any] | dict[str, Any]:
+def _pack_column(column: list[Any]) -> list[Any] | dict[str, Any]:
     """Return the column, or one value with a count if all are equal."""
     if len(column) > 1 and all(value == column[0] for value in column):
         return {"each": column[0], "count": len(column)}
     return column
 
 
-def _events(events: Sequence[Event], lane_of: Mapping[Who, int], texts: Texts) -> dict[str, Any]:
+def _event_data(events: Sequence[Event], lane_of: Mapping[RankOrThread, int], texts: TextTable) -> dict[str, Any]:
     """Return the events that are shown. Text and time are sparse: few events have a text, and time changes seldom."""
     times = [(index, event.time) for index, event in enumerate(events)]
     return {
@@ -168,23 +168,23 @@ def _events(events: Sequence[Event], lane_of: Mapping[Who, int], texts: Texts) -
         "lane": [lane_of[event.who] for event in events],
         "step": _differences([event.step for event in events]),
         "call": [-1 if event.call is None else event.call for event in events],
-        "text": [[index, texts.index(event.text)] for index, event in enumerate(events) if event.text],
+        "text": [[index, texts.index_of(event.text)] for index, event in enumerate(events) if event.text],
         "time": [each for each, (_, before) in zip(times, [(0, 0.0), *times], strict=False) if each[1] != before],
     }
 
 
-def _items(items: Sequence[Item], number: Mapping[int, int], texts: Texts) -> dict[str, Any]:
+def _item_data(items: Sequence[PlacedCall], number: Mapping[int, int], texts: TextTable) -> dict[str, Any]:
     return {
         "event": _differences([number[item.event] for item in items]),
         "slot": [item.slot for item in items],
         "column": [item.column for item in items],
-        "beside": [[index, texts.index(item.beside)] for index, item in enumerate(items) if item.beside],
-        "odd": [[index, texts.index(item.odd)] for index, item in enumerate(items) if item.odd],
+        "beside": [[index, texts.index_of(item.beside)] for index, item in enumerate(items) if item.beside],
+        "odd": [[index, texts.index_of(item.odd)] for index, item in enumerate(items) if item.odd],
         "side": [[index, item.side % SIDES] for index, item in enumerate(items) if item.side >= 0],
     }
 
 
-def _numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
+def _event_numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
     """Return the indices in the whole run of the events that are shown and of those that matched slots."""
     return {
         "event": _differences(kept),
@@ -193,7 +193,7 @@ def _numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _slots(run: Run, kept: Sequence[int]) -> dict[str, Any]:
+def _slot_data(run: Run, kept: Sequence[int]) -> dict[str, Any]:
     """Return the state and the ranks of each slot; its match is the event among those shown, or the next of them."""
     sets: dict[tuple[int, ...], int] = {}
     ranks = [sets.setdefault(tuple(sorted(run.events[i].rank for i in slot.issues)), len(sets)) for slot in run.slots]
@@ -201,9 +201,9 @@ def _slots(run: Run, kept: Sequence[int]) -> dict[str, Any]:
         "state": "".join(STATES[slot.state] for slot in run.slots),
         "match": [-1 if slot.match is None else bisect_left(kept, slot.match) for slot in run.slots],
         "size": [len(slot.issues) for slot in run.slots],
-        "sets": [rows_of(each) for each in sets],
-        "ranks": _packed(ranks),
-        "missing": {str(index): rows_of(slot.missing) for index, slot in enumerate(run.slots) if slot.missing},
+        "sets": [consecutive_ranges(each) for each in sets],
+        "ranks": _pack_column(ranks),
+        "missing": {str(index): consecutive_ranges(slot.missing) for index, slot in enumerate(run.slots) if slot.missing},
         "any": [index for index, slot in enumerate(run.slots) if slot.any_suffices],
         "colours": {str(slot): colour for slot, colour in colours_of(run).items()},
     }
@@ -221,7 +221,7 @@ class SourceLine(NamedTuple):
     is_marked: bool
 
 
-def excerpt(site: Site, around: int = 1) -> tuple[SourceLine, ...]:
+def source_excerpt(site: Site, around: int = 1) -> tuple[SourceLine, ...]:
     """Return the line of a site with up to `around` lines before and after it; () if its file could not be read."""
     numbered = [
         (site.first + offset, text)
@@ -232,13 +232,13 @@ def excerpt(site: Site, around: int = 1) -> tuple[SourceLine, ...]:
         del numbered[0]
     while numbered and not numbered[-1][1].strip() and numbered[-1][0] > site.line:
         del numbered[-1]
-    texts = dedented([text for _, text in numbered])
+    texts = remove_shared_indent([text for _, text in numbered])
     return tuple(
         SourceLine(number, text, number == site.line) for (number, _), text in zip(numbered, texts, strict=True)
     )
 
 
-def dedented(lines: Sequence[str]) -> list[str]:
+def remove_shared_indent(lines: Sequence[str]) -> list[str]:
     """Return the lines without the indentation that all of them share."""
     written = [line for line in lines if line.strip()]
     shared = 0

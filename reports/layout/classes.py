@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ddpsim.reports.document import Run
-from ddpsim.reports.layout.lanes import Bar, Item, Lanes, Mark, MissingCall, lanes_of
+from ddpsim.reports.layout.lanes import WaitBar, PlacedCall, Lanes, EventMark, MissingCall, lanes_of
 
-InLane = TypeVar("InLane", Item, Mark, Bar, MissingCall)
+InLane = TypeVar("InLane", PlacedCall, EventMark, WaitBar, MissingCall)
 
 LARGEST = 64
 """The largest number of lanes on a page."""
@@ -23,14 +23,14 @@ def shown_lanes(run: Run, *, largest: int = LARGEST) -> Lanes:
     lanes = lanes_of(run)
     if len(lanes.lanes) <= largest:
         return lanes
-    classes = _classes(run, lanes)
-    kept = sorted(sorted(classes, key=lambda lane: _rank_of(lanes, lane))[:largest])
-    return _only(lanes, {lane: classes[lane] for lane in kept}, len(classes) - len(kept))
+    classes = _group_equal_lanes(run, lanes)
+    kept = sorted(sorted(classes, key=lambda lane: _importance(lanes, lane))[:largest])
+    return _keep_lanes(lanes, {lane: classes[lane] for lane in kept}, len(classes) - len(kept))
 
 
-def _classes(run: Run, lanes: Lanes) -> dict[int, tuple[int, ...]]:
+def _group_equal_lanes(run: Run, lanes: Lanes) -> dict[int, tuple[int, ...]]:
     """Return the ranks of each class, by its first lane. Lanes are of one class if calls, marks and ends are equal."""
-    traces = _traces(run, lanes)
+    traces = _lane_contents(run, lanes)
     found: dict[Any, int] = {}
     ranks: dict[int, list[int]] = {}
     for index, lane in enumerate(lanes.lanes):
@@ -39,7 +39,7 @@ def _classes(run: Run, lanes: Lanes) -> dict[int, tuple[int, ...]]:
     return {first: tuple(members) for first, members in ranks.items()}
 
 
-def _traces(run: Run, lanes: Lanes) -> list[list[Any]]:
+def _lane_contents(run: Run, lanes: Lanes) -> list[list[Any]]:
     """Return what each lane shows, without indices of events, which differ in all lanes."""
     traces: list[list[Any]] = [[] for _ in lanes.lanes]
     for item in lanes.items:
@@ -52,14 +52,14 @@ def _traces(run: Run, lanes: Lanes) -> list[list[Any]]:
     return traces
 
 
-def _rank_of(lanes: Lanes, lane: int) -> tuple[bool, bool, bool, int]:
+def _importance(lanes: Lanes, lane: int) -> tuple[bool, bool, bool, int]:
     """Return the sort key by which lanes are kept; False comes first."""
     shown = lanes.lanes[lane]
     is_missed = any(each.lane == lane for each in lanes.missing)
     return not shown.is_culprit, not is_missed, shown.end != "waiting", lane
 
 
-def _only(lanes: Lanes, kept: dict[int, tuple[int, ...]], left_out: int) -> Lanes:
+def _keep_lanes(lanes: Lanes, kept: dict[int, tuple[int, ...]], left_out: int) -> Lanes:
     """Return only the kept lanes, each for all ranks of its class."""
     new = {lane: index for index, lane in enumerate(kept)}
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ddpsim.reports.document import Call, Finding, Rank, Run, Waiting
 from ddpsim.reports.layout.mismatches import differing_calls
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.wording import rank_list
 
@@ -48,28 +48,28 @@ class CodeLine:
         return self.present[0].role
 
 
-class _There(NamedTuple):
+class _RankAtLine(NamedTuple):
     """One rank or thread at a line."""
 
     role: str
     text: str
-    who: Who
+    who: RankOrThread
     site: int | None
     caller: int | None = None
 
 
 def code_lines_of(run: Run, finding: Finding) -> tuple[CodeLine, ...]:
     """Return the lines that a finding is about, that of the culprits first; () if no line is known."""
-    there = list(_in_mismatch(run, finding) if finding.is_mismatch else _culprits(run, finding))
+    there = list(_ranks_in_mismatch(run, finding) if finding.is_mismatch else _blamed_ranks(run, finding))
     if finding is run.leading and not finding.is_mismatch:
-        there += _waiters(run, set(finding.ranks))
+        there += _waiting_ranks(run, set(finding.ranks))
     told = {each.site for each in there}
-    there += [_There(OTHER, "", Who(-1), site) for site in finding.sites if site not in told]
-    return tuple(_gathered(run, there))
+    there += [_RankAtLine(OTHER, "", RankOrThread(-1), site) for site in finding.sites if site not in told]
+    return tuple(_group_by_line(run, there))
 
 
-def _gathered(run: Run, there: Iterable[_There]) -> Iterator[CodeLine]:
-    by_line: dict[int, dict[tuple[str, str], list[Who]]] = {}
+def _group_by_line(run: Run, there: Iterable[_RankAtLine]) -> Iterator[CodeLine]:
+    by_line: dict[int, dict[tuple[str, str], list[RankOrThread]]] = {}
     callers: dict[int, set[int | None]] = {}
     for each in there:
         if each.site is not None:
@@ -77,26 +77,26 @@ def _gathered(run: Run, there: Iterable[_There]) -> Iterator[CodeLine]:
             callers.setdefault(each.site, set()).add(each.caller)
     found = []
     for site, groups in by_line.items():
-        ordered = sorted(groups.items(), key=lambda each: _weight(each[0][0]))
+        ordered = sorted(groups.items(), key=lambda each: _role_order(each[0][0]))
         caller = next(iter(callers[site])) if len(callers[site]) == 1 else None  # several have several callers
-        found.append(CodeLine(site, caller, tuple(_present(run, ordered))))
-    yield from sorted(found, key=lambda line: _weight(line.role))
+        found.append(CodeLine(site, caller, tuple(_ranks_at_line(run, ordered))))
+    yield from sorted(found, key=lambda line: _role_order(line.role))
 
 
-def _present(run: Run, groups: Sequence[tuple[tuple[str, str], list[Who]]]) -> Iterator[RanksAtLine]:
+def _ranks_at_line(run: Run, groups: Sequence[tuple[tuple[str, str], list[RankOrThread]]]) -> Iterator[RanksAtLine]:
     """Yield the ranks at a line. Of many groups that did different things, only the first are described."""
-    yield from (RanksAtLine(role, _named(run, who), text) for (role, text), who in groups[:_MOST_PRESENT])
-    rest: dict[str, list[Who]] = {}
+    yield from (RanksAtLine(role, _name_ranks(run, who), text) for (role, text), who in groups[:_MOST_PRESENT])
+    rest: dict[str, list[RankOrThread]] = {}
     for (role, _), who in groups[_MOST_PRESENT:]:
         rest.setdefault(role, []).extend(who)
-    yield from (RanksAtLine(role, _named(run, who), "the same, in other calls") for role, who in rest.items())
+    yield from (RanksAtLine(role, _name_ranks(run, who), "the same, in other calls") for role, who in rest.items())
 
 
-def _weight(role: str) -> int:
+def _role_order(role: str) -> int:
     return (WAITS, OTHER).index(role) + 1 if role in (WAITS, OTHER) else 0
 
 
-def _named(run: Run, all_: list[Who]) -> str:
+def _name_ranks(run: Run, all_: list[RankOrThread]) -> str:
     """Name the ranks and threads; a single rank also with its position in the program's device mesh."""
     ranks = [who.rank for who in all_ if not who.thread and who.rank >= 0]
     threads = [f'rank {who.rank}, thread "{who.thread}"' for who in all_ if who.thread]
@@ -105,64 +105,64 @@ def _named(run: Run, all_: list[Who]) -> str:
     return "; ".join([named] * bool(ranks) + threads[:3] + ["..."] * (len(threads) > 3))
 
 
-def _in_mismatch(run: Run, finding: Finding) -> Iterator[_There]:
+def _ranks_in_mismatch(run: Run, finding: Finding) -> Iterator[_RankAtLine]:
     """Yield the ranks of a mismatch with their calls: the one that differs and the others, or the sides."""
     differing = differing_calls(run)
     for index in finding.slots:
         for issue in sorted(run.slots[index].issues, key=lambda issue: run.events[issue].rank):
-            event, call = run.events[issue], run.issued(issue)
+            event, call = run.events[issue], run.issued_call(issue)
             what = differing[issue]
             side = f"side{what.side % SIDES}" if what.side >= 0 else ""
             role = side or (CULPRIT if what.is_odd else OTHER)
             more = what.text.removeprefix(call.operation).strip()
-            yield _There(role, _told(_name(run, call), more, call), event.who, call.site, call.caller)
+            yield _RankAtLine(role, _describe_call(_call_name(run, call), more, call), event.who, call.site, call.caller)
 
 
-def _told(name: str, more: str, call: Call) -> str:
+def _describe_call(name: str, more: str, call: Call) -> str:
     """Describe a call by its name, what differs in it, and its origin; a shorter form of the origin is left out."""
     words = ["" if more in (call.purpose, call.origin) else more, call.origin]
     return ": ".join(filter(None, [name, ", ".join(filter(None, words))]))
 
 
-def _culprits(run: Run, finding: Finding) -> Iterator[_There]:
+def _blamed_ranks(run: Run, finding: Finding) -> Iterator[_RankAtLine]:
     """Yield where the ranks of the finding are: in a wait, or after their last call."""
     waiting = {each.who: each for each in run.waiting}
     first = finding.sites[0] if finding.sites else None
     last = _last_calls(run) if finding.code.startswith("deadlock.") else {}
-    blamed = set(run.blamed(finding))
+    blamed = set(run.blamed_ranks(finding))
     for rank in finding.ranks:
         role = CULPRIT if rank in blamed else OTHER
         end = run.ranks[rank] if run.ranks else Rank(rank, "unknown")
         has_raised = end.end == "raised"
-        wait, issue = waiting.get(Who(rank)), last.get(rank)
+        wait, issue = waiting.get(RankOrThread(rank)), last.get(rank)
         if wait is not None and wait.site is not None and finding.code != "rank_error":
-            yield _waiting(run, wait, role)
+            yield _rank_in_wait(run, wait, role)
         elif issue is not None and not (has_raised and first is not None):
-            call = run.issued(issue)
+            call = run.issued_call(issue)
             then = {"returned": ", then returned", "raised": ", then raised"}.get(end.end, "")
-            yield _There(role, f"last call {_name(run, call)}{then}", Who(rank), call.site, call.caller)
+            yield _RankAtLine(role, f"last call {_call_name(run, call)}{then}", RankOrThread(rank), call.site, call.caller)
         elif first is not None:
-            yield _There(role, f"raised {end.text}" if has_raised and end.text else "", Who(rank), first)
+            yield _RankAtLine(role, f"raised {end.text}" if has_raised and end.text else "", RankOrThread(rank), first)
 
 
-def _waiters(run: Run, named: set[int]) -> Iterator[_There]:
+def _waiting_ranks(run: Run, named: set[int]) -> Iterator[_RankAtLine]:
     for waiting in run.waiting:
         if waiting.who.rank not in named or waiting.who.thread:
-            yield _waiting(run, waiting, WAITS)
+            yield _rank_in_wait(run, waiting, WAITS)
 
 
-def _waiting(run: Run, waiting: Waiting, role: str) -> _There:
+def _rank_in_wait(run: Run, waiting: Waiting, role: str) -> _RankAtLine:
     """Describe a rank or thread in a wait: for its own call, in the first of its slots, or for something else."""
     issues = run.slots[waiting.slots[0]].issues if waiting.slots else ()
     if not issues:
-        return _There(role, f"waiting for {waiting.what}", waiting.who, waiting.site)
-    call = run.issued(next((issue for issue in issues if run.events[issue].rank == waiting.who.rank), issues[0]))
+        return _RankAtLine(role, f"waiting for {waiting.what}", waiting.who, waiting.site)
+    call = run.issued_call(next((issue for issue in issues if run.events[issue].rank == waiting.who.rank), issues[0]))
     more = f" or {len(waiting.slots) - 1} more" if len(waiting.slots) > 1 else ""
-    name = _told(f"{_name(run, call)}{more}", "", call)
-    return _There(role, f"waiting in {name}", waiting.who, waiting.site, call.caller)
+    name = _describe_call(f"{_call_name(run, call)}{more}", "", call)
+    return _RankAtLine(role, f"waiting in {name}", waiting.who, waiting.site, call.caller)
 
 
-def _name(run: Run, call: Call) -> str:
+def _call_name(run: Run, call: Call) -> str:
     """Name a call; a message with its peer, and with tag and group if the run has several."""
     words = f"{call.operation} #{call.sequence}"
     if call.peer is not None:

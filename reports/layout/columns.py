@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ddpsim.reports.document import Run
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
 
 Node = int
@@ -36,13 +36,13 @@ class Columns:
         return column < len(self.taken) and bool(self.taken[column] >> lane & 1)
 
 
-def columns_of(run: Run, lane_of: Mapping[Who, int]) -> Columns:
+def columns_of(run: Run, lane_of: Mapping[RankOrThread, int]) -> Columns:
     """Return the columns of the calls; `lane_of` has the lane of each rank and thread."""
-    return _Placing(_order(run, lane_of), _coming(run, lane_of)).columns()
+    return _ColumnPlacement(_find_call_order(run, lane_of), _lanes_of_missing_calls(run, lane_of)).place_all()
 
 
 @dataclass(slots=True)
-class _Order:
+class _CallOrder:
     """Which calls must be left of which; all numbers are indices of events that issued calls."""
 
     nodes: dict[int, Node] = field(default_factory=dict)
@@ -53,16 +53,16 @@ class _Order:
     """The send of each receive that found its message, or waited for it at once."""
 
 
-def _order(run: Run, lane_of: Mapping[Who, int]) -> _Order:
-    nodes, partners = _met(run)
-    order = _Order(nodes)
+def _find_call_order(run: Run, lane_of: Mapping[RankOrThread, int]) -> _CallOrder:
+    nodes, partners = _nodes_and_partners(run)
+    order = _CallOrder(nodes)
     passed: dict[int, list[int]] = {}
     """By lane, the calls that its next call must be to the right of."""
     issued: dict[tuple[int, int], int] = {}
     latest: dict[tuple[int, str], int] = {}
     """By rank and group, the last call that was a collective."""
     for index, event in enumerate(run.events):
-        lane, main = lane_of[event.who], lane_of[Who(event.rank)]
+        lane, main = lane_of[event.who], lane_of[RankOrThread(event.rank)]
         if event.call is None:
             continue
         if event.kind is EventKind.ISSUE:
@@ -89,12 +89,12 @@ def _order(run: Run, lane_of: Mapping[Who, int]) -> _Order:
     return order
 
 
-def _met(run: Run) -> tuple[dict[int, Node], dict[int, int]]:
+def _nodes_and_partners(run: Run) -> tuple[dict[int, Node], dict[int, int]]:
     """Return the node of each call, and the partner of each send and receive that were matched."""
     nodes: dict[int, Node] = {}
     partners: dict[int, int] = {}
     for index, slot in enumerate(run.slots):
-        if not slot.issues or not run.issued(slot.issues[0]).is_point_to_point:
+        if not slot.issues or not run.issued_call(slot.issues[0]).is_point_to_point:
             nodes |= dict.fromkeys(slot.issues, index)
             continue
         nodes |= {issue: -1 - issue for issue in slot.issues}
@@ -104,22 +104,22 @@ def _met(run: Run) -> tuple[dict[int, Node], dict[int, int]]:
     return nodes, partners
 
 
-def _coming(run: Run, lane_of: Mapping[Who, int]) -> dict[int, list[int]]:
+def _lanes_of_missing_calls(run: Run, lane_of: Mapping[RankOrThread, int]) -> dict[int, list[int]]:
     """Return by node the lanes in which a call is missing, without the lanes of ranks that wait in another slot."""
-    open_ = [(index, run.slots[index]) for index in run.awaited]
+    open_ = [(index, run.slots[index]) for index in run.awaited_slots]
     stuck = {run.events[issue].rank for _, slot in open_ for issue in slot.issues}
     found = {}
     for index, slot in open_:
-        is_message = bool(slot.issues) and run.issued(slot.issues[0]).is_point_to_point
-        lanes = [lane_of[Who(rank)] for rank in slot.missing if rank not in stuck]
+        is_message = bool(slot.issues) and run.issued_call(slot.issues[0]).is_point_to_point
+        lanes = [lane_of[RankOrThread(rank)] for rank in slot.missing if rank not in stuck]
         found[-1 - slot.issues[0] if is_message else index] = lanes
     return found
 
 
-class _Placing:
+class _ColumnPlacement:
     """Places nodes from left to right: each as soon as all nodes that must be left of it are placed."""
 
-    def __init__(self, order: _Order, coming: Mapping[Node, list[int]]) -> None:
+    def __init__(self, order: _CallOrder, coming: Mapping[Node, list[int]]) -> None:
         self._order = order
         self._coming = coming
         self._taken: list[int] = []
@@ -132,36 +132,36 @@ class _Placing:
         self._column: dict[int, int] = {}
         for issue in order.before:
             self._members.setdefault(self._nodes[issue], []).append(issue)
-            for other in self._others(issue):
+            for other in self._calls_before(issue):
                 self._followers.setdefault(other, []).append(issue)
         for node, members in self._members.items():
-            self._blockers[node] = sum(len(self._others(issue)) for issue in members)
+            self._blockers[node] = sum(len(self._calls_before(issue)) for issue in members)
 
-    def columns(self) -> Columns:
+    def place_all(self) -> Columns:
         """Place all nodes."""
         ready = deque(node for node, blockers in self._blockers.items() if not blockers)
         rest = iter(self._order.before)
         while len(self._column) < len(self._order.before):
             if not ready:
-                ready.append(self._stand_apart(next(issue for issue in rest if issue not in self._column)))
-            self._place(ready.popleft(), ready)
-        arrival = {issue: self._arrival(issue) for issue in self._order.before}
+                ready.append(self._split_node(next(issue for issue in rest if issue not in self._column)))
+            self._place_node(ready.popleft(), ready)
+        arrival = {issue: self._arrival_column(issue) for issue in self._order.before}
         return Columns(self._column, arrival, tuple(self._taken))
 
-    def _arrival(self, issue: int) -> int:
+    def _arrival_column(self, issue: int) -> int:
         """Return the column at which the rank reached the call; lack of room further right is no wait."""
-        room = self._room(self._order.before[issue])
+        room = self._first_column_after(self._order.before[issue])
         return room if room < self._reached[issue] else self._column[issue]
 
-    def _others(self, issue: int) -> list[int]:
+    def _calls_before(self, issue: int) -> list[int]:
         message = self._order.message.get(issue)
         return self._order.before[issue] + ([] if message is None else [message])
 
-    def _place(self, node: Node, ready: deque[Node]) -> None:
+    def _place_node(self, node: Node, ready: deque[Node]) -> None:
         members = self._members[node]
-        others = (other for issue in members for other in self._others(issue) if other in self._column)
-        reached = self._room(others)
-        column = self._free(reached, [*(self._order.lane[issue] for issue in members), *self._coming.get(node, ())])
+        others = (other for issue in members for other in self._calls_before(issue) if other in self._column)
+        reached = self._first_column_after(others)
+        column = self._take_free_column(reached, [*(self._order.lane[issue] for issue in members), *self._coming.get(node, ())])
         for issue in members:
             self._reached[issue] = reached
             self._column[issue] = column
@@ -171,7 +171,7 @@ class _Placing:
                 if not self._blockers[freed] and follower not in self._column:
                     ready.append(freed)
 
-    def _free(self, column: int, lanes: list[int]) -> int:
+    def _take_free_column(self, column: int, lanes: list[int]) -> int:
         """Return the first column from this one on that is free between these lanes, and mark it as used."""
         between = (2 << max(lanes)) - (1 << min(lanes))
         while column < len(self._taken) and self._taken[column] & between:
@@ -180,14 +180,14 @@ class _Placing:
         self._taken[column] |= between
         return column
 
-    def _stand_apart(self, first: int) -> Node:
+    def _split_node(self, first: int) -> Node:
         """Split the node of the earliest unplaced call, because it waits for itself; return the call's own node."""
         members = self._members.pop(self._nodes[first])
         for issue in members:
             node = self._nodes[issue] = -1 - issue
             self._members[node] = [issue]
-            self._blockers[node] = sum(other not in self._column for other in self._others(issue))
+            self._blockers[node] = sum(other not in self._column for other in self._calls_before(issue))
         return self._nodes[first]
 
-    def _room(self, others: Iterable[int]) -> int:
+    def _first_column_after(self, others: Iterable[int]) -> int:
         return 1 + max((self._column[other] for other in others), default=-1)

@@ -35,11 +35,11 @@ def folds_of(run: Run, lanes: Lanes, marked: int | None = None) -> tuple[Fold, .
     """Return the folds from left to right; `marked` is an event to point at."""
     if lanes.columns <= _FEW:
         return ()
-    kept = _kept(run, lanes, marked)
-    return tuple(_fold(run, lanes, first, last) for first, last in _rows(kept, lanes.columns) if last - first >= _LEAST)
+    kept = _kept_columns(run, lanes, marked)
+    return tuple(_make_fold(run, lanes, first, last) for first, last in _foldable_ranges(kept, lanes.columns) if last - first >= _LEAST)
 
 
-def _kept(run: Run, lanes: Lanes, marked: int | None) -> set[int]:
+def _kept_columns(run: Run, lanes: Lanes, marked: int | None) -> set[int]:
     """Return the columns that are kept: the first, the last, and those near an important column."""
     telling = {item.column for item in lanes.items if item.odd or item.beside or item.event == marked}
     telling |= {item.column for item in lanes.items if run.slots[item.slot].state != "matched"}
@@ -54,7 +54,7 @@ def _kept(run: Run, lanes: Lanes, marked: int | None) -> set[int]:
     return kept
 
 
-def _rows(kept: set[int], columns: int) -> Iterator[tuple[int, int]]:
+def _foldable_ranges(kept: set[int], columns: int) -> Iterator[tuple[int, int]]:
     first = None
     for column in range(columns + 1):
         if column < columns and column not in kept:
@@ -64,7 +64,7 @@ def _rows(kept: set[int], columns: int) -> Iterator[tuple[int, int]]:
             first = None
 
 
-def _fold(run: Run, lanes: Lanes, first: int, last: int) -> Fold:
+def _make_fold(run: Run, lanes: Lanes, first: int, last: int) -> Fold:
     slots = {item.slot for item in lanes.items if first <= item.column <= last}
     shared = all(len(run.slots[slot].issues) == run.world_size for slot in slots)
     steps = [

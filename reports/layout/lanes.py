@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 from ddpsim.reports.document import End, Event, Rank, Run
 from ddpsim.reports.layout.columns import Columns, columns_of
-from ddpsim.reports.layout.mismatches import Differing, differing_calls
-from ddpsim.simulator.choices import Who
+from ddpsim.reports.layout.mismatches import DifferingCall, differing_calls
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import THREAD_ENDED, THREAD_RAISED, EventKind
 
-_ALIKE = Differing("", is_odd=False)
+_ALIKE = DifferingCall("", is_odd=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
     """A row: one rank, several ranks that did the same, or a thread."""
 
-    who: Who
+    who: RankOrThread
     """The rank or thread whose calls are shown."""
     ranks: tuple[int, ...]
     """All ranks that the lane is for."""
@@ -35,7 +35,7 @@ class Lane:
     """The rank's position in the program's device mesh."""
 
 
-class Item(NamedTuple):
+class PlacedCall(NamedTuple):
     """A call with its position."""
 
     event: int
@@ -54,7 +54,7 @@ class Item(NamedTuple):
     """The number of its side, if the sides of a mismatch differ and any may be wrong; else -1."""
 
 
-class Mark(NamedTuple):
+class EventMark(NamedTuple):
     """An event that is no call: a step, a store operation, a note, the end of a rank. Equal kinds may share a mark."""
 
     events: tuple[int, ...]
@@ -63,7 +63,7 @@ class Mark(NamedTuple):
     """The position, between columns."""
 
 
-class Bar(NamedTuple):
+class WaitBar(NamedTuple):
     """A wait for a rank that came later, drawn as a bar."""
 
     lane: int
@@ -89,9 +89,9 @@ class Lanes:
     """Everything that a renderer draws. Items and marks are in the order of their events."""
 
     lanes: tuple[Lane, ...]
-    items: tuple[Item, ...]
-    marks: tuple[Mark, ...]
-    bars: tuple[Bar, ...]
+    items: tuple[PlacedCall, ...]
+    marks: tuple[EventMark, ...]
+    bars: tuple[WaitBar, ...]
     missing: tuple[MissingCall, ...]
     columns: int
     """The number of columns."""
@@ -106,23 +106,23 @@ class Lanes:
 
 def lanes_of(run: Run) -> Lanes:
     """Return the lanes of a run, one for each rank and each thread. A run without a trace has no items."""
-    whose = _whose(run)
+    whose = _lane_numbers(run)
     lane_of = [whose[event.who] for event in run.events]
     columns = columns_of(run, whose)
-    items = _items(run, lane_of, columns)
-    walk = _Walk(run, lane_of, items)
-    missing = _missing(run, whose, items, columns)
+    items = _place_calls(run, lane_of, columns)
+    walk = _MarksAndBars(run, lane_of, items)
+    missing = _place_missing_calls(run, whose, items, columns)
     rightmost = max([*(each.column for each in items), *(each.column for each in missing)], default=-1)
-    return Lanes(_lanes(run, whose), items, walk.marks(), walk.bars(), missing, rightmost + 1)
+    return Lanes(_make_lanes(run, whose), items, walk.marks(), walk.bars(), missing, rightmost + 1)
 
 
-def _whose(run: Run) -> dict[Who, int]:
-    ranks = (Who(rank) for rank in range(run.world_size))
+def _lane_numbers(run: Run) -> dict[RankOrThread, int]:
+    ranks = (RankOrThread(rank) for rank in range(run.world_size))
     threads = {event.who for event in run.events if event.thread}
     return {who: lane for lane, who in enumerate(sorted((*ranks, *threads)))}
 
 
-def _lanes(run: Run, whose: dict[Who, int]) -> tuple[Lane, ...]:
+def _make_lanes(run: Run, whose: dict[RankOrThread, int]) -> tuple[Lane, ...]:
     culprits = run.culprits
     threads = _thread_ends(run)
     ended = {rank.rank: rank for rank in run.ranks}
@@ -139,8 +139,8 @@ def _lanes(run: Run, whose: dict[Who, int]) -> tuple[Lane, ...]:
     return tuple(lanes)
 
 
-def _thread_ends(run: Run) -> dict[Who, tuple[End, str]]:
-    ends: dict[Who, tuple[End, str]] = {}
+def _thread_ends(run: Run) -> dict[RankOrThread, tuple[End, str]]:
+    ends: dict[RankOrThread, tuple[End, str]] = {}
     for event in run.events:
         if event.kind is not EventKind.NOTE or not event.thread:
             continue
@@ -151,8 +151,8 @@ def _thread_ends(run: Run) -> dict[Who, tuple[End, str]]:
     return ends
 
 
-def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ...]:
-    slot_of = run.slot_of
+def _place_calls(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[PlacedCall, ...]:
+    slot_of = run.slots_by_issue
     differing = differing_calls(run)
     items = []
     for index, event in enumerate(run.events):
@@ -161,20 +161,20 @@ def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ..
         stands = columns.column[index], columns.arrival[index]
         text, is_odd, side = differing.get(index, _ALIKE)
         words = (text, "") if is_odd else ("", text)
-        items.append(Item(index, lane_of[index], event.call, slot_of[index], *stands, *words, side))
+        items.append(PlacedCall(index, lane_of[index], event.call, slot_of[index], *stands, *words, side))
     return tuple(items)
 
 
-def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Columns) -> tuple[MissingCall, ...]:
+def _place_missing_calls(run: Run, whose: dict[RankOrThread, int], items: Sequence[PlacedCall], columns: Columns) -> tuple[MissingCall, ...]:
     """Return positions for calls that never came: the slot's column, or a free one after the last call of the lane."""
     last: dict[int, int] = {}
     for item in items:
         last[item.lane] = max(last.get(item.lane, -1), item.column)
     column_of = {item.slot: item.column for item in items}
     found = []
-    for index in run.awaited:
+    for index in run.awaited_slots:
         for rank in run.slots[index].missing:
-            lane = whose[Who(rank)]
+            lane = whose[RankOrThread(rank)]
             column = max(column_of.get(index, 0), last.get(lane, -1) + 1)
             while column != column_of.get(index) and columns.is_taken(column, lane):
                 column += 1
@@ -183,10 +183,10 @@ def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Co
     return tuple(found)
 
 
-class _Walk:
+class _MarksAndBars:
     """Collects the marks between the calls of each lane, and its waits, in one pass over the events."""
 
-    def __init__(self, run: Run, lane_of: Sequence[int], items: Sequence[Item]) -> None:
+    def __init__(self, run: Run, lane_of: Sequence[int], items: Sequence[PlacedCall]) -> None:
         self._run = run
         self._partner = _partner_columns(items)
         self._open: dict[int, tuple[float, int, float]] = {}
@@ -196,47 +196,47 @@ class _Walk:
         """By lane, the position after which the next mark is: that of the last call, or the end of a bar."""
         self._between: dict[int, list[list[int]]] = {}
         """By lane, the marks since its last call; consecutive events of a kind are one mark."""
-        self._marks: list[Mark] = []
-        self._bars: list[Bar] = []
-        self._issued: dict[tuple[int, int], Item] = {}
+        self._marks: list[EventMark] = []
+        self._bars: list[WaitBar] = []
+        self._issued: dict[tuple[int, int], PlacedCall] = {}
         by_event = {item.event: item for item in items}
         for index, event in enumerate(run.events):
-            self._take(index, event, lane_of[index], by_event.get(index))
+            self._process_event(index, event, lane_of[index], by_event.get(index))
         for lane in list(self._between):
-            self._flush(lane)
+            self._place_marks(lane)
 
-    def marks(self) -> tuple[Mark, ...]:
+    def marks(self) -> tuple[EventMark, ...]:
         """Return the marks, in the order of their events."""
         return tuple(sorted(self._marks))
 
-    def bars(self) -> tuple[Bar, ...]:
+    def bars(self) -> tuple[WaitBar, ...]:
         """Return the waits that are drawn, and those that never ended."""
-        return (*self._bars, *self._unended())
+        return (*self._bars, *self._unended_waits())
 
-    def _unended(self) -> Iterator[Bar]:
+    def _unended_waits(self) -> Iterator[WaitBar]:
         """Yield waits that never ended. For a stopped rank, the bar ends at the call that it waits for."""
         for_good = {each.who for each in self._run.waiting}
         for lane, (start, wait, end) in self._open.items():
             event = self._run.events[wait]
             if event.who in for_good:
-                yield Bar(lane, start, None, wait, None)
+                yield WaitBar(lane, start, None, wait, None)
             elif end > start:
-                yield Bar(lane, start, end, wait, wait)
+                yield WaitBar(lane, start, end, wait, wait)
 
-    def _take(self, index: int, event: Event, lane: int, item: Item | None) -> None:
+    def _process_event(self, index: int, event: Event, lane: int, item: PlacedCall | None) -> None:
         if item is not None:
-            self._flush(lane)
+            self._place_marks(lane)
             self._last[lane] = item.column
             self._behind[lane] = item.column
             self._issued[lane, item.call] = item
         elif event.kind is EventKind.WAIT:
-            self._open[lane] = self._wait(index, event, lane)
+            self._open[lane] = self._begin_wait(index, event, lane)
         elif event.kind is EventKind.DONE:
-            self._done(index, lane)
+            self._end_wait(index, lane)
         elif event.kind is not EventKind.MATCH:
-            self._mark(index, event, lane)
+            self._add_mark(index, event, lane)
 
-    def _wait(self, index: int, event: Event, lane: int) -> tuple[float, int, float]:
+    def _begin_wait(self, index: int, event: Event, lane: int) -> tuple[float, int, float]:
         behind = self._behind.get(lane, -1) + 0.5
         own = None if event.call is None else self._issued.get((lane, event.call))
         if own is None:
@@ -244,31 +244,31 @@ class _Walk:
         is_at_once = self._last[lane] == own.column
         return own.arrival if is_at_once else behind, index, self._partner.get(own.event, own.column)
 
-    def _done(self, index: int, lane: int) -> None:
+    def _end_wait(self, index: int, lane: int) -> None:
         start, wait, end = self._open.pop(lane, (0.0, index, 0.0))
         if end <= start:
             return
-        self._bars.append(Bar(lane, start, end, wait, index))
+        self._bars.append(WaitBar(lane, start, end, wait, index))
         if end > self._behind[lane]:
-            self._flush(lane)
+            self._place_marks(lane)
             self._behind[lane] = end
 
-    def _mark(self, index: int, event: Event, lane: int) -> None:
+    def _add_mark(self, index: int, event: Event, lane: int) -> None:
         between = self._between.setdefault(lane, [])
         if between and self._run.events[between[-1][0]].kind == event.kind:
             between[-1].append(index)
         else:
             between.append([index])
 
-    def _flush(self, lane: int) -> None:
+    def _place_marks(self, lane: int) -> None:
         """Spread the marks since the last call or wait over the middle of the gap after it."""
         between = self._between.pop(lane, [])
         for number, events in enumerate(between):
             position = self._behind.get(lane, -1) + 0.3 + 0.4 * (number + 0.5) / len(between)
-            self._marks.append(Mark(tuple(events), lane, round(position, 3)))
+            self._marks.append(EventMark(tuple(events), lane, round(position, 3)))
 
 
-def _partner_columns(items: Sequence[Item]) -> dict[int, int]:
+def _partner_columns(items: Sequence[PlacedCall]) -> dict[int, int]:
     """Return for each call the column of the last call of its slot, where waits for the slot end."""
     furthest: dict[int, int] = {}
     for item in items:

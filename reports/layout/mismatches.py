@@ -13,7 +13,7 @@ _ASPECTS: tuple[Callable[[Call], str], ...] = (attrgetter("operation"), attrgett
 """The aspects in which calls may differ, the most important first."""
 
 
-class Differing(NamedTuple):
+class DifferingCall(NamedTuple):
     """A call of a slot whose calls differ from each other."""
 
     text: str
@@ -23,28 +23,28 @@ class Differing(NamedTuple):
     """The number of its side in the order of ranks, from 0, if any side may be wrong; else -1."""
 
 
-def differing_calls(run: Run) -> dict[int, Differing]:
+def differing_calls(run: Run) -> dict[int, DifferingCall]:
     """Return the calls of slots whose calls differ, by issuing event. Odd are those of the finding's ranks, or all."""
-    found: dict[int, Differing] = {}
+    found: dict[int, DifferingCall] = {}
     for finding in run.findings:
         has_sides = finding.is_mismatch and run.has_sides(finding)
         for index in finding.slots if finding.is_mismatch else ():
             issues = run.slots[index].issues
             culprits = set(finding.ranks)
             odd = {issue for issue in issues if run.events[issue].rank in culprits} or set(issues)
-            calls = [run.issued(issue) for issue in issues]
+            calls = [run.issued_call(issue) for issue in issues]
             aspect = next((each for each in _ASPECTS if len(set(map(each, calls))) > 1), _ASPECTS[0])
-            words = _words(calls, aspect)
+            words = _aspect_texts(calls, aspect)
             by_rank = sorted(issues, key=lambda issue: run.events[issue].rank)
-            sides = list(dict.fromkeys(aspect(run.issued(issue)) for issue in by_rank))
+            sides = list(dict.fromkeys(aspect(run.issued_call(issue)) for issue in by_rank))
             for issue in issues:
-                call = run.issued(issue)
+                call = run.issued_call(issue)
                 side = sides.index(aspect(call)) if has_sides else -1
-                found.setdefault(issue, Differing(words[call], issue in odd, side))
+                found.setdefault(issue, DifferingCall(words[call], issue in odd, side))
     return found
 
 
-def _words(calls: list[Call], aspect: Callable[[Call], str]) -> dict[Call, str]:
+def _aspect_texts(calls: list[Call], aspect: Callable[[Call], str]) -> dict[Call, str]:
     """Return the text for this aspect of each call: an operation with its purpose, or only the purpose of an origin."""
     purposes = {(aspect(call), call.purpose) for call in calls}
     is_plain = len({purpose for _, purpose in purposes}) == len(purposes) and all(purpose for _, purpose in purposes)
@@ -66,27 +66,27 @@ class NearMiss(NamedTuple):
 def near_misses(run: Run) -> tuple[NearMiss, ...]:
     """Return the pairs in the order of the sends; each call is in at most one pair."""
     single = [slot.issues[0] for slot in run.slots if slot.state == "open" and len(slot.issues) == 1]
-    messages = [issue for issue in single if run.issued(issue).is_point_to_point]
-    receives = [issue for issue in messages if run.issued(issue).operation == "recv"]
+    messages = [issue for issue in single if run.issued_call(issue).is_point_to_point]
+    receives = [issue for issue in messages if run.issued_call(issue).operation == "recv"]
     found = []
-    for send in (issue for issue in messages if run.issued(issue).operation != "recv"):
+    for send in (issue for issue in messages if run.issued_call(issue).operation != "recv"):
         for receive in receives:
-            if text := _between(run, send, receive):
+            if text := _difference_of_messages(run, send, receive):
                 found.append(NearMiss(send, receive, text))
                 receives.remove(receive)
                 break
     return tuple(found)
 
 
-def _between(run: Run, send: int, receive: int) -> str:
+def _difference_of_messages(run: Run, send: int, receive: int) -> str:
     """Return what differs, such as "tag 7 ≠ tag 8"; "" if nothing differs, or they are not of the same two ranks."""
-    sent, received = run.issued(send), run.issued(receive)
+    sent, received = run.issued_call(send), run.issued_call(receive)
     if sent.peer != run.events[receive].rank or received.peer not in (run.events[send].rank, -1):
         return ""
-    texts = [_differing(sent, received, "tag", ""), _differing(sent, received, "group", '"')]
+    texts = [_field_difference(sent, received, "tag", ""), _field_difference(sent, received, "group", '"')]
     return ", ".join(filter(None, texts))
 
 
-def _differing(sent: Call, received: Call, field: str, quote: str) -> str:
+def _field_difference(sent: Call, received: Call, field: str, quote: str) -> str:
     one, other = getattr(sent, field), getattr(received, field)
     return "" if one == other else f"{field} {quote}{one}{quote} \N{NOT EQUAL TO} {field} {quote}{other}{quote}"

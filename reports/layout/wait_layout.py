@@ -12,7 +12,7 @@ from typing import Literal
 
 import networkx as nx
 
-from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, digraph, folded
+from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, digraph, fold_graph
 
 _LETTER = 7.4
 """The approximate width of a letter."""
@@ -82,45 +82,45 @@ def pictures_of(graph: DrawnWaitGraph) -> dict[str, Picture]:
 
     Nodes of a large graph are folded. The narrow picture has layers below each other, which suits no circle.
     """
-    graph = folded(graph)
-    widths = [_width(node) for node in graph.nodes]
-    centres = _centres(graph, widths)
-    picture = _drawn(graph, widths, centres)
+    graph = fold_graph(graph)
+    widths = [_box_width(node) for node in graph.nodes]
+    centres = _place_nodes(graph, widths)
+    picture = _draw_picture(graph, widths, centres)
     if len(graph.cycle) > 2 or len(graph.nodes) > _MOST_UPRIGHT:
         return {"any": picture}
     across = (max(widths) + _BETWEEN) / _ROW
-    down = (_BOX_HEIGHT + _UPRIGHT_GAP) / (max(widths) + _gap(graph))
+    down = (_BOX_HEIGHT + _UPRIGHT_GAP) / (max(widths) + _layer_distance(graph))
     upright = [(y * across, x * down) for x, y in centres]
-    return {"wide": picture, "narrow": _drawn(graph, widths, upright, is_upright=True)}
+    return {"wide": picture, "narrow": _draw_picture(graph, widths, upright, is_upright=True)}
 
 
-def _drawn(graph: DrawnWaitGraph, widths: list[float], centres: list[Point], *, is_upright: bool = False) -> Picture:
+def _draw_picture(graph: DrawnWaitGraph, widths: list[float], centres: list[Point], *, is_upright: bool = False) -> Picture:
     left = min(x - width / 2 for (x, _), width in zip(centres, widths, strict=True))
-    boxes = tuple(_box(node, x - left, y) for node, (x, y) in zip(graph.nodes, centres, strict=True))
-    arrows = tuple(_arrow(edge, boxes, graph, is_upright=is_upright) for edge in graph.edges)
-    left = min([0.0, *(_span(arrow)[0] for arrow in arrows)]) - 12
-    right = max([*(box.x + box.width / 2 for box in boxes), *(_span(arrow)[1] for arrow in arrows)]) + 12
+    boxes = tuple(_make_box(node, x - left, y) for node, (x, y) in zip(graph.nodes, centres, strict=True))
+    arrows = tuple(_make_arrow(edge, boxes, graph, is_upright=is_upright) for edge in graph.edges)
+    left = min([0.0, *(_label_span(arrow)[0] for arrow in arrows)]) - 12
+    right = max([*(box.x + box.width / 2 for box in boxes), *(_label_span(arrow)[1] for arrow in arrows)]) + 12
     top = min([*(box.y - box.height / 2 for box in boxes), *(arrow.y - 14 for arrow in arrows)]) - 6
     bottom = max([*(box.y + box.height / 2 for box in boxes), *(arrow.y for arrow in arrows)]) + 10
     return Picture(boxes, arrows, *(round(each, 1) for each in (left, top, right - left, bottom - top)))
 
 
-def _width(node: WaitNode) -> float:
-    return max(76.0, 24 + _LETTER * len(_short(node.label)), 16 + _SMALL_LETTER * len(_state(node)))
+def _box_width(node: WaitNode) -> float:
+    return max(76.0, 24 + _LETTER * len(_shorten_label(node.label)), 16 + _SMALL_LETTER * len(_state_text(node)))
 
 
-def _box(node: WaitNode, x: float, y: float) -> Box:
+def _make_box(node: WaitNode, x: float, y: float) -> Box:
     pile = _PILE if node.is_folded else 0.0
-    return Box(node, _short(node.label), _state(node), round(x, 1), round(y, 1), _width(node), pile)
+    return Box(node, _shorten_label(node.label), _state_text(node), round(x, 1), round(y, 1), _box_width(node), pile)
 
 
-def _centres(graph: DrawnWaitGraph, widths: list[float]) -> list[Point]:
+def _place_nodes(graph: DrawnWaitGraph, widths: list[float]) -> list[Point]:
     """Return the centres of nodes: the circle in the middle, the others in columns near their neighbours."""
-    layers = _layers(graph)
+    layers = _find_layers(graph)
     middle = layers[graph.cycle[0]] if graph.cycle else 0
-    gap = _gap(graph)
-    across, down = _radii(len(graph.cycle), max(widths), gap)
-    placed = _on_circle(graph.cycle, across, down)
+    gap = _layer_distance(graph)
+    across, down = _circle_radii(len(graph.cycle), max(widths), gap)
+    placed = _place_on_circle(graph.cycle, across, down)
     rest = [node for node in range(len(layers)) if node not in placed]
     if placed:
         tied = [node for node in rest if layers[node] == middle]
@@ -129,21 +129,21 @@ def _centres(graph: DrawnWaitGraph, widths: list[float]) -> list[Point]:
         aside = across + distance * (max(widths) + gap)
         columns: dict[float, list[tuple[float, int]]] = {}
         for node in (each for each in rest if abs(layers[each] - middle) == distance):
-            to_x, to_y = _near(node, graph, placed)
+            to_x, to_y = _mean_of_neighbours(node, graph, placed)
             is_left = graph.cycle and (to_x or layers[node] - middle) < 0
             columns.setdefault(-aside if is_left else aside, []).append((to_y, node))
         for x, column in columns.items():
-            placed |= _column(x, column)
+            placed |= _place_column(x, column)
     return [placed[node] for node in range(len(layers))]
 
 
-def _near(node: int, graph: DrawnWaitGraph, placed: Mapping[int, Point]) -> Point:
+def _mean_of_neighbours(node: int, graph: DrawnWaitGraph, placed: Mapping[int, Point]) -> Point:
     ends = ((edge.source, edge.target) for edge in graph.edges if node in (edge.source, edge.target))
     joined = [placed[other] for pair in ends for other in pair if other in placed] or [(0.0, 0.0)]
     return round(sum(x for x, _ in joined) / len(joined), 1), round(sum(y for _, y in joined) / len(joined), 1)
 
 
-def _column(x: float, wanted: Iterable[tuple[float, int]]) -> dict[int, Point]:
+def _place_column(x: float, wanted: Iterable[tuple[float, int]]) -> dict[int, Point]:
     """Place nodes below each other, each near the height that is wanted."""
     wanted = sorted(wanted)
     rows: list[float] = []
@@ -153,18 +153,18 @@ def _column(x: float, wanted: Iterable[tuple[float, int]]) -> dict[int, Point]:
     return {node: (x, row + shift) for (_, node), row in zip(wanted, rows, strict=True)}
 
 
-def _on_circle(cycle: Sequence[int], across: float, down: float) -> dict[int, Point]:
+def _place_on_circle(cycle: Sequence[int], across: float, down: float) -> dict[int, Point]:
     """Place nodes on an ellipse, clockwise from the top; two nodes side by side."""
     first = math.pi if len(cycle) == 2 else -math.pi / 2
     turns = (first + 2 * math.pi * number / len(cycle) for number in range(len(cycle)))
     return {node: (across * math.cos(turn), down * math.sin(turn)) for node, turn in zip(cycle, turns, strict=True)}
 
 
-def _gap(graph: DrawnWaitGraph) -> float:
-    return max([_GAP, *(_SMALL_LETTER * len(_short(edge.label)) + 24 for edge in graph.edges)])
+def _layer_distance(graph: DrawnWaitGraph) -> float:
+    return max([_GAP, *(_SMALL_LETTER * len(_shorten_label(edge.label)) + 24 for edge in graph.edges)])
 
 
-def _radii(count: int, width: float, gap: float) -> tuple[float, float]:
+def _circle_radii(count: int, width: float, gap: float) -> tuple[float, float]:
     """Return the radii of an ellipse with room for `count` boxes and labels; neighbours at 45 degrees need the root."""
     if count <= 2:
         return (width + gap) / 2 * (count == 2), 0.0
@@ -172,7 +172,7 @@ def _radii(count: int, width: float, gap: float) -> tuple[float, float]:
     return (width + _BETWEEN) / chord, _ROW / chord
 
 
-def _layers(graph: DrawnWaitGraph) -> list[int]:
+def _find_layers(graph: DrawnWaitGraph) -> list[int]:
     """Return the layer of each node, from left to right: first those that no node waits for; a cycle is one layer."""
     layers = [0] * len(graph.nodes)
     parts = nx.condensation(digraph(len(graph.nodes), graph.edges))
@@ -182,34 +182,34 @@ def _layers(graph: DrawnWaitGraph) -> list[int]:
     return layers
 
 
-def _arrow(edge: WaitEdge, boxes: tuple[Box, ...], graph: DrawnWaitGraph, *, is_upright: bool) -> Arrow:
+def _make_arrow(edge: WaitEdge, boxes: tuple[Box, ...], graph: DrawnWaitGraph, *, is_upright: bool) -> Arrow:
     source, target = boxes[edge.source], boxes[edge.target]
     is_mutual = any((each.source, each.target) == (edge.target, edge.source) for each in graph.edges)
     bend = 34.0 if is_mutual else 0.0
     distance = math.hypot(target.x - source.x, target.y - source.y) or 1.0
     across = (target.y - source.y) / distance, (source.x - target.x) / distance
     middle = (source.x + target.x) / 2 + bend * across[0], (source.y + target.y) / 2 + bend * across[1]
-    start, end = _border(source, middle), _border(target, middle)
+    start, end = _point_on_border(source, middle), _point_on_border(target, middle)
     path = f"M{start[0]:.1f} {start[1]:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {end[0]:.1f} {end[1]:.1f}"
     x, y = ((start[i] + end[i]) / 4 + middle[i] / 2 for i in (0, 1))
     if edge.source in graph.cycle and edge.target in graph.cycle and len(graph.cycle) > 2:
         circle = [boxes[node] for node in graph.cycle]
-        return _clear(Arrow(edge, _short(edge.label), path, *_outside(x, y, circle)), circle)
+        return _move_label_off_boxes(Arrow(edge, _shorten_label(edge.label), path, *_label_outside_circle(x, y, circle)), circle)
     if is_upright:
         is_left = is_mutual and across[0] < 0
         return Arrow(
             edge,
-            _short(edge.label),
+            _shorten_label(edge.label),
             path,
             round(x + (-8 if is_left else 8), 1),
             round(y + 4, 1),
             "end" if is_left else "start",
         )
     below = 18 if is_mutual and bend * across[1] > 0 else -7
-    return Arrow(edge, _short(edge.label), path, round(x, 1), round(y + below, 1), "middle")
+    return Arrow(edge, _shorten_label(edge.label), path, round(x, 1), round(y + below, 1), "middle")
 
 
-def _outside(x: float, y: float, boxes: list[Box]) -> tuple[float, float, Literal["start", "middle", "end"]]:
+def _label_outside_circle(x: float, y: float, boxes: list[Box]) -> tuple[float, float, Literal["start", "middle", "end"]]:
     """Return the position of the label of a circle's edge, given the middle of the edge."""
     across = x - sum(box.x for box in boxes) / len(boxes)
     down = y - sum(box.y for box in boxes) / len(boxes)
@@ -219,10 +219,10 @@ def _outside(x: float, y: float, boxes: list[Box]) -> tuple[float, float, Litera
     return round(x + shift, 1), round(y + math.copysign(11, down) + 4, 1), "start" if across > 0 else "end"
 
 
-def _clear(arrow: Arrow, circle: list[Box]) -> Arrow:
+def _move_label_off_boxes(arrow: Arrow, circle: list[Box]) -> Arrow:
     """Move the label outwards, off the boxes: near the top and bottom of a circle it would cover one."""
     down = arrow.y - sum(box.y for box in circle) / len(circle)
-    start, end = _span(arrow)
+    start, end = _label_span(arrow)
     y = arrow.y
     for box in circle:
         beside = end <= box.x - box.width / 2 or start >= box.x + box.width / 2
@@ -232,7 +232,7 @@ def _clear(arrow: Arrow, circle: list[Box]) -> Arrow:
     return replace(arrow, y=round(y, 1))
 
 
-def _border(box: Box, towards: Point) -> Point:
+def _point_on_border(box: Box, towards: Point) -> Point:
     """Return a point just outside of the border of a box, on the line from its centre to `towards`."""
     dx, dy = towards[0] - box.x, towards[1] - box.y
     away = box.pile + 3
@@ -244,13 +244,13 @@ def _border(box: Box, towards: Point) -> Point:
     return box.x + dx * scale, box.y + dy * scale
 
 
-def _span(arrow: Arrow) -> tuple[float, float]:
+def _label_span(arrow: Arrow) -> tuple[float, float]:
     width = len(arrow.label) * _LETTER
     start = arrow.x - {"start": 0.0, "middle": width / 2, "end": width}[arrow.anchor]
     return start, start + width
 
 
-def _state(node: WaitNode) -> str:
+def _state_text(node: WaitNode) -> str:
     state = node.end if node.end != "waiting" else "wait" if len(node.members) > 1 else "waits"
     if not node.is_folded:
         return state
@@ -259,5 +259,5 @@ def _state(node: WaitNode) -> str:
     return f"{len(node.members):,} {what}{state}"
 
 
-def _short(text: str) -> str:
+def _shorten_label(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}\u2026"

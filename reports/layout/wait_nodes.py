@@ -13,7 +13,7 @@ from typing import TypeAlias
 import networkx as nx
 
 from ddpsim.reports.document import End, Run, Waiting
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.wording import rank_list
 
 Digraph: TypeAlias = "nx.DiGraph[int]"
@@ -26,7 +26,7 @@ _What = tuple[object, ...]
 class WaitNode:
     """Ranks that wait for the same thing, or a thread; a folded node replaces several nodes."""
 
-    members: tuple[Who, ...]
+    members: tuple[RankOrThread, ...]
     end: End
     is_culprit: bool = False
     is_folded: bool = False
@@ -69,14 +69,14 @@ def wait_graph_of(run: Run) -> DrawnWaitGraph | None:
     """Return the wait-for graph of a run; None if no rank waited for another, as when matched calls differ."""
     if is_mismatch(run):
         return None
-    targets = _targets(run)
-    waiting = [each for each in run.waiting if targets[_what(each)]]
+    targets = _targets_of_waits(run)
+    waiting = [each for each in run.waiting if targets[_wait_key(each)]]
     if not waiting:
         return None
-    nodes = _nodes(run, _alike(waiting, targets))
-    edges = _edges(run, nodes, waiting, targets)
+    nodes = _make_nodes(run, _group_ranks_into_nodes(waiting, targets))
+    edges = _make_edges(run, nodes, waiting, targets)
     told = [edge for edge in edges if edge.in_cycle]
-    return DrawnWaitGraph(nodes, edges, _cycle(len(nodes), told) or _cycle(len(nodes), edges))
+    return DrawnWaitGraph(nodes, edges, _find_cycle(len(nodes), told) or _find_cycle(len(nodes), edges))
 
 
 def is_mismatch(run: Run) -> bool:
@@ -84,34 +84,34 @@ def is_mismatch(run: Run) -> bool:
     return run.leading is not None and run.leading.is_mismatch
 
 
-def _what(waiting: Waiting) -> _What:
+def _wait_key(waiting: Waiting) -> _What:
     return waiting.slots, waiting.waits_for, waiting.what, waiting.who if waiting.who.thread else None
 
 
-def _targets(run: Run) -> dict[_What, tuple[Who, ...]]:
+def _targets_of_waits(run: Run) -> dict[_What, tuple[RankOrThread, ...]]:
     """Return the ranks that each wait is for, once for all equal waits, since thousands may wait for thousands."""
-    found: dict[_What, tuple[Who, ...]] = {}
+    found: dict[_What, tuple[RankOrThread, ...]] = {}
     for waiting in run.waiting:
-        if (what := _what(waiting)) not in found:
-            missing = (Who(rank) for index in waiting.slots for rank in run.slots[index].missing)
+        if (what := _wait_key(waiting)) not in found:
+            missing = (RankOrThread(rank) for index in waiting.slots for rank in run.slots[index].missing)
             found[what] = (*waiting.waits_for, *missing)
     return found
 
 
-def _alike(waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]) -> list[list[Who]]:
-    waits = {each.who: _what(each) for each in waiting}
-    awaited: dict[Who, dict[_What, None]] = {}
-    for what in dict.fromkeys(map(_what, waiting)):
+def _group_ranks_into_nodes(waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[RankOrThread]]) -> list[list[RankOrThread]]:
+    waits = {each.who: _wait_key(each) for each in waiting}
+    awaited: dict[RankOrThread, dict[_What, None]] = {}
+    for what in dict.fromkeys(map(_wait_key, waiting)):
         for target in targets[what]:
             awaited.setdefault(target, {})[what] = None
-    found: dict[tuple[object, ...], list[Who]] = {}
+    found: dict[tuple[object, ...], list[RankOrThread]] = {}
     for who in sorted({*waits, *awaited}):
         key = waits.get(who), tuple(awaited.get(who, ())), who if who.thread else None
         found.setdefault(key, []).append(who)
     return list(found.values())
 
 
-def _nodes(run: Run, members: Iterable[list[Who]]) -> tuple[WaitNode, ...]:
+def _make_nodes(run: Run, members: Iterable[list[RankOrThread]]) -> tuple[WaitNode, ...]:
     culprits = run.culprits
     waiting = {each.who for each in run.waiting}
     ended: dict[int, End] = {rank.rank: rank.end for rank in run.ranks}
@@ -125,37 +125,37 @@ def _nodes(run: Run, members: Iterable[list[Who]]) -> tuple[WaitNode, ...]:
     )
 
 
-def _edges(
-    run: Run, nodes: Sequence[WaitNode], waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]
+def _make_edges(
+    run: Run, nodes: Sequence[WaitNode], waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[RankOrThread]]
 ) -> tuple[WaitEdge, ...]:
     node_of = {who: index for index, node in enumerate(nodes) for who in node.members}
     cycle = next((finding.cycle for finding in run.findings if finding.cycle), ())
-    circle = {(node_of.get(Who(one)), node_of.get(Who(other))) for one, other in pairwise((*cycle, *cycle[:1]))}
+    circle = {(node_of.get(RankOrThread(one)), node_of.get(RankOrThread(other))) for one, other in pairwise((*cycle, *cycle[:1]))}
     has_groups = len({run.slots[index].group for each in run.waiting for index in each.slots}) > 1
     first: dict[tuple[int, _What], Waiting] = {}
     for each in waiting:
-        first.setdefault((node_of[each.who], _what(each)), each)
+        first.setdefault((node_of[each.who], _wait_key(each)), each)
     edges: dict[tuple[int, int], WaitEdge] = {}
     for (source, what), each in first.items():
-        label = _label(run, each, has_groups=has_groups)
+        label = _wait_label(run, each, has_groups=has_groups)
         for target in targets[what]:
             ends = source, node_of[target]
             edges.setdefault(ends, WaitEdge(*ends, label, ends in circle, each.any_suffices))
     return tuple(edges.values())
 
 
-def _label(run: Run, waiting: Waiting, *, has_groups: bool) -> str:
+def _wait_label(run: Run, waiting: Waiting, *, has_groups: bool) -> str:
     """Return the text of a node: the call that it waits for, with the group if there are several groups."""
     slot = run.slots[waiting.slots[0]] if waiting.slots else None
     if slot is None or not slot.issues:
         return waiting.what
-    call = run.issued(slot.issues[0])
+    call = run.issued_call(slot.issues[0])
     more = f" or {len(waiting.slots) - 1} more" if len(waiting.slots) > 1 else ""
     group = f' "{slot.group}"' if has_groups else ""
     return f"{call.operation} #{call.sequence}{group}{more}"
 
 
-def _cycle(nodes: int, edges: Iterable[WaitEdge]) -> tuple[int, ...]:
+def _find_cycle(nodes: int, edges: Iterable[WaitEdge]) -> tuple[int, ...]:
     """Return the first cycle that is found, starting at its lowest node; () if there is none."""
     graph = digraph(nodes, sorted(edges, key=lambda edge: (edge.source, edge.target)))
     try:
@@ -184,27 +184,27 @@ _FIRST, _LAST = 4, 3
 """Nodes that are kept at the ends of a long cycle: with the folded node between them, eight."""
 
 
-def folded(graph: DrawnWaitGraph) -> DrawnWaitGraph:
+def fold_graph(graph: DrawnWaitGraph) -> DrawnWaitGraph:
     """Return the graph itself, or, if it is too large, a graph of at most `LARGEST` nodes that includes all ranks."""
     if len(graph.nodes) <= LARGEST:
         return graph
-    kept = _kept(graph)
-    groups = [[node] for node in kept] + _stretches(graph.cycle, kept) + _others(graph, kept)
-    return _merged(graph, sorted(groups))
+    kept = _kept_nodes(graph)
+    groups = [[node] for node in kept] + _cycle_parts(graph.cycle, kept) + _group_other_nodes(graph, kept)
+    return _merge_groups(graph, sorted(groups))
 
 
-def _kept(graph: DrawnWaitGraph) -> set[int]:
+def _kept_nodes(graph: DrawnWaitGraph) -> set[int]:
     """Return the kept nodes. At most half of those outside the cycle are culprits, to leave room for waiting ranks."""
     cycle = graph.cycle
     kept = list(cycle if len(cycle) <= _FIRST + 1 + _LAST else (*cycle[:_FIRST], *cycle[-_LAST:]))
-    beside = _beside(graph)
-    shown = sorted(_striking(graph, beside).difference(kept))[: (_KEPT - len(kept)) // 2]
+    beside = _neighbours(graph)
+    shown = sorted(_important_nodes(graph, beside).difference(kept))[: (_KEPT - len(kept)) // 2]
     near_shown = [near for node in shown for near in beside[node]]
     near_cycle = sorted({near for node in kept for near in beside[node]}.difference(cycle))
     return set(list(dict.fromkeys([*kept, *shown, *near_shown, *near_cycle]))[:_KEPT])
 
 
-def _striking(graph: DrawnWaitGraph, beside: Sequence[Sequence[int]]) -> set[int]:
+def _important_nodes(graph: DrawnWaitGraph, beside: Sequence[Sequence[int]]) -> set[int]:
     """Return the culprits, without the cycle if all of it is to blame; without both, the node with most edges."""
     culprits = {index for index, node in enumerate(graph.nodes) if node.is_culprit}
     if not culprits and not graph.cycle:
@@ -212,7 +212,7 @@ def _striking(graph: DrawnWaitGraph, beside: Sequence[Sequence[int]]) -> set[int
     return culprits if not culprits.issuperset(graph.cycle) else culprits.difference(graph.cycle)
 
 
-def _beside(graph: DrawnWaitGraph) -> list[list[int]]:
+def _neighbours(graph: DrawnWaitGraph) -> list[list[int]]:
     beside: list[list[int]] = [[] for _ in graph.nodes]
     for edge in graph.edges:
         beside[edge.source].append(edge.target)
@@ -220,7 +220,7 @@ def _beside(graph: DrawnWaitGraph) -> list[list[int]]:
     return beside
 
 
-def _stretches(cycle: Sequence[int], kept: set[int]) -> list[list[int]]:
+def _cycle_parts(cycle: Sequence[int], kept: set[int]) -> list[list[int]]:
     found: list[list[int]] = [[]]
     for node in cycle:
         if node not in kept:
@@ -230,7 +230,7 @@ def _stretches(cycle: Sequence[int], kept: set[int]) -> list[list[int]]:
     return [stretch for stretch in found if stretch]
 
 
-def _others(graph: DrawnWaitGraph, kept: set[int]) -> list[list[int]]:
+def _group_other_nodes(graph: DrawnWaitGraph, kept: set[int]) -> list[list[int]]:
     found: dict[tuple[End, bool], list[int]] = {}
     shown = kept.union(graph.cycle)
     for index, node in enumerate(graph.nodes):
@@ -239,26 +239,26 @@ def _others(graph: DrawnWaitGraph, kept: set[int]) -> list[list[int]]:
     return list(found.values())
 
 
-def _merged(graph: DrawnWaitGraph, groups: Sequence[Sequence[int]]) -> DrawnWaitGraph:
+def _merge_groups(graph: DrawnWaitGraph, groups: Sequence[Sequence[int]]) -> DrawnWaitGraph:
     number_of = {node: number for number, group in enumerate(groups) for node in group}
     edges: dict[tuple[int, int], list[WaitEdge]] = {}
     for edge in graph.edges:
         edges.setdefault((number_of[edge.source], number_of[edge.target]), []).append(edge)
     return DrawnWaitGraph(
-        tuple(_node([graph.nodes[node] for node in group]) for group in groups),
-        tuple(_edge(*ends, merged) for ends, merged in edges.items() if ends[0] != ends[1]),
+        tuple(_merge_nodes([graph.nodes[node] for node in group]) for group in groups),
+        tuple(_merge_edges(*ends, merged) for ends, merged in edges.items() if ends[0] != ends[1]),
         tuple(dict.fromkeys(number_of[node] for node in graph.cycle)),
     )
 
 
-def _node(nodes: Sequence[WaitNode]) -> WaitNode:
+def _merge_nodes(nodes: Sequence[WaitNode]) -> WaitNode:
     if len(nodes) == 1:
         return nodes[0]
     members = sorted(who for node in nodes for who in node.members)
     return WaitNode(tuple(members), nodes[0].end, any(node.is_culprit for node in nodes), is_folded=True)
 
 
-def _edge(source: int, target: int, edges: Iterable[WaitEdge]) -> WaitEdge:
+def _merge_edges(source: int, target: int, edges: Iterable[WaitEdge]) -> WaitEdge:
     """Merge edges into one. If one of them is in the cycle, the label is that of the cycle's edge."""
     edges = list(edges)
     said = [edge for edge in edges if edge.in_cycle] or edges

@@ -9,12 +9,12 @@ from itertools import groupby
 from ddpsim.reports.document import Chosen, Difference, Document, Exploration, Outcome, Run
 from ddpsim.reports.making.result_document import environment, events_left_out, run_of
 from ddpsim.reports.printable import VERBS
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.exploration.divergence_point import DivergencePoint
 from ddpsim.simulator.exploration.exploration import Exploration as Explored
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.transcript import Choice, event_text
+from ddpsim.simulator.transcript import TakenChoice, event_text
 from ddpsim.simulator.wording import rank_list
 
 _MOST_BEFORE = 200
@@ -49,7 +49,7 @@ def document_of_exploration(
         verdict=explored.verdict,
         executions=explored.executions,
         is_complete=explored.complete,
-        extent=explored.extent,
+        extent=explored.coverage_text,
         outcomes=tuple(Outcome(text, count) for text, count in explored.outcomes.most_common()),
         seconds=explored.seconds,
         failing=failing,
@@ -69,40 +69,40 @@ def difference_of(failing: Trace, passing: Trace, parting: DivergencePoint | Non
         if len(failing) == len(passing):
             return None
         shared = min(len(failing), len(passing))
-    sides = [f"{which}: {_text(trace, shared)}" for which, trace in (("failing", failing), ("passing", passing))]
-    found = Difference(_index(failing, shared), _index(passing, shared), "; ".join(sides))
+    sides = [f"{which}: {_event_description(trace, shared)}" for which, trace in (("failing", failing), ("passing", passing))]
+    found = Difference(_event_index(failing, shared), _event_index(passing, shared), "; ".join(sides))
     if parting is None:
         return found
     number = len(parting.before) + 1
-    choices = _chosen([(number, parting.failing)]), _chosen([(number, parting.passing)])
-    return replace(found, choices=choices, before=tuple(_rows(parting.before))[-_MOST_BEFORE:])
+    choices = _choice_row([(number, parting.failing)]), _choice_row([(number, parting.passing)])
+    return replace(found, choices=choices, before=tuple(_choice_rows(parting.before))[-_MOST_BEFORE:])
 
 
-def _rows(choices: Sequence[Choice]) -> Iterator[Chosen]:
+def _choice_rows(choices: Sequence[TakenChoice]) -> Iterator[Chosen]:
     """Yield a row for each choice; consecutive choices that took the default share a row."""
     for is_default, same in groupby(enumerate(choices, start=1), key=lambda each: each[1].taken == 0):
         numbered = list(same)
-        yield from [_chosen(numbered)] if is_default else (_chosen([each]) for each in numbered)
+        yield from [_choice_row(numbered)] if is_default else (_choice_row([each]) for each in numbered)
 
 
-def _chosen(numbered: Sequence[tuple[int, Choice]]) -> Chosen:
+def _choice_row(numbered: Sequence[tuple[int, TakenChoice]]) -> Chosen:
     (first, choice), (last, _) = numbered[0], numbered[-1]
     if first != last:
         return Chosen(first, last, choice.point.number, "the default each time")
-    others = [choice.point.who(option) for option in choice.options if option != choice.chosen]
+    others = [choice.point.who(option) for option in choice.options if option != choice.chosen_number]
     ranks = sorted(who.rank for who in others if not who.thread)
     names = [*([rank_list(ranks)] if ranks else []), *(str(who) for who in others if who.thread)]
-    return Chosen(first, last, choice.point.number, choice.text, ", ".join(names))
+    return Chosen(first, last, choice.point.number, choice.choice_text, ", ".join(names))
 
 
-def _index(trace: Trace, index: int) -> int | None:
+def _event_index(trace: Trace, index: int) -> int | None:
     """Return the index of an event in the document's run; None if the document leaves the event out."""
     first = events_left_out(trace)
     return index - first if first <= index < len(trace) else None
 
 
-def _text(trace: Trace, index: int) -> str:
+def _event_description(trace: Trace, index: int) -> str:
     if index >= len(trace):
         return "its end"
     event = trace.events[index]
-    return " ".join(filter(None, [str(Who(event.rank, event.thread)), VERBS[event.kind], event_text(event)]))
+    return " ".join(filter(None, [str(RankOrThread(event.rank, event.thread)), VERBS[event.kind], event_text(event)]))

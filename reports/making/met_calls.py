@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddpsim.reports.document import Slot, SlotState
-from ddpsim.simulator.calls import ANY_SOURCE, Call, channel, is_partner
+from ddpsim.simulator.calls import ANY_SOURCE, Call, channel_of_message, is_other_half
 from ddpsim.simulator.events import Event, EventKind
 
 Key = tuple[str, int, int, str]
@@ -18,7 +18,7 @@ Key = tuple[str, int, int, str]
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _GrowingSlot:
     group: str
     sequence: int
     issues: list[int] = field(default_factory=list)
@@ -32,73 +32,73 @@ class _Open:
         return "mismatched" if self.is_mismatched else "open" if self.match is None else "matched"
 
 
-class Slots:
+class SlotCollector:
     """Collects the slots of a run, event by event."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Key, _Open] = {}
+        self._by_key: dict[Key, _GrowingSlot] = {}
         self._halves: dict[tuple[str, int, int], list[Call]] = {}
         """Sends and receives that have no partner yet, by group, receiver and tag."""
-        self._numbers: dict[_Open, int] = {}
+        self._numbers: dict[_GrowingSlot, int] = {}
 
-    def take(self, index: int, event: Event) -> None:
+    def process_event(self, index: int, event: Event) -> None:
         """Process an event; only those that issue or complete a call matter."""
         call = event.call
         if call is None:
             return
         if event.kind is EventKind.ISSUE:
-            self._by_key.setdefault(_key(call), _Open(call.group, call.sequence)).issues.append(index)
+            self._by_key.setdefault(_slot_key(call), _GrowingSlot(call.group, call.sequence)).issues.append(index)
             if call.is_point_to_point:
-                self._halves.setdefault(channel(call), []).append(call)
+                self._halves.setdefault(channel_of_message(call), []).append(call)
         elif event.kind is EventKind.MATCH:
-            if call.is_point_to_point and not self._pair(call, event.text):
+            if call.is_point_to_point and not self._pair_messages(call, event.text):
                 return
-            if slot := self._by_key.get(_key(call)):
+            if slot := self._by_key.get(_slot_key(call)):
                 slot.match = index
 
-    def close(self) -> None:
+    def number_slots(self) -> None:
         """Number the slots, after all events."""
         self._numbers = {slot: number for number, slot in enumerate(dict.fromkeys(self._by_key.values()))}
 
-    def of(self, calls: Sequence[Call]) -> tuple[int, ...]:
+    def slots_of_calls(self, calls: Sequence[Call]) -> tuple[int, ...]:
         """Return the slots of these calls, without repetition."""
-        return tuple(self._numbers[slot] for slot in self._slots(calls))
+        return tuple(self._numbers[slot] for slot in self._find_slots(calls))
 
-    def differ(self, calls: Sequence[Call]) -> None:
+    def mark_mismatched(self, calls: Sequence[Call]) -> None:
         """Record that matched calls differ."""
-        for slot in self._slots(calls):
+        for slot in self._find_slots(calls):
             slot.is_mismatched = True
 
-    def lack(self, call: Call, missing: tuple[int, ...]) -> None:
+    def record_missing_ranks(self, call: Call, missing: tuple[int, ...]) -> None:
         """Record the ranks that are missing in a call that a rank waits for."""
-        for slot in self._slots([call]):
+        for slot in self._find_slots([call]):
             slot.missing = missing
             slot.any_suffices |= call.peer == ANY_SOURCE
 
-    def table(self) -> tuple[Slot, ...]:
+    def slot_rows(self) -> tuple[Slot, ...]:
         """Return the slots as values of the document."""
         return tuple(
             Slot(each.group, each.sequence, tuple(each.issues), each.state, each.match, each.missing, each.any_suffices)
             for each in self._numbers
         )
 
-    def _slots(self, calls: Sequence[Call]) -> dict[_Open, None]:
-        return {slot: None for call in calls if (slot := self._by_key.get(_key(call)))}
+    def _find_slots(self, calls: Sequence[Call]) -> dict[_GrowingSlot, None]:
+        return {slot: None for call in calls if (slot := self._by_key.get(_slot_key(call)))}
 
-    def _pair(self, arrival: Call, text: str) -> bool:
+    def _pair_messages(self, arrival: Call, text: str) -> bool:
         """Put the later call into the slot of its partner, so that both share it; return whether there is a partner."""
-        halves = self._halves.get(channel(arrival), [])
-        partner = next((half for half in halves if is_partner(half, arrival, text)), None)
+        halves = self._halves.get(channel_of_message(arrival), [])
+        partner = next((half for half in halves if is_other_half(half, arrival, text)), None)
         if partner is None or arrival not in halves:
             return False
         halves.remove(arrival)
         halves.remove(partner)
-        own, self._by_key[_key(arrival)] = self._by_key[_key(arrival)], self._by_key[_key(partner)]
-        self._by_key[_key(partner)].issues += own.issues
+        own, self._by_key[_slot_key(arrival)] = self._by_key[_slot_key(arrival)], self._by_key[_slot_key(partner)]
+        self._by_key[_slot_key(partner)].issues += own.issues
         return True
 
 
-def _key(call: Call) -> Key:
+def _slot_key(call: Call) -> Key:
     if call.is_point_to_point:
         return call.group, call.sequence, call.rank, call.operation
     return call.group, call.sequence, -1, ""

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 
 from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Waiting
-from ddpsim.reports.making.met_calls import Slots
+from ddpsim.reports.making.met_calls import SlotCollector
 from ddpsim.simulator.calls import NOWHERE, Origin
 from ddpsim.simulator.calls import Call as IssuedCall
 from ddpsim.simulator.calls import Site as CallSite
@@ -44,7 +44,7 @@ def document_of(
 
 def run_of(result: Result, *, name: str = "", how: str = "") -> Run:
     """Return the run of a result, for a document of several runs that are not judged one by one."""
-    making = _Making(result)
+    making = _RunTables(result)
     return Run(
         name=name or result.program,
         world_size=result.world_size,
@@ -52,8 +52,8 @@ def run_of(result: Result, *, name: str = "", how: str = "") -> Run:
         findings=making.findings,
         text=str(result),
         how=how,
-        ranks=making.ranks(),
-        sites=making.sites.table(),
+        ranks=making.rank_rows(),
+        sites=making.sites.site_rows(),
         calls=making.calls,
         events=making.events,
         events_left_out=events_left_out(result.trace),
@@ -72,47 +72,47 @@ def events_left_out(trace: Trace) -> int:
     return max(0, len(trace) - MOST_EVENTS)
 
 
-class _Making:
+class _RunTables:
     """Makes the tables of a run that refer to each other by index, in one pass over the events."""
 
     def __init__(self, result: Result) -> None:
         self._result = result
-        self.sites = Sites()
+        self.sites = SiteTable()
         self._calls: dict[Call, int] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         """Index into the run's calls, by a call of the trace without its rank."""
-        self._met = Slots()
+        self._met = SlotCollector()
         last = islice(result.trace, events_left_out(result.trace), None)
-        self.events = tuple(self._event(index, event) for index, event in enumerate(last))
-        self._met.close()
+        self.events = tuple(self._event_row(index, event) for index, event in enumerate(last))
+        self._met.number_slots()
         self.calls = tuple(self._calls)
-        self.findings = tuple(map(self._finding, result.findings))
-        self.waiting = tuple(map(self._waiting, result.waiting))
-        self.slots = self._met.table()
+        self.findings = tuple(map(self._finding_row, result.findings))
+        self.waiting = tuple(map(self._waiting_row, result.waiting))
+        self.slots = self._met.slot_rows()
 
-    def _event(self, index: int, event: TraceEvent) -> Event:
-        self._met.take(index, event)
-        call = None if event.call is None else self._call(event.call)
+    def _event_row(self, index: int, event: TraceEvent) -> Event:
+        self._met.process_event(index, event)
+        call = None if event.call is None else self._call_index(event.call)
         return Event(event.kind, event.rank, event.choice_points, event.time, call, event.text, event.thread)
 
-    def _call(self, call: IssuedCall) -> int:
+    def _call_index(self, call: IssuedCall) -> int:
         alike = call._replace(rank=0, coordinates="")
         if alike not in self._numbers:
-            shared = self._shared(call)
+            shared = self._call_row(call)
             self._numbers[alike] = self._calls.setdefault(shared, len(self._calls))
         return self._numbers[alike]
 
-    def _shared(self, call: IssuedCall) -> Call:
+    def _call_row(self, call: IssuedCall) -> Call:
         origin = call.origin
         return Call(
             operation=call.operation,
             group=call.group,
             sequence=call.sequence,
             signature=str(call.signature).partition(" ")[2],
-            site=self.sites.index(call.site),
-            caller=self.sites.index(call.caller),
-            origin="" if origin.is_programs else str(origin),
-            phase=_phase(origin),
+            site=self.sites.index_of(call.site),
+            caller=self.sites.index_of(call.caller),
+            origin="" if origin.is_of_program else str(origin),
+            phase=_phase_text(origin),
             bucket=origin.bucket,
             parameters=origin.parameters,
             peer=call.peer,
@@ -120,33 +120,33 @@ class _Making:
             is_shadow=origin.shadow,
         )
 
-    def _finding(self, finding: Diagnosed) -> Finding:
+    def _finding_row(self, finding: Diagnosed) -> Finding:
         if finding.code.startswith("mismatch."):
-            self._met.differ(finding.calls)
+            self._met.mark_mismatched(finding.calls)
         return Finding(
             code=finding.code.value,
             verdict=finding.code.verdict,
             ranks=finding.ranks,
             summary=finding.summary,
             text=finding.body,
-            sites=self.sites.indices(finding.sites),
+            sites=self.sites.indices_of(finding.sites),
             cycle=finding.cycle,
-            slots=self._met.of(finding.calls),
+            slots=self._met.slots_of_calls(finding.calls),
             lines=finding.labelled,
         )
 
-    def _waiting(self, waited: Waited) -> Waiting:
+    def _waiting_row(self, waited: Waited) -> Waiting:
         wait, who = waited.wait, waited.who
         text = str(wait)
         if isinstance(wait, CallWait):
             for call, missing in zip(wait.calls, waited.missing, strict=True):
-                self._met.lack(call, missing)
-            site = self.sites.index(wait.calls[0].site)
-            slots = self._met.of(wait.calls)
+                self._met.record_missing_ranks(call, missing)
+            site = self.sites.index_of(wait.calls[0].site)
+            slots = self._met.slots_of_calls(wait.calls)
             return Waiting(who, text, site, slots, any_suffices=waited.any_suffices)
-        return Waiting(who, text, self.sites.index(wait.site), (), waited.waits_for, waited.any_suffices)
+        return Waiting(who, text, self.sites.index_of(wait.site), (), waited.waits_for, waited.any_suffices)
 
-    def ranks(self) -> tuple[Rank, ...]:
+    def rank_rows(self) -> tuple[Rank, ...]:
         """Return how each rank ended."""
         ended = {
             event.rank: event.kind
@@ -155,10 +155,10 @@ class _Making:
         }
         waiting = {each.who.rank: each for each in self.waiting if not each.who.thread}
         places = {event.rank: event.call.coordinates for event in self._result.trace if event.call is not None}
-        ranks = [self._rank(rank, ended.get(rank), waiting.get(rank)) for rank in range(self._result.world_size)]
+        ranks = [self._rank_row(rank, ended.get(rank), waiting.get(rank)) for rank in range(self._result.world_size)]
         return tuple(replace(rank, coordinates=places.get(rank.rank, "")) for rank in ranks)
 
-    def _rank(self, rank: int, ended: EventKind | None, waiting: Waiting | None) -> Rank:
+    def _rank_row(self, rank: int, ended: EventKind | None, waiting: Waiting | None) -> Rank:
         error = self._result.errors.get(rank)
         if error is not None:
             return Rank(rank, "raised", _error_text(error))
@@ -169,11 +169,11 @@ class _Making:
         return Rank(rank, "stopped" if self._result.trace else "unknown")
 
 
-def _phase(origin: Origin) -> str:
+def _phase_text(origin: Origin) -> str:
     """Return the purpose of a call in a word or two, such as `activations 2` for those of micro-batch 2."""
     if origin.part is not None:
         return origin.part.what.replace(" of micro-batch", "").removeprefix("unit ")
-    return "" if origin.is_programs else origin.phase.value
+    return "" if origin.is_of_program else origin.phase.value
 
 
 def _error_text(error: BaseException) -> str:
@@ -186,11 +186,11 @@ def _error_text(error: BaseException) -> str:
 
 def environment() -> dict[str, str]:
     """Return the versions of ddpsim, torch and Python, and the platform, without importing torch."""
-    found = {"ddpsim": _version("ddpsim"), "torch": _version("torch"), "python": platform.python_version()}
+    found = {"ddpsim": _installed_version("ddpsim"), "torch": _installed_version("torch"), "python": platform.python_version()}
     return {name: text for name, text in found.items() if text} | {"platform": platform.system()}
 
 
-def _version(distribution: str) -> str:
+def _installed_version(distribution: str) -> str:
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -203,39 +203,39 @@ _LONGEST = 200
 """Characters of a line of source; the rest is cut."""
 
 
-class Sites:
+class SiteTable:
     """The table of sites, in the order of their first use."""
 
     def __init__(self) -> None:
         self._indices: dict[CallSite, int] = {}
 
-    def index(self, site: CallSite | None) -> int | None:
+    def index_of(self, site: CallSite | None) -> int | None:
         """Return the index of a site; None if there is no site."""
         if site is None or site == NOWHERE:
             return None
         return self._indices.setdefault(site, len(self._indices))
 
-    def indices(self, sites: Iterable[CallSite]) -> tuple[int, ...]:
+    def indices_of(self, sites: Iterable[CallSite]) -> tuple[int, ...]:
         """Return the indices of these sites, without those that are NOWHERE."""
-        return tuple(index for site in sites if (index := self.index(site)) is not None)
+        return tuple(index for site in sites if (index := self.index_of(site)) is not None)
 
-    def table(self) -> tuple[Site, ...]:
+    def site_rows(self) -> tuple[Site, ...]:
         """Return the sites with their source, read now: a file that changed since the run shows its present lines."""
-        return tuple(map(_with_source, self._indices))
+        return tuple(map(_read_source, self._indices))
 
 
-def _with_source(site: CallSite) -> Site:
+def _read_source(site: CallSite) -> Site:
     linecache.checkcache(site.path)
     lines = linecache.getlines(site.path)
     if not 1 <= site.line <= len(lines):
-        return Site(_shown(site), site.line, site.function)
+        return Site(_shown_path(site), site.line, site.function)
     first = max(1, site.line - _AROUND)
     around = lines[first - 1 : site.line + _AROUND]
     source = tuple(line.rstrip("\r\n")[:_LONGEST] for line in around)
-    return Site(_shown(site), site.line, site.function, first, source)
+    return Site(_shown_path(site), site.line, site.function, first, source)
 
 
-def _shown(site: CallSite) -> str:
+def _shown_path(site: CallSite) -> str:
     """Return the path relative to the working folder, or only the file name if it is elsewhere."""
     try:
         path = os.path.relpath(site.path)

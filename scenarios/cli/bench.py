@@ -9,7 +9,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import EngineOrBoth, SimulatedTransport, engines_named
-from ddpsim.scenarios.cli.status import Status, worst
+from ddpsim.scenarios.cli.status import ExitStatus, worst_status
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.running.measuring import MeasuredCase, Measurement
@@ -46,21 +46,21 @@ def bench(
     import torch
 
     from ddpsim import UsageError
-    from ddpsim.scenarios.running.measuring import measurements, samples
-    from ddpsim.scenarios.running.runner import check_simulated
+    from ddpsim.scenarios.running.measuring import collect_measurements, measure_runs
+    from ddpsim.scenarios.running.runner import check_is_simulated
 
     if not 1 <= rounds <= _MOST_ROUNDS:
         raise UsageError(f"rounds is {rounds}, expected 1 to {_MOST_ROUNDS}: correct it")
-    check_simulated(transport, "bench measures only the simulation")
-    cases = _cases(names or _NAMES, engine, world_size or [None])
+    check_is_simulated(transport, "bench measures only the simulation")
+    cases = _cases_to_measure(names or _NAMES, engine, world_size or [None])
     machine = f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores"
-    output.show(f"{machine}, on {transport}, {output.counted(rounds, 'alternating round')}\n")
-    measured = measurements(output.with_progress_bar(samples(cases, rounds, transport), rounds * len(cases)))
-    output.show("\n".join(_table(measured)))
-    return worst(_judged(measured))
+    output.print_text(f"{machine}, on {transport}, {output.number_with_noun(rounds, 'alternating round')}\n")
+    measured = collect_measurements(output.with_progress_bar(measure_runs(cases, rounds, transport), rounds * len(cases)))
+    output.print_text("\n".join(_table_rows(measured)))
+    return worst_status(_statuses_of_runs(measured))
 
 
-def _cases(names: Iterable[str], engine: str, world_sizes: Sequence[int | None]) -> list[MeasuredCase]:
+def _cases_to_measure(names: Iterable[str], engine: str, world_sizes: Sequence[int | None]) -> list[MeasuredCase]:
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.running.measuring import MeasuredCase
 
@@ -73,7 +73,7 @@ def _cases(names: Iterable[str], engine: str, world_sizes: Sequence[int | None])
     ]
 
 
-def _table(measured: Sequence[Measurement]) -> Iterable[str]:
+def _table_rows(measured: Sequence[Measurement]) -> Iterable[str]:
     """Yield a header and a row per measurement; its ratio is to the first row with the same scenario and world size."""
     width = max(4, *(len(each.case.scenario.name) for each in measured))
     yield f"{'name':<{width}}  by     ranks   events  events/s   median ms    least     most  ratio"
@@ -88,14 +88,14 @@ def _table(measured: Sequence[Measurement]) -> Iterable[str]:
         )
 
 
-def _judged(measured: Sequence[Measurement]) -> Iterable[Status]:
+def _statuses_of_runs(measured: Sequence[Measurement]) -> Iterable[ExitStatus]:
     """Yield the status of each run, and print the unexpected ones: their times measure something else."""
-    from ddpsim.scenarios.cli.judgement import judge
+    from ddpsim.scenarios.cli.judgement import judge_result
 
     for each in measured:
         expected = each.case.scenario.expected_by(each.case.engine)
         for result in each.results:
-            status, line = judge(expected, result)
-            if status is not Status.AS_EXPECTED:
-                output.note(f"{each.case.scenario.name}, engine {each.case.engine.value}: {line}")
+            status, line = judge_result(expected, result)
+            if status is not ExitStatus.AS_EXPECTED:
+                output.print_note(f"{each.case.scenario.name}, engine {each.case.engine.value}: {line}")
             yield status

@@ -22,17 +22,17 @@ from ddpsim.scenarios.cli.diagnose import diagnose
 from ddpsim.scenarios.cli.doctor import doctor
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
-from ddpsim.scenarios.cli.listing import list_
-from ddpsim.scenarios.cli.program_words import options_of, start_servers, with_program_as_one_word
+from ddpsim.scenarios.cli.listing import list_scenarios
+from ddpsim.scenarios.cli.program_words import options_of, start_fork_servers, join_program_into_one_word
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run
 from ddpsim.scenarios.cli.shrink import shrink
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.cli.zoo import zoo
-from ddpsim.scenarios.names import shadow
-from ddpsim.simulator.errors import ReplayDivergedError, UsageError, internal_error, is_unexpected
-from ddpsim.simulator.torch_version import complaint
+from ddpsim.scenarios.names import describe_shadowing_file
+from ddpsim.simulator.errors import ReplayDivergedError, UsageError, make_internal_error, is_unexpected_error
+from ddpsim.simulator.torch_version import torch_too_old_message
 
 _OF_PROGRAMS: dict[str, Callable[..., Any]] = {
     command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink)
@@ -52,50 +52,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character must not end the run
-    status = _status_of(arguments)
+    status = _run_command_line(arguments)
     if arguments is None:
-        _leave_quietly()
+        _quiet_ctrl_c_at_exit()
     return status
 
 
-def _status_of(arguments: Sequence[str] | None) -> int:
+def _run_command_line(arguments: Sequence[str] | None) -> int:
     """Run the command line, print the message of an error, and return the exit status."""
-    if line := shadow():
-        output.note(line)
-        return Status.USAGE_ERROR
+    if line := describe_shadowing_file():
+        output.print_note(line)
+        return ExitStatus.USAGE_ERROR
     try:
-        words = _with_program(sys.argv[1:] if arguments is None else arguments)
-        start_servers(words)
+        words = _join_program_words(sys.argv[1:] if arguments is None else arguments)
+        start_fork_servers(words)
         status = app(args=words, prog_name="ddpsim", standalone_mode=False)
     except KeyboardInterrupt:  # a second one, while typer turns the first into a status
-        return Status.INTERRUPTED
+        return ExitStatus.INTERRUPTED
     except Exception as error:
         if type(error).__name__ == "BdbQuit":  # compared by name: only a debugger imports bdb
-            output.note("the run was ended in a debugger")
-            return Status.INTERRUPTED
+            output.print_note("the run was ended in a debugger")
+            return ExitStatus.INTERRUPTED
         message = _usage_message(error)
         if message is not None:
-            output.note(message)
-            return Status.USAGE_ERROR
-        if not is_unexpected(error):
+            output.print_note(message)
+            return ExitStatus.USAGE_ERROR
+        if not is_unexpected_error(error):
             raise
-        output.note(str(internal_error(error, "the command")))
-        return Status.OTHERWISE
+        output.print_note(str(make_internal_error(error, "the command")))
+        return ExitStatus.OTHERWISE
     return int(status or 0)
 
 
-def _with_program(words: Sequence[str]) -> list[str]:
+def _join_program_words(words: Sequence[str]) -> list[str]:
     if not words or words[0] not in _OF_PROGRAMS:
         return list(words)
     options = options_of(_OF_PROGRAMS[words[0]])
-    return with_program_as_one_word(words, [name for name, takes_value in options.items() if takes_value])
+    return join_program_into_one_word(words, [name for name, takes_value in options.items() if takes_value])
 
 
 def _show_version(is_asked: bool) -> None:
     if is_asked:
         from importlib import metadata  # slow to import: half the time of `--help`
 
-        output.show(f"ddpsim {metadata.version('ddpsim')}")
+        output.print_text(f"ddpsim {metadata.version('ddpsim')}")
         raise typer.Exit
 
 
@@ -111,7 +111,7 @@ def ddpsim(
     """
 
 
-app.command("list", epilog="Example: ddpsim list --tag join")(list_)
+app.command("list", epilog="Example: ddpsim list --tag join")(list_scenarios)
 app.command(epilog="Example: ddpsim run uneven-inputs --engine both --world-size 8 --policy random --seed 3")(run)
 app.command(epilog="Example: ddpsim replay send-send s1:0:e2f90957 --step")(replay)
 app.command(epilog="Example: ddpsim debug uneven-inputs-without-join --finding")(debug)
@@ -125,18 +125,18 @@ app.command(epilog="Example: ddpsim bench join-baseline --world-size 4 --world-s
 app.command(epilog="Example: ddpsim doctor --json")(doctor)
 
 
-def _leave_quietly() -> None:
+def _quiet_ctrl_c_at_exit() -> None:
     """Make Ctrl-C print no traceback while the process exits: it ends the process, or is ignored at the end."""
     if callable(signal.getsignal(signal.SIGINT)):  # else SIGINT is ignored already
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(Status.INTERRUPTED))
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(ExitStatus.INTERRUPTED))
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # runs before torch's exit functions
 
 
 def _usage_message(error: Exception) -> str | None:
     """Return one line for an error that the user can correct; None for any other error."""
-    if isinstance(error, ImportError) and (line := shadow()):  # a user's file hides a module of this package
+    if isinstance(error, ImportError) and (line := describe_shadowing_file()):  # a user's file hides a module of this package
         return line
-    if isinstance(error, (ImportError, AttributeError)) and (line := complaint()):  # torch lacks what we import
+    if isinstance(error, (ImportError, AttributeError)) and (line := torch_too_old_message()):  # torch lacks what we import
         return line
     # typer contains a copy of click or imports it, depending on its version: so its errors are found by attribute.
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import Name, OwnOrEngine, WorldSize
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.run import head_line
-from ddpsim.scenarios.cli.status import Status
-from ddpsim.simulator.imports import without_collections
+from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.simulator.imports import pause_garbage_collection
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
 
 
-@with_sets
+@expand_option_sets
 def debug(
     name: Name,
     token: Annotated[str | None, typer.Argument(metavar="TOKEN", help="The replay token of the run to debug.")] = None,
@@ -45,16 +45,16 @@ def debug(
 
     Type `help` in the debugger for the list. It stops at every finding, with all ranks paused.
     """
-    with without_collections():
-        from ddpsim.scenarios.cli.judgement import judge
+    with pause_garbage_collection():
+        from ddpsim.scenarios.cli.judgement import judge_result
         from ddpsim.scenarios.files.loader import load
-        from ddpsim.scenarios.running.debugging import debug_run, goal_of, reader_of_file
-        from ddpsim.scenarios.running.run_as import with_options
-        from ddpsim.simulator.runtime.prompt_server import read_line
+        from ddpsim.scenarios.running.debugging import debug_run, goal_of_options, read_commands_from_file
+        from ddpsim.scenarios.running.run_as import with_run_options
+        from ddpsim.simulator.runtime.prompt_server import read_edited_line
 
-    goal = goal_of(at, rank, finding=finding)
-    read = read_line if commands is None else reader_of_file(commands)
-    scenario = with_options(load(name), options)
+    goal = goal_of_options(at, rank, finding=finding)
+    read = read_edited_line if commands is None else read_commands_from_file(commands)
+    scenario = with_run_options(load(name), options)
     chosen = scenario.engine_named(engine)
     try:
         debugged = debug_run(
@@ -63,21 +63,21 @@ def debug(
             goal,
             engine=chosen,
             world_size=world_size,
-            save_as=partial(_save, scenario.name),
+            save_as=partial(_save_scenario, scenario.name),
             read=read,
         )
     except BdbQuit:
-        return Status.AS_EXPECTED
-    status, line = judge(scenario.expected_by(chosen), debugged.result)
-    output.show(f"{head_line(scenario, debugged.result, chosen, 'debugged')}\n\n{debugged.result}\n\n{line}")
+        return ExitStatus.AS_EXPECTED
+    status, line = judge_result(scenario.expected_by(chosen), debugged.result)
+    output.print_text(f"{head_line(scenario, debugged.result, chosen, 'debugged')}\n\n{debugged.result}\n\n{line}")
     if debugged.missed:
-        output.note(debugged.missed)
+        output.print_note(debugged.missed)
     note_trailing_options(scenario, debug, debugged.result)
     return status
 
 
-def _save(name: str, scenario: Scenario, path: Path) -> None:
-    from ddpsim.scenarios.fuzzing.shrinking.saved import check_free, save_shrunk
+def _save_scenario(name: str, scenario: Scenario, path: Path) -> None:
+    from ddpsim.scenarios.fuzzing.shrinking.saved import check_output_file, save_shrunk_scenario
 
-    check_free(path, "save")
-    save_shrunk(scenario, name, path, how="a schedule made by hand of")
+    check_output_file(path, "save")
+    save_shrunk_scenario(scenario, name, path, how="a schedule made by hand of")

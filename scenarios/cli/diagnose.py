@@ -12,13 +12,13 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import Opens, ReportFolder
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.wording import listed
+from ddpsim.simulator.wording import join_names
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.records.found_records import FoundRecords
-    from ddpsim.simulator.records.record_diagnosis import Diagnosis
+    from ddpsim.simulator.records.record_diagnosis import JobDiagnosis
     from ddpsim.simulator.result import Result
 
 _MOST_NOTES = 12
@@ -74,54 +74,54 @@ def diagnose(
     Records are dumps of torch's flight recorder, or torchcomms' clogs, one per rank. Nothing in them is executed.
     Exit status: 0 nothing found, 1 findings, 2 no readable records, 3 unknown.
     """
-    from ddpsim.scenarios.cli.reporting import reporting
-    from ddpsim.scenarios.records.failing_test import check_form, written_test
-    from ddpsim.scenarios.records.found_records import found_in
-    from ddpsim.simulator.records.job import job_of
+    from ddpsim.scenarios.cli.reporting import report_writer
+    from ddpsim.scenarios.records.failing_test import check_test_file_name, write_test
+    from ddpsim.scenarios.records.found_records import find_records
+    from ddpsim.simulator.records.job import combine_records
     from ddpsim.simulator.records.rank_record import RecordError
-    from ddpsim.simulator.records.record_diagnosis import diagnose
+    from ddpsim.simulator.records.record_diagnosis import diagnose_job
 
     if write_test is not None:
-        from ddpsim.scenarios.fuzzing.shrinking.saved import check_new
+        from ddpsim.scenarios.fuzzing.shrinking.saved import check_file_is_new
 
-        check_form(write_test)
-        check_new(write_test, "--write-test")
-    found, ended = _of_job(paths, quiet, limit) if torchrun else (found_in(paths), [])
+        check_test_file_name(write_test)
+        check_file_is_new(write_test, "--write-test")
+    found, ended = _run_watched_job(paths, quiet, limit) if torchrun else (find_records(paths), [])
     try:
-        job = job_of(found.records, world_size)
+        job = combine_records(found.records, world_size)
     except RecordError as error:
         raise RecordError("; left out ".join([str(error), *found.left_out[:1]])) from error
-    diagnosis = diagnose(job)
-    result = _result(diagnosis, with_trace=report is not None or opens)
+    diagnosis = diagnose_job(job)
+    result = _result_of_diagnosis(diagnosis, with_trace=report is not None or opens)
     name = " ".join(paths)
     notes = [*ended, *(f"left out {each}" for each in found.left_out), *diagnosis.notes]
-    with reporting(report, opens=opens) as reported:
-        output.show(f"{name}  {_head(diagnosis)}\n\n{_text(result, diagnosis)}")
+    with report_writer(report, opens=opens) as reported:
+        output.print_text(f"{name}  {_head_line(diagnosis)}\n\n{_findings_text(result, diagnosis)}")
         if notes:
             shown = notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], "..."]
-            output.show("\n" + "\n".join(f"note  {note}" for note in shown))
+            output.print_text("\n" + "\n".join(f"note  {note}" for note in shown))
         if write_test is not None:
-            output.show(f"\n{written_test(diagnosis, paths, write_test)}")
+            output.print_text(f"\n{write_test(diagnosis, paths, write_test)}")
         if program is not None:
-            from ddpsim.scenarios.records.own_program import run_beside
+            from ddpsim.scenarios.records.own_program import run_and_compare
 
             with redirect_stdout(sys.stderr):  # the program's own output
-                comparison = run_beside(diagnosis.job, program)
-            output.show(f"\n{comparison}")
-        reported.add_records(result, name, _head(diagnosis).partition("  ")[2].replace("  ", ", "), notes)
-    return {"pass": Status.AS_EXPECTED, "fail": Status.OTHERWISE, "unknown": Status.UNKNOWN}[diagnosis.verdict.value]
+                comparison = run_and_compare(diagnosis.job, program)
+            output.print_text(f"\n{comparison}")
+        reported.add_records(result, name, _head_line(diagnosis).partition("  ")[2].replace("  ", ", "), notes)
+    return {"pass": ExitStatus.AS_EXPECTED, "fail": ExitStatus.OTHERWISE, "unknown": ExitStatus.UNKNOWN}[diagnosis.verdict.value]
 
 
-def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[FoundRecords, list[str]]:
+def _run_watched_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[FoundRecords, list[str]]:
     """Run a job with the flight recorder on; return its records, and why it ended."""
-    from ddpsim.scenarios.jobs.watched_job import watched
-    from ddpsim.scenarios.records.found_records import found_in
+    from ddpsim.scenarios.jobs.watched_job import run_watched_job
+    from ddpsim.scenarios.records.found_records import find_records
     from ddpsim.simulator.records.rank_record import RecordError
 
     with TemporaryDirectory() as folder:
-        ended = watched(words, Path(folder), quiet_seconds=quiet_seconds, limit_seconds=limit_seconds)
+        ended = run_watched_job(words, Path(folder), quiet_seconds=quiet_seconds, limit_seconds=limit_seconds)
         try:
-            return found_in([f"{folder}/rank_*"]), [ended.why]
+            return find_records([f"{folder}/rank_*"]), [ended.why]
         except RecordError as error:
             raise UsageError(
                 f"{ended.why}, and wrote no record, expected ranks that create a process group: give torchrun such a "
@@ -129,30 +129,30 @@ def _of_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tup
             ) from error
 
 
-def _head(diagnosis: Diagnosis) -> str:
+def _head_line(diagnosis: JobDiagnosis) -> str:
     """Return the head line: the world size, and how many records and calls were read."""
     records = diagnosis.job.records.values()
     calls = sum(len(record.call_log.steps) for record in records)
     forms = ", ".join(dict.fromkeys(record.form for record in records))
     count = len(diagnosis.job.records)
     size = diagnosis.job.world_size
-    return f"world size {size}  {output.counted(count, 'record')} of {forms}  {output.counted(calls, 'call')}"
+    return f"world size {size}  {output.number_with_noun(count, 'record')} of {forms}  {output.number_with_noun(calls, 'call')}"
 
 
-def _text(result: Result, diagnosis: Diagnosis) -> str:
+def _findings_text(result: Result, diagnosis: JobDiagnosis) -> str:
     if result.findings:
         return "\n\n".join(finding.body for finding in result.findings)
     matched = {"collective": diagnosis.compared, "message": diagnosis.messages}
-    counts = [output.counted(count, noun) for noun, count in matched.items() if count]
-    return f"PASS  the matched calls agree in everything that the records contain: {listed(counts) or 'no call'}"
+    counts = [output.number_with_noun(count, noun) for noun, count in matched.items() if count]
+    return f"PASS  the matched calls agree in everything that the records contain: {join_names(counts) or 'no call'}"
 
 
-def _result(diagnosis: Diagnosis, *, with_trace: bool) -> Result:
+def _result_of_diagnosis(diagnosis: JobDiagnosis, *, with_trace: bool) -> Result:
     from ddpsim.simulator.choices import Schedule
-    from ddpsim.simulator.records.record_diagnosis import history
+    from ddpsim.simulator.records.record_diagnosis import make_trace
     from ddpsim.simulator.result import Result
     from ddpsim.simulator.trace import Trace
 
     size = diagnosis.job.world_size
-    trace = history(diagnosis) if with_trace else Trace()
+    trace = make_trace(diagnosis) if with_trace else Trace()
     return Result(size, diagnosis.findings, (None,) * size, {}, Schedule(), trace, waiting=diagnosis.waiting)

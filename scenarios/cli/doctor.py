@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.status import Status
-from ddpsim.simulator.torch_version import TESTED, complaint
+from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.simulator.torch_version import TESTED, torch_too_old_message
 
 _OPTIONAL = ("accelerate", "dask", "lightning", "mlc-chakra", "pytorch-ignite", "ray", "torchmetrics", "transformers")
 _COMPILERS = ("c++", "g++", "clang++", "ninja", "nvcc")
@@ -27,52 +27,52 @@ def doctor(
 
     Exit status: 0 if nothing is missing, 1 if something is.
     """
-    facts = _facts()
-    output.show(json.dumps(facts, indent=2) if as_json else "\n".join(_lines(facts)))
-    return Status.OTHERWISE if facts["problems"] else Status.AS_EXPECTED
+    facts = _collect_facts()
+    output.print_text(json.dumps(facts, indent=2) if as_json else "\n".join(_facts_as_lines(facts)))
+    return ExitStatus.OTHERWISE if facts["problems"] else ExitStatus.AS_EXPECTED
 
 
-def _facts() -> dict[str, Any]:
+def _collect_facts() -> dict[str, Any]:
     """Return the facts to show, by their keys in JSON."""
-    torch, problem = _torch()
+    torch, problem = _import_torch()
     python = platform.python_version()
     return {
         "ddpsim": _version_of("ddpsim") or "from its sources",
         "python": python,
         "torch": None if torch is None else str(torch.__version__),
         "tested_with": [{"python": each, "torch": other} for each, other in TESTED],
-        "is_tested": torch is not None and (_short(python), _short(torch.__version__)) in TESTED,
+        "is_tested": torch is not None and (_major_and_minor(python), _major_and_minor(torch.__version__)) in TESTED,
         "system": platform.platform(),
         "cores": os.cpu_count(),
         "free_memory_bytes": _free_memory(),
-        "gpus": _gpus(torch),
+        "gpus": _gpu_names(torch),
         "compilers": [name for name in _COMPILERS if shutil.which(name)],
         "optional_packages": {name: found for name in _OPTIONAL if (found := _version_of(name)) is not None},
-        "problems": [{"name": "torch", "problem": problem, "disables": "everything"}] if problem else _misfits(),
+        "problems": [{"name": "torch", "problem": problem, "disables": "everything"}] if problem else _missing_names(),
     }
 
 
-def _torch() -> tuple[Any, str]:
+def _import_torch() -> tuple[Any, str]:
     """Return torch, or None, and the problem with it ("" for none)."""
     try:
         module = import_module("torch")
     except Exception as error:  # a broken build may raise anything
         line = next(iter(str(error).splitlines()), "")
         return None, f"cannot be imported ({type(error).__name__}: {line}): reinstall it"
-    return module, complaint()
+    return module, torch_too_old_message()
 
 
-def _misfits() -> list[dict[str, str]]:
-    from ddpsim.simulator.foreign_names.checking import misfits
-    from ddpsim.simulator.foreign_names.names import table
+def _missing_names() -> list[dict[str, str]]:
+    from ddpsim.simulator.foreign_names.checking import find_mismatches
+    from ddpsim.simulator.foreign_names.names import load_table
 
     return [
         {"name": each.name, "problem": each.problem, "disables": f"{each.row.why} ({each.row.where})"}
-        for each in misfits(table())
+        for each in find_mismatches(load_table())
     ]
 
 
-def _short(version: str) -> str:
+def _major_and_minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
@@ -83,7 +83,7 @@ def _free_memory() -> int | None:
         return None
 
 
-def _gpus(torch: Any) -> list[str]:
+def _gpu_names(torch: Any) -> list[str]:
     try:
         return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     except Exception:  # a broken driver, or no torch
@@ -97,7 +97,7 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def _lines(facts: Mapping[str, Any]) -> Iterable[str]:
+def _facts_as_lines(facts: Mapping[str, Any]) -> Iterable[str]:
     """Yield the facts as lines of text."""
     tested = "tested" if facts["is_tested"] else "not tested"
     pairs = ", ".join(f"{each['python']} with {each['torch']}" for each in facts["tested_with"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
@@ -20,26 +20,26 @@ from ddpsim.scenarios.cli.options import (
     SimulatedTransport,
     WorldSize,
     engine_text,
-    saved_as,
+    output_option,
     schedule_source_text,
 )
 from ddpsim.scenarios.cli.program_words import note_trailing_options
-from ddpsim.scenarios.cli.recording import Records, check_records, leave_records
-from ddpsim.scenarios.cli.reporting import reporting
-from ddpsim.scenarios.cli.status import Status
-from ddpsim.simulator.imports import without_collections
-from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, exploring_text, option_text
+from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
+from ddpsim.scenarios.cli.reporting import report_writer
+from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.simulator.imports import pause_garbage_collection
+from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, exploring_policies_text, policy_option_text
 
 if TYPE_CHECKING:
     from ddpsim import Exploration, Progress
     from ddpsim.reports.document import Document
-    from ddpsim.scenarios.cli.reporting import Report
+    from ddpsim.scenarios.cli.reporting import ReportWriter
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Expectation, Scenario
     from ddpsim.simulator.exploration.divergence_point import DivergencePoint
 
 
-@with_sets
+@expand_option_sets
 def explore(
     name: Name,
     *,
@@ -47,10 +47,10 @@ def explore(
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
     options: OptionsOfRun,
-    policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
+    policy: Annotated[str, typer.Option(help=f"{exploring_policies_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
-    depth: Annotated[int | None, typer.Option(help=option_text("pct"))] = None,
-    preemptions: Annotated[int | None, typer.Option(help=option_text("dfs"))] = None,
+    depth: Annotated[int | None, typer.Option(help=policy_option_text("pct"))] = None,
+    preemptions: Annotated[int | None, typer.Option(help=policy_option_text("dfs"))] = None,
     executions: Annotated[int, typer.Option(help="Stop after so many schedules.")] = 1000,
     seconds: Annotated[float, typer.Option(help="Stop after so many seconds.")] = 60.0,
     keep_going: Annotated[
@@ -60,7 +60,7 @@ def explore(
         bool,
         typer.Option("--check-determinism", help="Run each schedule twice and compare; ranks get different seeds."),
     ] = False,
-    out: Annotated[Path | None, saved_as("Save the first failure to this file: the scenario and its schedule.")] = None,
+    out: Annotated[Path | None, output_option("Save the first failure to this file: the scenario and its schedule.")] = None,
     report: ReportFolder = None,
     opens: Opens = False,
     records: Records,
@@ -70,20 +70,20 @@ def explore(
     If it fails under some schedules only, the deciding choice is shown, with a run that passes.
     Exit status: 0 as expected, 1 not as expected, 2 usage error, 3 if the budget ran out first.
     """
-    with without_collections():
+    with pause_garbage_collection():
         from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
-        from ddpsim.scenarios.running.closest_pass import with_closest_pass
+        from ddpsim.scenarios.running.closest_pass import find_closest_pass
         from ddpsim.scenarios.running.exploring import explore_scenario
-        from ddpsim.scenarios.running.run_as import with_options
+        from ddpsim.scenarios.running.run_as import with_run_options
 
-    scenario = with_options(load(name), options)
+    scenario = with_run_options(load(name), options)
     chosen = scenario.engine_named(engine)
     if out is not None:
-        _check_output(out, scenario, check_determinism=check_determinism)
-    check_records(records, transport=transport)
-    with reporting(report, opens=opens) as reported:
-        with output.bar("exploring", executions, _where) as on_progress:
+        _check_output_file(out, scenario, check_determinism=check_determinism)
+    check_record_folders(records, transport=transport)
+    with report_writer(report, opens=opens) as reported:
+        with output.progress_bar("exploring", executions, _progress_of_exploration) as on_progress:
             exploration = explore_scenario(
                 scenario,
                 chosen,
@@ -98,25 +98,25 @@ def explore(
                 check_determinism=check_determinism,
                 on_progress=on_progress,
             )
-            output.show(f"{exploration}\n")
-            exploration, parting = with_closest_pass(
+            output.print_text(f"{exploration}\n")
+            exploration, parting = find_closest_pass(
                 exploration, scenario, chosen, transport=transport, policy=policy, seconds=seconds
             )
         how = engine_text(chosen) + schedule_source_text(transport, policy, seed)
         status = _show_exploration(scenario, chosen, exploration, parting, how, reported)
         if out is not None:
-            _save(scenario, chosen, exploration, name, out)
-        leave_records(records, exploration.first_failure)
+            _save_first_failure(scenario, chosen, exploration, name, out)
+        write_and_show_records(records, exploration.first_failure)
         note_trailing_options(scenario, explore, exploration.first_failure or exploration.first_pass)
     return status
 
 
-def _check_output(path: Path, scenario: Scenario, *, check_determinism: bool) -> None:
+def _check_output_file(path: Path, scenario: Scenario, *, check_determinism: bool) -> None:
     from ddpsim import UsageError
-    from ddpsim.scenarios.fuzzing.shrinking.saved import check_free
+    from ddpsim.scenarios.fuzzing.shrinking.saved import check_output_file
     from ddpsim.simulator.launching.script import Script
 
-    check_free(path)
+    check_output_file(path)
     if check_determinism and not scenario.alike and not isinstance(scenario.program, Script):
         raise UsageError(
             f"output is {str(path)!r} with --check-determinism, which gives ranks different seeds; the file of a "
@@ -130,18 +130,18 @@ def _show_exploration(
     exploration: Exploration,
     parting: DivergencePoint | None,
     how: str,
-    report: Report,
-) -> Status:
+    report: ReportWriter,
+) -> ExitStatus:
     """Print the outcome of an exploration, add it to the report, and return the exit status.
 
     `parting` is the point where its failing run diverges from a passing one.
     """
-    status, text = _judgement(scenario.expected_by(engine), exploration)
+    status, text = _judge_exploration(scenario.expected_by(engine), exploration)
 
     def document() -> Document:
         from ddpsim.reports.making.exploration_document import document_of_exploration
 
-        is_expected, name = status is Status.AS_EXPECTED, scenario.name
+        is_expected, name = status is ExitStatus.AS_EXPECTED, scenario.name
         return document_of_exploration(
             exploration, name=name, how=how, is_expected=is_expected, conclusion=text, parting=parting
         )
@@ -149,43 +149,43 @@ def _show_exploration(
     if parting is not None:
         from ddpsim.reports.forms.first_difference import difference_lines
 
-        output.show("\n".join([*difference_lines(document()), ""]))
-    output.show(text)
+        output.print_text("\n".join([*difference_lines(document()), ""]))
+    output.print_text(text)
     report.add_exploration(document)
     return status
 
 
-def _save(scenario: Scenario, engine: Engine, exploration: Exploration, name: str, path: Path) -> None:
-    from ddpsim.scenarios.fuzzing.shrinking.saved import save_shrunk
+def _save_first_failure(scenario: Scenario, engine: Engine, exploration: Exploration, name: str, path: Path) -> None:
+    from ddpsim.scenarios.fuzzing.shrinking.saved import save_shrunk_scenario
 
     failure = exploration.first_failure
     if failure is None:
-        output.show(f"nothing failed: {path} is not written")
+        output.print_text(f"nothing failed: {path} is not written")
         return
     found = scenario.with_world_size(failure.world_size)
     found = replace(found, choices=failure.schedule.choices, engine=engine)
-    save_shrunk(found, name, path, how="what failed first in an exploration of")
-    output.show(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
+    save_shrunk_scenario(found, name, path, how="what failed first in an exploration of")
+    output.print_text(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
 
 
-def _judgement(expected: Expectation, exploration: Exploration) -> tuple[Status, str]:
+def _judge_exploration(expected: Expectation, exploration: Exploration) -> tuple[ExitStatus, str]:
     """Return the exit status and its line. An expected failure has to occur under one schedule only."""
     from ddpsim import Verdict
-    from ddpsim.scenarios.cli.judgement import judge
+    from ddpsim.scenarios.cli.judgement import judge_result
 
     failure = exploration.first_failure
     if failure is not None:
-        return judge(expected, failure)
+        return judge_result(expected, failure)
     wanted = expected.verdict
     if exploration.verdict is Verdict.UNKNOWN:
-        return Status.UNKNOWN, f"unknown: nothing failed so far; expected {wanted.value}"
+        return ExitStatus.UNKNOWN, f"unknown: nothing failed so far; expected {wanted.value}"
     if wanted is Verdict.PASS:
-        return Status.AS_EXPECTED, "as expected: pass under every schedule"
+        return ExitStatus.AS_EXPECTED, "as expected: pass under every schedule"
     why_unseen = "which may depend on files or objects that the ranks share: try --policy random"
-    return Status.OTHERWISE, f"not as expected: found pass; expected {wanted.value}, {why_unseen}"
+    return ExitStatus.OTHERWISE, f"not as expected: found pass; expected {wanted.value}, {why_unseen}"
 
 
-def _where(progress: Progress) -> tuple[float, str]:
+def _progress_of_exploration(progress: Progress) -> tuple[float, str]:
     """Return the number of executions, and a progress text: rate, coverage and failures."""
     covered = "" if progress.coverage is None else f", {progress.coverage:.0%} covered"
     return progress.executions, f"exploring, {progress.rate:.0f}/s{covered}, {progress.failures} failed"

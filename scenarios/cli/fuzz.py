@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import BothOrEngine, Opens, ReportFolder, WorldSize, engines_named
 from ddpsim.scenarios.cli.program_words import note_trailing_options
-from ddpsim.scenarios.cli.reporting import Report, reporting
-from ddpsim.scenarios.cli.status import Status, worst
+from ddpsim.scenarios.cli.reporting import ReportWriter, report_writer
+from ddpsim.scenarios.cli.status import ExitStatus, worst_status
 from ddpsim.scenarios.fuzzing import CORPUS
 from ddpsim.simulator.run_options import OPTIONS
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.fuzzing.campaign import CampaignProgress
-    from ddpsim.scenarios.fuzzing.named_scenario import AlwaysFails
-    from ddpsim.scenarios.fuzzing.plan import Plan
+    from ddpsim.scenarios.fuzzing.named_scenario import FailsUnderEverySchedule
+    from ddpsim.scenarios.fuzzing.plan import CampaignPlan
     from ddpsim.scenarios.fuzzing.workers import Workers
 
 
-@with_sets
+@expand_option_sets
 def fuzz(
     name: Annotated[
         str | None,
@@ -68,35 +68,35 @@ def fuzz(
     shrunk and saved as scenario files. Exit status: 0 nothing found, 1 something found, 2 usage error, 3 nothing ran.
     """
     from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.fuzzing.campaign import check_budget
-    from ddpsim.scenarios.fuzzing.corpus import check_folder
-    from ddpsim.scenarios.fuzzing.named_scenario import default_engine, saved_name, world_sizes
-    from ddpsim.scenarios.fuzzing.plan import Plan
-    from ddpsim.scenarios.running.run_as import with_options
+    from ddpsim.scenarios.fuzzing.campaign import check_campaign_budget
+    from ddpsim.scenarios.fuzzing.corpus import check_corpus_folder
+    from ddpsim.scenarios.fuzzing.named_scenario import default_engine, name_from_corpus, world_sizes_to_draw
+    from ddpsim.scenarios.fuzzing.plan import CampaignPlan
+    from ddpsim.scenarios.running.run_as import with_run_options
 
-    _check_together(name, options, world_size, generate=generate, documented=documented)
-    workers = _workers(jobs, backend, cluster)
+    _check_option_combination(name, options, world_size, generate=generate, documented=documented)
+    workers = _make_workers(jobs, backend, cluster)
     engines = engines_named(engine or ("both" if name is None else default_engine(name)))
     if name is None:
-        plan = Plan(seed, engines, executions, for_torch="documented" if documented else True)
+        plan = CampaignPlan(seed, engines, executions, for_torch="documented" if documented else True)
     else:
-        saved_as = saved_name(name, corpus)
-        sizes = world_sizes(with_options(load(name), options), world_size)
-        plan = Plan(seed, engines, executions, name, saved_as, {"poison": True, **options}, sizes)
-    check_budget(plan, seconds)
-    check_folder(corpus)
-    with reporting(report, opens=opens, title="ddpsim fuzz") as reported:
-        return _fuzz(plan, seconds, workers, corpus, reported)
+        saved_as = name_from_corpus(name, corpus)
+        sizes = world_sizes_to_draw(with_run_options(load(name), options), world_size)
+        plan = CampaignPlan(seed, engines, executions, name, saved_as, {"poison": True, **options}, sizes)
+    check_campaign_budget(plan, seconds)
+    check_corpus_folder(corpus)
+    with report_writer(report, opens=opens, title="ddpsim fuzz") as reported:
+        return _run_and_report_campaign(plan, seconds, workers, corpus, reported)
 
 
-def _check_together(
+def _check_option_combination(
     name: str | None, options: Mapping[str, Any], world_size: int | None, *, generate: bool, documented: bool
 ) -> None:
     """Raise UsageError for options that need a scenario's name, or that exclude one."""
     from ddpsim import UsageError
 
     of_a_name = ["--world-size"] if world_size is not None else []
-    of_a_name += [OPTIONS[each].flag_of(each) for each in options if each != "poison"]
+    of_a_name += [OPTIONS[each].console_flag(each) for each in options if each != "poison"]
     if name is None and of_a_name:
         raise UsageError(f"found {of_a_name[0]} without NAME, but random scenarios have their own: leave it out")
     if name is not None and generate:
@@ -107,7 +107,7 @@ def _check_together(
         )
 
 
-def _workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
+def _make_workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
     from ddpsim import UsageError
     from ddpsim.scenarios.fuzzing.workers import WorkerBackend, Workers
 
@@ -117,69 +117,69 @@ def _workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
     return Workers(jobs, WorkerBackend(backend), cluster or "")
 
 
-def _fuzz(plan: Plan, seconds: float, workers: Workers, corpus: Path, report: Report) -> Status:
+def _run_and_report_campaign(plan: CampaignPlan, seconds: float, workers: Workers, corpus: Path, report: ReportWriter) -> ExitStatus:
     """Run the campaign and print what it found; a scenario that always fails is reported without one."""
-    from ddpsim.scenarios.cli.fuzz_reports import report_found
-    from ddpsim.scenarios.fuzzing.campaign import run_campaign, summary
+    from ddpsim.scenarios.cli.fuzz_reports import report_campaign_failures
+    from ddpsim.scenarios.fuzzing.campaign import run_campaign, campaign_summary
 
-    if plan.name and (status := _first_look(plan.name, plan, seconds, report)) is not None:
+    if plan.name and (status := _report_if_always_failing(plan.name, plan, seconds, report)) is not None:
         return status
-    with output.bar("fuzzing", seconds, _where) as on_progress:
+    with output.progress_bar("fuzzing", seconds, _progress_of_campaign) as on_progress:
         campaign = run_campaign(
             plan,
             seconds=seconds,
             workers=workers,
             corpus=corpus,
-            on_tried=lambda tried: output.show(str(tried)),
+            on_tried=lambda tried: output.print_text(str(tried)),
             on_progress=on_progress,
         )
-    output.show(summary(campaign))
-    report_found(campaign, report)
-    if campaign.has_found:
-        return Status.OTHERWISE
-    return Status.AS_EXPECTED if campaign.totals.count else Status.UNKNOWN
+    output.print_text(campaign_summary(campaign))
+    report_campaign_failures(campaign, report)
+    if campaign.has_failures:
+        return ExitStatus.OTHERWISE
+    return ExitStatus.AS_EXPECTED if campaign.totals.execution_count else ExitStatus.UNKNOWN
 
 
-def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
+def _report_if_always_failing(name: str, plan: CampaignPlan, seconds: float, report: ReportWriter) -> ExitStatus | None:
     """Report a scenario that fails under every schedule, or never ends. Return None for another one."""
     from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.fuzzing.named_scenario import AlwaysFails, first_look
-    from ddpsim.scenarios.running.run_as import with_options
+    from ddpsim.scenarios.fuzzing.named_scenario import FailsUnderEverySchedule, run_under_few_schedules
+    from ddpsim.scenarios.running.run_as import with_run_options
 
     size = plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None
-    scenario = with_options(load(name), plan.options)
-    deadline, left, found = time.monotonic() + seconds, seconds, list[AlwaysFails]()
+    scenario = with_run_options(load(name), plan.options)
+    deadline, left, found = time.monotonic() + seconds, seconds, list[FailsUnderEverySchedule]()
     for engine in plan.engines:
-        look = first_look(scenario, engine, left, world_size=size) if left > 0 else None
-        if not isinstance(look, AlwaysFails):
+        look = run_under_few_schedules(scenario, engine, left, world_size=size) if left > 0 else None
+        if not isinstance(look, FailsUnderEverySchedule):
             if look is not None and look.not_struck:
-                output.show(f"note  in the first passing run {look.not_struck}")
+                output.print_text(f"note  in the first passing run {look.not_struck}")
             return None
         found.append(look)
         left = deadline - time.monotonic()
-        if look.hangs:
+        if look.does_not_end:
             break
     for engine, look in zip(plan.engines, found, strict=False):
         line = f"{scenario.name} {look}"
-        output.show(f"--- {engine.value}\n{look.result}\n\n{line}")
-        report.add_run(scenario, engine, look.result, _status_of(look), line, how="policy round_robin")
+        output.print_text(f"--- {engine.value}\n{look.result}\n\n{line}")
+        report.add_run(scenario, engine, look.result, _status_of_first_look(look), line, how="policy round_robin")
     note_trailing_options(scenario, fuzz, found[-1].result)
-    last = _status_of(found[-1])
-    return last if last is Status.UNKNOWN else worst(map(_status_of, found))
+    last = _status_of_first_look(found[-1])
+    return last if last is ExitStatus.UNKNOWN else worst_status(map(_status_of_first_look, found))
 
 
-def _status_of(look: AlwaysFails) -> Status:
+def _status_of_first_look(look: FailsUnderEverySchedule) -> ExitStatus:
     from ddpsim import Verdict
 
     if look.result.verdict is Verdict.UNKNOWN:
-        return Status.UNKNOWN
-    return Status.AS_EXPECTED if look.is_expected else Status.OTHERWISE
+        return ExitStatus.UNKNOWN
+    return ExitStatus.AS_EXPECTED if look.is_expected else ExitStatus.OTHERWISE
 
 
-def _where(progress: CampaignProgress) -> tuple[float, str]:
+def _progress_of_campaign(progress: CampaignProgress) -> tuple[float, str]:
     """Return the seconds spent, and a progress text: rate, outcomes and findings."""
     passed = sum(count for outcome, count in progress.totals.outcomes.items() if outcome.startswith("pass"))
     return progress.seconds, (
-        f"{progress.doing}, {progress.totals.count} runs, {progress.rate:.0f}/s, {passed} passed, "
+        f"{progress.doing}, {progress.totals.execution_count} runs, {progress.executions_per_second:.0f}/s, {passed} passed, "
         f"{len(progress.totals.failures)} found"
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ddpsim import Result, Verdict
-from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.model import Expectation, found_location, found_on_processes, found_text
+from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.scenarios.model import Expectation, location_of_first_finding, outcome_text_on_processes, outcome_text
 from ddpsim.scenarios.running.runner import PROCESSES
-from ddpsim.simulator.policies.schedule_replay import Divergence
+from ddpsim.simulator.policies.schedule_replay import ReplayDivergence
 
 _SCHEDULES = 10
 """The number of random schedules in which `Expectation.shows` counts outcomes: those of seeds 0 to 9."""
@@ -17,34 +17,34 @@ _SCHEDULES = 10
 class Judgement(NamedTuple):
     """The exit status for a run, and one line that says why."""
 
-    status: Status
+    status: ExitStatus
     line: str
 
 
-def judge(expected: Expectation, result: Result, transport: str = "memory") -> Judgement:
+def judge_result(expected: Expectation, result: Result, transport: str = "memory") -> Judgement:
     """Compare the outcome of a run with its expectation."""
     is_met = expected.is_met_on_processes if transport == PROCESSES else expected.is_met_by
-    otherwise = Status.UNKNOWN if result.verdict is Verdict.UNKNOWN else Status.OTHERWISE
-    return Judgement(Status.AS_EXPECTED if is_met(result) else otherwise, conclusion(expected, result, transport))
+    otherwise = ExitStatus.UNKNOWN if result.verdict is Verdict.UNKNOWN else ExitStatus.OTHERWISE
+    return Judgement(ExitStatus.AS_EXPECTED if is_met(result) else otherwise, conclusion_line(expected, result, transport))
 
 
-def conclusion(expected: Expectation, result: Result, transport: str = "memory") -> str:
+def conclusion_line(expected: Expectation, result: Result, transport: str = "memory") -> str:
     """Return one line: whether the run is as expected, what was found and what was expected."""
     if transport == PROCESSES:
         return _conclusion_on_processes(expected, result)
-    found = found_text(result)
+    found = outcome_text(result)
     if expected.is_met_by(result):
-        return f"as expected: {found}{_otherwise(expected, result)}"
+        return f"as expected: {found}{_other_outcome_text(expected, result)}"
     word = "unknown" if result.verdict is Verdict.UNKNOWN else "not as expected"
-    if misses_line(expected, result):
+    if is_found_at_wrong_line(expected, result):
         locations = " or ".join(f"{expected.file}:{line}" for line in expected.lines)
-        return f"{word}: found {found} at {found_location(result)}; expected it at {locations}"
-    return f"{word}: found {found}; expected {_wanted(expected, result.world_size)}"
+        return f"{word}: found {found} at {location_of_first_finding(result)}; expected it at {locations}"
+    return f"{word}: found {found}; expected {_expected_text(expected, result.world_size)}"
 
 
 def _conclusion_on_processes(expected: Expectation, result: Result) -> str:
     is_met = expected.is_met_on_processes(result)
-    found, wanted = found_on_processes(result), _strictly(expected, result.world_size)
+    found, wanted = outcome_text_on_processes(result), _expected_text_if_clean(expected, result.world_size)
     line = f"{'as expected' if is_met else 'not as expected'}: {found}"
     line += "" if found == wanted else f" (expected {wanted})"
     if is_met or result.verdict is not Verdict.PASS:
@@ -56,20 +56,20 @@ def _conclusion_on_processes(expected: Expectation, result: Result) -> str:
     return f"{line}; {why_silent}, simulate it to see it"
 
 
-def divergence_line(divergence: Divergence) -> str:
+def divergence_line(divergence: ReplayDivergence) -> str:
     """Return one line on where a replay differs from its recording; the replay itself ran on to its end."""
     if not divergence.point:
-        return divergence.summary
-    return f"{divergence.summary}; the replay continued, and took each later choice modulo the number of options"
+        return divergence.summary_text
+    return f"{divergence.summary_text}; the replay continued, and took each later choice modulo the number of options"
 
 
-def misses_line(expected: Expectation, result: Result) -> bool:
+def is_found_at_wrong_line(expected: Expectation, result: Result) -> bool:
     """Return True if the finding is the expected one but names another line."""
-    is_it = expected.code is not None and expected.text(result.world_size) == found_text(result)
+    is_it = expected.code is not None and expected.expectation_text(result.world_size) == outcome_text(result)
     return is_it and not expected.is_met_by(result)
 
 
-def _otherwise(expected: Expectation, result: Result) -> str:
+def _other_outcome_text(expected: Expectation, result: Result) -> str:
     """Return how often this expected outcome occurs, and the other outcome; "" if every interleaving has this one."""
     is_other = expected.otherwise is not None and expected.otherwise.is_met_by(result)
     other = expected if is_other else expected.otherwise
@@ -78,20 +78,20 @@ def _otherwise(expected: Expectation, result: Result) -> str:
         times = _SCHEDULES - expected.shows if is_other else expected.shows
         parts.append(f"so in {times} of {_SCHEDULES} random schedules")
     if other is not None:
-        parts.append(f"else {_strictly(other, result.world_size)}")
+        parts.append(f"else {_expected_text_if_clean(other, result.world_size)}")
     return f" (it depends on the interleaving: {', '.join(parts)})" if parts else ""
 
 
-def _wanted(expected: Expectation, world_size: int) -> str:
+def _expected_text(expected: Expectation, world_size: int) -> str:
     """Return the expected outcome, and the other one that some interleavings may have."""
-    text = _strictly(expected, world_size)
+    text = _expected_text_if_clean(expected, world_size)
     if expected.shows is not None:
         text += f" in {expected.shows} of {_SCHEDULES} random schedules"
     if expected.otherwise is not None:
-        text += f", else {_strictly(expected.otherwise, world_size)}"
+        text += f", else {_expected_text_if_clean(expected.otherwise, world_size)}"
     depends = expected.shows is not None or expected.otherwise is not None
     return text + (" (it depends on the interleaving)" if depends else "")
 
 
-def _strictly(expected: Expectation, world_size: int) -> str:
-    return expected.text(world_size) + (" without a finding" if expected.is_clean else "")
+def _expected_text_if_clean(expected: Expectation, world_size: int) -> str:
+    return expected.expectation_text(world_size) + (" without a finding" if expected.is_clean else "")

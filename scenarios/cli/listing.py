@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import Tags, tagged
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.options import Tags, scenarios_with_tags
+from ddpsim.scenarios.cli.status import ExitStatus
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.files.catalogue import Listed
 
 
-def list_(
+def list_scenarios(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -29,41 +29,41 @@ def list_(
     with_twins: Annotated[bool, typer.Option("--all", help="List the repaired twins, too.")] = False,
 ) -> int:
     """List scenarios with their expected outcomes."""
-    found, broken = _scenarios_at(paths)
+    found, broken = _scenarios_in_files(paths)
     for problem in broken:
-        output.note(problem)
+        output.print_note(problem)
     if found:
-        _show(tagged(found, tags or ()), with_twins=with_twins)
+        _show_list(scenarios_with_tags(found, tags or ()), with_twins=with_twins)
     known = sorted({tag for scenario in found.values() for tag in scenario.tags})
     if known and not tags:
-        output.note(f"--tag TAG lists only scenarios with that tag: {', '.join(known)}")
-    return Status.OTHERWISE if broken else Status.AS_EXPECTED
+        output.print_note(f"--tag TAG lists only scenarios with that tag: {', '.join(known)}")
+    return ExitStatus.OTHERWISE if broken else ExitStatus.AS_EXPECTED
 
 
-def _show(scenarios: Mapping[str, Listed], *, with_twins: bool) -> None:
+def _show_list(scenarios: Mapping[str, Listed], *, with_twins: bool) -> None:
     twins = [name for name, scenario in scenarios.items() if scenario.repairs and not with_twins]
     if shown := {name: scenario for name, scenario in scenarios.items() if name not in twins}:
-        output.show_scenarios(shown)
+        output.print_scenario_list(shown)
     if twins:
-        output.note(f"repaired twins are not listed, such as {twins[0]}: --all lists them ({len(twins)})")
+        output.print_note(f"repaired twins are not listed, such as {twins[0]}: --all lists them ({len(twins)})")
 
 
-def _scenarios_at(paths: Sequence[Path] | None) -> tuple[Mapping[str, Listed], Sequence[str]]:
+def _scenarios_in_files(paths: Sequence[Path] | None) -> tuple[Mapping[str, Listed], Sequence[str]]:
     """Return the scenarios in files, by default those of ddpsim, by name, and why some files cannot be loaded."""
     if not paths:
-        from ddpsim.scenarios.files.catalogue import catalogue
+        from ddpsim.scenarios.files.catalogue import read_catalogue
 
-        own = catalogue()
+        own = read_catalogue()
         return own.entries, own.broken
     from ddpsim import UsageError
     from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.files.python_file import scenarios_in
+    from ddpsim.scenarios.files.python_file import load_scenarios
 
     found: dict[str, Listed] = {}
     broken: list[str] = []
-    for file in [file for path in paths for file in _files_at(path)]:
+    for file in [file for path in paths for file in _scenario_files_at(path)]:
         try:
-            found |= scenarios_in(file, load)
+            found |= load_scenarios(file, load)
         except UsageError as error:
             broken.append(str(error))
     if not found and not broken:
@@ -74,7 +74,7 @@ def _scenarios_at(paths: Sequence[Path] | None) -> tuple[Mapping[str, Listed], S
     return found, broken
 
 
-def _files_at(path: Path) -> list[Path]:
+def _scenario_files_at(path: Path) -> list[Path]:
     """Return the file itself, or the files of a folder that may contain scenarios."""
     from ddpsim import UsageError
     from ddpsim.scenarios.files.python_file import SUFFIXES

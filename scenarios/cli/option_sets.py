@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 
 import typer
 
-from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, Option, RunOptions
+from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, OptionForms, RunOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,7 +28,7 @@ class OptionSet(NamedTuple):
     """Returns the options of the set for a command's name."""
 
 
-def with_sets(command: Command) -> Command:
+def expand_option_sets(command: Command) -> Command:
     """Return the command with each marked parameter replaced by the options of its set."""
     made: dict[str, tuple[OptionSet, Sequence[Parameter]]] = {}
     parameters: list[Parameter] = []
@@ -49,15 +49,15 @@ def with_sets(command: Command) -> Command:
     return called  # type: ignore[return-value]
 
 
-def _run_options(command: str) -> list[Parameter]:
+def _parameters_of_run_options(command: str) -> list[Parameter]:
     """Return the options of a run that a command takes, as parameters for typer."""
     hints = get_type_hints(RunOptions)
     taken = {name: each for name, each in OPTIONS.items() if each.help and command not in each.not_of}
-    return [_parameter(name, each, hints[name], command) for name, each in taken.items()]
+    return [_parameter_of_option(name, each, hints[name], command) for name, each in taken.items()]
 
 
-def _parameter(name: str, option: Option, hint: Any, command: str) -> Parameter:
-    flag, kind = option.flag_of(name), hint if hint is bool else hint | None
+def _parameter_of_option(name: str, option: OptionForms, hint: Any, command: str) -> Parameter:
+    flag, kind = option.console_flag(name), hint if hint is bool else hint | None
     metavar, text = option.metavar, option.help
     if get_origin(hint) is tuple:
         kind = list[str] | None
@@ -71,11 +71,11 @@ def _parameter(name: str, option: Option, hint: Any, command: str) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
 
-def _given(**options: Any) -> Mapping[str, Any]:
+def _given_run_options(**options: Any) -> Mapping[str, Any]:
     """Return the options that the user gave; a flag that is off by default can only be turned on."""
     is_off = {name for name, value in options.items() if value is False and DEFAULTS[name] is False}
     return {name: value for name, value in options.items() if name not in is_off and value not in (None, [])}
 
 
-OptionsOfRun = Annotated[Mapping[str, Any], OptionSet(_given, _run_options)]
+OptionsOfRun = Annotated[Mapping[str, Any], OptionSet(_given_run_options, _parameters_of_run_options)]
 """The type of a parameter that receives the given options of a run, by name, for `with_options`."""

@@ -14,7 +14,7 @@ import typer
 from typer.models import OptionInfo
 
 from ddpsim.simulator.backend_semantics import BACKENDS
-from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, draws, listed
+from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, uses_seed, join_names
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine
@@ -41,24 +41,24 @@ WorldSize = Annotated[
 ]
 
 
-def _engine(values: str) -> OptionInfo:
+def _engine_option(values: str) -> OptionInfo:
     option: OptionInfo = typer.Option(help=f"The engine that synchronises the replicas: {values}")
     return option
 
 
-EngineOrBoth = Annotated[str, _engine("torch, ddp or both.")]
-BothOrEngine = Annotated[str | None, _engine("torch, ddp or both.  [default: both; torch for a program]")]
-OwnOrEngines = Annotated[str | None, _engine("torch, ddp or both.  [default: the scenario file's, or torch]")]
-OwnOrEngine = Annotated[str | None, _engine("torch or ddp.  [default: the scenario file's, or torch]")]
-PolicyName = Annotated[str, typer.Option(help=f"The policy that chooses which rank runs next: {listed(RUNNING)}.")]
+EngineOrBoth = Annotated[str, _engine_option("torch, ddp or both.")]
+BothOrEngine = Annotated[str | None, _engine_option("torch, ddp or both.  [default: both; torch for a program]")]
+OwnOrEngines = Annotated[str | None, _engine_option("torch, ddp or both.  [default: the scenario file's, or torch]")]
+OwnOrEngine = Annotated[str | None, _engine_option("torch or ddp.  [default: the scenario file's, or torch]")]
+PolicyName = Annotated[str, typer.Option(help=f"The policy that chooses which rank runs next: {join_names(RUNNING)}.")]
 OwnOrPolicy = Annotated[
     str | None,
     typer.Option(
-        help=f"The policy that chooses which rank runs next: {listed(RUNNING)}.  "
+        help=f"The policy that chooses which rank runs next: {join_names(RUNNING)}.  "
         f"[default: the scenario file's schedule, or {DEFAULT}]",
     ),
 ]
-Seed = Annotated[int, typer.Option(help=f"The random seed of policies {listed(DRAWING, 'and')}.")]
+Seed = Annotated[int, typer.Option(help=f"The random seed of policies {join_names(DRAWING, 'and')}.")]
 TransportName = Annotated[
     str,
     typer.Option(help="How bytes move: memory or gloo (simulated), or processes (real ones, not scheduled)."),
@@ -76,7 +76,7 @@ Tags = Annotated[
 ]
 
 
-def _folder(text: str) -> Path:
+def _parse_folder(text: str) -> Path:
     """Return the folder; refuse "", as from an unset shell variable, which Path reads as the working folder."""
     if not text:
         raise typer.BadParameter("it is empty, expected a folder: give one, or . for the working folder")
@@ -85,7 +85,7 @@ def _folder(text: str) -> Path:
 
 def folder_option(flag: str, text: str) -> OptionInfo:
     """Return an option whose value is a folder to write into."""
-    option: OptionInfo = typer.Option(flag, parser=_folder, metavar="DIR", help=text)
+    option: OptionInfo = typer.Option(flag, parser=_parse_folder, metavar="DIR", help=text)
     return option
 
 
@@ -97,7 +97,7 @@ Opens = Annotated[
 ]
 
 
-def saved_as(what: str) -> OptionInfo:
+def output_option(what: str) -> OptionInfo:
     """Return the option `--output` with this help text: the file to save a scenario to."""
     option: OptionInfo = typer.Option("--output", "-o", metavar="OUT.toml", help=what)
     return option
@@ -145,7 +145,7 @@ def schedule_source_text(transport: str, policy: str | None, seed: int | range, 
         return f"{on}schedule {choices_text(choices)}"
     policy = policy or DEFAULT
     seeds = f"seeds {seed[0]} to {seed[-1]}" if isinstance(seed, range) else f"seed {seed}"
-    return f"{on}policy {policy}" + (f", {seeds}" if draws(policy) else "")
+    return f"{on}policy {policy}" + (f", {seeds}" if uses_seed(policy) else "")
 
 
 def engine_text(engine: Engine) -> str:
@@ -153,25 +153,25 @@ def engine_text(engine: Engine) -> str:
     return "" if engine.value == "torch" else f"engine {engine.value}  "
 
 
-def prepared_for(transport: str) -> AbstractContextManager[object]:
+def keep_servers_for(transport: str) -> AbstractContextManager[object]:
     """Return a context that keeps the servers from which the ranks of runs on real processes are forked."""
     if transport != "processes":
         return nullcontext()
-    from ddpsim.scenarios.jobs.job_launcher import standing_by
+    from ddpsim.scenarios.jobs.job_launcher import keep_fork_servers
 
-    return standing_by()
+    return keep_fork_servers()
 
 
-def tagged(scenarios: Mapping[str, Each], tags: Iterable[str]) -> dict[str, Each]:
+def scenarios_with_tags(scenarios: Mapping[str, Each], tags: Iterable[str]) -> dict[str, Each]:
     """Return the scenarios that have all the tags. Raises UsageError for an unknown tag, and if no scenario has all."""
     from ddpsim import UsageError
-    from ddpsim.scenarios.names import nearest
+    from ddpsim.scenarios.names import suggest_nearest_name
 
     wanted = list(tags)
     known = sorted({tag for scenario in scenarios.values() for tag in scenario.tags})
     for tag in wanted:
         if tag not in known:
-            advice = nearest(tag, known) or "give one of these"
+            advice = suggest_nearest_name(tag, known) or "give one of these"
             raise UsageError(f"tag is {tag!r}, expected one of {', '.join(known) or 'none'}: {advice}")
     found = {name: scenario for name, scenario in scenarios.items() if set(wanted) <= set(scenario.tags)}
     if wanted and not found:

@@ -20,7 +20,7 @@ _WIDTH = 120
 """The width to which lines of a list are shortened; a wider terminal's own width counts instead."""
 
 
-def show(text: str) -> None:
+def print_text(text: str) -> None:
     """Print a text at once, with colours if it goes to a terminal."""
     if not sys.stdout.isatty():
         print(text, flush=True)
@@ -33,10 +33,10 @@ def show(text: str) -> None:
     styled = Text(text)
     for pattern, style in STYLES:
         styled.highlight_regex(pattern, style)
-    show_styled(styled)
+    print_styled(styled)
 
 
-def show_styled(text: Text) -> None:
+def print_styled(text: Text) -> None:
     """Print a text at once; its colours show if it goes to a terminal, unless NO_COLOR is set."""
     from rich.console import Console
 
@@ -46,34 +46,34 @@ def show_styled(text: Text) -> None:
         print(text.plain, flush=True)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a line to stderr, so that it does not mix with the command's output."""
     print(f"ddpsim: {text}", file=sys.stderr)
 
 
-def counted(count: int, noun: str) -> str:
+def number_with_noun(count: int, noun: str) -> str:
     """Return the number with its noun: "1 record" or "2 records"."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def show_scenarios(scenarios: Mapping[str, Listed]) -> None:
+def print_scenario_list(scenarios: Mapping[str, Listed]) -> None:
     """Print a line for each scenario: its name, its expected outcome, its summary. A terminal gets shortened lines."""
     if not sys.stdout.isatty():
-        whole = _lines(scenarios, lambda expected, world_size: expected.text(world_size))
-        show("\n".join(map("".join, whole.values())))
+        whole = _scenario_lines(scenarios, lambda expected, world_size: expected.expectation_text(world_size))
+        print_text("\n".join(map("".join, whole.values())))
         return
     width = max(_WIDTH, shutil.get_terminal_size().columns)
-    brief = _lines(scenarios, lambda expected, _: str(expected.code or expected.verdict.value))
-    lines = {name: _cut(*line, width) for name, line in brief.items()}
+    brief = _scenario_lines(scenarios, lambda expected, _: str(expected.code or expected.verdict.value))
+    lines = {name: _join_and_shorten(*line, width) for name, line in brief.items()}
     matrix = [line for name, line in lines.items() if "join-matrix" in scenarios[name].tags]
     others = [line for name, line in lines.items() if "join-matrix" not in scenarios[name].tags]
     if matrix and others:
         matrix.insert(0, "\n--- the join matrix: cases of `join()` with uneven inputs")
         others.insert(0, "--- bugs, and controls")
-    show("\n".join([*others, *matrix]))
+    print_text("\n".join([*others, *matrix]))
 
 
-def _lines(scenarios: Mapping[str, Listed], text: Callable[[Expectation, int], str]) -> dict[str, tuple[str, str, str]]:
+def _scenario_lines(scenarios: Mapping[str, Listed], text: Callable[[Expectation, int], str]) -> dict[str, tuple[str, str, str]]:
     """Return each scenario's line in three parts: the columns before its summary, the summary, the text after it."""
     texts = {name: text(scenario.expected, scenario.world_size) for name, scenario in scenarios.items()}
     name_width, text_width = (max(map(len, column)) for column in (texts, texts.values()))
@@ -85,7 +85,7 @@ def _lines(scenarios: Mapping[str, Listed], text: Callable[[Expectation, int], s
     return found
 
 
-def _cut(start: str, summary: str, end: str, width: int) -> str:
+def _join_and_shorten(start: str, summary: str, end: str, width: int) -> str:
     """Join the parts of a line, with the summary shortened so that the line fits into `width` columns."""
     room = max(width - len(start) - len(end), 1)
     short = summary if len(summary) <= room else f"{summary[: room - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
@@ -104,7 +104,7 @@ def with_progress_bar(each: Iterable[Each], total: int) -> Iterable[Each]:
 
 
 @contextmanager
-def bar(
+def progress_bar(
     name: str, total: float, where: Callable[[Each], tuple[float, str]]
 ) -> Iterator[Callable[[Each], object] | None]:
     """Show a progress bar on a terminal, and yield the function that updates it.

@@ -27,7 +27,7 @@ _RUNS_NO_PROGRAM = ("-h", "--help", "processes", "--transport=processes", "--tor
 """Words of a command line whose command needs no server for a program."""
 
 
-def with_program_as_one_word(words: Sequence[str], taking_values: Collection[str] = ()) -> list[str]:
+def join_program_into_one_word(words: Sequence[str], taking_values: Collection[str] = ()) -> list[str]:
     """Return the command line for typer: the program and its arguments joined into one word after `--`.
 
     `run --world-size 2 train.py --epochs 1` becomes `run --world-size 2 -- "train.py --epochs 1"`. A replay token moves
@@ -43,7 +43,7 @@ def with_program_as_one_word(words: Sequence[str], taking_values: Collection[str
     return list(words)
 
 
-def start_servers(words: Sequence[str]) -> None:
+def start_fork_servers(words: Sequence[str]) -> None:
     """Start the servers that ranks are forked from, if the line has a program, as `with_program_as_one_word` shows it.
 
     This is a guess: a server that is not needed does no harm, and a missing one is started later. Each takes a second
@@ -51,18 +51,18 @@ def start_servers(words: Sequence[str]) -> None:
     """
     if "--" not in words or any(word in words for word in _RUNS_NO_PROGRAM):
         return
-    from ddpsim.simulator.choices import start_in
+    from ddpsim.simulator.choices import seeds_in_token
     from ddpsim.simulator.errors import ReplayError, UsageError
-    from ddpsim.simulator.launching.script import Script, start_of_programs
+    from ddpsim.simulator.launching.script import Script, program_seeds
     from ddpsim.simulator.launching.servers import STANDING, server_keys
 
     end = words.index("--")
     options, program, tokens = words[:end], Script(tuple(shlex.split(words[end + 1]))), words[end + 2 :]
     try:
-        program.check()
-        start = (start_in(tokens[0]) if tokens else None) or start_of_programs("--alike" in options)
+        program.check_source()
+        start = (seeds_in_token(tokens[0]) if tokens else None) or program_seeds("--alike" in options)
         preload = [value for option, value in pairwise(options) if option == "--preload"]
-        STANDING.start(server_keys(program, start.hash_seeds, preload), wants_dynamo=program.may_need_dynamo())
+        STANDING.start_servers(server_keys(program, start.hash_seeds, preload), wants_dynamo=program.may_need_dynamo())
     except (UsageError, ReplayError, OSError):  # the command reports it
         return
 
@@ -75,18 +75,18 @@ def note_trailing_options(scenario: Scenario, command: Callable[..., Any], resul
     if result is None or not isinstance(program, Script):
         return
     trailing = trailing_options(program.arguments, options_of(command))
-    text = program.text()
+    text = program.source_text()
     names = [word.partition("=")[0] for word in trailing if word.startswith("-")]
     if not names or all(name in text for name in names):
         return
-    if program.ignores_arguments() or _is_refused(names, result.errors.values()):
-        output.note(
+    if program.ignores_arguments() or has_program_refused_options(names, result.errors.values()):
+        output.print_note(
             f"{shlex.join(trailing)} is written after {program.target}, so the program receives it; if it is for "
             f"ddpsim {command.__name__}, write it before {program.target}"
         )
 
 
-def _is_refused(names: Sequence[str], errors: Iterable[BaseException]) -> bool:
+def has_program_refused_options(names: Sequence[str], errors: Iterable[BaseException]) -> bool:
     """Return True if a rank exited as argparse does for wrong arguments, or its error names one of the options."""
     return any(
         error.code == _REFUSED if isinstance(error, SystemExit) else any(name in str(error) for name in names)

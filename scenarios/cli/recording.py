@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionSet
 from ddpsim.scenarios.cli.options import folder_option
-from ddpsim.simulator.imports import without_collections
+from ddpsim.simulator.imports import pause_garbage_collection
 
 if TYPE_CHECKING:
     from ddpsim import Result
@@ -23,14 +23,14 @@ _FOLDERS = {
 """The fields of `RecordFolders`, each with the help text of its option."""
 
 
-def _record_folders(**folders: Path | None) -> RecordFolders:
-    with without_collections():
+def _make_record_folders(**folders: Path | None) -> RecordFolders:
+    with pause_garbage_collection():
         from ddpsim.scenarios.records.writing import RecordFolders
 
     return RecordFolders(**folders)
 
 
-def _record_options(command: str) -> list[Parameter]:
+def _parameters_of_record_options(command: str) -> list[Parameter]:
     options = {name: folder_option(f"--{name.replace('_', '-')}", text) for name, text in _FOLDERS.items()}
     return [
         Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, option])
@@ -38,33 +38,33 @@ def _record_options(command: str) -> list[Parameter]:
     ]
 
 
-Records = Annotated["RecordFolders", OptionSet(_record_folders, _record_options)]
+Records = Annotated["RecordFolders", OptionSet(_make_record_folders, _parameters_of_record_options)]
 
 
-def check_records(folders: RecordFolders, *, runs: int = 1, transport: str = "memory") -> None:
+def check_record_folders(folders: RecordFolders, *, runs: int = 1, transport: str = "memory") -> None:
     """Make the folders before anything runs. Raises UsageError if records cannot be written."""
-    if not folders.named:
+    if not folders.folders_by_option:
         return
     from ddpsim import UsageError
-    from ddpsim.scenarios.records.writing import check_folders
+    from ddpsim.scenarios.records.writing import create_record_folders
 
-    option = next(iter(folders.named))
+    option = next(iter(folders.folders_by_option))
     if runs > 1:
         raise UsageError(f"{option} with {runs} runs, expected one: name one engine, one backend and one seed")
     if transport == "processes":
         raise UsageError(f"{option} with --transport processes, expected a simulated run: leave one of them out")
-    check_folders(folders)
+    create_record_folders(folders)
 
 
-def leave_records(folders: RecordFolders, result: Result | None) -> None:
+def write_and_show_records(folders: RecordFolders, result: Result | None) -> None:
     """Write the records of a run, and print their folders; without a run, print that there are no records."""
-    if not folders.named:
+    if not folders.folders_by_option:
         return
     if result is None:
-        output.note("no schedule failed, so no records are written")
+        output.print_note("no schedule failed, so no records are written")
         return
     from ddpsim.scenarios.records.writing import write_records
 
     write_records(result, folders)
-    for folder in folders.named.values():
-        output.show(f"records  {folder}")
+    for folder in folders.folders_by_option.values():
+        output.print_text(f"records  {folder}")

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder, SimulatedTransport, WorldSize
 from ddpsim.scenarios.cli.program_words import note_trailing_options
-from ddpsim.scenarios.cli.recording import Records, check_records, leave_records
-from ddpsim.scenarios.cli.reporting import reporting
+from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
+from ddpsim.scenarios.cli.reporting import report_writer
 from ddpsim.scenarios.cli.run import head_line
-from ddpsim.scenarios.cli.status import Status
-from ddpsim.simulator.imports import without_collections
+from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.simulator.imports import pause_garbage_collection
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.cli.reporting import Report
+    from ddpsim.scenarios.cli.reporting import ReportWriter
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Expectation, Scenario
-    from ddpsim.scenarios.running.replaying import Replayed
-    from ddpsim.simulator.transcript import Line
+    from ddpsim.scenarios.running.replaying import ReplayedRun
+    from ddpsim.simulator.transcript import TranscriptLine
 
 
-@with_sets
+@expand_option_sets
 def replay(
     name: Name,
     token: Annotated[
@@ -57,26 +57,26 @@ def replay(
     A report ends with the command to paste. If the run differs from its recording, both are shown, and --report shows
     the rest of the run.
     """
-    with without_collections():
+    with pause_garbage_collection():
         from ddpsim.scenarios.files.loader import load
-        from ddpsim.scenarios.running.replaying import replay_run
-        from ddpsim.scenarios.running.run_as import with_options
+        from ddpsim.scenarios.running.replaying import replay_recorded_run
+        from ddpsim.scenarios.running.run_as import with_run_options
 
-    scenario = with_options(load(name), options)
+    scenario = with_run_options(load(name), options)
     chosen = scenario.engine_named(engine)
     is_stepping = step or first is not None or last is not None
-    check_records(records, transport=transport)
-    with reporting(report, opens=opens) as reported:
+    check_record_folders(records, transport=transport)
+    with report_writer(report, opens=opens) as reported:
         start = time.perf_counter()
-        replayed = replay_run(
+        replayed = replay_recorded_run(
             scenario, token, chosen, transport=transport, world_size=world_size, keeps_choices=is_stepping
         )
         seconds = time.perf_counter() - start
         if is_stepping:
-            show_steps(_between(replayed.steps(as_recorded=not lenient), first, last))
+            show_steps(_steps_between(replayed.steps(as_recorded=not lenient), first, last))
         above = "\n" * is_stepping
         status = _show_replay(scenario, chosen, replayed, seconds, reported, is_strict=not lenient, above=above)
-        leave_records(records, replayed.result)
+        write_and_show_records(records, replayed.result)
         note_trailing_options(scenario, replay, replayed.result)
     return status
 
@@ -84,25 +84,25 @@ def replay(
 def _show_replay(
     scenario: Scenario,
     engine: Engine,
-    replayed: Replayed,
+    replayed: ReplayedRun,
     seconds: float,
-    report: Report,
+    report: ReportWriter,
     *,
     is_strict: bool,
     above: str,
-) -> Status:
+) -> ExitStatus:
     """Print the outcome of a replay, add it to the report, and return the exit status."""
-    status, text = _judgement(scenario.expected_by(engine), replayed, is_strict=is_strict)
-    if status is Status.USAGE_ERROR:
-        output.note(str(replayed.error))
+    status, text = _judge_replay(scenario.expected_by(engine), replayed, is_strict=is_strict)
+    if status is ExitStatus.USAGE_ERROR:
+        output.print_note(str(replayed.divergence_error))
     else:
         start_line = f"{head_line(scenario, replayed.result, engine, 'replayed')}  {seconds * 1000:.0f} ms"
-        output.show(f"{above}{start_line}\n\n{replayed.result}\n\n{text}")
+        output.print_text(f"{above}{start_line}\n\n{replayed.result}\n\n{text}")
     report.add_run(scenario, engine, replayed.result, status, text, how="replayed", seconds=seconds)
     return status
 
 
-def _between(steps: list[Line], first: int | None, last: int | None) -> list[Line]:
+def _steps_between(steps: list[TranscriptLine], first: int | None, last: int | None) -> list[TranscriptLine]:
     """Return the steps with numbers from `first` to `last`. Raises UsageError if there are none."""
     from ddpsim import UsageError
 
@@ -115,18 +115,18 @@ def _between(steps: list[Line], first: int | None, last: int | None) -> list[Lin
     return chosen
 
 
-def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) -> tuple[Status, str]:
+def _judge_replay(expected: Expectation, replayed: ReplayedRun, *, is_strict: bool) -> tuple[ExitStatus, str]:
     """Return the exit status, and the lines that explain it. A strict replay that diverges is a usage error."""
-    from ddpsim.scenarios.cli.judgement import divergence_line, judge
+    from ddpsim.scenarios.cli.judgement import divergence_line, judge_result
 
     if replayed.divergence is not None and is_strict:
-        return Status.USAGE_ERROR, divergence_line(replayed.divergence)
-    status, line = judge(expected, replayed.result)
+        return ExitStatus.USAGE_ERROR, divergence_line(replayed.divergence)
+    status, line = judge_result(expected, replayed.result)
     lines = [line]
     if replayed.divergence is not None:
         lines.insert(0, divergence_line(replayed.divergence))
     elif replayed.difference:
-        status = Status.OTHERWISE if is_strict else status
+        status = ExitStatus.OTHERWISE if is_strict else status
         lines.insert(0, f"not as recorded, though every recorded choice was possible: {replayed.difference}")
     return status, "\n".join(lines)
 
@@ -136,13 +136,13 @@ def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) ->
 HELP = "Enter: next step; a number: that many steps; r N: to the next step of rank N; q: quit"
 
 
-def show_steps(steps: Sequence[Line]) -> None:
+def show_steps(steps: Sequence[TranscriptLine]) -> None:
     """Show the steps: interactively on a terminal, else all at once."""
     from ddpsim.simulator.transcript import transcript_lines
 
     if sys.stdin.isatty() and sys.stdout.isatty():
         print(HELP)
-        walk(steps, ask=_ask, show=print)
+        show_steps_interactively(steps, ask=_read_answer, show=print)
         return
     try:
         print("\n".join(transcript_lines(steps)), flush=True)
@@ -150,7 +150,7 @@ def show_steps(steps: Sequence[Line]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def walk(steps: Sequence[Line], *, ask: Callable[[], str], show: Callable[[str], object]) -> None:
+def show_steps_interactively(steps: Sequence[TranscriptLine], *, ask: Callable[[], str], show: Callable[[str], object]) -> None:
     """Show steps, and ask after each stop how far to continue, until there are no more or the answer is `q`."""
     from ddpsim.simulator.transcript import transcript_lines
 
@@ -161,14 +161,14 @@ def walk(steps: Sequence[Line], *, ask: Callable[[], str], show: Callable[[str],
         show(line)
         if index < stop or index + 1 == len(lines):
             continue
-        while (following := stop_after(ask().strip(), steps, index)) is None:
+        while (following := next_stop(ask().strip(), steps, index)) is None:
             show(HELP)
         if following == index:
             return
         stop = following
 
 
-def stop_after(word: str, steps: Sequence[Line], at: int) -> int | None:
+def next_stop(word: str, steps: Sequence[TranscriptLine], at: int) -> int | None:
     """Return the step to stop at next for an answer given at step `at`: `at` itself to quit, None for a bad answer."""
     if word in ("", "q"):
         return at if word else at + 1
@@ -179,7 +179,7 @@ def stop_after(word: str, steps: Sequence[Line], at: int) -> int | None:
     return at + int(word) if word.isdecimal() and int(word) else None
 
 
-def _ask() -> str:
+def _read_answer() -> str:
     try:
         return input()
     except (EOFError, KeyboardInterrupt):

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.reporting import show_path
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.reporting import show_report_path
+from ddpsim.scenarios.cli.status import ExitStatus
 
 
 def report(
@@ -27,28 +27,28 @@ def report(
 ) -> int:
     """Show a saved report as text, or convert it to another form."""
     from ddpsim.reports.document import ReportError
-    from ddpsim.reports.forms.json_form import read
+    from ddpsim.reports.forms.json_form import read_document
 
     page = "--html" if html else "--open" if opens else ""
     asked = [form for form in ("--text" * text, page, "--dot" * dot, "--junit" * junit) if form]
     if len(asked) > 1:
         raise ReportError(f"found {asked[0]} and {asked[1]}, expected one form: leave one out")
-    document = read(path)
+    document = read_document(path)
     form = asked[0] if asked else "--text"
     if form == "--text" and out is None:
         from ddpsim.reports.forms.text import WIDTH, text_of
 
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-        output.show_styled(text_of(document, width))
-        return Status.AS_EXPECTED
+        output.print_styled(text_of(document, width))
+        return ExitStatus.AS_EXPECTED
     from ddpsim.reports.report_folder import FORMS, write_file
 
     ending, name = _FILES[form]
     file = path.with_suffix(ending) if out is None else out
     write_file(file, FORMS[name](document))
     if form != "--text":
-        show_path(file, opens=opens)
-    return Status.AS_EXPECTED
+        show_report_path(file, opens=opens)
+    return ExitStatus.AS_EXPECTED
 
 
 _FILES = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import engine_text
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.status import ExitStatus
 
 if TYPE_CHECKING:
     from ddpsim import Result
@@ -28,25 +28,25 @@ _WIDTH = 100
 
 
 @contextmanager
-def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[Report]:
+def report_writer(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[ReportWriter]:
     """Yield the report of a command: with a title, an index of several runs; else one run or one exploration.
 
     If the command ends early, the finished runs are indexed. Raises ReportError for a folder that cannot be written.
     """
     made = folder
     if folder is not None or opens:
-        from ddpsim.reports.report_folder import check_folder
+        from ddpsim.reports.report_folder import make_folder
 
         made = folder or Path(tempfile.mkdtemp(prefix="ddpsim-"))
-        check_folder(made)
-    report, is_done = Report(made, title), False
+        make_folder(made)
+    report, is_done = ReportWriter(made, title), False
     try:
         yield report
         is_done = True
     finally:
-        found = report.finish(is_done=is_done)
+        found = report.finish_report(is_done=is_done)
         if found is not None:
-            show_path(found, opens=opens)
+            show_report_path(found, opens=opens)
         elif made is not None and folder is None:  # an empty temporary folder
             with suppress(OSError):
                 made.rmdir()
@@ -54,17 +54,17 @@ def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[
 
 def show_lanes(result: Result) -> None:
     """Print a lane for each rank of a run, no wider than the terminal; nothing for a run without calls."""
-    from ddpsim.reports.forms.narrow_lanes import narrow_lanes
+    from ddpsim.reports.forms.narrow_lanes import draw_lanes_as_text
     from ddpsim.reports.making.result_document import run_of
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
-    drawn = narrow_lanes(run_of(result), width, is_brief=True)
+    drawn = draw_lanes_as_text(run_of(result), width, is_brief=True)
     if drawn is not None:
-        output.show_styled(drawn)
-        output.show("")
+        output.print_styled(drawn)
+        output.print_text("")
 
 
-class Report:
+class ReportWriter:
     """Writes the report of a command's runs into a folder; does nothing if no report is wanted."""
 
     def __init__(self, folder: Path | None, title: str) -> None:
@@ -83,7 +83,7 @@ class Report:
         scenario: Scenario,
         engine: Engine,
         result: Result,
-        status: Status,
+        status: ExitStatus,
         conclusion: str,
         *,
         how: str,
@@ -94,29 +94,29 @@ class Report:
         if self._folder is None:
             return
         from ddpsim.reports.making.result_document import document_of
-        from ddpsim.scenarios.model import found_on_processes, found_text
+        from ddpsim.scenarios.model import outcome_text_on_processes, outcome_text
 
         document = document_of(
             result,
             name=scenario.name,
             how=f"{engine_text(engine)}{how}",
-            is_expected=status is Status.AS_EXPECTED,
+            is_expected=status is ExitStatus.AS_EXPECTED,
             conclusion=conclusion,
             seconds=seconds,
         )
         if not self._title:
-            self._write(document, self._folder)
+            self._write_forms(document, self._folder)
             return
-        from ddpsim.reports.forms.junit import cases_of
+        from ddpsim.reports.forms.junit import junit_cases
         from ddpsim.reports.index import IndexEntry, folder_name, row_of
         from ddpsim.reports.report_folder import write_reports
 
-        expected = scenario.expected_by(engine).text(result.world_size)
-        found = found_on_processes(result) if transport == "processes" else found_text(result)
+        expected = scenario.expected_by(engine).expectation_text(result.world_size)
+        found = outcome_text_on_processes(result) if transport == "processes" else outcome_text(result)
         row = row_of(document, engine=engine.value, expected=expected, found=found)
         own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
         write_reports(document, self._folder / own)
-        (case,) = cases_of(document, suite=f"ddpsim.{row.engine}")
+        (case,) = junit_cases(document, suite=f"ddpsim.{row.engine}")
         self._entries.append(IndexEntry(row, case, own))
 
     def add_without_report(
@@ -148,20 +148,20 @@ class Report:
 
         document = document_of(result, name=name, how=how, conclusion="; ".join(notes))
         (run,) = document.runs
-        self._write(replace(document, runs=(replace(run, schedule="", digest=""),)), self._folder)
+        self._write_forms(replace(document, runs=(replace(run, schedule="", digest=""),)), self._folder)
 
     def add_exploration(self, make: Callable[[], Document]) -> None:
         """Write the report of an exploration; `make` is called only if a report is wanted."""
         if self._folder is not None:
-            self._write(make(), self._folder)
+            self._write_forms(make(), self._folder)
 
-    def _write(self, document: Document, folder: Path) -> None:
+    def _write_forms(self, document: Document, folder: Path) -> None:
         from ddpsim.reports.report_folder import write_reports
 
         write_reports(document, folder)
         self._path = folder / "report.html"
 
-    def finish(self, *, is_done: bool) -> Path | None:
+    def finish_report(self, *, is_done: bool) -> Path | None:
         """Write the index of several runs, and return the file to open; None if nothing was written."""
         if self._folder is None or not self._title or not (self._entries or is_done):
             return self._path
@@ -170,8 +170,8 @@ class Report:
         return write_index(self._entries, self._folder, title=self._title)
 
 
-def show_path(path: Path, *, opens: bool) -> None:
+def show_report_path(path: Path, *, opens: bool) -> None:
     """Print the path of a report, and open it in a browser if wanted."""
-    output.show(f"report  {path}")
+    output.print_text(f"report  {path}")
     if opens:
         webbrowser.open(path.resolve().as_uri())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
@@ -25,25 +25,25 @@ from ddpsim.scenarios.cli.options import (
     backends_named,
     engine_text,
     engines_named,
-    prepared_for,
+    keep_servers_for,
     schedule_source_text,
 )
 from ddpsim.scenarios.cli.program_words import note_trailing_options
-from ddpsim.scenarios.cli.recording import Records, check_records, leave_records
-from ddpsim.scenarios.cli.reporting import reporting, show_lanes
-from ddpsim.scenarios.cli.seeds import run_seeds, seeds_in
-from ddpsim.scenarios.cli.status import worst
-from ddpsim.simulator.imports import without_collections
+from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
+from ddpsim.scenarios.cli.reporting import report_writer, show_lanes
+from ddpsim.scenarios.cli.seeds import run_seeds, parse_seeds
+from ddpsim.scenarios.cli.status import worst_status
+from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.policies.named import DEFAULT_DRAWING
 
 if TYPE_CHECKING:
     from ddpsim import Result
-    from ddpsim.scenarios.cli.reporting import Report
+    from ddpsim.scenarios.cli.reporting import ReportWriter
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Scenario
 
 
-@with_sets
+@expand_option_sets
 def run(
     name: Name,
     *,
@@ -76,10 +76,10 @@ def run(
     records: Records,
 ) -> int:
     """Run a script, a function or a scenario, and report its outcome."""
-    with without_collections():
+    with pause_garbage_collection():
         from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
-        from ddpsim.scenarios.running.run_as import with_options
+        from ddpsim.scenarios.running.run_as import with_run_options
         from ddpsim.scenarios.running.runner import run_scenario
 
     limits: dict[str, Any] = {"seconds": seconds, "steps": steps}
@@ -98,63 +98,63 @@ def run(
         )
 
     policy = DEFAULT_DRAWING if seeds is not None and policy is None else policy
-    drawn = None if seeds is None else seeds_in(seeds, str(policy), seed)
+    drawn = None if seeds is None else parse_seeds(seeds, str(policy), seed)
     own = load(name)
     backends = backends_named(options.get("backend_semantics"), own.backend_semantics)
-    scenario = with_options(own, options)
+    scenario = with_run_options(own, options)
     engines = (scenario.engine,) if engine is None else engines_named(engine)
     how = schedule_source_text(transport, policy, seed if drawn is None else drawn, scenario.choices)
     runs = len(engines) * len(backends)
-    check_records(records, runs=runs * len(drawn or (seed,)), transport=transport)
-    with reporting(report, opens=opens, title=name if runs > 1 else "") as reported:
+    check_record_folders(records, runs=runs * len(drawn or (seed,)), transport=transport)
+    with report_writer(report, opens=opens, title=name if runs > 1 else "") as reported:
         cases = [(each, replace(scenario, backend_semantics=backend)) for backend in backends for each in engines]
-        leave = partial(leave_records, records)
-        return _run(cases, transport, how, run_once, drawn, reported, leave, with_lanes=lanes)
+        leave = partial(write_and_show_records, records)
+        return _run_cases(cases, transport, how, run_once, drawn, reported, leave, with_lanes=lanes)
 
 
-def _run(
+def _run_cases(
     cases: Sequence[tuple[Engine, Scenario]],
     transport: str,
     how: str,
     run_once: Callable[..., Result],
     seeds: range | None,
-    report: Report,
+    report: ReportWriter,
     leave: Callable[[Result], None],
     *,
     with_lanes: bool,
 ) -> int:
     """Run each engine and backend, print and report each outcome, and return the worst exit status."""
-    from ddpsim.scenarios.cli.judgement import judge
+    from ddpsim.scenarios.cli.judgement import judge_result
 
     statuses = []
     found: dict[str, list[Result]] = {}
-    with prepared_for(transport):
+    with keep_servers_for(transport):
         for number, (engine, scenario) in enumerate(cases):
             start = time.perf_counter()
-            judged = partial(judge, scenario.expected_by(engine), transport=transport)
+            judged = partial(judge_result, scenario.expected_by(engine), transport=transport)
             one = partial(run_once, scenario, engine)
             outcomes = None if seeds is None else run_seeds(seeds, one, judged)
-            result = one() if outcomes is None else outcomes.shown
+            result = one() if outcomes is None else outcomes.run_to_show
             seconds = time.perf_counter() - start
             judgement = judged(result) if outcomes is None else outcomes.judgement
             if len(cases) > 1:
-                output.show(f"{'' if number == 0 else chr(10)}--- {_case(engine, scenario, cases)}")
+                output.print_text(f"{'' if number == 0 else chr(10)}--- {_case_heading(engine, scenario, cases)}")
             found.setdefault(scenario.backend_semantics, []).append(result)
-            output.show(f"{head_line(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n")
-            output.show(f"{result}\n" if outcomes is None else outcomes.text)
+            output.print_text(f"{head_line(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n")
+            output.print_text(f"{result}\n" if outcomes is None else outcomes.text)
             if with_lanes:
                 show_lanes(result)
-            output.show(judgement.line)
+            output.print_text(judgement.line)
             leave(result)
             statuses.append(judgement.status)
             report.add_run(scenario, engine, result, *judgement, how=how, seconds=seconds, transport=transport)
     note_trailing_options(scenario, run, result)
     if len(found) > 1:
-        output.show(f"\n{by_backend(found)}")
-    return worst(statuses)
+        output.print_text(f"\n{outcomes_by_backend(found)}")
+    return worst_status(statuses)
 
 
-def _case(engine: Engine, scenario: Scenario, cases: Sequence[tuple[Engine, Scenario]]) -> str:
+def _case_heading(engine: Engine, scenario: Scenario, cases: Sequence[tuple[Engine, Scenario]]) -> str:
     """Return the heading of one of several cases: the backend or engine in which they differ."""
     backends = {each.backend_semantics for _, each in cases}
     engines = {each for each, _ in cases}
@@ -162,18 +162,18 @@ def _case(engine: Engine, scenario: Scenario, cases: Sequence[tuple[Engine, Scen
     return ", ".join([*named, engine.value] if len(engines) > 1 or not named else named)
 
 
-def by_backend(found: Mapping[str, Sequence[Result]]) -> str:
+def outcomes_by_backend(found: Mapping[str, Sequence[Result]]) -> str:
     """Return one line with the outcome on each backend, the worst of its runs: "passes on gloo; can hang on nccl"."""
     from ddpsim import Verdict
 
     sides: dict[str, list[str]] = {}
     for backend, results in found.items():
         worst_of = max(results, key=lambda result: list(Verdict).index(result.verdict))
-        sides.setdefault(_outcome(worst_of, backend), []).append(backend)
+        sides.setdefault(_outcome_verb(worst_of, backend), []).append(backend)
     return "; ".join(f"{what} on {', '.join(names)}" for what, names in sides.items())
 
 
-def _outcome(result: Result, backend: str) -> str:
+def _outcome_verb(result: Result, backend: str) -> str:
     """Return the outcome as a verb. It is "can hang" for other backends than gloo: their rules are the worst case."""
     from ddpsim import Verdict
     from ddpsim.simulator.backend_semantics import GLOO

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.status import Status, worst
-from ddpsim.simulator.policies.named import DRAWING, draws, listed
+from ddpsim.scenarios.cli.status import ExitStatus, worst_status
+from ddpsim.simulator.policies.named import DRAWING, uses_seed, join_names
 
 if TYPE_CHECKING:
     from ddpsim import Result
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MOST = 1_000_000
 
 
-def seeds_in(text: str, policy: str, seed: int) -> range:
+def parse_seeds(text: str, policy: str, seed: int) -> range:
     """Return the seeds of a text like "0..99", including both ends.
 
     Raises UsageError for another text, for a policy that uses no seed, and if `seed` is given, too.
@@ -31,33 +31,33 @@ def seeds_in(text: str, policy: str, seed: int) -> range:
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
     if not first <= last < first + _MOST:
         raise UsageError(f"seeds are {text!r}, expected FIRST..LAST, such as 0..99: correct it")
-    if not draws(policy):
+    if not uses_seed(policy):
         raise UsageError(
-            f"policy is {policy!r}, which uses no seed, expected {listed(DRAWING)} with --seeds: leave one of them out"
+            f"policy is {policy!r}, which uses no seed, expected {join_names(DRAWING)} with --seeds: leave one of them out"
         )
     return range(first, last + 1)
 
 
 @dataclass
-class Outcomes:
+class SeedOutcomes:
     """Counts of the outcomes of many seeds, and the one run to show."""
 
     seeds: dict[str, list[int]] = field(default_factory=dict)
     """By outcome, the seeds of the runs with this outcome."""
-    statuses: list[Status] = field(default_factory=list)
+    statuses: list[ExitStatus] = field(default_factory=list)
     _shown: tuple[Result, Judgement] | None = None
 
-    def add(self, seed: int, result: Result, judgement: Judgement) -> None:
+    def add_run(self, seed: int, result: Result, judgement: Judgement) -> None:
         """Count a run, and keep it if it is the one to show so far."""
-        from ddpsim.scenarios.model import found_text
+        from ddpsim.scenarios.model import outcome_text
 
-        self.seeds.setdefault(found_text(result), []).append(seed)
+        self.seeds.setdefault(outcome_text(result), []).append(seed)
         self.statuses.append(judgement.status)
-        if self._shown is None or _rank(result, judgement) > _rank(*self._shown):
+        if self._shown is None or _priority_to_show(result, judgement) > _priority_to_show(*self._shown):
             self._shown = result, judgement
 
     @property
-    def shown(self) -> Result:
+    def run_to_show(self) -> Result:
         """The run to show: the first unexpected one; else the first that did not pass; else the first."""
         assert self._shown is not None, "there is a seed"
         return self._shown[0]
@@ -67,12 +67,12 @@ class Outcomes:
         """The exit status of all seeds, and a line: the first unexpected outcome, and how many seeds have one."""
         from ddpsim.scenarios.cli.judgement import Judgement
 
-        count, others = len(self.statuses), sum(status is not Status.AS_EXPECTED for status in self.statuses)
+        count, others = len(self.statuses), sum(status is not ExitStatus.AS_EXPECTED for status in self.statuses)
         if not others:
             which = f"each of {count} seeds" if count > 1 else f"seed {min(map(min, self.seeds.values()))}"
-            return Judgement(Status.AS_EXPECTED, f"as expected with {which}")
+            return Judgement(ExitStatus.AS_EXPECTED, f"as expected with {which}")
         assert self._shown is not None
-        return Judgement(worst(self.statuses), f"{self._shown[1].line}; with {others} of {count} seeds")
+        return Judgement(worst_status(self.statuses), f"{self._shown[1].line}; with {others} of {count} seeds")
 
     @property
     def text(self) -> str:
@@ -82,24 +82,24 @@ class Outcomes:
         rows = sorted(self.seeds.items(), key=lambda row: (-len(row[1]), row[1][0]))
         width = len(str(len(rows[0][1])))
         table = [f"{len(seeds):>{width}}  {found}  (first with seed {seeds[0]})" for found, seeds in rows]
-        if self.shown.verdict is not Verdict.PASS:
-            table += ["", str(self.shown)]
-        elif self.shown.not_struck:
-            table.append(f"note  in the first passing run {self.shown.not_struck}")
+        if self.run_to_show.verdict is not Verdict.PASS:
+            table += ["", str(self.run_to_show)]
+        elif self.run_to_show.not_struck:
+            table.append(f"note  in the first passing run {self.run_to_show.not_struck}")
         return "\n".join([*table, ""])
 
 
-def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Result], Judgement]) -> Outcomes:
+def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Result], Judgement]) -> SeedOutcomes:
     """Run each seed and count the outcomes, with a progress bar on a terminal."""
-    outcomes = Outcomes()
+    outcomes = SeedOutcomes()
     results = ((seed, run(seed)) for seed in seeds)
     for seed, result in output.with_progress_bar(results, len(seeds)):
-        outcomes.add(seed, result, judge(result))
+        outcomes.add_run(seed, result, judge(result))
     return outcomes
 
 
-def _rank(result: Result, judgement: Judgement) -> int:
+def _priority_to_show(result: Result, judgement: Judgement) -> int:
     """Return the priority of a run for being shown: highest for an unexpected one, then for one that did not pass."""
     from ddpsim import Verdict
 
-    return 2 * (judgement.status is not Status.AS_EXPECTED) + (result.verdict is not Verdict.PASS)
+    return 2 * (judgement.status is not ExitStatus.AS_EXPECTED) + (result.verdict is not Verdict.PASS)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, with_sets
-from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize, saved_as
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
+from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize, output_option
 from ddpsim.scenarios.cli.program_words import note_trailing_options
-from ddpsim.scenarios.cli.status import Status
-from ddpsim.simulator.imports import without_collections
-from ddpsim.simulator.policies.named import RUNNING, listed
+from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.simulator.imports import pause_garbage_collection
+from ddpsim.simulator.policies.named import RUNNING, join_names
 
 if TYPE_CHECKING:
     from ddpsim import ShrinkProgress
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
 
 
-@with_sets
+@expand_option_sets
 def shrink(
     name: Name,
     token: Annotated[
@@ -37,84 +37,84 @@ def shrink(
     *,
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
-    policy: Annotated[str | None, typer.Option(help=f"The policy under which it fails: {listed(RUNNING)}.")] = None,
+    policy: Annotated[str | None, typer.Option(help=f"The policy under which it fails: {join_names(RUNNING)}.")] = None,
     seed: Seed = 0,
     options: OptionsOfRun,
     seconds: Annotated[float, typer.Option(help="Stop after so many seconds.")] = 60.0,
-    out: Annotated[Path | None, saved_as("Save to this file.  [default: FILE-shrunk.toml or NAME-shrunk.toml]")] = None,
+    out: Annotated[Path | None, output_option("Save to this file.  [default: FILE-shrunk.toml or NAME-shrunk.toml]")] = None,
 ) -> int:
     """Reduce a failing scenario to a minimal one, and save it.
 
     It gets fewer ranks, iterations, calls, options and context switches, as long as it fails with the same finding.
     Exit status: 0 saved, 1 it does not fail every time, 2 usage error.
     """
-    with without_collections():
+    with pause_garbage_collection():
         from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
-        from ddpsim.scenarios.fuzzing.shrinking.saved import check_free, default_path
+        from ddpsim.scenarios.fuzzing.shrinking.saved import check_output_file, default_output_path
         from ddpsim.scenarios.fuzzing.shrinking.shrinker import shrink_scenario
-        from ddpsim.scenarios.running.run_as import with_options
+        from ddpsim.scenarios.running.run_as import with_run_options
 
-    path = out or default_path(name)
+    path = out or default_output_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
-    check_free(path)
-    own = with_options(load(name).with_world_size(world_size), options)
-    with output.bar("shrinking", seconds, _where) as on_progress:
-        scenario = _failing(own, token, engine, policy, seed)
+    check_output_file(path)
+    own = with_run_options(load(name).with_world_size(world_size), options)
+    with output.progress_bar("shrinking", seconds, _progress_of_shrinking) as on_progress:
+        scenario = _with_failing_schedule(own, token, engine, policy, seed)
         shrunk = shrink_scenario(scenario, engine, budget=budget, on_progress=on_progress)
-    return _outcome(shrunk, own, name, path)
+    return _save_and_rerun(shrunk, own, name, path)
 
 
-def _outcome(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path) -> Status:
+def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path) -> ExitStatus:
     """Save the shrunk scenario, run the saved file, and print that run; delete the file if it does not fail."""
     from ddpsim import Verdict
-    from ddpsim.scenarios.files.program_line import as_typed
+    from ddpsim.scenarios.files.program_line import quote_for_command_line
     from ddpsim.scenarios.running.runner import run_scenario
 
     result = None
     if shrunk.end.value != "flaky":
-        _save(shrunk.scenario, name, path)
+        _save_or_print(shrunk.scenario, name, path)
         result = run_scenario(str(path))  # of the file, as the user will run it
         note_trailing_options(own, shrink, result)
     if result is None or result.verdict is not Verdict.FAIL:
         path.unlink(missing_ok=True)
-        output.show(
+        output.print_text(
             f"{name} failed, but not again under the same schedule, so nothing is saved: the program is not "
             "deterministic (time, random numbers); to find the cause: ddpsim explore --check-determinism "
-            + as_typed(name)
+            + quote_for_command_line(name)
         )
-        return Status.OTHERWISE
-    output.show(f"{_change(shrunk)}\n{_END[shrunk.end.value]}\n\n{result}\n")
-    output.show(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
-    return Status.AS_EXPECTED
+        return ExitStatus.OTHERWISE
+    output.print_text(f"{_size_change_line(shrunk)}\n{_END[shrunk.end.value]}\n\n{result}\n")
+    output.print_text(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
+    return ExitStatus.AS_EXPECTED
 
 
-def _save(scenario: Scenario, name: str, path: Path) -> None:
+def _save_or_print(scenario: Scenario, name: str, path: Path) -> None:
     """Save the shrunk scenario; if it cannot be written, print it, so that the work is not lost."""
     from ddpsim import UsageError
-    from ddpsim.scenarios.fuzzing.shrinking.saved import save_shrunk, shrunk_text
+    from ddpsim.scenarios.fuzzing.shrinking.saved import save_shrunk_scenario, shrunk_scenario_text
 
     try:
-        save_shrunk(scenario, name, path)
+        save_shrunk_scenario(scenario, name, path)
     except UsageError:
-        output.show(f"# save this as {path}\n{shrunk_text(scenario, name, path)}")
+        output.print_text(f"# save this as {path}\n{shrunk_scenario_text(scenario, name, path)}")
         raise
 
 
-def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int) -> Scenario:
+def _with_failing_schedule(scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int) -> Scenario:
     """Return the scenario with the schedule of the token or of the policy, under which it should fail."""
     from ddpsim import UsageError
-    from ddpsim.scenarios.running.replaying import check_no_token_behind
+    from ddpsim.scenarios.running.replaying import check_token_not_after_program
     from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
-    from ddpsim.scenarios.running.silence import silent
+    from ddpsim.scenarios.running.silence import hide_program_output
 
     if token is not None and policy is not None:
         raise UsageError(f"policy is {policy!r}, but a replay token already has a schedule: leave one of them out")
     if token is None:
-        check_no_token_behind(scenario)
+        check_token_not_after_program(scenario)
     if token is None and policy is None:
         return scenario
-    with silent(scenario):
+    with hide_program_output(scenario):
         if token is not None:
             result = replay_scenario(scenario, token, engine)
         else:
@@ -132,18 +132,18 @@ _END = {
 }
 
 
-def _change(shrunk: ShrunkScenario) -> str:
+def _size_change_line(shrunk: ShrunkScenario) -> str:
     """Return a line with the sizes before and after shrinking, the executions and the time."""
-    from ddpsim.scenarios.fuzzing.shrinking.size_text import counted, size_text
+    from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun, size_text
 
     before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
-    return f"{before}  ->  {after}   {counted(shrunk.executions, 'execution')}, {shrunk.seconds:.1f} s"
+    return f"{before}  ->  {after}   {count_with_noun(shrunk.executions, 'execution')}, {shrunk.seconds:.1f} s"
 
 
-def _where(progress: ShrinkProgress) -> tuple[float, str]:
+def _progress_of_shrinking(progress: ShrinkProgress) -> tuple[float, str]:
     """Return the seconds spent, and a progress text: executions and the current size."""
-    from ddpsim.scenarios.fuzzing.shrinking.size_text import counted
+    from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun
 
     ranks, switches = progress.size.ranks, progress.size.switches
-    sizes = f"{counted(ranks, 'rank')}, {counted(switches, 'switch', 'switches')}"
+    sizes = f"{count_with_noun(ranks, 'rank')}, {count_with_noun(switches, 'switch', 'switches')}"
     return progress.seconds, f"shrinking, {progress.executions} executions: {sizes}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 
-class Status(IntEnum):
+class ExitStatus(IntEnum):
     """The exit status of a command."""
 
     AS_EXPECTED = 0
@@ -21,7 +21,7 @@ class Status(IntEnum):
     """Ctrl-C; the number that typer and shells use."""
 
 
-def worst(statuses: Iterable[Status]) -> Status:
+def worst_status(statuses: Iterable[ExitStatus]) -> ExitStatus:
     """Return the status of several runs: 1 if one is not as expected, else 3 if one is unknown, else 0."""
     found = set(statuses)
-    return next((status for status in (Status.OTHERWISE, Status.UNKNOWN) if status in found), Status.AS_EXPECTED)
+    return next((status for status in (ExitStatus.OTHERWISE, ExitStatus.UNKNOWN) if status in found), ExitStatus.AS_EXPECTED)

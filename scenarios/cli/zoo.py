@@ -20,12 +20,12 @@ from ddpsim.scenarios.cli.options import (
     Timeout,
     TransportName,
     engines_named,
-    prepared_for,
+    keep_servers_for,
     schedule_source_text,
-    tagged,
+    scenarios_with_tags,
 )
-from ddpsim.scenarios.cli.reporting import reporting
-from ddpsim.scenarios.cli.status import Status, worst
+from ddpsim.scenarios.cli.reporting import report_writer
+from ddpsim.scenarios.cli.status import ExitStatus, worst_status
 from ddpsim.simulator.policies.named import DEFAULT
 
 if TYPE_CHECKING:
@@ -53,20 +53,20 @@ def zoo(
     It includes the join matrix. The whole report of each unexpected run follows the table.
     """
     from ddpsim import simulate
-    from ddpsim.scenarios.cli.zoo_outcome import outcome_of
+    from ddpsim.scenarios.cli.zoo_outcome import run_for_zoo
     from ddpsim.scenarios.files.registry import registry
-    from ddpsim.scenarios.running.runner import check_options
+    from ddpsim.scenarios.running.runner import check_transport_options
 
     engines = engines_named(engine)
-    check_options(transport, policy, seed, timeout)  # once, and not in every row
+    check_transport_options(transport, policy, seed, timeout)  # once, and not in every row
     simulate(lambda rank: None, 1, policy=policy, seed=seed)
-    broken = () if names else registry.broken
+    broken = () if names else registry.problems_of_files
     for problem in broken:
-        output.note(problem)
-    pairs = [(scenario, each) for scenario in _chosen(names, tags or (), with_twins=with_twins) for each in engines]
-    with reporting(report, opens=opens, title="ddpsim zoo") as reported:
+        output.print_note(problem)
+    pairs = [(scenario, each) for scenario in _chosen_scenarios(names, tags or (), with_twins=with_twins) for each in engines]
+    with report_writer(report, opens=opens, title="ddpsim zoo") as reported:
         run = partial(
-            outcome_of,
+            run_for_zoo,
             report=reported,
             how=schedule_source_text(transport, policy, seed),
             policy=policy,
@@ -74,29 +74,29 @@ def zoo(
             transport=transport,
             timeout_seconds=timeout,
         )
-        with prepared_for(transport):
-            outcomes = _run_all(pairs, run)
-    return worst([*(each.status for each in outcomes if each.status is not None), *(Status.OTHERWISE for _ in broken)])
+        with keep_servers_for(transport):
+            outcomes = _run_and_show_rows(pairs, run)
+    return worst_status([*(each.status for each in outcomes if each.status is not None), *(ExitStatus.OTHERWISE for _ in broken)])
 
 
-def _run_all(
+def _run_and_show_rows(
     pairs: Sequence[tuple[Scenario, Engine]], run: Callable[[Scenario, Engine], ZooOutcome]
 ) -> list[ZooOutcome]:
     """Run the scenarios, print a row for each, and at the end the reports of the unexpected ones."""
-    from ddpsim.scenarios.cli.zoo_outcome import Table, closing
+    from ddpsim.scenarios.cli.zoo_outcome import ZooTable, reports_and_counts
 
     start = time.perf_counter()
-    table = Table(pairs)
-    output.show(table.head())
+    table = ZooTable(pairs)
+    output.print_text(table.header_row())
     outcomes = []
     for outcome in output.with_progress_bar((run(*pair) for pair in pairs), len(pairs)):
-        output.show(table.row(outcome))
+        output.print_text(table.row_of_outcome(outcome))
         outcomes.append(outcome)
-    output.show(closing(outcomes, time.perf_counter() - start))
+    output.print_text(reports_and_counts(outcomes, time.perf_counter() - start))
     return outcomes
 
 
-def _chosen(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:
+def _chosen_scenarios(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:
     """Return the scenarios to run, each twin after its bug. A twin that the user named is always run."""
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.files.registry import registry
@@ -105,6 +105,6 @@ def _chosen(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: boo
     pool: Mapping[str, Scenario] = registry
     if named:
         pool = named | {name: scenario for name, scenario in registry.items() if scenario.repairs in named}
-    found = tagged(pool, tags).items()
+    found = scenarios_with_tags(pool, tags).items()
     chosen = [scenario for name, scenario in found if with_twins or name in named or not scenario.repairs]
     return sorted(chosen, key=lambda scenario: (scenario.repairs or scenario.name, bool(scenario.repairs)))

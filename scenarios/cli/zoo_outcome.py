@@ -10,19 +10,19 @@ from typing import Any
 
 from ddpsim import Result, UsageError
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.judgement import judge, misses_line
-from ddpsim.scenarios.cli.reporting import Report
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.judgement import judge_result, is_found_at_wrong_line
+from ddpsim.scenarios.cli.reporting import ReportWriter
+from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.jobs.job_result import refusal
-from ddpsim.scenarios.model import Expectation, Scenario, found_location, found_on_processes, found_text
+from ddpsim.scenarios.jobs.job_result import reason_against_processes
+from ddpsim.scenarios.model import Expectation, Scenario, location_of_first_finding, outcome_text_on_processes, outcome_text
 from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
 
 _WIDTH = 100
 _NAME_WIDTH = 48
 """The widest name column; a longer name shifts its own row only."""
 _TIME_WIDTH = 5
-_MARKS = {Status.AS_EXPECTED: "=", Status.OTHERWISE: "!", Status.UNKNOWN: "?", None: "-"}
+_MARKS = {ExitStatus.AS_EXPECTED: "=", ExitStatus.OTHERWISE: "!", ExitStatus.UNKNOWN: "?", None: "-"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ZooOutcome:
 
     name: str
     engine: Engine
-    status: Status | None
+    status: ExitStatus | None
     """None if it was not run."""
     expected: str
     found: str
@@ -41,10 +41,10 @@ class ZooOutcome:
     """The whole report of an unexpected run, else ""."""
 
 
-def outcome_of(
+def run_for_zoo(
     scenario: Scenario,
     engine: Engine,
-    report: Report,
+    report: ReportWriter,
     *,
     how: str,
     transport: str,
@@ -52,43 +52,43 @@ def outcome_of(
 ) -> ZooOutcome:
     """Run a scenario, and add it to the report. An exception of ddpsim is its outcome; later scenarios still run."""
     expected = scenario.expected_by(engine)
-    wanted = _brief(expected.text(scenario.world_size))
-    if transport == PROCESSES and (why := refusal(scenario)):
+    wanted = _without_verdict(expected.expectation_text(scenario.world_size))
+    if transport == PROCESSES and (why := reason_against_processes(scenario)):
         report.add_without_report(scenario.name, engine, expected=wanted, found=why, was_run=False)
         return ZooOutcome(scenario.name, engine, None, wanted, why, 0.0)
     start = time.perf_counter()
     try:
         result = run_scenario(scenario, engine, transport=transport, **options)
     except Exception as error:
-        seconds, status, found = time.perf_counter() - start, Status.OTHERWISE, type(error).__name__
+        seconds, status, found = time.perf_counter() - start, ExitStatus.OTHERWISE, type(error).__name__
         is_plain = isinstance(error, UsageError)
         text = f"{found}: {error}" if is_plain else "".join(traceback.format_exception(error)).rstrip()
         report.add_without_report(scenario.name, engine, expected=wanted, found=found, text=text, seconds=seconds)
     else:
-        seconds, found = time.perf_counter() - start, _found_cell(expected, result, transport)
-        status, line = judge(expected, result, transport)
-        text = "" if status is Status.AS_EXPECTED else f"{result}\n\n{line}"
+        seconds, found = time.perf_counter() - start, _unexpected_outcome_text(expected, result, transport)
+        status, line = judge_result(expected, result, transport)
+        text = "" if status is ExitStatus.AS_EXPECTED else f"{result}\n\n{line}"
         report.add_run(scenario, engine, result, status, line, how=how, seconds=seconds, transport=transport)
     return ZooOutcome(scenario.name, engine, status, wanted, found, seconds, text)
 
 
-def _found_cell(expected: Expectation, result: Result, transport: str) -> str:
+def _unexpected_outcome_text(expected: Expectation, result: Result, transport: str) -> str:
     if transport == PROCESSES:
-        found = found_on_processes(result)
-        return "" if found == _brief(expected.text(result.world_size)) else found
-    found = found_text(result)
-    if misses_line(expected, result):
-        return f"it at {found_location(result)}"
-    return "" if found == expected.text(result.world_size) and expected.is_met_by(result) else _brief(found)
+        found = outcome_text_on_processes(result)
+        return "" if found == _without_verdict(expected.expectation_text(result.world_size)) else found
+    found = outcome_text(result)
+    if is_found_at_wrong_line(expected, result):
+        return f"it at {location_of_first_finding(result)}"
+    return "" if found == expected.expectation_text(result.world_size) and expected.is_met_by(result) else _without_verdict(found)
 
 
-def _brief(text: str) -> str:
+def _without_verdict(text: str) -> str:
     """Drop the verdict from a text such as "fail, deadlock.cycle": the finding code implies it."""
     verdict, _, finding = text.partition(", ")
     return finding or verdict
 
 
-class Table:
+class ZooTable:
     """Formats the rows of the table, with columns as wide as their widest cell."""
 
     def __init__(self, pairs: Sequence[tuple[Scenario, Engine]]) -> None:
@@ -97,33 +97,33 @@ class Table:
         self._engine_width = max(len(engine.value) for engine in engines) if len(engines) > 1 else None
         """None if there is one engine, which needs no column."""
 
-    def head(self) -> str:
+    def header_row(self) -> str:
         """Return the header row."""
-        return f"{self._cells('name', 'by', 'ms')}    expected"
+        return f"{self._first_columns('name', 'by', 'ms')}    expected"
 
-    def row(self, outcome: ZooOutcome) -> str:
+    def row_of_outcome(self, outcome: ZooOutcome) -> str:
         """Return a run's row: a mark, the expected outcome, and what was found instead or why it was not run."""
-        cells = self._cells(outcome.name, outcome.engine.value, f"{outcome.seconds * 1000:.0f}")
+        cells = self._first_columns(outcome.name, outcome.engine.value, f"{outcome.seconds * 1000:.0f}")
         line = f"{cells}  {_MARKS[outcome.status]} {outcome.expected}"
         if not outcome.found:
             return line
         found = f"{'not run:' if outcome.status is None else 'found'} {outcome.found}"
         return f"{line}; {found}" if len(line) + 2 + len(found) <= _WIDTH else f"{line};\n{'':{len(cells)}}    {found}"
 
-    def _cells(self, name: str, engine: str, milliseconds: str) -> str:
+    def _first_columns(self, name: str, engine: str, milliseconds: str) -> str:
         by = "" if self._engine_width is None else f"  {engine:<{self._engine_width}}"
         return f"{name:<{self._name_width}}{by}  {milliseconds:>{_TIME_WIDTH}}"
 
 
-def closing(outcomes: Sequence[ZooOutcome], seconds: float) -> str:
+def reports_and_counts(outcomes: Sequence[ZooOutcome], seconds: float) -> str:
     """Return the whole report of each unexpected run, and a line with the counts."""
     run = [outcome for outcome in outcomes if outcome.status is not None]
-    surprising = [outcome for outcome in run if outcome.status is not Status.AS_EXPECTED]
+    surprising = [outcome for outcome in run if outcome.status is not ExitStatus.AS_EXPECTED]
     texts = [f"\n--- {each.name}, engine {each.engine.value}\n{each.text}" for each in surprising]
-    surprises = sum(outcome.status is Status.OTHERWISE for outcome in outcomes)
+    surprises = sum(outcome.status is ExitStatus.OTHERWISE for outcome in outcomes)
     unknown = len(surprising) - surprises
     noun = "scenario" if len({outcome.engine for outcome in outcomes}) < 2 else "run"
-    counts = [f"{output.counted(len(run) - len(surprising), noun)} as expected", output.counted(surprises, "surprise")]
+    counts = [f"{output.number_with_noun(len(run) - len(surprising), noun)} as expected", output.number_with_noun(surprises, "surprise")]
     counts += [f"{unknown} unknown"] if unknown else []
     counts += [f"{len(outcomes) - len(run)} not run"] if len(run) < len(outcomes) else []
     return "\n".join([*texts, "", f"{', '.join(counts)}, {seconds:.1f} s"])

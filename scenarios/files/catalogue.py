@@ -33,7 +33,7 @@ _SHOWN = ("name", "about", "expected", "under_ddp", "world_size", "tags")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """A scenario as `ddpsim list` shows it, read from its file without importing it."""
 
     name: str
@@ -45,7 +45,7 @@ class Entry:
     repairs: str = ""
 
 
-Listed: TypeAlias = Entry | Scenario
+Listed: TypeAlias = CatalogueEntry | Scenario
 """An object with the attributes that can be listed: an `Entry` or a `Scenario`."""
 
 
@@ -53,19 +53,19 @@ Listed: TypeAlias = Entry | Scenario
 class Catalogue:
     """The scenarios of some folders, by name and in that order."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, CatalogueEntry]
     broken: tuple[str, ...]
     """For each file that cannot be read, the reason."""
 
 
-def catalogue(root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> Catalogue:
+def read_catalogue(root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> Catalogue:
     """Return the scenarios in the folders of `root`, by default those that come with ddpsim."""
-    found: list[Entry] = []
+    found: list[CatalogueEntry] = []
     broken: list[str] = []
     for path in scenario_files(root, folders):
         try:
             text = path.read_text(encoding="utf-8")
-            found += _in_python(text) if path.suffix == ".py" else [_in_toml(text, path)]
+            found += _entries_in_python(text) if path.suffix == ".py" else [_entry_in_toml(text, path)]
         except (OSError, SyntaxError, ValueError, LookupError, NameError, UsageError) as error:
             message = " ".join(str(error).split())
             broken.append(f"{path} cannot be listed ({message}): run it to see what is wrong")
@@ -78,30 +78,30 @@ def scenario_files(root: Path, folders: Iterable[str]) -> tuple[Path, ...]:
     return tuple(path for path in sorted(paths) if path.suffix in _SUFFIXES and not path.name.startswith("_"))
 
 
-def _in_python(text: str) -> Iterator[Entry]:
+def _entries_in_python(text: str) -> Iterator[CatalogueEntry]:
     """Yield the scenarios in the text of a Python file, with their repaired twins."""
     module = ast.parse(text)
     names = {**_NAMES, "__doc__": ast.get_docstring(module, clean=False)}
-    found: dict[str, Entry] = {}
+    found: dict[str, CatalogueEntry] = {}
     for function in (each for each in module.body if isinstance(each, ast.FunctionDef)):
         for call in (each for each in function.decorator_list if isinstance(each, ast.Call)):
             kind = ast.unparse(call.func)
             if kind == "scenario":
                 shown = {str(each.arg): ast.Expression(each.value) for each in call.keywords if each.arg in _SHOWN}
                 values = {key: eval(compile(each, "@scenario", "eval"), dict(names)) for key, each in shown.items()}
-                entry = _entry(function, values)
+                entry = _entry_of_scenario(function, values)
             elif kind == "repairs":
-                entry = _twin(function, found[ast.unparse(call.args[0])])
+                entry = _entry_of_twin(function, found[ast.unparse(call.args[0])])
             else:
                 continue
             found[function.name] = entry
             yield entry
 
 
-def _entry(function: ast.FunctionDef, values: Mapping[str, Any]) -> Entry:
+def _entry_of_scenario(function: ast.FunctionDef, values: Mapping[str, Any]) -> CatalogueEntry:
     """Build the entry as `@scenario` builds the scenario."""
     expected = values.get("expected", PASSES)
-    return Entry(
+    return CatalogueEntry(
         values.get("name") or function.name.replace("_", "-"),
         _first_line(values.get("about") or ast.get_docstring(function) or ""),
         expected,
@@ -111,30 +111,30 @@ def _entry(function: ast.FunctionDef, values: Mapping[str, Any]) -> Entry:
     )
 
 
-def _twin(function: ast.FunctionDef, bug: Entry) -> Entry:
+def _entry_of_twin(function: ast.FunctionDef, bug: CatalogueEntry) -> CatalogueEntry:
     """Build the entry as `@repairs` builds the repaired twin."""
     summary = _first_line(ast.get_docstring(function) or "")
-    return Entry(bug.name + TWIN, summary, CLEAN, None, bug.world_size, bug.tags, repairs=bug.name)
+    return CatalogueEntry(bug.name + TWIN, summary, CLEAN, None, bug.world_size, bug.tags, repairs=bug.name)
 
 
 def _first_line(about: str) -> str:
     return about.strip().partition("\n")[0]
 
 
-def _in_toml(text: str, path: Path) -> Entry:
+def _entry_in_toml(text: str, path: Path) -> CatalogueEntry:
     values = tomllib.loads(text)
     expect = values.get("expect", {})
-    return Entry(
+    return CatalogueEntry(
         values.get("name", path.stem.replace("_", "-")),
         _first_line(values["summary"]),
-        _expectation(expect),
-        _expectation(expect["ddp"]) if "ddp" in expect else None,
+        _expectation_in_toml(expect),
+        _expectation_in_toml(expect["ddp"]) if "ddp" in expect else None,
         values.get("world_size", 4),
         tuple(values.get("tags", ())),
     )
 
 
-def _expectation(expect: Mapping[str, Any]) -> Expectation:
+def _expectation_in_toml(expect: Mapping[str, Any]) -> Expectation:
     code = Code(expect["finding"]) if "finding" in expect else None
     verdict = Verdict(expect["verdict"]) if "verdict" in expect else code.verdict if code else Verdict.PASS
     return Expectation(verdict, code, tuple(expect.get("ranks", ())))

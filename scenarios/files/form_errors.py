@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from ddpsim.scenarios.names import nearest
+from ddpsim.scenarios.names import suggest_nearest_name
 from ddpsim.scenarios.training.training import LARGEST
 
 KeyPath = tuple["str | int", ...]
@@ -35,30 +35,30 @@ _KINDS: tuple[tuple[type, tuple[type, ...]], ...] = (
 """The types of a value, as tried in this order: the first that fits counts."""
 
 
-def problem(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
+def describe_error(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
     """Return the path of the invalid value, and a sentence about it. The value at `start` was read as a `form`."""
     where = _WHERE.search(str(error))
     below = tuple(
         int(number) if number else key for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
     )
-    path, kind = (*start, *below), _type_at(inspect.type_info(form), below, at(values, start))
+    path, kind = (*start, *below), _type_at(inspect.type_info(form), below, value_at(values, start))
     if unknown := _NO_FIELD.match(str(error)):
-        table = _table(kind, at(values, path))
+        table = _table_type(kind, value_at(values, path))
         known = sorted(filter(None, [*(field.encode_name for field in table.fields), table.tag_field]))
         path = (*path, unknown[1])
-        return path, f"{key_name(path)} is not a known key, expected {_one_of(known, unknown[1])}"
+        return path, f"{key_name(path)} is not a known key, expected {_one_of_text(known, unknown[1])}"
     if missing := _NOT_GIVEN.match(str(error)):
-        kind = _type_at(kind, (missing[1],), at(values, path))
+        kind = _type_at(kind, (missing[1],), value_at(values, path))
         path = (*path, missing[1])
-        return path, f"{key_name(path)} is missing, expected {_expected(kind, None, missing[1])}"
+        return path, f"{key_name(path)} is missing, expected {_expected_text(kind, None, missing[1])}"
     if isinstance(path[-1], int) and not isinstance(kind, inspect.EnumType):  # an array is described as a whole
         path, below = path[:-1], below[:-1]
-        kind = _type_at(inspect.type_info(form), below, at(values, start))
-    value = at(values, path)
-    return path, f"{key_name(path)} is {shown(value)}, expected {_expected(kind, value, str(path[-1]))}"
+        kind = _type_at(inspect.type_info(form), below, value_at(values, start))
+    value = value_at(values, path)
+    return path, f"{key_name(path)} is {shorten_value(value)}, expected {_expected_text(kind, value, str(path[-1]))}"
 
 
-def at(values: Any, path: KeyPath) -> Any:
+def value_at(values: Any, path: KeyPath) -> Any:
     """Return the value at a path; None if there is none."""
     for part in path:
         values = values[part] if isinstance(part, int) else values.get(part)
@@ -73,7 +73,7 @@ def key_name(path: KeyPath) -> str:
     return name
 
 
-def shown(value: object) -> str:
+def shorten_value(value: object) -> str:
     """Return the text of a value, unless it is too long."""
     try:
         text = repr(value)
@@ -85,13 +85,13 @@ def shown(value: object) -> str:
 # --- the types of a form ----------------------------------------------------------------------------------------------
 
 
-def _alternatives(kind: inspect.Type) -> Iterator[inspect.Type]:
+def _possible_types(kind: inspect.Type) -> Iterator[inspect.Type]:
     """Yield the types that a value may have."""
     if isinstance(kind, inspect.Metadata):
-        yield from _alternatives(kind.type)
+        yield from _possible_types(kind.type)
     elif isinstance(kind, inspect.UnionType):
         for each in kind.types:
-            yield from _alternatives(each)
+            yield from _possible_types(each)
     elif not isinstance(kind, inspect.NoneType):
         yield kind
 
@@ -99,68 +99,68 @@ def _alternatives(kind: inspect.Type) -> Iterator[inspect.Type]:
 def _type_at(kind: inspect.Type, path: KeyPath, value: Any) -> inspect.Type:
     for part in path:
         if isinstance(part, int):
-            kind = next(each.item_type for each in _alternatives(kind) if isinstance(each, _ARRAYS))
+            kind = next(each.item_type for each in _possible_types(kind) if isinstance(each, _ARRAYS))
         else:
-            kind = _field(kind, part, value)
-        value = at(value, (part,))
+            kind = _field_type(kind, part, value)
+        value = value_at(value, (part,))
     return kind
 
 
-def _field(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
+def _field_type(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
     """Return the type of a key in a table. For the key that chooses the kind of table, return all kinds."""
-    tables = [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
+    tables = [each for each in _possible_types(kind) if isinstance(each, inspect.StructType)]
     if key == tables[0].tag_field:
         return inspect.LiteralType(tuple(str(each.tag) for each in tables))
-    return next(field.type for field in _table(kind, value).fields if field.encode_name == key)
+    return next(field.type for field in _table_type(kind, value).fields if field.encode_name == key)
 
 
-def _table(kind: inspect.Type, value: Any) -> inspect.StructType:
+def _table_type(kind: inspect.Type, value: Any) -> inspect.StructType:
     """Return the form of a table; its tag chooses among several."""
-    tables = [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
+    tables = [each for each in _possible_types(kind) if isinstance(each, inspect.StructType)]
     return next(table for table in tables if table.tag == value.get(table.tag_field))
 
 
 # --- what is expected -------------------------------------------------------------------------------------------------
 
 
-def _expected(kind: inspect.Type, value: object, key: str) -> str:
+def _expected_text(kind: inspect.Type, value: object, key: str) -> str:
     if isinstance(kind, inspect.Metadata) and kind.extra:
         return str(kind.extra["expected"])
-    possible = list(_alternatives(kind))
+    possible = list(_possible_types(kind))
     similar = next((kinds for own, kinds in _KINDS if isinstance(value, own)), ())
     described = [each for each in possible if isinstance(each, similar)] or possible
-    return " or ".join(dict.fromkeys(_text(each, value, key) for each in described))
+    return " or ".join(dict.fromkeys(_type_text(each, value, key) for each in described))
 
 
-def _text(kind: inspect.Type, value: object, key: str) -> str:
+def _type_text(kind: inspect.Type, value: object, key: str) -> str:
     if isinstance(kind, inspect.IntType):
-        return f"a whole number {_range(kind)}"
+        return f"a whole number {_range_text(kind)}"
     if isinstance(kind, inspect.FloatType):
         return "a number from 0 on" + ("" if kind.lt is None else f", below {kind.lt:g}")
     if isinstance(kind, inspect.BoolType):
         return "true or false"
     if isinstance(kind, inspect.EnumType):
-        return _one_of([str(member.value) for member in kind.cls], value)
+        return _one_of_text([str(member.value) for member in kind.cls], value)
     if isinstance(kind, inspect.LiteralType):
-        return _one_of(list(map(str, kind.values)), value)
+        return _one_of_text(list(map(str, kind.values)), value)
     if isinstance(kind, _ARRAYS):
-        return _array(kind.item_type, key)
+        return _array_text(kind.item_type, key)
     return "a string" if isinstance(kind, inspect.StrType) else "a table"
 
 
-def _array(item: inspect.Type, key: str) -> str:
+def _array_text(item: inspect.Type, key: str) -> str:
     if isinstance(item, inspect.IntType):
-        return f"an array of whole numbers {_range(item)}"
+        return f"an array of whole numbers {_range_text(item)}"
     if isinstance(item, (inspect.StrType, inspect.EnumType)):
         return "an array of strings"
     return f"tables, each under [[{key}]]"
 
 
-def _range(kind: inspect.IntType) -> str:
+def _range_text(kind: inspect.IntType) -> str:
     return f"from {kind.ge} {'on' if kind.le == LARGEST else f'to {kind.le}'}"
 
 
-def _one_of(names: Iterable[str], found: object) -> str:
+def _one_of_text(names: Iterable[str], found: object) -> str:
     known = list(names)
-    advice = nearest(str(found), known) if found is not None else ""
+    advice = suggest_nearest_name(str(found), known) if found is not None else ""
     return f"one of {', '.join(known)}" + (f": {advice}" if advice else "")

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpsim import UsageError
-from ddpsim.scenarios.files.catalogue import catalogue
-from ddpsim.scenarios.files.program_line import words_of_program
-from ddpsim.scenarios.files.python_file import SUFFIXES, program_in, scenarios_in
+from ddpsim.scenarios.files.catalogue import read_catalogue
+from ddpsim.scenarios.files.program_line import split_program_line
+from ddpsim.scenarios.files.python_file import SUFFIXES, load_function, load_scenarios
 from ddpsim.scenarios.files.registry import registry
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.names import nearest
-from ddpsim.simulator.launching.script import Script, own_hash_seed
+from ddpsim.scenarios.names import suggest_nearest_name
+from ddpsim.simulator.launching.script import Script, environment_hash_seed
 
 _EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE"
 
@@ -25,32 +25,32 @@ def load(name: str) -> Scenario:
     """
     if not isinstance(name, str):
         raise UsageError(f"scenario is {name!r}, expected a name: see `ddpsim list`")
-    if words := words_of_program(name):
+    if words := split_program_line(name):
         program = Script(tuple(words), counts_ranks=True)
-        program.check()
-        return Scenario(name, "", program, min_world_size=1, hash_seed=own_hash_seed())
+        program.check_source()
+        return Scenario(name, "", program, min_world_size=1, hash_seed=environment_hash_seed())
     file, _, function = name.rpartition(":")
     if name.endswith(SUFFIXES):
         file, function = name, ""
     if file.endswith(SUFFIXES):
-        return _from_file(name, Path(file), function)
+        return _load_from_file(name, Path(file), function)
     if name not in registry:
-        if problem := registry.problem(name):
+        if problem := registry.problem_of_file(name):
             raise UsageError(problem)
-        advice = nearest(name, catalogue().entries) or "see `ddpsim list`"
+        advice = suggest_nearest_name(name, read_catalogue().entries) or "see `ddpsim list`"
         raise UsageError(f"scenario is {name!r}, {_EXPECTED}: {advice}")
     return registry[name]
 
 
-def _from_file(name: str, path: Path, function: str) -> Scenario:
+def _load_from_file(name: str, path: Path, function: str) -> Scenario:
     if path.suffix == ".toml" and function:
         raise UsageError(f"scenario is {name!r}, but a TOML file has one scenario: leave out {f':{function}'!r}")
     if not _is_file(path):
         raise UsageError(f"scenario is {name!r}, but there is no file {str(path)!r}: correct the path")
     if path.suffix == ".toml":
-        (scenario,) = scenarios_in(path, load).values()
+        (scenario,) = load_scenarios(path, load).values()
         return replace(scenario, name=name)  # the replay line needs it to find the scenario again
-    program = program_in(path, function)
+    program = load_function(path, function)
     if isinstance(program, Scenario):
         return replace(program, name=name)
     return Scenario(name, program.__doc__ or "", program, min_world_size=1)

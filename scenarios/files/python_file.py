@@ -13,13 +13,13 @@ from typing import Any
 from ddpsim import UsageError
 from ddpsim.scenarios.files.toml_file import Find, read_toml
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.names import nearest
-from ddpsim.scenarios.ranks.function import of_a_rank
+from ddpsim.scenarios.names import suggest_nearest_name
+from ddpsim.scenarios.ranks.function import as_rank_function
 
 SUFFIXES = (".py", ".toml")
 
 
-def scenarios_in(path: Path, find: Find | None = None) -> dict[str, Scenario]:
+def load_scenarios(path: Path, find: Find | None = None) -> dict[str, Scenario]:
     """Return the scenarios of a file, in file order, by the name that `ddpsim run` uses.
 
     `find` looks up another scenario that the file refers to. Raises UsageError if the file cannot be loaded.
@@ -27,12 +27,12 @@ def scenarios_in(path: Path, find: Find | None = None) -> dict[str, Scenario]:
     if path.suffix == ".toml":
         return {str(path): read_toml(path, find)}
     try:
-        return {f"{path}:{variable}": scenario for variable, scenario in scenarios_of(execute(path)).items()}
+        return {f"{path}:{variable}": scenario for variable, scenario in scenarios_in_module(execute_file(path)).items()}
     finally:
-        _leave_folder()
+        _remove_program_folders()
 
 
-def scenarios_of(module: ModuleType) -> dict[str, Scenario]:
+def scenarios_in_module(module: ModuleType) -> dict[str, Scenario]:
     """Return the scenarios that a module defines, without imported ones, by their variables."""
     found: dict[str, Scenario] = {}
     for variable, value in vars(module).items():
@@ -42,21 +42,21 @@ def scenarios_of(module: ModuleType) -> dict[str, Scenario]:
     return found
 
 
-def program_in(path: Path, function: str) -> Callable[..., Any] | Scenario:
+def load_function(path: Path, function: str) -> Callable[..., Any] | Scenario:
     """Return a function of a Python file, or a scenario made from one. Raises UsageError if there is none.
 
     Until another file is loaded, it can still import from its folder while it runs.
     """
-    module = execute(path)
+    module = execute_file(path)
     program = getattr(module, function, None)
     if not callable(program) and not isinstance(program, Scenario):
         functions = [key for key, value in vars(module).items() if _is_defined_in(module, value)]
-        advice = nearest(function, functions) or f"its functions are {', '.join(functions) or 'none'}"
+        advice = suggest_nearest_name(function, functions) or f"its functions are {', '.join(functions) or 'none'}"
         raise UsageError(f"scenario is {f'{path}:{function}'!r}, but {path} has no function {function!r}: {advice}")
-    return program if isinstance(program, Scenario) else of_a_rank(program, f"{path}:{function}")
+    return program if isinstance(program, Scenario) else as_rank_function(program, f"{path}:{function}")
 
 
-def execute(path: Path) -> ModuleType:
+def execute_file(path: Path) -> ModuleType:
     """Return the module in a file, executed like an import: its `if __name__ == "__main__"` part does not run.
 
     As for a script, the file's folder can be imported from. It is last in `sys.path`, where it hides nothing. The
@@ -67,7 +67,7 @@ def execute(path: Path) -> ModuleType:
     assert spec is not None, "importlib has a loader for .py files"
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    _enter_folder(str(path.resolve().parent))
+    _add_program_folder(str(path.resolve().parent))
     sys.modules[name] = module  # dataclasses and pickle look up a class's module there
     try:
         spec.loader.exec_module(module)
@@ -114,28 +114,28 @@ class _ProgramFolder(str):
     imported_before: frozenset[str]
 
 
-def _enter_folder(folder: str) -> None:
+def _add_program_folder(folder: str) -> None:
     if any(isinstance(entry, _ProgramFolder) and entry == folder for entry in sys.path):
         return
-    _leave_folder()
+    _remove_program_folders()
     if folder not in sys.path:
         entry = _ProgramFolder(folder)
         entry.imported_before = frozenset(sys.modules)
         sys.path.append(entry)
 
 
-def _leave_folder() -> None:
+def _remove_program_folders() -> None:
     """Forget modules imported from the folder of the file loaded last, and remove that folder from `sys.path`."""
     for entry in [entry for entry in sys.path if isinstance(entry, _ProgramFolder)]:
         sys.path[:] = [other for other in sys.path if other is not entry]
         tops = {name.partition(".")[0] for name in sys.modules} - entry.imported_before
-        beside = {top for top in tops if top in sys.modules and _is_beside(sys.modules[top], Path(entry))}
+        beside = {top for top in tops if top in sys.modules and _is_directly_in_folder(sys.modules[top], Path(entry))}
         for name in [name for name in sys.modules if name.partition(".")[0] in beside]:
             del sys.modules[name]
     importlib.invalidate_caches()
 
 
-def _is_beside(module: ModuleType, folder: Path) -> bool:
+def _is_directly_in_folder(module: ModuleType, folder: Path) -> bool:
     """Return True for a file or package directly in the folder. Other files may use an environment below it, too."""
     paths = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
     return any(Path(path).parent == folder for path in paths) and not module.__name__.startswith("ddpsim_program_")

@@ -11,7 +11,7 @@ import msgspec
 import tomlkit
 
 from ddpsim import Code, Result, Verdict
-from ddpsim.scenarios.files.toml_source import open_toml
+from ddpsim.scenarios.files.toml_source import read_toml_file
 from ddpsim.scenarios.training.training import Whole
 
 KEY = "recorded"
@@ -28,17 +28,17 @@ class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choices: Whole = 0
     """The number of choices; 0 if they were not counted."""
 
-    def difference(self, other: RecordedOutcome) -> str:
+    def first_difference(self, other: RecordedOutcome) -> str:
         """Return the first difference from another run, with both values; "" if there is none."""
-        now = other._texts()
-        for what, recorded in self._texts().items():
+        now = other._parts_as_text()
+        for what, recorded in self._parts_as_text().items():
             if recorded == now[what] or (what == "choices" and "0" in (recorded, now[what])):
                 continue
             late = "late" if other.choices > self.choices else "early"
             return f"{what}: recorded {recorded}; now {now[what]}" + (f", so it ended {late}" * (what == "choices"))
         return ""
 
-    def _texts(self) -> dict[str, str]:
+    def _parts_as_text(self) -> dict[str, str]:
         return {
             "verdict": self.verdict.value,
             "findings": ", ".join(map(str, self.codes)) or "none",
@@ -47,18 +47,18 @@ class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
 
 
-def outcome_of(result: Result) -> RecordedOutcome:
+def recorded_outcome_of(result: Result) -> RecordedOutcome:
     """Return the outcome of a run, to record it or to compare it with a recorded one."""
     codes = tuple(finding.code for finding in result.findings)
     return RecordedOutcome(result.verdict, codes, result.trace.digest(), len(result.schedule.choices))
 
 
-def with_outcome(text: str, result: Result) -> str:
+def append_outcome(text: str, result: Result) -> str:
     """Add the outcome of a run to the text of a scenario file, which has no such table yet."""
-    return f"{text.rstrip()}\n\n{tomlkit.dumps({KEY: msgspec.to_builtins(outcome_of(result))})}"
+    return f"{text.rstrip()}\n\n{tomlkit.dumps({KEY: msgspec.to_builtins(recorded_outcome_of(result))})}"
 
 
-def read_outcome(name: str) -> RecordedOutcome | None:
+def read_recorded_outcome(name: str) -> RecordedOutcome | None:
     """Return the outcome recorded in the TOML file of that name, or None. Raises UsageError if the table is invalid."""
-    file = open_toml(Path(name)) if name.endswith(".toml") else None
-    return file.read(RecordedOutcome, KEY) if file is not None and KEY in file.values else None
+    file = read_toml_file(Path(name)) if name.endswith(".toml") else None
+    return file.read_form(RecordedOutcome, KEY) if file is not None and KEY in file.values else None

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from ddpsim import UsageError
 from ddpsim.scenarios.files.catalogue import FOLDERS, PACKAGE, scenario_files
-from ddpsim.scenarios.files.python_file import import_problem, scenarios_in, scenarios_of
+from ddpsim.scenarios.files.python_file import import_problem, load_scenarios, scenarios_in_module
 from ddpsim.scenarios.model import TWIN, Scenario
 
 
@@ -25,25 +25,25 @@ class Registry(Mapping[str, Scenario]):
         self._paths = {path.stem.replace("_", "-"): path for path in scenario_files(root, folders)}
 
     @property
-    def broken(self) -> tuple[str, ...]:
+    def problems_of_files(self) -> tuple[str, ...]:
         """For each file that could not be loaded, the reason."""
-        return tuple(loaded for path in self._paths.values() if isinstance(loaded := _loaded(path), str))
+        return tuple(loaded for path in self._paths.values() if isinstance(loaded := _load_file(path), str))
 
-    def problem(self, name: str) -> str:
+    def problem_of_file(self, name: str) -> str:
         """Return why the file of a name cannot be loaded; "" if it can, or if there is no file."""
-        loaded = _loaded(self._paths[name]) if name in self._paths else ""
+        loaded = _load_file(self._paths[name]) if name in self._paths else ""
         return loaded if isinstance(loaded, str) else ""
 
     def __getitem__(self, name: str) -> Scenario:
         path = self._paths.get(name) or self._paths.get(name.removesuffix(TWIN))
-        loaded = () if path is None else _loaded(path)
+        loaded = () if path is None else _load_file(path)
         for scenario in loaded if isinstance(loaded, tuple) else ():
             if scenario.name == name:
                 return scenario
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        files = [loaded for path in self._paths.values() if isinstance(loaded := _loaded(path), tuple)]
+        files = [loaded for path in self._paths.values() if isinstance(loaded := _load_file(path), tuple)]
         return iter(sorted(scenario.name for own in files for scenario in own))
 
     def __len__(self) -> int:
@@ -51,10 +51,10 @@ class Registry(Mapping[str, Scenario]):
 
 
 @cache
-def _loaded(path: Path) -> tuple[Scenario, ...] | str:
+def _load_file(path: Path) -> tuple[Scenario, ...] | str:
     """Return the scenarios in a file, or why it cannot be loaded."""
     try:
-        found = scenarios_in(path) if path.suffix != ".py" else scenarios_of(_imported(path))
+        found = load_scenarios(path) if path.suffix != ".py" else scenarios_in_module(_import_file(path))
     except UsageError as error:
         return str(error)
     name = path.stem.replace("_", "-")
@@ -64,7 +64,7 @@ def _loaded(path: Path) -> tuple[Scenario, ...] | str:
     return tuple(found.values())
 
 
-def _imported(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     try:
         return importlib.import_module(f"ddpsim.scenarios.{path.parent.name}.{path.stem}")
     except (Exception, SystemExit) as error:

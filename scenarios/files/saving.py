@@ -19,41 +19,41 @@ from ddpsim.scenarios.files.toml_forms import (
     FAULTS,
     OPTION_KEYS,
     Dtype,
-    Expected,
+    ExpectedOutcome,
     ExpectedOfEngine,
     ExpectedOfTraining,
     FaultTable,
     MixedPrecision,
-    OtherForm,
+    ReferenceForm,
     ProgramForm,
     RankTable,
     ScenarioForm,
     TrainingForm,
 )
-from ddpsim.scenarios.files.value_scenarios import expectation_of, program_in, training_in
+from ddpsim.scenarios.files.value_scenarios import expectation_of_program, program_of_scenario, training_of_scenario
 from ddpsim.scenarios.model import Expectation, Scenario
-from ddpsim.scenarios.training.training import JoinTerms, Rule, Training
+from ddpsim.scenarios.training.training import JoinOptions, IterationRule, Training
 from ddpsim.simulator.choices import choices_text
 from ddpsim.simulator.programs.program_json import to_json
 from ddpsim.simulator.run_options import NOTHING
-from ddpsim.simulator.whole_file import write_whole
+from ddpsim.simulator.whole_file import write_atomically
 
 
-def save(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") -> None:
+def save_scenario(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") -> None:
     """Write a scenario into a file, replacing an existing one. Raises UsageError if it cannot be written."""
-    write_text(path, text_of(scenario, summary=summary, cause=cause))
+    write_text(path, scenario_as_toml(scenario, summary=summary, cause=cause))
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file, and its folder if it is missing. Raises UsageError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text.encode())
+        write_atomically(path, text.encode())
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable file") from None
 
 
-def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
+def scenario_as_toml(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
     """Return the text of a file that loads as this scenario, with its own summary and cause by default.
 
     If the scenario is a function, the file refers to it by name, and does not repeat its expectation.
@@ -65,67 +65,67 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "world_size": scenario.world_size,
         "runs_on": None if scenario.engine is Engine.TORCH else scenario.engine,
         "schedule": choices_text(scenario.choices) if scenario.choices else "",
-        **_options(scenario),
+        **_run_option_keys(scenario),
         "hash_seed": scenario.hash_seed,
         "tags": scenario.tags,
         "reports": scenario.reports,
     }
-    built = msgspec.to_builtins(_form(scenario, said | {"fault": _faults(scenario)}))
+    built = msgspec.to_builtins(_form_of_scenario(scenario, said | {"fault": _fault_tables(scenario)}))
     # In the order above, because a form that declares one of these keys again has it further down; tables come last.
     order = (*said, *(key for key in built if key not in _LAST), *_LAST)
     values = {key: built[key] for key in dict.fromkeys(order) if key in built}
     for rank in values.get("rank", ()):
-        rank["steps"] = _lines(rank["steps"])
+        rank["steps"] = _one_step_per_line(rank["steps"])
     return tomlkit.dumps(values)
 
 
 _LAST = ("fault", "expect")
 
 
-def _faults(scenario: Scenario) -> tuple[FaultTable, ...]:
+def _fault_tables(scenario: Scenario) -> tuple[FaultTable, ...]:
     """Return the tables of faults to write. A scenario that the file names already has its own faults."""
-    is_value = training_in(scenario) is not None or program_in(scenario) is not None
+    is_value = training_of_scenario(scenario) is not None or program_of_scenario(scenario) is not None
     said = scenario.faults if is_value else scenario.added_faults
     faults = [form(**dataclasses.asdict(each)) for each in said for form, kind in FAULTS if type(each) is kind]
     return tuple(faults)  # from a list: in Python 3.10 tuple() of a generator is not the () object of the default
 
 
-def _form(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
+def _form_of_scenario(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
     """Return the form of a scenario; it has what the scenario runs and expects, and the keys of `said`."""
-    training, program = training_in(scenario), program_in(scenario)
+    training, program = training_of_scenario(scenario), program_of_scenario(scenario)
     if training is not None:
-        return _training(_within_reach(training, scenario.world_size), scenario, said)
+        return _form_of_training(_drop_unreached_exceptions(training, scenario.world_size), scenario, said)
     if program is None:
-        return OtherForm(**said, scenario=scenario.name)
-    is_as_found = scenario.expected == expectation_of(program) and scenario.expected_under_ddp is None
+        return ReferenceForm(**said, scenario=scenario.name)
+    is_as_found = scenario.expected == expectation_of_program(program) and scenario.expected_under_ddp is None
     value = json.loads(to_json(program))
     said |= {"group": value["groups"] or None, "rank": tuple(map(RankTable, value["ranks"]))}
-    return ProgramForm(**said, **({} if is_as_found else {"expect": _expect(Expected, scenario)}))
+    return ProgramForm(**said, **({} if is_as_found else {"expect": _expect_table(ExpectedOutcome, scenario)}))
 
 
-def _within_reach(training: Training, world_size: int) -> Training:
+def _drop_unreached_exceptions(training: Training, world_size: int) -> Training:
     """Remove exceptions for iterations that none of their ranks reaches: a file may not have them."""
     kept = []
     for each in training.exceptions:
-        counts = [training.count(rank) for rank in range(world_size) if each.ranks is None or rank in each.ranks]
+        counts = [training.iteration_count(rank) for rank in range(world_size) if each.ranks is None or rank in each.ranks]
         iterations = each.iterations and tuple(i for i in each.iterations if i < max(counts, default=0))
         if iterations != ():
             kept.append(structs.replace(each, iterations=iterations))
     return dataclasses.replace(training, exceptions=tuple(kept))
 
 
-def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> TrainingForm:
+def _form_of_training(training: Training, scenario: Scenario, said: dict[str, Any]) -> TrainingForm:
     """Return the form of a declared training."""
     networks = tuple({"name": each.name, **each.options} for each in training.networks)
     rule, mixed = training.iterations, training.mixed_precision
-    expect = _expect(ExpectedOfTraining, scenario, oracle=scenario.reference is not None)
+    expect = _expect_table(ExpectedOfTraining, scenario, oracle=scenario.reference is not None)
     return TrainingForm(
         **said,
         network=networks[0] if len(networks) == 1 else networks,
-        iterations=rule.start if isinstance(rule, Rule) and rule == Rule(rule.start) else rule,
+        iterations=rule.start if isinstance(rule, IterationRule) and rule == IterationRule(rule.start) else rule,
         dtype=Dtype(str(training.dtype).removeprefix("torch.")),
         mixed_precision=None if mixed is None else MixedPrecision(str(mixed).removeprefix("torch.")),
-        join=True if training.join == JoinTerms() else training.join or False,
+        join=True if training.join == JoinOptions() else training.join or False,
         optimizer=training.optimizer,
         engine=dict(training.engine_options),
         exception=training.exceptions,
@@ -134,7 +134,7 @@ def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> T
     )
 
 
-def _lines(steps: list[Any]) -> Any:
+def _one_step_per_line(steps: list[Any]) -> Any:
     """Return the steps as a TOML array with one step per line."""
     lines = tomlkit.array().multiline(bool(steps))
     for step in steps:
@@ -145,13 +145,13 @@ def _lines(steps: list[Any]) -> Any:
     return lines
 
 
-def _expect(kind: type[Expected], scenario: Scenario, **other: Any) -> Any:
+def _expect_table(kind: type[ExpectedOutcome], scenario: Scenario, **other: Any) -> Any:
     under_ddp = scenario.expected_under_ddp
-    own = None if under_ddp is None else ExpectedOfEngine(**_expectation(under_ddp, scenario.world_size))
-    return kind(**_expectation(scenario.expected, scenario.world_size), ddp=own, **other)
+    own = None if under_ddp is None else ExpectedOfEngine(**_expectation_keys(under_ddp, scenario.world_size))
+    return kind(**_expectation_keys(scenario.expected, scenario.world_size), ddp=own, **other)
 
 
-def _expectation(expected: Expectation, world_size: int) -> dict[str, Any]:
+def _expectation_keys(expected: Expectation, world_size: int) -> dict[str, Any]:
     """Return the keys of an expectation; none if no finding is expected."""
     if expected.code is not None:
         ranks = expected.ranks(world_size) if callable(expected.ranks) else expected.ranks
@@ -159,7 +159,7 @@ def _expectation(expected: Expectation, world_size: int) -> dict[str, Any]:
     return {} if expected.is_clean else {"verdict": expected.verdict}
 
 
-def _options(scenario: Scenario) -> dict[str, Any]:
+def _run_option_keys(scenario: Scenario) -> dict[str, Any]:
     """Return the run options of a scenario that differ from the defaults."""
     defaults = {each.name: each.default for each in dataclasses.fields(Scenario)}
     values = {name: getattr(scenario, name) for name in OPTION_KEYS}

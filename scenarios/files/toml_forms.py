@@ -14,21 +14,21 @@ from msgspec import Meta
 from ddpsim import Code, Crash, Delay, EarlyReturn, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome
-from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel
+from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout
 from ddpsim.scenarios.training.training import (
     LARGEST,
     MOST,
     CommunicationHook,
-    Exceptional,
-    JoinTerms,
+    ExceptionalIterations,
+    JoinOptions,
     OptimizerChoice,
     OptimizerName,
-    Rule,
+    IterationRule,
     Whole,
 )
 from ddpsim.simulator.api import MOST_RANKS
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.run_options import DEFAULTS, NOTHING, OPTIONS, Option, RunOptions
+from ddpsim.simulator.run_options import DEFAULTS, NOTHING, OPTIONS, OptionForms, RunOptions
 
 NETWORKS = "a name, a table of name and options, or several of them"
 _COUNTS = f"a whole number, one for each rank, or {{ start, step, cycle }}, up to {MOST}"
@@ -56,11 +56,11 @@ _Norm = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 _Table = dict[str, Any]
 
 
-class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TableForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A table, with one field per key."""
 
 
-class ExpectedOfEngine(Form, frozen=True):
+class ExpectedOfEngine(TableForm, frozen=True):
     """The expected result. Without any key: the run passes without findings."""
 
     finding: Code | None = None
@@ -68,19 +68,19 @@ class ExpectedOfEngine(Form, frozen=True):
     verdict: Verdict | None = None
 
 
-class Expected(ExpectedOfEngine, frozen=True):
+class ExpectedOutcome(ExpectedOfEngine, frozen=True):
     """The expected result, and the expected result on the engine of ddpsim if it differs."""
 
     ddp: ExpectedOfEngine | None = None
 
 
-class ExpectedOfTraining(Expected, frozen=True):
+class ExpectedOfTraining(ExpectedOutcome, frozen=True):
     """The expected result of a training: also whether every rank's numbers must equal training on one process."""
 
     oracle: bool = False
 
 
-class _FaultTable(Form, frozen=True, tag_field="kind"):
+class _FaultTable(TableForm, frozen=True, tag_field="kind"):
     rank: Whole = 0
     before_call: Whole = 0
 
@@ -105,7 +105,7 @@ FAULTS: tuple[tuple[type[FaultTable], type[Fault]], ...] = (
 )
 
 
-def _key_type(name: str, option: Option) -> Any:
+def _key_type(name: str, option: OptionForms) -> Any:
     """Return the type of the key that sets a run option."""
     hint = get_type_hints(RunOptions)[name]
     if option.choices:
@@ -124,12 +124,12 @@ OPTION_KEYS: Mapping[str, Any] = MappingProxyType(
 """The options of a run that a file may set, by key, and their values in a file that does not set them."""
 
 if TYPE_CHECKING:
-    _OptionsForm = Form
+    _OptionsForm = TableForm
 else:
     _OptionsForm = msgspec.defstruct(
         "_OptionsForm",
         [(name, _key_type(name, OPTIONS[name]), default) for name, default in OPTION_KEYS.items()],
-        bases=(Form,),
+        bases=(TableForm,),
         frozen=True,
     )
 
@@ -164,23 +164,23 @@ class TrainingForm(
     """A file of a declared training."""
 
     network: Annotated[str | _Table | tuple[_Table, ...], Meta(extra={"expected": NETWORKS})] = "linear"
-    iterations: Annotated[_Count | tuple[_Count, ...] | Rule, Meta(extra={"expected": _COUNTS})] = Rule()
+    iterations: Annotated[_Count | tuple[_Count, ...] | IterationRule, Meta(extra={"expected": _COUNTS})] = IterationRule()
     rows: _Rows | tuple[_Rows, ...] = 4
     seed: Annotated[int, Meta(ge=0, le=_LARGEST_SEED)] = 0
     dtype: Dtype = Dtype.FLOAT32
-    join: Annotated[bool | JoinTerms, Meta(extra={"expected": "a table, or true or false"})] = False
+    join: Annotated[bool | JoinOptions, Meta(extra={"expected": "a table, or true or false"})] = False
     optimizer: OptimizerName | OptimizerChoice = OptimizerChoice()
     communication_hook: CommunicationHook | None = None
     averages_buffers: bool = False
     reduces_loss: bool = False
     wrapper: ModelWrapper = ModelWrapper.DDP
-    parallel: Parallel | None = None
+    parallel: ParallelLayout | None = None
     accumulation: Annotated[int, Meta(ge=1, le=MOST)] = 1
     mixed_precision: MixedPrecision | None = None
     recomputes: bool = False
     clip_norm: Annotated[_Norm | None, Meta(extra={"expected": "a number above 0"})] = None
     engine: _Table = msgspec.field(default_factory=dict)
-    exception: tuple[Exceptional, ...] | Exceptional = ()
+    exception: tuple[ExceptionalIterations, ...] | ExceptionalIterations = ()
     expect: ExpectedOfTraining | None = None
 
 
@@ -199,7 +199,7 @@ ALIKE = (
 """The fields that class `Training` also has, with the same meaning."""
 
 
-class RankTable(Form, frozen=True):
+class RankTable(TableForm, frozen=True):
     """The steps of one rank."""
 
     steps: Any = None
@@ -210,12 +210,12 @@ class ProgramForm(ScenarioForm, frozen=True, kw_only=True):
 
     group: Any = None
     rank: tuple[RankTable, ...] | RankTable
-    expect: Expected | None = None
+    expect: ExpectedOutcome | None = None
 
 
-class OtherForm(ScenarioForm, frozen=True, kw_only=True):
+class ReferenceForm(ScenarioForm, frozen=True, kw_only=True):
     """A file that names another scenario."""
 
     scenario: str
     world_size: Annotated[int, Meta(ge=0, le=MOST_RANKS)] | None = None
-    expect: Expected | None = None
+    expect: ExpectedOutcome | None = None

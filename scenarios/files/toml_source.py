@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from ddpsim import UsageError
-from ddpsim.scenarios.files.form_errors import KeyPath, at, key_name, problem, shown
+from ddpsim.scenarios.files.form_errors import KeyPath, value_at, key_name, describe_error, shorten_value
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,7 +27,7 @@ else:
 _T = TypeVar("_T")
 
 
-def open_toml(path: Path) -> TomlFile:
+def read_toml_file(path: Path) -> TomlFile:
     """Return the contents of a file. Raises UsageError if it is no TOML."""
     text = ""
     try:
@@ -53,31 +53,31 @@ class TomlFile:
     text: str
     values: Mapping[str, Any]
 
-    def read(self, form: type[_T], *path: str | int) -> _T:
+    def read_form(self, form: type[_T], *path: str | int) -> _T:
         """Return the file, or the table at `path`, as a form. Raises UsageError if it does not fit."""
         try:
-            return msgspec.convert(at(self.values, path), form)
+            return msgspec.convert(value_at(self.values, path), form)
         except msgspec.ValidationError as error:
-            wrong, text = problem(error, form, self.values, path)
+            wrong, text = describe_error(error, form, self.values, path)
             raise UsageError(f"{self.location(*wrong)} {text}") from None
 
     def location(self, *path: str | int) -> str:
         """Return the file and line of a key, for the beginning of a message."""
         known = path
-        while known and known not in self._lines:
+        while known and known not in self._line_by_key:
             known = known[:-1]
-        return f"{self.path}:{self._lines.get(known, 1)}:"
+        return f"{self.path}:{self._line_by_key.get(known, 1)}:"
 
-    def refuse(self, *path: str | int, expected: str) -> NoReturn:
+    def reject_value(self, *path: str | int, expected: str) -> NoReturn:
         """Raise UsageError for the wrong value of a key."""
-        self.contradict(*path, says=f"is {shown(at(self.values, path))}, expected {expected}")
+        self.reject_key(*path, says=f"is {shorten_value(value_at(self.values, path))}, expected {expected}")
 
-    def contradict(self, *path: str | int, says: str) -> NoReturn:
+    def reject_key(self, *path: str | int, says: str) -> NoReturn:
         """Raise UsageError for a key, with a message of the file, its line, the key and `says`."""
         raise UsageError(f"{self.location(*path)} {key_name(path)} {says}")
 
     @cached_property
-    def _lines(self) -> Mapping[KeyPath, int]:
+    def _line_by_key(self) -> Mapping[KeyPath, int]:
         return _lines_of_keys(self.text)
 
 
@@ -101,16 +101,16 @@ def _lines_of_keys(text: str) -> dict[KeyPath, int]:
     only_lines = _COMMENT_OR_STRING.sub(lambda found: "\n" * found[0].count("\n") or found[0], text)
     for number, line in enumerate(only_lines.split("\n"), 1):
         if header := _HEADER.match(line):
-            table = _keys(header[2])
+            table = _split_key(header[2])
             if header[1] == "[[":
                 index = counts[table] = counts.get(table, -1) + 1
                 lines.setdefault(table, number)
                 table = (*table, index)
             lines.setdefault(table, number)
         elif key := _KEY.match(line):
-            lines.setdefault((*table, *_keys(key[1])), number)
+            lines.setdefault((*table, *_split_key(key[1])), number)
     return lines
 
 
-def _keys(text: str) -> KeyPath:
+def _split_key(text: str) -> KeyPath:
     return tuple(part.strip("\"'") for part in re.findall(_PART, text))

@@ -17,17 +17,17 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim import UsageError
 from ddpsim.scenarios.files.toml_forms import ALIKE, NETWORKS, TrainingForm
 from ddpsim.scenarios.files.toml_source import TomlFile
-from ddpsim.scenarios.names import nearest
-from ddpsim.scenarios.training.models import Network, OptionError, outline
-from ddpsim.scenarios.training.parallel_limits import problems_of
+from ddpsim.scenarios.names import suggest_nearest_name
+from ddpsim.scenarios.training.models import Network, NetworkOptionError, make_meta_network
+from ddpsim.scenarios.training.parallel_limits import find_problems
 from ddpsim.scenarios.training.training import (
     MOST,
-    Exceptional,
-    JoinTerms,
+    ExceptionalIterations,
+    JoinOptions,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
-    Rule,
+    IterationRule,
     Training,
     Whole,
 )
@@ -40,38 +40,38 @@ _UNSET = ("broadcast_buffers", "bucket_cap_mb", "forward_sync_buffers")
 """Arguments of DistributedDataParallel whose default is None; the others in a file are flags or numbers."""
 
 
-def training_in(file: TomlFile, form: TrainingForm, world_size: int) -> Training:
+def read_training(file: TomlFile, form: TrainingForm, world_size: int) -> Training:
     """Return the training that a file declares. Raises UsageError for values that do not fit together."""
-    tables = [(("network",), form.network)] if isinstance(form.network, str) else list(each_of(form.network, "network"))
+    tables = [(("network",), form.network)] if isinstance(form.network, str) else list(tables_with_paths(form.network, "network"))
     if not tables:
-        file.refuse("network", expected=NETWORKS)
-    choices, networks = zip(*(_network(file, path, table) for path, table in tables), strict=True)
+        file.reject_value("network", expected=NETWORKS)
+    choices, networks = zip(*(_read_network(file, path, table) for path, table in tables), strict=True)
     for key, value in (("iterations", form.iterations), ("rows", form.rows)):
         if isinstance(value, tuple) and len(value) != world_size:
             expected = f"{world_size}, one for each rank of world_size = {world_size}"
-            file.contradict(key, says=f"has {len(value)} numbers, expected {expected}")
+            file.reject_key(key, says=f"has {len(value)} numbers, expected {expected}")
     join, optimizer = form.join, form.optimizer
     training = Training(
         choices,
-        Rule(form.iterations) if isinstance(form.iterations, int) else form.iterations,
-        engine_options=_engine_options(file),
-        join=join if isinstance(join, JoinTerms) else JoinTerms() if join else None,
+        IterationRule(form.iterations) if isinstance(form.iterations, int) else form.iterations,
+        engine_options=_read_engine_options(file),
+        join=join if isinstance(join, JoinOptions) else JoinOptions() if join else None,
         optimizer=optimizer if isinstance(optimizer, OptimizerChoice) else OptimizerChoice(optimizer),
         dtype=getattr(torch, form.dtype.value),
         mixed_precision=None if form.mixed_precision is None else getattr(torch, form.mixed_precision.value),
         **{name: getattr(form, name) for name in ALIKE},
     )
     _check_sizes(file, training, networks, world_size)
-    exceptions = list(each_of(form.exception, "exception"))
+    exceptions = list(tables_with_paths(form.exception, "exception"))
     for path, each in exceptions:
         _check_exception(file, path, each, training, networks, world_size)
     training = replace(training, exceptions=tuple(each for _, each in exceptions))
-    for path, says in problems_of(training, networks, world_size):
-        file.contradict(*_in_file(file, path), says=says)
+    for path, says in find_problems(training, networks, world_size):
+        file.reject_key(*_path_in_file(file, path), says=says)
     return training
 
 
-def each_of(tables: Any, key: str) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+def tables_with_paths(tables: Any, key: str) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Yield each table of an array with its path; a single table is an array of one."""
     if isinstance(tables, tuple):
         yield from (((key, index), each) for index, each in enumerate(tables))
@@ -79,43 +79,43 @@ def each_of(tables: Any, key: str) -> Iterator[tuple[tuple[str | int, ...], Any]
         yield (key,), tables
 
 
-def _in_file(file: TomlFile, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+def _path_in_file(file: TomlFile, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """Return the path as in the file, where an array of one may be a table."""
     is_table = isinstance(file.values.get(str(path[0])), dict)
     return tuple(each for each in path if not (is_table and isinstance(each, int)))
 
 
-def check_ranks(file: TomlFile, path: tuple[str | int, ...], ranks: Sequence[int] | None, world_size: int) -> None:
+def check_ranks_exist(file: TomlFile, path: tuple[str | int, ...], ranks: Sequence[int] | None, world_size: int) -> None:
     """Raise UsageError for a rank that does not exist."""
     if any(rank >= world_size for rank in ranks or ()):
-        file.contradict(*path, says=f"is {list(ranks or ())}, expected ranks below world_size = {world_size}")
+        file.reject_key(*path, says=f"is {list(ranks or ())}, expected ranks below world_size = {world_size}")
 
 
-def _network(file: TomlFile, path: tuple[str | int, ...], table: str | dict[str, Any]) -> tuple[NetworkChoice, Network]:
+def _read_network(file: TomlFile, path: tuple[str | int, ...], table: str | dict[str, Any]) -> tuple[NetworkChoice, Network]:
     """Return the network that a table chooses, and its outline (shapes, parameters and branches)."""
     given = {"name": table} if isinstance(table, str) else table
     key = path if isinstance(table, str) else (*path, "name")
     options = {option: tuple(value) if isinstance(value, list) else value for option, value in given.items()}
     name = options.pop("name", "linear")
     if not isinstance(name, str):
-        file.refuse(*key, expected="a string")
+        file.reject_value(*key, expected="a string")
     try:
-        return NetworkChoice(name, options), outline(name, options)
-    except OptionError as error:
-        file.contradict(*path, error.option, says=error.problem)
+        return NetworkChoice(name, options), make_meta_network(name, options)
+    except NetworkOptionError as error:
+        file.reject_key(*path, error.option, says=error.problem)
     except UsageError as error:
         raise UsageError(f"{file.location(*key)} {error}") from error
 
 
-def _engine_options(file: TomlFile) -> dict[str, object]:
+def _read_engine_options(file: TomlFile) -> dict[str, object]:
     """Return the arguments of DistributedDataParallel in a file."""
     given = file.values.get("engine", {})
-    options = structs.asdict(file.read(_engine_form(), "engine")) if given else {}
+    options = structs.asdict(file.read_form(_make_engine_form(), "engine")) if given else {}
     return {key: value for key, value in options.items() if key in given}
 
 
 @cache
-def _engine_form() -> type[msgspec.Struct]:
+def _make_engine_form() -> type[msgspec.Struct]:
     """Return a form of the arguments that a file can set: booleans and numbers."""
     kinds: dict[type, Any] = {int: Whole, bool: bool, type(None): bool}
     arguments = signature(DistributedDataParallel.__init__).parameters.items()
@@ -128,48 +128,48 @@ def _engine_form() -> type[msgspec.Struct]:
 
 def _check_sizes(file: TomlFile, training: Training, networks: Sequence[Network], world_size: int) -> None:
     """Raise UsageError for a training that is too large, or whose optimizer does not fit its networks."""
-    counts = [training.count(rank) for rank in range(world_size)]
+    counts = [training.iteration_count(rank) for rank in range(world_size)]
     if max(counts) > MOST or sum(counts) > _MOST_ITERATIONS:
         expected = f"expected {MOST} and {_MOST_ITERATIONS} at most: use fewer"
-        file.contradict("iterations", says=f"are {max(counts)} on a rank and {sum(counts)} in all, {expected}")
+        file.reject_key("iterations", says=f"are {max(counts)} on a rank and {sum(counts)} in all, {expected}")
     rows = training.rows if isinstance(training.rows, int) else max(training.rows)
     largest = max(prod(network.row) for network in networks)
     if rows * largest > _MOST_NUMBERS:
         expected = f"expected {_MOST_NUMBERS} numbers in a batch at most: use fewer"
-        file.contradict("rows", says=f"are up to {rows} of {largest} numbers, {expected}")
+        file.reject_key("rows", says=f"are up to {rows} of {largest} numbers, {expected}")
     name, momentum = training.optimizer.name, training.optimizer.momentum
     if name is not OptimizerName.SGD and any(network.sparse for network in networks):
         says = f"is {name.value}, which takes no sparse gradients, but the network has such: use sgd"
-        file.contradict("optimizer", says=says)
+        file.reject_key("optimizer", says=says)
     if name is not OptimizerName.SGD and momentum:
         says = f"is {momentum}, but {name.value} has none: leave it out, or use sgd"
-        file.contradict("optimizer", "momentum", says=says)
+        file.reject_key("optimizer", "momentum", says=says)
 
 
 def _check_exception(
     file: TomlFile,
     path: tuple[str | int, ...],
-    found: Exceptional,
+    found: ExceptionalIterations,
     training: Training,
     networks: Sequence[Network],
     world_size: int,
 ) -> None:
     """Raise UsageError for an exception that no rank or iteration can match, or that has no effect."""
-    check_ranks(file, (*path, "ranks"), found.ranks, world_size)
+    check_ranks_exist(file, (*path, "ranks"), found.ranks, world_size)
     for key, value in (("ranks", found.ranks), ("iterations", found.iterations)):
         if value == ():
-            file.contradict(*path, key, says="is [], expected one or more: leave it out to mean all")
+            file.reject_key(*path, key, says="is [], expected one or more: leave it out to mean all")
     ranks = range(world_size) if found.ranks is None else found.ranks
-    longest = max(training.count(rank) for rank in ranks)
+    longest = max(training.iteration_count(rank) for rank in ranks)
     if any(iteration >= longest for iteration in found.iterations or ()):
         nobody = "no rank" if found.ranks is None else "none of its ranks"
         says = f"is {list(found.iterations or ())}, but {nobody} has more than {longest}, counted from 0: correct it"
-        file.contradict(*path, "iterations", says=says)
+        file.reject_key(*path, "iterations", says=says)
     if found.action is None and found.uses is None:
         says = "is missing, expected an action, or `uses` with the branches that a batch uses: add one"
-        file.contradict(*path, "action", says=says)
+        file.reject_key(*path, "action", says=says)
     if problem := _problem_of_uses(found.uses or (), networks):
-        file.contradict(*path, "uses", says=problem)
+        file.reject_key(*path, "uses", says=problem)
 
 
 def _problem_of_uses(uses: Sequence[str], networks: Sequence[Network]) -> str:
@@ -177,10 +177,10 @@ def _problem_of_uses(uses: Sequence[str], networks: Sequence[Network]) -> str:
     for branch in uses:
         if branch not in branches:
             has = f"one of {', '.join(branches)}" if branches else "none: this network has no branches"
-            return f"has {branch!r}, expected {has}. {nearest(branch, branches)}".rstrip(". ")
+            return f"has {branch!r}, expected {has}. {suggest_nearest_name(branch, branches)}".rstrip(". ")
     for network in networks:
         try:
-            network.taken([branch for branch in uses if branch in network.branches])
+            network.branches_taken([branch for branch in uses if branch in network.branches])
         except UsageError as error:
             return str(error).removeprefix("uses ")
     return ""

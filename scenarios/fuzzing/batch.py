@@ -23,15 +23,15 @@ from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, Hypoth
 
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.files.value_scenarios import training_in
-from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Execution, batch_report
-from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
-from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.files.value_scenarios import training_of_scenario
+from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, FuzzExecution, make_batch_report
+from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, run_and_judge
+from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies import schedules
 from ddpsim.scenarios.fuzzing.strategies.whole import scenarios
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.run_as import with_options
-from ddpsim.simulator.ctrl_c import CtrlC
+from ddpsim.scenarios.running.run_as import with_run_options
+from ddpsim.simulator.ctrl_c import CtrlCGuard
 
 _ONE_AT_A_TIME = threading.Lock()
 # A cluster worker may have several threads, but a process runs one simulation at a time.
@@ -42,29 +42,29 @@ _MOST_ANSWERS = 200
 Drawn = TypeVar("Drawn")
 
 
-def run_batch(plan: Plan, number: int, seconds: float = inf) -> BatchReport:
+def run_batch(plan: CampaignPlan, number: int, seconds: float = inf) -> BatchReport:
     """Draw scenarios from the batch's seed, run each, and report the results, for at most `seconds`."""
-    executions: list[Execution] = []
-    share = plan.share(number)
+    executions: list[FuzzExecution] = []
+    share = plan.executions_of_batch(number)
     start = time.perf_counter()
 
     def take(scenario: Scenario) -> None:
         if len(executions) >= share:
             return
         with suppress(TimeIsUpError):  # caught here, because hypothesis would run a failing example again
-            for execution in judged(scenario, _engines_for(scenario, plan), start + seconds):
+            for execution in run_and_judge(scenario, _engines_for_scenario(scenario, plan), start + seconds):
                 executions.append(execution)
-                ctrl_c.check()
+                ctrl_c.raise_if_pressed()
 
-    with _ONE_AT_A_TIME, quiet(), CtrlC() as ctrl_c:
-        draw_each(_strategy(plan), plan.seed + number, share, take)
-    return batch_report(number, executions, time.perf_counter() - start, is_interrupted=ctrl_c.is_pressed)
+    with _ONE_AT_A_TIME, use_campaign_settings(), CtrlCGuard() as ctrl_c:
+        draw_values(_scenario_strategy(plan), plan.seed + number, share, take)
+    return make_batch_report(number, executions, time.perf_counter() - start, is_interrupted=ctrl_c.is_pressed)
 
 
-def _strategy(plan: Plan) -> st.SearchStrategy[Scenario]:
+def _scenario_strategy(plan: CampaignPlan) -> st.SearchStrategy[Scenario]:
     if not plan.name:
         return scenarios(kinds=plan.kinds, engines=plan.engines, for_torch=plan.for_torch)
-    named = replace(with_options(load(plan.name), plan.options), name=plan.saved_as)
+    named = replace(with_run_options(load(plan.name), plan.options), name=plan.saved_as)
     return st.builds(
         lambda world_size, choices: replace(named.with_world_size(world_size), choices=choices),
         st.integers(*plan.world_sizes),
@@ -72,12 +72,12 @@ def _strategy(plan: Plan) -> st.SearchStrategy[Scenario]:
     )
 
 
-def _engines_for(scenario: Scenario, plan: Plan) -> tuple[Engine, ...]:
+def _engines_for_scenario(scenario: Scenario, plan: CampaignPlan) -> tuple[Engine, ...]:
     """Return the engines to run a drawn scenario on: one for torch's engine runs on all, another only on its own.
 
     A scenario whose model no engine wraps runs once.
     """
-    training = training_in(scenario)
+    training = training_of_scenario(scenario)
     if not plan.name and training is not None and training.needs_mesh:
         return plan.engines[:1]
     return plan.engines if plan.name or scenario.engine is Engine.TORCH else (scenario.engine,)
@@ -87,7 +87,7 @@ def _engines_for(scenario: Scenario, plan: Plan) -> tuple[Engine, ...]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def use_campaign_settings() -> Iterator[None]:
     """Set one torch thread, so that sums are equal on all machines, and silence warnings about deprecated options."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -100,7 +100,7 @@ def quiet() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class ByTheSeed(HypothesisProvider):
+class SeedOnlyProvider(HypothesisProvider):
     """Hypothesis's own draws, without constants of loaded modules."""
 
     def _maybe_draw_constant(self, *_: Any, **__: Any) -> None:
@@ -108,10 +108,10 @@ class ByTheSeed(HypothesisProvider):
 
 
 _BACKEND = "ddpsim-by-the-seed"
-AVAILABLE_PROVIDERS[_BACKEND] = ByTheSeed  # hypothesis selects a backend by its name in this registry
+AVAILABLE_PROVIDERS[_BACKEND] = SeedOnlyProvider  # hypothesis selects a backend by its name in this registry
 
 
-def draw_each(strategy: st.SearchStrategy[Drawn], number: int, count: int, take: Callable[[Drawn], object]) -> None:
+def draw_values(strategy: st.SearchStrategy[Drawn], number: int, count: int, take: Callable[[Drawn], object]) -> None:
     """Pass `count` drawn values to `take`, one after another; `strategy` and the seed `number` determine them."""
     decorate = settings(
         max_examples=count,

@@ -13,20 +13,20 @@ from pathlib import Path
 
 from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing import CORPUS
-from ddpsim.scenarios.fuzzing.batch import quiet
-from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Totals, batch_report, merged
-from ddpsim.scenarios.fuzzing.corpus import CorpusState, Tried, check_folder, try_all
-from ddpsim.scenarios.fuzzing.keeping import Keeper, Kept
-from ddpsim.scenarios.fuzzing.plan import Plan
-from ddpsim.scenarios.fuzzing.shrinking.size_text import counted
-from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connected
-from ddpsim.simulator.ctrl_c import CtrlC
+from ddpsim.scenarios.fuzzing.batch import use_campaign_settings
+from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, CampaignTotals, make_batch_report, merge_batch_reports
+from ddpsim.scenarios.fuzzing.corpus import CorpusFileState, CorpusFileResult, check_corpus_folder, run_corpus_files
+from ddpsim.scenarios.fuzzing.keeping import FailureSaver, SavedFailure
+from ddpsim.scenarios.fuzzing.plan import CampaignPlan
+from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun
+from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connect_workers
+from ddpsim.simulator.ctrl_c import CtrlCGuard
 
 _OF_CORPUS = -1
 """The batch number of the corpus."""
 
 
-class End(Enum):
+class CampaignEnd(Enum):
     """Why a campaign ended."""
 
     BUDGET = "the budget is used up"
@@ -38,14 +38,14 @@ class End(Enum):
 class CampaignProgress:
     """The state of a running campaign, for a progress display."""
 
-    totals: Totals
+    totals: CampaignTotals
     seconds: float
     doing: str
 
     @property
-    def rate(self) -> float:
+    def executions_per_second(self) -> float:
         """Executions per second so far."""
-        return self.totals.count / self.seconds if self.seconds else 0.0
+        return self.totals.execution_count / self.seconds if self.seconds else 0.0
 
 
 OnProgress = Callable[[CampaignProgress], object]
@@ -55,34 +55,34 @@ OnProgress = Callable[[CampaignProgress], object]
 class Campaign:
     """The result of a campaign."""
 
-    plan: Plan
-    totals: Totals
+    plan: CampaignPlan
+    totals: CampaignTotals
     """The counts, which include the runs of the corpus."""
-    corpus: tuple[Tried, ...]
-    kept: tuple[Kept, ...]
+    corpus: tuple[CorpusFileResult, ...]
+    kept: tuple[SavedFailure, ...]
     seconds: float
-    end: End
+    end: CampaignEnd
     note: str = ""
     """How the workers were lost, or how many batches Ctrl-C dropped."""
 
     @property
-    def has_found(self) -> bool:
+    def has_failures(self) -> bool:
         """Return True if a scenario of the corpus or of a batch failed."""
-        return bool(self.kept) or any(tried.state is CorpusState.FAILS for tried in self.corpus)
+        return bool(self.kept) or any(tried.state is CorpusFileState.FAILS for tried in self.corpus)
 
     @property
     def interrupted(self) -> bool:
         """Return True if Ctrl-C ended the campaign."""
-        return self.end is End.INTERRUPT
+        return self.end is CampaignEnd.INTERRUPT
 
 
 def run_campaign(
-    plan: Plan,
+    plan: CampaignPlan,
     *,
     seconds: float = 60.0,
     workers: Workers | None = None,
     corpus: Path = CORPUS,
-    on_tried: Callable[[Tried], object] | None = None,
+    on_tried: Callable[[CorpusFileResult], object] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Campaign:
     """Fuzz for a number of seconds, or for the executions of the plan.
@@ -90,13 +90,13 @@ def run_campaign(
     The same plan draws the same batches with any workers. Ctrl-C ends the campaign early and keeps the failures. Raises
     UsageError for an empty budget, a corpus that is no folder, and a cluster that does not answer.
     """
-    check_budget(plan, seconds)
-    check_folder(corpus)
-    with quiet(), connected(workers or Workers()) as reports:
-        return _RunningCampaign(plan, seconds, corpus, on_progress).to_its_end(reports, on_tried)
+    check_campaign_budget(plan, seconds)
+    check_corpus_folder(corpus)
+    with use_campaign_settings(), connect_workers(workers or Workers()) as reports:
+        return _RunningCampaign(plan, seconds, corpus, on_progress).run_to_end(reports, on_tried)
 
 
-def check_budget(plan: Plan, seconds: float) -> None:
+def check_campaign_budget(plan: CampaignPlan, seconds: float) -> None:
     """Raise UsageError for a budget that allows nothing."""
     if not (isfinite(seconds) and seconds > 0):
         raise UsageError(f"seconds is {seconds:g}, expected a number above 0: say how long to fuzz")
@@ -109,137 +109,137 @@ def check_budget(plan: Plan, seconds: float) -> None:
 class _RunningCampaign:
     """A campaign while it runs."""
 
-    def __init__(self, plan: Plan, seconds: float, corpus: Path, on_progress: OnProgress | None) -> None:
+    def __init__(self, plan: CampaignPlan, seconds: float, corpus: Path, on_progress: OnProgress | None) -> None:
         self._plan = plan
         self._seconds = seconds
         self._corpus = corpus
         self._on_progress = on_progress
         self._start = time.perf_counter()
-        self._tried: list[Tried] = []
+        self._tried: list[CorpusFileResult] = []
         self._reports: dict[int, BatchReport] = {}
         self._handed_out = 0
-        self._totals = Totals()
-        self._keeper = Keeper(corpus, plan)
-        self._kept: list[Kept] = []
-        self._end = End.BUDGET
+        self._totals = CampaignTotals()
+        self._keeper = FailureSaver(corpus, plan)
+        self._kept: list[SavedFailure] = []
+        self._end = CampaignEnd.BUDGET
         self._note = ""
 
-    def to_its_end(self, reports: Reports, on_tried: Callable[[Tried], object] | None) -> Campaign:
+    def run_to_end(self, reports: Reports, on_tried: Callable[[CorpusFileResult], object] | None) -> Campaign:
         """Run the corpus and the batches, and process the failures."""
-        with CtrlC(raises=False) as between:
-            self._search(reports, on_tried)
-            self._keep(between)
+        with CtrlCGuard(raises=False) as between:
+            self._run_corpus_and_batches(reports, on_tried)
+            self._save_failures(between)
         if between.is_pressed:
-            self._end = End.INTERRUPT
+            self._end = CampaignEnd.INTERRUPT
         return Campaign(
-            self._plan, self._all(), tuple(self._tried), tuple(self._kept), self._elapsed(), self._end, self._note
+            self._plan, self._total_counts(), tuple(self._tried), tuple(self._kept), self._elapsed_seconds(), self._end, self._note
         )
 
-    def _search(self, reports: Reports, on_tried: Callable[[Tried], object] | None) -> None:
+    def _run_corpus_and_batches(self, reports: Reports, on_tried: Callable[[CorpusFileResult], object] | None) -> None:
         try:
-            with CtrlC() as ctrl_c:
-                self._try_corpus(on_tried, ctrl_c)
+            with CtrlCGuard() as ctrl_c:
+                self._run_corpus(on_tried, ctrl_c)
                 self._run_batches(reports, ctrl_c)
         except WorkersLostError as error:
-            self._end, self._note = End.LOST, str(error)
+            self._end, self._note = CampaignEnd.LOST, str(error)
         if ctrl_c.is_pressed:
-            self._end, self._note = End.INTERRUPT, self._dropped()
+            self._end, self._note = CampaignEnd.INTERRUPT, self._describe_dropped_batches()
 
-    def _dropped(self) -> str:
+    def _describe_dropped_batches(self) -> str:
         """Describe the batches that are dropped; "" in one process, which ends its batch and reports it."""
         count = self._handed_out - len(self._reports)
-        return f"{counted(count, 'batch', 'batches')} under way dropped" if count else ""
+        return f"{count_with_noun(count, 'batch', 'batches')} under way dropped" if count else ""
 
-    def _try_corpus(self, on_tried: Callable[[Tried], object] | None, ctrl_c: CtrlC) -> None:
-        for tried in try_all(self._corpus, self._plan.engines):
+    def _run_corpus(self, on_tried: Callable[[CorpusFileResult], object] | None, ctrl_c: CtrlCGuard) -> None:
+        for tried in run_corpus_files(self._corpus, self._plan.engines):
             self._tried.append(tried)
             self._show_progress("trying the corpus")
             if on_tried is not None:
                 on_tried(tried)
-            ctrl_c.check()
+            ctrl_c.raise_if_pressed()
 
-    def _run_batches(self, reports: Reports, ctrl_c: CtrlC) -> None:
+    def _run_batches(self, reports: Reports, ctrl_c: CtrlCGuard) -> None:
         now = time.perf_counter
         deadline = now() + self._seconds
-        with closing(reports(self._plan, self._numbers(deadline, ctrl_c), lambda: deadline - now())) as stream:
+        with closing(reports(self._plan, self._next_batch_numbers(deadline, ctrl_c), lambda: deadline - now())) as stream:
             for report in stream:
-                self._take(report)
-                ctrl_c.check()
+                self._add_batch_report(report)
+                ctrl_c.raise_if_pressed()
                 if report.is_interrupted:
                     raise KeyboardInterrupt
 
-    def _numbers(self, deadline: float, ctrl_c: CtrlC) -> Iterator[int]:
+    def _next_batch_numbers(self, deadline: float, ctrl_c: CtrlCGuard) -> Iterator[int]:
         """Yield the number of the next batch whenever a worker is free."""
         for number in itertools.count():
-            if ctrl_c.is_pressed or time.perf_counter() >= deadline or not self._plan.share(number):
+            if ctrl_c.is_pressed or time.perf_counter() >= deadline or not self._plan.executions_of_batch(number):
                 return
             self._handed_out += 1
             yield number
 
-    def _take(self, report: BatchReport) -> None:
+    def _add_batch_report(self, report: BatchReport) -> None:
         """Take a report into account, once per batch number, even if it is delivered twice."""
         if report.number in self._reports:
             return
         for failure in report.failures:
             if failure.group not in self._totals.failures:
                 with suppress(UsageError):  # a full disk: `finish` tries again, and reports it
-                    self._keeper.save(failure)
+                    self._keeper.save_unshrunk(failure)
         self._reports[report.number] = report
         self._totals += report.totals
         self._show_progress("fuzzing")
 
-    def _keep(self, between: CtrlC) -> None:
+    def _save_failures(self, between: CtrlCGuard) -> None:
         """Shrink and save the failures; Ctrl-C ends shrinking, and the rest is saved unshrunk."""
-        totals, failures = merged(self._reports.values())
+        totals, failures = merge_batch_reports(self._reports.values())
         for failure in failures:
             self._show_progress(f"shrinking {failure.group.code}")
             count = totals.failures[failure.group]
-            is_early = self._end is End.INTERRUPT or between.is_pressed
-            each = self._keeper.finish(failure, count, shrinks=not is_early)
-            self._end = End.INTERRUPT if is_early or each.is_interrupted else self._end
+            is_early = self._end is CampaignEnd.INTERRUPT or between.is_pressed
+            each = self._keeper.shrink_and_save(failure, count, shrinks=not is_early)
+            self._end = CampaignEnd.INTERRUPT if is_early or each.is_interrupted else self._end
             self._kept.append(each)
-        self._keeper.clear(self._kept)
+        self._keeper.delete_unshrunk_files(self._kept)
 
-    def _all(self) -> Totals:
+    def _total_counts(self) -> CampaignTotals:
         executions = [each for tried in self._tried for each in tried.executions]
-        return batch_report(_OF_CORPUS, executions, 0.0).totals + self._totals
+        return make_batch_report(_OF_CORPUS, executions, 0.0).totals + self._totals
 
-    def _elapsed(self) -> float:
+    def _elapsed_seconds(self) -> float:
         return time.perf_counter() - self._start
 
     def _show_progress(self, doing: str) -> None:
         if self._on_progress is not None:
-            self._on_progress(CampaignProgress(self._all(), self._elapsed(), doing))
+            self._on_progress(CampaignProgress(self._total_counts(), self._elapsed_seconds(), doing))
 
 
 # --- the summary -----------------------------------------------------------------------------------------------------
 
 
-def summary(campaign: Campaign) -> str:
+def campaign_summary(campaign: Campaign) -> str:
     """Return how much was run, the outcomes, and each failure with its file; the last line counts the failures."""
-    return "\n".join([*_extent(campaign), "", *_found(campaign)])
+    return "\n".join([*_count_lines(campaign), "", *_failure_lines(campaign)])
 
 
-def _extent(campaign: Campaign) -> list[str]:
+def _count_lines(campaign: Campaign) -> list[str]:
     totals, seconds = campaign.totals, campaign.seconds
-    rate = totals.count / seconds if seconds else 0.0
+    rate = totals.execution_count / seconds if seconds else 0.0
     why = ": ".join(filter(None, [campaign.end.value, campaign.note]))
-    end = f"  ({why})" if campaign.end is not End.BUDGET else ""
+    end = f"  ({why})" if campaign.end is not CampaignEnd.BUDGET else ""
     by_kind = sorted(totals.executions.items(), key=lambda each: (each[0][0], each[0][1].value))
     by_count = sorted(totals.outcomes.items(), key=lambda each: (-each[1], each[0]))
     return [
-        f"{totals.count} executions in {seconds:.1f} s, {rate:.0f} a second, from seed {campaign.plan.seed}{end}",
+        f"{totals.execution_count} executions in {seconds:.1f} s, {rate:.0f} a second, from seed {campaign.plan.seed}{end}",
         *(f"  {count:>7}  {kind} on {engine.value}" for (kind, engine), count in by_kind),
         "outcomes",
         *(f"  {count:>7}  {outcome}" for outcome, count in by_count),
     ]
 
 
-def _found(campaign: Campaign) -> list[str]:
+def _failure_lines(campaign: Campaign) -> list[str]:
     lines = [line for kept in campaign.kept for line in (*str(kept).splitlines(), "")]
-    old = sum(tried.state is CorpusState.FAILS for tried in campaign.corpus)
-    again = f"{counted(old, 'failure')} reproduced from the corpus" if old else ""
+    old = sum(tried.state is CorpusFileState.FAILS for tried in campaign.corpus)
+    again = f"{count_with_noun(old, 'failure')} reproduced from the corpus" if old else ""
     count = sum(not kept.is_known for kept in campaign.kept)
-    new = counted(count, "new failure") if count else ""
+    new = count_with_noun(count, "new failure") if count else ""
     found = " and ".join(part for part in (new, again) if part)
     return [*lines, f"found: {found}" if found else "nothing found"]

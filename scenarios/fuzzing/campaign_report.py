@@ -23,7 +23,7 @@ class FailureGroup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FuzzFailure:
     """A scenario whose result was not the expected one."""
 
     group: FailureGroup
@@ -35,18 +35,18 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class FuzzExecution:
     """One run of a scenario under one schedule."""
 
     kind: str
     engine: Engine
     outcome: str
     """Verdict and code of the result."""
-    failure: Failure | None = None
+    failure: FuzzFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class CampaignTotals:
     """Counts of executions and outcomes."""
 
     executions: Counter[tuple[str, Engine]] = field(default_factory=Counter)
@@ -54,13 +54,13 @@ class Totals:
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: Counter[FailureGroup] = field(default_factory=Counter)
 
-    def __add__(self, other: Totals) -> Totals:
-        return Totals(
+    def __add__(self, other: CampaignTotals) -> CampaignTotals:
+        return CampaignTotals(
             self.executions + other.executions, self.outcomes + other.outcomes, self.failures + other.failures
         )
 
     @property
-    def count(self) -> int:
+    def execution_count(self) -> int:
         """Return the number of all executions."""
         return self.executions.total()
 
@@ -70,24 +70,24 @@ class BatchReport:
     """The result of a batch. The same plan and number give the same, except for the seconds."""
 
     number: int
-    totals: Totals
-    failures: tuple[Failure, ...]
+    totals: CampaignTotals
+    failures: tuple[FuzzFailure, ...]
     """The first failure of each group."""
     seconds: float
     is_interrupted: bool = False
     """True if Ctrl-C ended the batch early."""
 
 
-def batch_report(
-    number: int, executions: Iterable[Execution], seconds: float, *, is_interrupted: bool = False
+def make_batch_report(
+    number: int, executions: Iterable[FuzzExecution], seconds: float, *, is_interrupted: bool = False
 ) -> BatchReport:
     """Count executions, and keep the first failure of each group."""
     done = list(executions)
     failures = [each.failure for each in done if each.failure is not None]
-    first: dict[FailureGroup, Failure] = {}
+    first: dict[FailureGroup, FuzzFailure] = {}
     for failure in failures:
         first.setdefault(failure.group, failure)
-    totals = Totals(
+    totals = CampaignTotals(
         Counter((each.kind, each.engine) for each in done),
         Counter(each.outcome for each in done),
         Counter(failure.group for failure in failures),
@@ -95,10 +95,10 @@ def batch_report(
     return BatchReport(number, totals, tuple(first.values()), seconds, is_interrupted)
 
 
-def merged(reports: Iterable[BatchReport]) -> tuple[Totals, tuple[Failure, ...]]:
+def merge_batch_reports(reports: Iterable[BatchReport]) -> tuple[CampaignTotals, tuple[FuzzFailure, ...]]:
     """Return totals, and the first failure of each group in the order of batch numbers. Each batch counts once."""
     by_number = {report.number: report for report in reports}
-    totals, first = Totals(), dict[FailureGroup, Failure]()
+    totals, first = CampaignTotals(), dict[FailureGroup, FuzzFailure]()
     for number in sorted(by_number):
         totals += by_number[number].totals
         for failure in by_number[number].failures:

@@ -13,15 +13,15 @@ from pathlib import Path
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.files.recorded_outcome import with_outcome
-from ddpsim.scenarios.fuzzing.campaign_report import Execution, Failure
-from ddpsim.scenarios.fuzzing.judging import COMPARED, judged
+from ddpsim.scenarios.files.recorded_outcome import append_outcome
+from ddpsim.scenarios.fuzzing.campaign_report import FuzzExecution, FuzzFailure
+from ddpsim.scenarios.fuzzing.judging import COMPARED, run_and_judge
 from ddpsim.scenarios.running.runner import run_scenario
-from ddpsim.scenarios.running.silence import silent
-from ddpsim.simulator.whole_file import write_whole
+from ddpsim.scenarios.running.silence import hide_program_output
+from ddpsim.simulator.whole_file import write_atomically
 
 
-class CorpusState(Enum):
+class CorpusFileState(Enum):
     """The result of running a corpus file."""
 
     FAILS = "still fails"
@@ -31,20 +31,20 @@ class CorpusState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class CorpusFileResult:
     """A file of the corpus and the result of running it."""
 
     path: Path
-    state: CorpusState
+    state: CorpusFileState
     text: str
     """The result of the run in words, or why the file was not run."""
-    executions: tuple[Execution, ...] = ()
+    executions: tuple[FuzzExecution, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.path}  {self.state.value}{f': {self.text}' if self.text else ''}"
 
 
-def check_folder(folder: Path) -> None:
+def check_corpus_folder(folder: Path) -> None:
     """Raise UsageError if the folder cannot hold a corpus."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"corpus {str(folder)!r} is not a folder: give a folder or a new name")
@@ -53,66 +53,66 @@ def check_folder(folder: Path) -> None:
         raise UsageError(f"corpus {str(folder)!r} cannot be created: give another folder")
 
 
-def try_all(folder: Path, engines: Sequence[Engine]) -> Iterator[Tried]:
+def run_corpus_files(folder: Path, engines: Sequence[Engine]) -> Iterator[CorpusFileResult]:
     """Run each file, in the order of names, except those for other engines. An unreadable file is no error."""
     for path in sorted(folder.glob("*.toml")):
-        yield _tried(path, engines)
+        yield _run_corpus_file(path, engines)
 
 
-def _tried(path: Path, engines: Sequence[Engine]) -> Tried:
+def _run_corpus_file(path: Path, engines: Sequence[Engine]) -> CorpusFileResult:
     try:
         scenario = load(str(path))
     except UsageError as error:
         problem = " ".join(str(error).split())
         advice = "the other files are run: correct or delete this one"
-        return Tried(path, CorpusState.UNREADABLE, f"{problem}; {advice}")
+        return CorpusFileResult(path, CorpusFileState.UNREADABLE, f"{problem}; {advice}")
     both = COMPARED in scenario.tags
     wanted = tuple(Engine) if both else (scenario.engine,)
     if not set(wanted) <= set(engines):
         names = " and ".join(engine.value for engine in wanted)
-        return Tried(path, CorpusState.LEFT_OUT, f"it runs on {names}")
-    executions = tuple(judged(scenario, wanted))
+        return CorpusFileResult(path, CorpusFileState.LEFT_OUT, f"it runs on {names}")
+    executions = tuple(run_and_judge(scenario, wanted))
     failures = [each.failure for each in executions if each.failure is not None]
     if failures:
-        return Tried(path, CorpusState.FAILS, f"found {failures[0].found}, expected {failures[0].expected}", executions)
-    return Tried(path, CorpusState.PASSES, "kept, in case it comes back", executions)
+        return CorpusFileResult(path, CorpusFileState.FAILS, f"found {failures[0].found}, expected {failures[0].expected}", executions)
+    return CorpusFileResult(path, CorpusFileState.PASSES, "kept, in case it comes back", executions)
 
 
-def keep(folder: Path, failure: Failure) -> Path:
+def save_failure(folder: Path, failure: FuzzFailure) -> Path:
     """Save a failure in a file named by its code and a hash of its text, so equal failures share a file.
 
     Raises UsageError if it cannot be written, as `record` does.
     """
-    path = path_of(folder, failure)
-    _write(path, failure.text)
+    path = path_of_failure(folder, failure)
+    _write_corpus_file(path, failure.text)
     return path
 
 
-def path_of(folder: Path, failure: Failure) -> Path:
+def path_of_failure(folder: Path, failure: FuzzFailure) -> Path:
     """Return the path of the corpus file for a failure."""
     return folder / f"{failure.group.code}-{hashlib.sha256(failure.text.encode()).hexdigest()[:8]}.toml"
 
 
-def run_command(path: Path) -> str:
+def command_for_file(path: Path) -> str:
     """Return the command that runs a file."""
     return f"ddpsim run {shlex.quote(str(path))}"
 
 
-def record(path: Path) -> str:
+def record_outcome(path: Path) -> str:
     """Run a file, write the outcome into it, and return the command that replays it."""
     try:
         scenario = load(str(path))
-        with silent(scenario):
+        with hide_program_output(scenario):
             result = run_scenario(scenario)
     except Exception:  # an error in ddpsim is what the file was saved for
-        return run_command(path)
-    _write(path, with_outcome(path.read_text(encoding="utf-8"), result))
+        return command_for_file(path)
+    _write_corpus_file(path, append_outcome(path.read_text(encoding="utf-8"), result))
     return result.replay
 
 
-def _write(path: Path, text: str) -> None:
+def _write_corpus_file(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text.encode())
+        write_atomically(path, text.encode())
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable folder by --corpus") from None

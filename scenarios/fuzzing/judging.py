@@ -15,18 +15,18 @@ from math import inf
 
 from ddpsim import Budget, Code, Finding, Result, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.saving import text_of
-from ddpsim.scenarios.files.value_scenarios import program_in, training_in
-from ddpsim.scenarios.fuzzing.campaign_report import NO_CODE, Execution, Failure, FailureGroup
+from ddpsim.scenarios.files.saving import scenario_as_toml
+from ddpsim.scenarios.files.value_scenarios import program_of_scenario, training_of_scenario
+from ddpsim.scenarios.fuzzing.campaign_report import NO_CODE, FuzzExecution, FuzzFailure, FailureGroup
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.scenarios.model import Scenario, found_text
-from ddpsim.scenarios.ranks.interpreter import site_of
+from ddpsim.scenarios.model import Scenario, outcome_text
+from ddpsim.scenarios.ranks.interpreter import site_of_step
 from ddpsim.scenarios.running.runner import run_scenario
-from ddpsim.scenarios.running.silence import silent
-from ddpsim.scenarios.training.reference import Reference, first_differences
+from ddpsim.scenarios.running.silence import hide_program_output
+from ddpsim.scenarios.training.reference import TrainingReference, find_first_differences
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.check import check_program
 from ddpsim.simulator.programs.program import Issue, Program
 
 BY_NAME = "scenario"
@@ -37,14 +37,14 @@ COMPARED = "compare-engines"
 """The tag of a scenario whose numbers differ between two engines, although each is within the oracle's tolerance."""
 
 
-def kind_of(scenario: Scenario) -> str:
+def scenario_kind(scenario: Scenario) -> str:
     """Return the kind of a scenario, such as "training"."""
-    training = training_in(scenario)
+    training = training_of_scenario(scenario)
     if training is not None:
         return str((Kind.PARALLEL_TRAINING if training.needs_mesh else Kind.TRAINING).value)
     if isinstance(scenario.program, Script):
         return Kind.PROGRAM.value
-    if program_in(scenario) is None:
+    if program_of_scenario(scenario) is None:
         return BY_NAME
     kind = Kind.PROGRAM if scenario.expected.verdict is Verdict.PASS else Kind.BROKEN_PROGRAM
     return str(kind.value)
@@ -54,38 +54,38 @@ class TimeIsUpError(Exception):
     """The time for a run is used up before its end, so it has no result."""
 
 
-def judged(scenario: Scenario, engines: Sequence[Engine], deadline: float = inf) -> Iterator[Execution]:
+def run_and_judge(scenario: Scenario, engines: Sequence[Engine], deadline: float = inf) -> Iterator[FuzzExecution]:
     """Run a scenario on each of the engines, and yield the executions. A program of plain calls uses no engine.
 
     Raises TimeIsUpError at the deadline, by `time.perf_counter`.
     """
-    program = program_in(scenario)
+    program = program_of_scenario(scenario)
     if program is not None:
-        yield from _program_judged(scenario, program, deadline)
+        yield from _judge_program(scenario, program, deadline)
         return
     expected = None if scenario.reference is None else scenario.reference(scenario.world_size)
     known = scenario if expected is None else replace(scenario, reference=lambda world_size: expected)
     passed: list[Result] = []
     for engine in engines:
-        result = _attempt(known, engine, deadline)
-        execution = _judged(known, engine, result)
+        result = _run_within_deadline(known, engine, deadline)
+        execution = _judge_result(known, engine, result)
         yield execution
         if isinstance(result, Result) and result.verdict is Verdict.PASS and execution.failure is None:
             passed.append(result)
-    if isinstance(expected, Reference):
-        yield from _disagreements(known, expected, passed)
+    if isinstance(expected, TrainingReference):
+        yield from _compare_engines(known, expected, passed)
 
 
 # --- one execution ----------------------------------------------------------------------------------------------------
 
 
-def _attempt(scenario: Scenario, engine: Engine, deadline: float) -> Result | Exception:
+def _run_within_deadline(scenario: Scenario, engine: Engine, deadline: float) -> Result | Exception:
     """Return the result of a run, or the exception that ddpsim raised, which counts as a failure of the scenario."""
     left = deadline - time.perf_counter()
     if left <= 0:
         raise TimeIsUpError
     try:
-        with silent(scenario):
+        with hide_program_output(scenario):
             poisoned = replace(scenario, poison=scenario.poison is not False)
             result = run_scenario(poisoned, engine, budget=Budget(seconds=min(left, Budget().seconds)))
     except Exception as error:
@@ -95,89 +95,89 @@ def _attempt(scenario: Scenario, engine: Engine, deadline: float) -> Result | Ex
     return result
 
 
-def _judged(scenario: Scenario, engine: Engine, result: Result | Exception) -> Execution:
+def _judge_result(scenario: Scenario, engine: Engine, result: Result | Exception) -> FuzzExecution:
     if isinstance(result, UsageError) and isinstance(scenario.program, Script):
-        return Execution(kind_of(scenario), engine, REFUSED)  # the scenario needs another world size, for instance
+        return FuzzExecution(scenario_kind(scenario), engine, REFUSED)  # the scenario needs another world size, for instance
     if isinstance(result, Exception):
-        return _raised(scenario, engine, result)
+        return _execution_with_exception(scenario, engine, result)
     is_met = scenario.expected_by(engine).is_met_by(result)
-    return _execution(scenario, engine, result, found="" if is_met else found_text(result))
+    return _make_execution(scenario, engine, result, found="" if is_met else outcome_text(result))
 
 
-def _raised(scenario: Scenario, engine: Engine, error: Exception) -> Execution:
+def _execution_with_exception(scenario: Scenario, engine: Engine, error: Exception) -> FuzzExecution:
     name = type(error).__name__
     first, *_ = str(error).splitlines() or [""]
-    failure = _failure(scenario, engine, name, f"{name}: {first}")
-    return Execution(kind_of(scenario), engine, name, failure)
+    failure = _make_failure(scenario, engine, name, f"{name}: {first}")
+    return FuzzExecution(scenario_kind(scenario), engine, name, failure)
 
 
-def _execution(scenario: Scenario, engine: Engine, result: Result, *, found: str) -> Execution:
+def _make_execution(scenario: Scenario, engine: Engine, result: Result, *, found: str) -> FuzzExecution:
     """Return an execution, with a failure if `found` is not empty."""
     code = str(result.findings[0].code) if result.findings else NO_CODE
     outcome = f"{result.verdict.value}  {code}" if result.findings else result.verdict.value
     taken = replace(scenario, choices=result.schedule.choices)
-    return Execution(kind_of(scenario), engine, outcome, _failure(taken, engine, code, found) if found else None)
+    return FuzzExecution(scenario_kind(scenario), engine, outcome, _make_failure(taken, engine, code, found) if found else None)
 
 
-def _failure(scenario: Scenario, engine: Engine, code: str, found: str) -> Failure:
-    expected = scenario.expected_by(engine).text(scenario.world_size)
+def _make_failure(scenario: Scenario, engine: Engine, code: str, found: str) -> FuzzFailure:
+    expected = scenario.expected_by(engine).expectation_text(scenario.world_size)
     summary = f"found {found}, expected {expected}"
-    text = text_of(replace(scenario, engine=engine), summary=summary)
-    return Failure(FailureGroup(engine, code, kind_of(scenario)), found, expected, text)
+    text = scenario_as_toml(replace(scenario, engine=engine), summary=summary)
+    return FuzzFailure(FailureGroup(engine, code, scenario_kind(scenario)), found, expected, text)
 
 
 # --- comparing the engines --------------------------------------------------------------------------------------------
 
 
-def _disagreements(scenario: Scenario, expected: Reference, passed: Sequence[Result]) -> Iterator[Execution]:
+def _compare_engines(scenario: Scenario, expected: TrainingReference, passed: Sequence[Result]) -> Iterator[FuzzExecution]:
     """Compare the engines. Each is within the oracle's tolerance, and they have to be within it of each other."""
     for one, other in itertools.pairwise(passed):
         histories = tuple(one.returns)
-        found = first_differences(replace(expected, histories=histories), other.returns)
+        found = find_first_differences(replace(expected, histories=histories), other.returns)
         if found:
             tagged = replace(scenario, tags=(COMPARED,))
             text = f"{found[0].name} is {found[0].found} on one engine, {found[0].expected} on the other"
-            failure = _failure(tagged, Engine.DDP, str(found[0].code), text)
-            yield Execution(kind_of(scenario), Engine.DDP, "engines differ", failure)
+            failure = _make_failure(tagged, Engine.DDP, str(found[0].code), text)
+            yield FuzzExecution(scenario_kind(scenario), Engine.DDP, "engines differ", failure)
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
-def _program_judged(scenario: Scenario, program: Program, deadline: float) -> Iterator[Execution]:
-    engine, wanted = scenario.engine, check(program, site_of=site_of).findings
+def _judge_program(scenario: Scenario, program: Program, deadline: float) -> Iterator[FuzzExecution]:
+    engine, wanted = scenario.engine, check_program(program, site_of=site_of_step).findings
     in_turn = replace(scenario, choices=())
-    result = _attempt(in_turn, engine, deadline)
+    result = _run_within_deadline(in_turn, engine, deadline)
     if isinstance(result, Exception):
-        yield _raised(in_turn, engine, result)
+        yield _execution_with_exception(in_turn, engine, result)
         return
-    is_same = _brief(result.findings) == _brief(wanted)
-    yield _execution(in_turn, engine, result, found="" if is_same else f"findings {_text(result.findings)}")
+    is_same = _codes_and_ranks(result.findings) == _codes_and_ranks(wanted)
+    yield _make_execution(in_turn, engine, result, found="" if is_same else f"findings {_findings_text(result.findings)}")
     if scenario.choices:
-        yield from _under_its_schedule(scenario, program, wanted, deadline)
+        yield from _judge_program_under_schedule(scenario, program, wanted, deadline)
 
 
-def _under_its_schedule(
+def _judge_program_under_schedule(
     scenario: Scenario, program: Program, wanted: Sequence[Finding], deadline: float
-) -> Iterator[Execution]:
+) -> Iterator[FuzzExecution]:
     """Run a program twice under its own schedule, compare the findings with the wanted ones, and the traces."""
     engine = scenario.engine
-    results = [_attempt(scenario, engine, deadline) for _ in range(2)]
+    results = [_run_within_deadline(scenario, engine, deadline) for _ in range(2)]
     for result in results:
         if isinstance(result, Exception):
-            yield _raised(scenario, engine, result)
+            yield _execution_with_exception(scenario, engine, result)
             return
     first, again = (each for each in results if isinstance(each, Result))
-    found = "" if _is_explained(first.findings, program, wanted) else f"findings {_text(first.findings)}"
-    yield _execution(scenario, engine, first, found=found)
-    execution = _execution(scenario, engine, again, found="")
+    found = "" if _are_findings_consistent(first.findings, program, wanted) else f"findings {_findings_text(first.findings)}"
+    yield _make_execution(scenario, engine, first, found=found)
+    execution = _make_execution(scenario, engine, again, found="")
     if first.trace.digest() != again.trace.digest():
-        failure = _failure(scenario, engine, str(Code.NONDETERMINISM), "another trace when it is run again")
+        failure = _make_failure(scenario, engine, str(Code.NONDETERMINISM), "another trace when it is run again")
         execution = replace(execution, failure=failure)
     yield execution
 
 
-def _is_explained(found: Sequence[Finding], program: Program, wanted: Sequence[Finding]) -> bool:
+def _are_findings_consistent(found: Sequence[Finding], program: Program, wanted: Sequence[Finding]) -> bool:
     """Return True if a finding under another schedule is consistent with the expected ones.
 
     If a program passes, it passes under every schedule. If it fails, another of its findings may come first. A receive
@@ -185,15 +185,15 @@ def _is_explained(found: Sequence[Finding], program: Program, wanted: Sequence[F
     """
     verdicts = {"fail" if any(each.code.verdict is Verdict.FAIL for each in side) else "" for side in (found, wanted)}
     if verdicts == {""}:
-        return sorted(_brief(found)) == sorted(_brief(wanted))
+        return sorted(_codes_and_ranks(found)) == sorted(_codes_and_ranks(wanted))
     if verdicts == {"fail"}:
         return True
     return any(isinstance(step, Issue) and step.peer == ANY_SOURCE for steps in program.ranks for step in steps)
 
 
-def _brief(findings: Sequence[Finding]) -> list[tuple[str, tuple[int, ...]]]:
+def _codes_and_ranks(findings: Sequence[Finding]) -> list[tuple[str, tuple[int, ...]]]:
     return [(str(each.code), each.ranks) for each in findings]
 
 
-def _text(findings: Sequence[Finding]) -> str:
-    return ", ".join(f"{code} of {list(ranks)}" for code, ranks in _brief(findings)) or "none"
+def _findings_text(findings: Sequence[Finding]) -> str:
+    return ", ".join(f"{code} of {list(ranks)}" for code, ranks in _codes_and_ranks(findings)) or "none"

@@ -14,7 +14,7 @@ EXECUTIONS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CampaignPlan:
     """The plan of a campaign. Batch `i` draws from the seed `seed + i`."""
 
     seed: int = 0
@@ -34,7 +34,7 @@ class Plan:
     for_torch: Literal[True, "documented"] = True
     """Which limits of torch's engine to respect; see `ddpsim.scenarios.fuzzing.strategies.trainings`."""
 
-    def share(self, number: int) -> int:
+    def executions_of_batch(self, number: int) -> int:
         """Return the number of executions of a batch. A few more may run, because a started scenario is finished."""
         left = EXECUTIONS if self.executions is None else self.executions - number * EXECUTIONS
         return max(0, min(EXECUTIONS, left))

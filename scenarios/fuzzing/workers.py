@@ -23,12 +23,12 @@ from joblib.externals import loky
 from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing.batch import run_batch
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport
-from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 
 CONNECT_SECONDS = 10.0
 """How long a cluster may take to answer."""
 
-Reports = Callable[[Plan, Iterable[int], Callable[[], float]], Generator[BatchReport, None, None]]
+Reports = Callable[[CampaignPlan, Iterable[int], Callable[[], float]], Generator[BatchReport, None, None]]
 """A function that runs batches by number, each within the seconds left, and yields their reports in any order."""
 
 
@@ -70,29 +70,29 @@ class WorkersLostError(Exception):
 
 
 @contextmanager
-def connected(workers: Workers) -> Iterator[Reports]:
+def connect_workers(workers: Workers) -> Iterator[Reports]:
     """Yield the function that runs batches on the workers. Raises UsageError if a cluster cannot be reached."""
     if workers.backend is WorkerBackend.LOKY and workers.jobs in (None, 1):
         yield lambda plan, numbers, left: (run_batch(plan, number, left()) for number in numbers)
         return
     with _BACKENDS[workers.backend](workers):
-        yield _one_by_one if workers.backend is not WorkerBackend.RAY else _in_waves
+        yield _run_batches_one_by_one if workers.backend is not WorkerBackend.RAY else _run_batches_in_waves
 
 
 # --- distributing batches ---------------------------------------------------------------------------------------------
 
 
-def _one_by_one(plan: Plan, numbers: Iterable[int], left: Callable[[], float]) -> Generator[BatchReport, None, None]:
+def _run_batches_one_by_one(plan: CampaignPlan, numbers: Iterable[int], left: Callable[[], float]) -> Generator[BatchReport, None, None]:
     parallel = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
     try:
         with warnings.catch_warnings():  # joblib warns about results that Ctrl-C drops
             warnings.filterwarnings("ignore", ".*(not used|cancelled)", UserWarning)
             yield from parallel(joblib.delayed(_run_in_worker)(plan, number, left()) for number in numbers)
-    except _lost_errors() as error:
+    except _worker_lost_errors() as error:
         raise WorkersLostError(" ".join(f"{type(error).__name__}: {error}".split())) from error
 
 
-def _in_waves(plan: Plan, numbers: Iterable[int], left: Callable[[], float]) -> Generator[BatchReport, None, None]:
+def _run_batches_in_waves(plan: CampaignPlan, numbers: Iterable[int], left: Callable[[], float]) -> Generator[BatchReport, None, None]:
     """Run as many batches as there are workers, then the next as many: Ray's joblib backend has no generators."""
     coming = iter(numbers)
     with joblib.Parallel(batch_size=1) as parallel:
@@ -101,13 +101,13 @@ def _in_waves(plan: Plan, numbers: Iterable[int], left: Callable[[], float]) -> 
             yield from parallel(joblib.delayed(_run_in_worker)(plan, number, left()) for number in wave)
 
 
-def _run_in_worker(plan: Plan, number: int, seconds: float) -> BatchReport:
+def _run_in_worker(plan: CampaignPlan, number: int, seconds: float) -> BatchReport:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the parent process ends this one
     return run_batch(plan, number, seconds)
 
 
-def _lost_errors() -> tuple[type[BaseException], ...]:
+def _worker_lost_errors() -> tuple[type[BaseException], ...]:
     lost: list[type[BaseException]] = [loky.process_executor.TerminatedWorkerError, loky.BrokenProcessPool]
     try:
         from distributed import KilledWorker
@@ -121,7 +121,7 @@ def _lost_errors() -> tuple[type[BaseException], ...]:
 
 
 @contextmanager
-def _loky(workers: Workers) -> Iterator[None]:
+def _use_loky(workers: Workers) -> Iterator[None]:
     try:
         with joblib.parallel_config(backend="loky", n_jobs=workers.jobs):
             yield
@@ -130,15 +130,15 @@ def _loky(workers: Workers) -> Iterator[None]:
 
 
 @contextmanager
-def _dask(workers: Workers) -> Iterator[None]:
+def _use_dask(workers: Workers) -> Iterator[None]:
     try:
         from distributed import Client
     except ImportError:
-        raise _missing(WorkerBackend.DASK) from None
+        raise _backend_missing_error(WorkerBackend.DASK) from None
     try:
         client: Any = Client(workers.cluster, timeout=CONNECT_SECONDS)
     except (OSError, ValueError) as error:
-        raise _unanswered(workers, error) from None
+        raise _no_answer_error(workers, error) from None
     with client:
         if not client.ncores():
             raise UsageError(f"cluster {workers.cluster!r} has no workers, expected one or more: start them")
@@ -147,16 +147,16 @@ def _dask(workers: Workers) -> Iterator[None]:
 
 
 @contextmanager
-def _ray(workers: Workers) -> Iterator[None]:
+def _use_ray(workers: Workers) -> Iterator[None]:
     try:
         import ray
         from ray.util.joblib import register_ray
     except ImportError:
-        raise _missing(WorkerBackend.RAY) from None
+        raise _backend_missing_error(WorkerBackend.RAY) from None
     try:
         ray.init(address=workers.cluster, log_to_driver=False)
     except (OSError, ValueError, RuntimeError) as error:
-        raise _unanswered(workers, error) from None
+        raise _no_answer_error(workers, error) from None
     try:
         register_ray()
         with joblib.parallel_config(backend="ray", n_jobs=workers.jobs or -1):
@@ -166,18 +166,18 @@ def _ray(workers: Workers) -> Iterator[None]:
 
 
 _BACKENDS: dict[WorkerBackend, Callable[[Workers], AbstractContextManager[None]]] = {
-    WorkerBackend.LOKY: _loky,
-    WorkerBackend.DASK: _dask,
-    WorkerBackend.RAY: _ray,
+    WorkerBackend.LOKY: _use_loky,
+    WorkerBackend.DASK: _use_dask,
+    WorkerBackend.RAY: _use_ray,
 }
 
 
-def _missing(backend: WorkerBackend) -> UsageError:
+def _backend_missing_error(backend: WorkerBackend) -> UsageError:
     name = backend.value
     return UsageError(f"backend is {name!r}, but {name} is not installed: pip install 'ddpsim[{name}]'")
 
 
-def _unanswered(workers: Workers, error: Exception) -> UsageError:
+def _no_answer_error(workers: Workers, error: Exception) -> UsageError:
     why = " ".join(str(error).split()) or type(error).__name__
     return UsageError(
         f"cluster {workers.cluster!r} does not answer ({why}), expected the address of a running "

@@ -40,12 +40,12 @@ def begin() -> None:
     if "LOCAL_RANK" not in os.environ:
         os.environ.setdefault(_LAUNCHER, str(os.getpid()))
     elif os.environ.get(_LAUNCHER) == str(os.getppid()):
-        leaving = _Leaving(folder, os.environ["RANK"], int(os.environ["WORLD_SIZE"]))
-        threading.Thread(target=leaving.watch, daemon=True).start()
-        atexit.register(leaving.end)
+        leaving = _RecordWriter(folder, os.environ["RANK"], int(os.environ["WORLD_SIZE"]))
+        threading.Thread(target=leaving.write_periodically, daemon=True).start()
+        atexit.register(leaving.write_at_exit)
 
 
-class _Leaving:
+class _RecordWriter:
     """Writes the records of one rank."""
 
     def __init__(self, folder: str, rank: str, world_size: int) -> None:
@@ -56,33 +56,33 @@ class _Leaving:
         self._writing = threading.Lock()
         self._last = b""
 
-    def watch(self) -> None:
+    def write_periodically(self) -> None:
         """Write new records periodically, until all ranks are asked to write."""
         looked, every = time.monotonic(), _EVERY_SECONDS
         while not os.path.exists(self._path(NOW)):
             if time.monotonic() - looked > every:
-                every = _EVERY_SECONDS if self._write() else min(2 * every, _MOST_EVERY_SECONDS)
+                every = _EVERY_SECONDS if self._write_if_new() else min(2 * every, _MOST_EVERY_SECONDS)
                 looked = time.monotonic()
             time.sleep(_LOOK_SECONDS)
-        self._write()
-        self._touch(DONE.format(self._rank))
+        self._write_if_new()
+        self._create_file(DONE.format(self._rank))
 
-    def end(self) -> None:
+    def write_at_exit(self) -> None:
         """Write at the end of the process; after an exception, ask the other ranks to write, and wait for them."""
         if os.getpid() != self._process:  # a fork of the rank
             return
-        self._write()
+        self._write_if_new()
         if hasattr(sys, "last_value"):
-            self._touch(NOW)
+            self._create_file(NOW)
             end = time.monotonic() + _MOST_SECONDS
             done = [self._path(DONE.format(rank)) for rank in range(self._size)]
             while time.monotonic() < end and not all(map(os.path.exists, done)):
                 time.sleep(_LOOK_SECONDS)
 
-    def _write(self) -> bool:
+    def _write_if_new(self) -> bool:
         """Write the record if it has changed; return whether it has."""
         with self._writing:
-            dump = _dump()
+            dump = _recorder_dump()
             is_new = bool(dump) and dump != self._last
             if is_new:
                 path = self._path(_RECORD.format(self._rank))
@@ -92,7 +92,7 @@ class _Leaving:
                 self._last = dump
             return is_new
 
-    def _touch(self, name: str) -> None:
+    def _create_file(self, name: str) -> None:
         with open(self._path(name), "wb"):
             pass
 
@@ -100,7 +100,7 @@ class _Leaving:
         return os.path.join(self._folder, name)
 
 
-def _dump() -> bytes:
+def _recorder_dump() -> bytes:
     """Return the recorder's dump; empty before the program has imported torch.distributed."""
     module: Any = sys.modules.get("torch._C._distributed_c10d")
     read = getattr(module, _READER, None)

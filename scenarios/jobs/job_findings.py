@@ -10,74 +10,74 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ddpsim import Code, Finding
-from ddpsim.scenarios.jobs.rank_report import ErrorReport, Position, RankEnding, RankReport
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankPosition, RankEnding, RankReport
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import shortened
-from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error
-from ddpsim.simulator.wording import Line, rank_list
+from ddpsim.simulator.diagnosis.explain import shorten_text
+from ddpsim.simulator.diagnosis.rank_errors import error_kind, ranks_out_of_input, rank_error_finding
+from ddpsim.simulator.wording import LabelledLine, rank_list
 
 _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
 """The errors that gloo raises on the other ranks when a process has ended."""
 _CAUSES = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROCESS_KILLED}
 
 
-def findings_of(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
+def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
     """Return all findings, causes before consequences. `command` simulates the same program."""
     died = [report for report in reports if report.ending is RankEnding.DIED]
     raised = sorted((each for each in reports if each.error is not None), key=lambda report: report.seconds)
     lost = [report for report in raised if report.error and _LOST.search(report.error.line)]
     is_clear = bool(died) or len(lost) < len(raised)
     victims = lost if is_clear else []
-    found = [*_deaths(died, victims, command), *_errors([each for each in raised if each not in victims])]
+    found = [*_death_findings(died, victims, command), *_error_findings([each for each in raised if each not in victims])]
     if any(report.ending is RankEnding.HUNG for report in reports):
-        found.append(_hang(reports, command))
+        found.append(_hang_finding(reports, command))
     if victims and not died:
-        found += _errors(victims)
+        found += _error_findings(victims)
     return tuple(found)
 
 
-def _deaths(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> list[Finding]:
+def _death_findings(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> list[Finding]:
     by_death = sorted(died, key=lambda report: (report.death, report.rank))
-    return [_death(list(alike), victims, command) for _, alike in groupby(by_death, key=lambda report: report.death)]
+    return [_death_finding(list(alike), victims, command) for _, alike in groupby(by_death, key=lambda report: report.death)]
 
 
-def _death(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> Finding:
+def _death_finding(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> Finding:
     ranks = tuple(report.rank for report in died)
     process = "process" if len(ranks) == 1 else "processes"
     summary = f"the {process} of {rank_list(ranks)} ended with {died[0].death}"
-    lines: list[str | Line] = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
+    lines: list[str | LabelledLine] = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
     for report in died:
-        lines += _last_moment(report)
+        lines += _last_position_lines(report)
     if victims:
         lines.append(f"  {rank_list(report.rank for report in victims)} lost the connection then, and raised")
     lines += _CAUSES.get(died[0].death, Cause.PROCESS_CRASHED).lines(command)
     return Finding(Code.RANK_ERROR, ranks, summary, tuple(lines))
 
 
-def _last_moment(died: RankReport) -> list[str]:
+def _last_position_lines(died: RankReport) -> list[str]:
     """Return where the dead rank was, and its last lines on stderr."""
     position = died.position
     where = f" at {position.site} in {position.site.function}" if position and position.site else ""
     lines = [f"  rank {died.rank} died{where}"] if where or died.last_words else []
     lines += [f"    {line}" for line in died.last_words]
-    return lines + (_stack(position) if position else [])
+    return lines + (_stack_lines(position) if position else [])
 
 
-def _errors(raised: Iterable[RankReport]) -> list[Finding]:
+def _error_findings(raised: Iterable[RankReport]) -> list[Finding]:
     """Return one finding for each distinct error and line, in order of time."""
     alike: dict[tuple[str, Site | None], dict[int, ErrorReport]] = {}
     for report in raised:
         if report.error is not None:
-            alike.setdefault((kind(report.error.line), report.error.site), {})[report.rank] = report.error
+            alike.setdefault((error_kind(report.error.line), report.error.site), {})[report.rank] = report.error
     lines = {rank: error.line for errors in alike.values() for rank, error in errors.items()}
     return [
-        rank_error(
+        rank_error_finding(
             {rank: error.line for rank, error in errors.items()},
             site,
             next(iter(errors.values())).traceback,
             {rank: error.unused for rank, error in errors.items() if error.unused},
-            ran_out(lines),
+            ranks_out_of_input(lines),
         )
         for (_, site), errors in alike.items()
     ]
@@ -86,14 +86,14 @@ def _errors(raised: Iterable[RankReport]) -> list[Finding]:
 # --- hangs ------------------------------------------------------------------------------------------------------------
 
 
-def _hang(reports: Sequence[RankReport], command: str) -> Finding:
+def _hang_finding(reports: Sequence[RankReport], command: str) -> Finding:
     positions = {each.rank: each.position for each in reports if each.ending is RankEnding.HUNG and each.position}
     stuck = tuple(rank for rank, each in positions.items() if each.is_idle) or tuple(positions)
     seconds = max((positions[rank].idle_seconds for rank in stuck if positions[rank].idle_seconds < _LONG), default=0.0)
     summary = f"{rank_list(stuck)} made no progress" + (f" for {seconds:.1f} s" if seconds else "")
-    lines: list[str | Line] = [f"STUCK  {Code.STUCK}", f"  {summary}"]
+    lines: list[str | LabelledLine] = [f"STUCK  {Code.STUCK}", f"  {summary}"]
     for report in reports:
-        lines += _block(report)
+        lines += _rank_lines(report)
     lines += Cause.PROCESSES_HANG.lines(fact=command)
     sites = tuple(each.site for each in positions.values() if each.site is not None)
     return Finding(Code.STUCK, stuck, summary, tuple(lines), tuple(dict.fromkeys(sites)))
@@ -103,32 +103,32 @@ _LONG = 1e9
 """Seconds without progress; a rank that does not answer counts as the longest."""
 
 
-def _block(report: RankReport) -> list[str]:
+def _rank_lines(report: RankReport) -> list[str]:
     """Describe where one rank is, its line in the user's program first."""
     position = report.position
     if report.ending is not RankEnding.HUNG or position is None:
-        return [f"  rank {report.rank}  {_ending(report)}"]
+        return [f"  rank {report.rank}  {_ending_text(report)}"]
     if position.idle_seconds > _LONG:
         return [f"  rank {report.rank}  {position.stack}"]
     site = position.site
     where = "outside the program's lines" if site is None else f"at {site} in {site.function}"
     head = f"  rank {report.rank}  {where}, for {position.idle_seconds:.1f} s"
-    return [head, *_calls(position), *_stack(position)]
+    return [head, *_call_lines(position), *_stack_lines(position)]
 
 
-def _ending(report: RankReport) -> str:
+def _ending_text(report: RankReport) -> str:
     if report.ending is RankEnding.DIED:
         return f"died: {report.death}"
-    return f"raised {shortened(report.error.line, 90)}" if report.error else "returned"
+    return f"raised {shorten_text(report.error.line, 90)}" if report.error else "returned"
 
 
-def _calls(position: Position) -> list[str]:
+def _call_lines(position: RankPosition) -> list[str]:
     if not position.calls:
         return ["    last calls  none recorded (messages between two ranks are not)"]
     first, *others = position.calls
     return [f"    last calls  {first}", *(f"                {call}" for call in others)]
 
 
-def _stack(position: Position) -> list[str]:
+def _stack_lines(position: RankPosition) -> list[str]:
     lines = [f"    {line}" for line in position.stack.rstrip().splitlines()]
     return ["    stack", *lines] if lines else []

@@ -31,9 +31,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ddpsim import UsageError
 from ddpsim.scenarios.jobs.rank_report import RankReport
-from ddpsim.scenarios.jobs.scenario_job import ScenarioJob, own_cache, variable
-from ddpsim.scenarios.jobs.supervisor import supervise
-from ddpsim.simulator.launching.script import start_of_programs
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob, use_own_compiler_cache, set_variable
+from ddpsim.scenarios.jobs.supervisor import supervise_rank
+from ddpsim.simulator.launching.script import program_seeds
 
 _PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.running.runner"]
 """Modules to import in the server; the first DistributedDataParallel or optimizer imports torch._dynamo."""
@@ -45,10 +45,10 @@ _SECOND: Any = forkserver.ForkServer()
 """The second fork server. It is global because multiprocessing's own is."""
 
 
-def launch(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...]:
+def launch_job(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...]:
     """Run a job on `world_size` processes of this machine. Raises UsageError if they cannot be started."""
-    with standing_by(alike=job.alike), _forked_in_turns(alike=job.alike):
-        came_to = _launch(job, world_size)
+    with keep_fork_servers(alike=job.alike), _fork_from_servers_in_turn(alike=job.alike):
+        came_to = _launch_in_folder(job, world_size)
         if isinstance(came_to, str):
             raise UsageError(came_to)
         if came_to is signal.SIGINT:
@@ -58,20 +58,20 @@ def launch(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...]:
     return came_to
 
 
-def _launch(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...] | signal.Signals | str:
+def _launch_in_folder(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...] | signal.Signals | str:
     """Return the reports; or the signal that ended the run early, or why the processes could not be started.
 
     No exception of the launcher leaves this function: its traceback would keep semaphores of multiprocessing alive
     longer than their resource tracker.
     """
     folders = tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True)
-    with _as_before(), folders as folder:
+    with _restore_process_state(), folders as folder:
         try:
-            returned = elastic_launch(_config(world_size, folder), supervise)(job, folder)
+            returned = elastic_launch(_launch_config(world_size, folder), supervise_rank)(job, folder)
         except SignalException as error:
             return error.sigval
         except ChildFailedError as error:
-            return _failure_text(error)
+            return _launch_failure_text(error)
         except (RendezvousError, OSError, EOFError) as error:
             text = " ".join(str(error).split())
             return (
@@ -82,7 +82,7 @@ def _launch(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...] | signa
     return reports
 
 
-def _config(world_size: int, folder: str) -> LaunchConfig:
+def _launch_config(world_size: int, folder: str) -> LaunchConfig:
     return LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -98,11 +98,11 @@ def _config(world_size: int, folder: str) -> LaunchConfig:
     )
 
 
-def _failure_text(error: ChildFailedError) -> str:
+def _launch_failure_text(error: ChildFailedError) -> str:
     _, failure = error.get_first_failure()
     how = f"exit status {failure.exitcode}" if failure.exitcode >= 0 else f"signal {failure.signal_name()}"
     has_said = os.path.isfile(failure.error_file)  # otherwise torch invents a message
-    if failure.exitcode == 1 and not has_said and (script := _script()) is not None:
+    if failure.exitcode == 1 and not has_said and (script := _main_script()) is not None:
         return (
             f"the process of rank {failure.local_rank} could not load {os.path.basename(script)}, as each does before "
             "it runs its rank, expected a script that can be loaded twice: put what it does under `if __name__ == "
@@ -119,27 +119,27 @@ def _failure_text(error: ChildFailedError) -> str:
 
 
 @contextmanager
-def standing_by(*, alike: bool = False) -> Iterator[None]:
+def keep_fork_servers(*, alike: bool = False) -> Iterator[None]:
     """Keep the fork servers for all runs in the block; see Note [Forkserver].
 
     Raises UsageError if processes cannot load the main script.
     """
-    _check_script()
-    with own_cache(), _servers(alike):  # the folder last: the servers may still be loading torch, which makes it again
+    _check_main_script()
+    with use_own_compiler_cache(), _run_fork_servers(alike):  # the folder last: the servers may still be loading torch, which makes it again
         yield
 
 
 @contextmanager
-def _servers(alike: bool) -> Iterator[None]:
+def _run_fork_servers(alike: bool) -> Iterator[None]:
     # Private API: multiprocessing has no other way to stop its servers, and its own tests do the same.
     tracker: Any = resource_tracker._resource_tracker
     had_tracker = tracker._fd is not None
     started = []
     try:
-        for server, seed in zip(_both(), start_of_programs(alike).hash_seeds, strict=False):
+        for server, seed in zip(_fork_servers(), program_seeds(alike).hash_seeds, strict=False):
             if server._forkserver_pid is None:
                 started.append(server)
-                _start(server, seed)
+                _start_fork_server(server, seed)
         yield
     except BaseException:
         for server in started:
@@ -154,23 +154,23 @@ def _servers(alike: bool) -> Iterator[None]:
             tracker._stop()
 
 
-def _both() -> tuple[Any, Any]:
+def _fork_servers() -> tuple[Any, Any]:
     """Return multiprocessing's own server, and the one with another hash seed."""
     own: Any = forkserver
     return own._forkserver, _SECOND
 
 
-def _start(server: Any, hash_seed: int) -> None:
+def _start_fork_server(server: Any, hash_seed: int) -> None:
     server.set_forkserver_preload(_PRELOADED)
     # The torch C++ code in the server logs errors only.
-    with _ignoring_interrupts(), variable("TORCH_CPP_LOG_LEVEL", "ERROR"), variable("PYTHONHASHSEED", str(hash_seed)):
+    with _ignore_interrupts(), set_variable("TORCH_CPP_LOG_LEVEL", "ERROR"), set_variable("PYTHONHASHSEED", str(hash_seed)):
         server.ensure_running()
 
 
 @contextmanager
-def _forked_in_turns(*, alike: bool) -> Iterator[None]:
+def _fork_from_servers_in_turn(*, alike: bool) -> Iterator[None]:
     """Fork neighbouring ranks from servers with different hash seeds, unless they should start equal."""
-    running = [server for server in _both() if server._forkserver_pid is not None]
+    running = [server for server in _fork_servers() if server._forkserver_pid is not None]
     if alike or len(running) == 1:
         yield
         return
@@ -183,25 +183,25 @@ def _forked_in_turns(*, alike: bool) -> Iterator[None]:
         module.connect_to_new_process = original
 
 
-def _check_script() -> None:
+def _check_main_script() -> None:
     """Raise UsageError for a script that other processes cannot load; exit if this process is just loading it."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # it has no `__main__` guard; the process that started this one reports it
-    if (script := _script()) is not None and not os.path.isfile(script):
+    if (script := _main_script()) is not None and not os.path.isfile(script):
         raise UsageError(
             f"the script that starts the run is {os.path.basename(script)}, which other processes cannot load, "
             "expected a file: save it into one, and run that"
         )
 
 
-def _script() -> str | None:
+def _main_script() -> str | None:
     """Return the file that the processes load first; None if this process runs a module or `python -c`."""
     main = sys.modules["__main__"]
     return None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
 
 
 @contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     """Let processes that start in the block ignore Ctrl-C, which a terminal sends to all: this process ends them."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -214,7 +214,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def _as_before() -> Iterator[None]:
+def _restore_process_state() -> Iterator[None]:
     """Silence the launcher in the block, and restore signal handlers and environment afterwards."""
     environment = dict(os.environ)
     numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
@@ -231,10 +231,10 @@ def _as_before() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        _restore(environment)
+        _restore_environment(environment)
 
 
-def _restore(environment: dict[str, str]) -> None:
+def _restore_environment(environment: dict[str, str]) -> None:
     for name in [name for name in os.environ if name not in environment]:
         del os.environ[name]
     for name, value in environment.items():

@@ -34,16 +34,16 @@ import torch.distributed as dist
 
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.jobs import recorder
-from ddpsim.scenarios.jobs.rank_progress import PATIENCE, RankProgress
-from ddpsim.scenarios.jobs.rank_report import ErrorReport, Position, RankEnding, RankReport
-from ddpsim.scenarios.jobs.rank_stacks import below_call, call_program, stack_of
+from ddpsim.scenarios.jobs.rank_progress import PATIENCE, JobRankProgress
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankPosition, RankEnding, RankReport
+from ddpsim.scenarios.jobs.rank_stacks import traceback_below_call, call_program, program_stack_text
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
 from ddpsim.scenarios.model import Scenario
 from ddpsim.simulator.calls import NOWHERE
-from ddpsim.simulator.diagnosis.rank_errors import unused_indices
-from ddpsim.simulator.runtime.call_sites import site_of, site_of_error, traceback_text
+from ddpsim.simulator.diagnosis.rank_errors import unused_parameter_indices
+from ddpsim.simulator.runtime.call_sites import user_site_of, site_of_error, format_user_traceback
 from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
-from ddpsim.simulator.runtime.isolation.python_random import unlike_seed
+from ddpsim.simulator.runtime.isolation.python_random import seed_of_rank
 
 _GROUP_SECONDS = 1800
 """gloo's time-out, also for new groups: longer than any time-out of ddpsim."""
@@ -52,7 +52,7 @@ _LONGEST_WAIT = 1500.0
 """How long a rank may wait for another one that makes progress: gloo must not time out first."""
 
 
-class Word(Enum):
+class RankMessage(Enum):
     """Messages between a rank and its supervisor, except reports."""
 
     STARTED = "started"
@@ -62,7 +62,7 @@ class Word(Enum):
     END = "end"
 
 
-def run(job: ScenarioJob, rank: int, line: Connection) -> NoReturn:
+def run_rank_process(job: ScenarioJob, rank: int, line: Connection) -> NoReturn:
     """Run as the process of a rank until it ends. `line` is the connection to the supervisor."""
     own = os.getpid()
     try:
@@ -70,81 +70,81 @@ def run(job: ScenarioJob, rank: int, line: Connection) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends this process
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         faulthandler.enable(file=2)  # for the supervisor, which reads its stderr
-        _be(job, rank, line, own)
+        _run_rank(job, rank, line, own)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(1)  # skip the launcher's frames below
 
 
-def _be(job: ScenarioJob, rank: int, line: Connection, own: int) -> None:
-    watch = _Watch(rank, job.timeout_seconds, line)
+def _run_rank(job: ScenarioJob, rank: int, line: Connection, own: int) -> None:
+    watch = _ProgressWatch(rank, job.timeout_seconds, line)
     threading.Thread(target=watch.run, name="ddpsim-watch", daemon=True).start()
     try:
-        scenario = _start(job, rank)
+        scenario = _load_program(job, rank)
     except BaseException as error:
-        report = _raised(rank, error, has_started=False)
+        report = _error_report(rank, error, has_started=False)
     else:
-        watch.start()
-        report = _run(scenario, job, rank)
-    _flush()
+        watch.announce_start()
+        report = _run_program(scenario, job, rank)
+    _flush_streams()
     if os.getpid() != own:
         os._exit(0)  # a process forked by the program also reaches this line, and is no rank
-    watch.say(report)
+    watch.send_report(report)
     while True:
         time.sleep(1.0)  # the watch thread ends the process
 
 
-def _start(job: ScenarioJob, rank: int) -> Scenario:
+def _load_program(job: ScenarioJob, rank: int) -> Scenario:
     """Load the program and make the default group."""
-    job.enter()
-    scenario = job.scenario()
-    recorder.switch_on()
+    job.apply_environment()
+    scenario = job.load_scenario()
+    recorder.enable_recorder()
     dist.init_process_group("gloo", timeout=timedelta(seconds=_GROUP_SECONDS))
     torch.set_num_threads(1)  # ranks share the cores
-    _seed(rank, job.alike)
+    _seed_generators(rank, job.alike)
     return scenario
 
 
-def _seed(rank: int, alike: bool) -> None:
+def _seed_generators(rank: int, alike: bool) -> None:
     """Seed the random generators: each rank differently, but equally in each run; with `alike` all as in a
     simulation."""
-    torch.manual_seed(torch_generators.DEFAULT_SEED if alike else unlike_seed(rank))
-    random.seed(python_random.START_SEED if alike else unlike_seed(rank))
-    numpy.random.seed(numpy_random.START_SEED if alike else unlike_seed(rank))
+    torch.manual_seed(torch_generators.DEFAULT_SEED if alike else seed_of_rank(rank))
+    random.seed(python_random.START_SEED if alike else seed_of_rank(rank))
+    numpy.random.seed(numpy_random.START_SEED if alike else seed_of_rank(rank))
 
 
-def _run(scenario: Scenario, job: ScenarioJob, rank: int) -> RankReport:
+def _run_program(scenario: Scenario, job: ScenarioJob, rank: int) -> RankReport:
     try:
-        with engines.installed(job.engine):
+        with engines.install_engine(job.engine):
             value = call_program(scenario, rank)
     except BaseException as error:  # SystemExit ends the program, not the process
-        return _raised(rank, error)
-    return RankReport(rank, RankEnding.RETURNED, time.time(), value=_pickled(value))
+        return _error_report(rank, error)
+    return RankReport(rank, RankEnding.RETURNED, time.time(), value=_pickle_value(value))
 
 
-def _raised(rank: int, error: BaseException, *, has_started: bool = True) -> RankReport:
-    message = _message(error)
+def _error_report(rank: int, error: BaseException, *, has_started: bool = True) -> RankReport:
+    message = _error_message(error)
     first = message.split("\n", 1)[0]
-    below = error.with_traceback(below_call(error.__traceback__))
+    below = error.with_traceback(traceback_below_call(error.__traceback__))
     report = ErrorReport(
         f"{type(error).__name__}: {first}" if first else type(error).__name__,
-        traceback_text(below),
+        format_user_traceback(below),
         site_of_error(below),
-        tuple(f"parameter {index}" for index in unused_indices(message)),
-        _pickled(error),
+        tuple(f"parameter {index}" for index in unused_parameter_indices(message)),
+        _pickle_value(error),
     )
     return RankReport(rank, RankEnding.RAISED, time.time(), has_started, error=report)
 
 
-def _message(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     try:
         return str(error).strip()
     except Exception:  # str() of it is user code, too
         return "<its message cannot be printed>"
 
 
-def _pickled(value: object) -> bytes | None:
+def _pickle_value(value: object) -> bytes | None:
     try:
         pickled = pickle.dumps(value)
         pickle.loads(pickled)
@@ -153,13 +153,13 @@ def _pickled(value: object) -> bytes | None:
     return pickled
 
 
-def _flush() -> None:
+def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the program may have closed or replaced it
             stream.flush()
 
 
-class _Watch:
+class _ProgressWatch:
     """The thread that talks to the supervisor and checks whether the main thread makes progress."""
 
     def __init__(self, rank: int, timeout_seconds: float, line: Connection) -> None:
@@ -170,15 +170,15 @@ class _Watch:
         self._has_reported = False
         self._has_started = False
         self._interval = min(max(timeout_seconds / 10, 0.02), 0.25)
-        self._progress = RankProgress(self._interval)
+        self._progress = JobRankProgress(self._interval)
 
-    def start(self) -> None:
+    def announce_start(self) -> None:
         """Inform the supervisor that the program begins."""
         with self._lock:
-            self._line.send(Word.STARTED)
+            self._line.send(RankMessage.STARTED)
             self._has_started = True
 
-    def say(self, report: RankReport) -> None:
+    def send_report(self, report: RankReport) -> None:
         """Report how the rank has ended, unless it was already reported as hung."""
         with self._lock:
             if not self._has_reported:
@@ -190,36 +190,36 @@ class _Watch:
         try:
             while True:
                 if not self._line.poll(self._interval):
-                    self._look()
-                elif self._line.recv() is Word.DESCRIBE:
-                    self.say(self._hung())
+                    self._check_progress()
+                elif self._line.recv() is RankMessage.DESCRIBE:
+                    self.send_report(self._hang_report())
                 else:
                     break
         except (EOFError, OSError):
             os.killpg(0, signal.SIGKILL)  # the supervisor, which ends these processes, has died
         os._exit(0)
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         if self._has_reported or not self._has_started:
             return
         asleep, computing = self._progress.idle_seconds()
         if asleep >= min(PATIENCE * self._timeout_seconds, _LONGEST_WAIT):
-            self.say(self._hung())
+            self.send_report(self._hang_report())
         with self._lock:
             if not self._has_reported:
-                self._line.send(Word.IDLE if self._is_idle(asleep, computing) else Word.ALIVE)
+                self._line.send(RankMessage.IDLE if self._is_idle(asleep, computing) else RankMessage.ALIVE)
 
     def _is_idle(self, asleep: float, computing: float) -> bool:
         return max(asleep, computing / PATIENCE) >= self._timeout_seconds
 
-    def _hung(self) -> RankReport:
+    def _hang_report(self) -> RankReport:
         asleep, computing = self._progress.idle_seconds()
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        site = site_of(frame)
-        calls = recorder.recording().calls[-_SHOWN_CALLS:]
-        if not recorder.is_there():
+        site = user_site_of(frame)
+        calls = recorder.read_recorder().calls[-_SHOWN_CALLS:]
+        if not recorder.has_recorder():
             calls = ("not known: this torch has no flight recorder",)
         own = None if site is NOWHERE else site
         is_idle = self._is_idle(asleep, computing)
-        position = Position(max(asleep, computing), own, stack_of(frame), calls, is_idle)
+        position = RankPosition(max(asleep, computing), own, program_stack_text(frame), calls, is_idle)
         return RankReport(self._rank, RankEnding.HUNG, time.time(), position=position)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from ddpsim.scenarios.jobs import job_rank as rank_process
-from ddpsim.scenarios.jobs.job_rank import Word
+from ddpsim.scenarios.jobs.job_rank import RankMessage
 from ddpsim.scenarios.jobs.rank_report import RankReport
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
-from ddpsim.scenarios.jobs.supervisor_notes import Starter
+from ddpsim.scenarios.jobs.supervisor_notes import RankStarter
 from ddpsim.scenarios.jobs.watched_job import processor_seconds
 
 _POLL_SECONDS = 0.02
@@ -46,7 +46,7 @@ class RankChild:
     line: Connection
     stderr: int
     """The read end of the pipe for the rank's stderr."""
-    starter: Starter
+    starter: RankStarter
     status: int | None = None
     """The wait status of the process, once it has died."""
     unread: bytes = b""
@@ -54,33 +54,33 @@ class RankChild:
     last_stack: list[str] | None = None
     """The stack that faulthandler wrote when a signal killed the process."""
 
-    def poll(self) -> None:
+    def poll_process(self) -> None:
         """Wait briefly, forward stderr, and check if the rank is alive. Raises SystemExit if the launcher has ended."""
         time.sleep(_POLL_SECONDS)
-        self.read_rest()
+        self.forward_stderr()
         if self.status is None:
             process, status = os.waitpid(self.process, os.WNOHANG)
             self.status = status if process else None
-        self.starter.check()
+        self.starter.check_is_alive()
 
-    def heard(self) -> list[Word | RankReport]:
+    def receive_messages(self) -> list[RankMessage | RankReport]:
         """Return the messages that arrived since the last call."""
-        words: list[Word | RankReport] = []
+        words: list[RankMessage | RankReport] = []
         with contextlib.suppress(EOFError, OSError):
             while self.line.poll():
                 words.append(self.line.recv())
         return words
 
-    def tell(self, word: Word) -> None:
+    def send_message(self, word: RankMessage) -> None:
         """Send a message to the rank, if it still listens."""
         with contextlib.suppress(OSError):
             self.line.send(word)
 
-    def computed(self) -> float:
+    def cpu_seconds(self) -> float:
         """Return the CPU seconds that the rank has used; 0 on systems without /proc."""
         return processor_seconds(self.process)
 
-    def death(self) -> str:
+    def describe_death(self) -> str:
         """Describe how the process ended."""
         code = os.waitstatus_to_exitcode(self.status or 0)
         if code >= 0:
@@ -88,17 +88,17 @@ class RankChild:
         known = [number.name for number in signal.Signals if number == -code]
         return f"signal {known[0] if known else -code}"
 
-    def end(self) -> None:
+    def end_gracefully(self) -> None:
         """Ask the rank to end; kill it if it does not."""
-        self.tell(Word.END)
+        self.send_message(RankMessage.END)
         end = time.monotonic() + _ENDING_SECONDS
         while self.status is None and time.monotonic() < end:
             process, status = os.waitpid(self.process, os.WNOHANG)
             self.status = status if process else None
             time.sleep(_POLL_SECONDS / 4)
-        self.kill()
+        self.kill_process()
 
-    def kill(self) -> None:
+    def kill_process(self) -> None:
         """Kill the process, if it lives, and the processes that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process, signal.SIGKILL)
@@ -106,16 +106,16 @@ class RankChild:
             os.kill(self.process, signal.SIGKILL)  # it may not have its own group yet
             _, self.status = os.waitpid(self.process, 0)
 
-    def read_rest(self) -> None:
+    def forward_stderr(self) -> None:
         """Forward what the rank has written to stderr; once it is dead, also the unfinished last line."""
         for _ in range(_MOST_READS):  # it may write faster than this reads
             if not select.select([self.stderr], [], [], 0)[0] or not (text := os.read(self.stderr, 1 << 16)):
                 break
-            self._pass_on(text)
+            self._forward_lines(text)
         if self.status is not None and self.unread:
-            self._pass_on(b"\n")
+            self._forward_lines(b"\n")
 
-    def _pass_on(self, written: bytes) -> None:
+    def _forward_lines(self, written: bytes) -> None:
         *lines, self.unread = (self.unread + written).split(b"\n")
         for line in lines:
             text = line.decode(errors="replace")
@@ -130,7 +130,7 @@ class RankChild:
 
 
 @contextmanager
-def started(job: ScenarioJob, rank: int, starter: Starter) -> Iterator[RankChild]:
+def start_rank_child(job: ScenarioJob, rank: int, starter: RankStarter) -> Iterator[RankChild]:
     """Fork the rank; its process ends with the block."""
     ours, its = multiprocessing.Pipe()
     stderr, its_stderr = os.pipe()
@@ -141,15 +141,15 @@ def started(job: ScenarioJob, rank: int, starter: Starter) -> Iterator[RankChild
         os.close(stderr)
         os.dup2(its_stderr, 2)
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)  # it connects to the store and never opens one
-        rank_process.run(job, rank, its)
+        rank_process.run_rank_process(job, rank, its)
     its.close()
     os.close(its_stderr)
     child = RankChild(rank, process, ours, stderr, starter)
     try:
         yield child
-        child.end()
+        child.end_gracefully()
     finally:
-        child.kill()
-        child.read_rest()
+        child.kill_process()
+        child.forward_stderr()
         ours.close()
         os.close(stderr)

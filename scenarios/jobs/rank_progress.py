@@ -18,7 +18,7 @@ PATIENCE = 6
 """How many time-outs a line may compute, or a rank may wait for another, before it counts as hung."""
 
 
-class Clock:
+class ActiveClock:
     """A clock that counts at most `most` seconds between two calls, so that a stopped process does not seem to hang."""
 
     def __init__(self, most: float, source: Callable[[], float] = time.monotonic) -> None:
@@ -27,7 +27,7 @@ class Clock:
         self._passed = 0.0
         self._looked = source()
 
-    def now(self) -> float:
+    def active_seconds(self) -> float:
         """Return the seconds that have passed."""
         looked = self._source()
         self._passed += min(looked - self._looked, self._most)
@@ -35,29 +35,29 @@ class Clock:
         return self._passed
 
 
-class Unchanged:
+class UnchangedTimer:
     """Measures for how long a value has not changed."""
 
     def __init__(self) -> None:
         self._value: object = None
         self._since = 0.0
 
-    def seconds(self, value: object, now: float) -> float:
+    def unchanged_seconds(self, value: object, now: float) -> float:
         """Return for how many seconds the value has been `value`."""
         if value != self._value:
             self._value, self._since = value, now
         return now - self._since
 
 
-class RankProgress:
+class JobRankProgress:
     """Reports the progress of the main thread to another thread that calls every `interval` seconds."""
 
     def __init__(self, interval: float) -> None:
         self._main = threading.main_thread().ident or 0
-        self._clock = Clock(2 * interval)
-        self._work = _Work()
-        self._asleep = Unchanged()
-        self._computing = Unchanged()
+        self._clock = ActiveClock(2 * interval)
+        self._work = _ComputingDetector()
+        self._asleep = UnchangedTimer()
+        self._computing = UnchangedTimer()
 
     def idle_seconds(self) -> tuple[float, float]:
         """Return two durations: without progress and without computing; and without progress on a new line or call.
@@ -65,19 +65,19 @@ class RankProgress:
         A call that begins or completes is progress. While no call is in flight, every instruction is. For the second
         duration only a new line counts, because an endless loop and a large operation both stay on one line.
         """
-        recording = recorder.recording()
-        frames = [] if recording.in_flight else self._frames()
+        recording = recorder.read_recorder()
+        frames = [] if recording.in_flight else self._main_thread_frames()
         instructions = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
         lines = tuple((id(frame.f_code), frame.f_lineno) for frame in frames)
-        now = self._clock.now()
-        asleep = self._asleep.seconds((recording, instructions, self._work.turns(), _sleeps()), now)
-        return asleep, self._computing.seconds((recording, lines), now)
+        now = self._clock.active_seconds()
+        asleep = self._asleep.unchanged_seconds((recording, instructions, self._work.busy_checks(), _sleep_count()), now)
+        return asleep, self._computing.unchanged_seconds((recording, lines), now)
 
-    def _frames(self) -> list[FrameType]:
+    def _main_thread_frames(self) -> list[FrameType]:
         return [frame for frame, _ in traceback.walk_stack(sys._current_frames().get(self._main))]
 
 
-def _sleeps() -> int:
+def _sleep_count() -> int:
     """Return how often the main thread has gone to sleep; 0 on systems without /proc."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/status", encoding="utf-8", errors="replace") as file:
@@ -87,14 +87,14 @@ def _sleeps() -> int:
         return 0
 
 
-class _Work:
+class _ComputingDetector:
     """Detects whether the process computes."""
 
     def __init__(self) -> None:
         self._turns = 0
         self._looked = self._used = 0.0
 
-    def turns(self) -> int:
+    def busy_checks(self) -> int:
         """Return the number of checks at which the process had used the processor since the previous check."""
         now = time.monotonic()
         used = time.process_time() - time.thread_time()  # without the watch thread itself

@@ -37,7 +37,7 @@ class ErrorReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class RankPosition:
     """The position of a rank in its program."""
 
     idle_seconds: float
@@ -64,7 +64,7 @@ class RankReport:
     value: bytes | None = None
     """The program's return value, pickled; None if it cannot be pickled."""
     error: ErrorReport | None = None
-    position: Position | None = None
+    position: RankPosition | None = None
     death: str = ""
     """How a process without a report ended: `signal SIGKILL`, or `exit status 3`."""
     last_words: tuple[str, ...] = ()

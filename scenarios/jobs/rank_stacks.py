@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from ddpsim.scenarios.jobs.rank_report import Position
+from ddpsim.scenarios.jobs.rank_report import RankPosition
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.ranks.function import BETWEEN
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.runtime.call_sites import is_users
+from ddpsim.simulator.runtime.call_sites import is_user_code
 
 
 def call_program(scenario: Scenario, rank: int) -> Any:
@@ -20,7 +20,7 @@ def call_program(scenario: Scenario, rank: int) -> Any:
     return scenario.program(rank, *scenario.args)
 
 
-def below_call(trace: TracebackType | None) -> TracebackType | None:
+def traceback_below_call(trace: TracebackType | None) -> TracebackType | None:
     """Return a traceback from the program on; all of it if the program is not in it."""
     below = trace
     while below is not None and below.tb_frame.f_code is not call_program.__code__:
@@ -28,27 +28,27 @@ def below_call(trace: TracebackType | None) -> TracebackType | None:
     return below.tb_next if below is not None and below.tb_next is not None else trace
 
 
-def stack_of(frame: FrameType | None) -> str:
+def program_stack_text(frame: FrameType | None) -> str:
     """Return the stack that ends in `frame`, from the program on, innermost last, without torch's own frames.
 
     If there are only torch frames, return all of them. `position_of_death` keeps them, because they show the operation
     in which a rank died.
     """
     frames = list(traceback.walk_stack(frame))
-    own = next((n for n, (each, _) in enumerate(frames) if _is_above(each.f_code)), len(frames))
+    own = next((n for n, (each, _) in enumerate(frames) if _is_above_program(each.f_code)), len(frames))
     below = frames[:own][::-1]
-    users = [(each, line) for each, line in below if is_users(each.f_code)]
+    users = [(each, line) for each, line in below if is_user_code(each.f_code)]
     return "".join(traceback.StackSummary.extract(iter(users or below)).format())
 
 
-def _is_above(code: CodeType) -> bool:
+def _is_above_program(code: CodeType) -> bool:
     return code is call_program.__code__ or code.co_filename == BETWEEN
 
 
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>.*)')
 
 
-def position_of_death(lines: Sequence[str]) -> Position | None:
+def position_of_death(lines: Sequence[str]) -> RankPosition | None:
     """Return where the program was, from faulthandler's output; None if the output does not show it."""
     sites: list[Site] = []
     for line in lines:
@@ -56,13 +56,13 @@ def position_of_death(lines: Sequence[str]) -> Position | None:
         if found is None:
             sites = []  # the stack of another thread begins
         elif (found["function"], found["path"]) == (call_program.__name__, __file__) or found["path"] == BETWEEN:
-            return _position(sites)
+            return _position_of_sites(sites)
         else:
             sites.append(Site(found["path"], int(found["line"]), found["function"]))
     return None
 
 
-def _position(sites: Sequence[Site]) -> Position:
-    own = next((site for site in sites if is_users(compile("", site.path, "exec"))), None)
+def _position_of_sites(sites: Sequence[Site]) -> RankPosition:
+    own = next((site for site in sites if is_user_code(compile("", site.path, "exec"))), None)
     stack = traceback.StackSummary.from_list([(site.path, site.line, site.function, None) for site in sites[::-1]])
-    return Position(0.0, own, "".join(stack.format()), ())
+    return RankPosition(0.0, own, "".join(stack.format()), ())

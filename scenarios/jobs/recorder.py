@@ -25,7 +25,7 @@ _DTYPES |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class LastCalls:
     """The last calls of a rank, the earliest first."""
 
     calls: tuple[str, ...] = ()
@@ -33,24 +33,24 @@ class Recording:
     """True if one of the calls has not completed."""
 
 
-def switch_on() -> None:
+def enable_recorder() -> None:
     """Make this process record its calls. Call it before the first group is made."""
     os.environ["TORCH_FR_BUFFER_SIZE"] = str(KEPT)
 
 
-def is_there() -> bool:
+def has_recorder() -> bool:
     """Return True if this torch has a recorder that can be read."""
     return hasattr(torch._C._distributed_c10d, _READER)
 
 
-def recording() -> Recording:
+def read_recorder() -> LastCalls:
     """Return the calls that the recorder holds now."""
-    entries = _entries() or _entries(backend="gloo")
-    return Recording(tuple(map(_text, entries)), any(not entry.get("retired", True) for entry in entries))
+    entries = _recorder_entries() or _recorder_entries(backend="gloo")
+    return LastCalls(tuple(map(_entry_text, entries)), any(not entry.get("retired", True) for entry in entries))
 
 
-def _entries(**backend: str) -> Sequence[Mapping[str, Any]]:
-    if not is_there():
+def _recorder_entries(**backend: str) -> Sequence[Mapping[str, Any]]:
+    if not has_recorder():
         return ()
     try:
         dump = getattr(torch._C._distributed_c10d, _READER)(**backend)
@@ -60,19 +60,19 @@ def _entries(**backend: str) -> Sequence[Mapping[str, Any]]:
     return entries
 
 
-def _text(entry: Mapping[str, Any]) -> str:
+def _entry_text(entry: Mapping[str, Any]) -> str:
     """Format a call as other reports do: `all_reduce #3  float32[110]  group "default"  in flight`."""
     operation = str(entry.get("profiling_name", "?")).removeprefix("gloo:")
     key = "p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"
     number = entry.get(key, 0) - 1  # the recorder counts from 1, ddpsim from 0
     name, description = (*entry.get("process_group", ()), "", "")[:2]
     group = "default" if description == "default_pg" else name
-    parts = [f"{operation} #{number}", _tensors(entry), f'group "{group}"']
+    parts = [f"{operation} #{number}", _tensors_text(entry), f'group "{group}"']
     parts += [] if entry.get("retired", True) else ["in flight"]
     return "  ".join(part for part in parts if part)
 
 
-def _tensors(entry: Mapping[str, Any]) -> str:
+def _tensors_text(entry: Mapping[str, Any]) -> str:
     sizes: Sequence[Sequence[int]] = entry.get("input_sizes", ())
     dtypes = [_DTYPES.get(name, name) for name in entry.get("input_dtypes", ())]
     shown = [f"{dtype}{list(size)}" for dtype, size in zip(dtypes, sizes, strict=False)]

@@ -44,16 +44,16 @@ class ScenarioJob:
     """Ranks start with the same seeds."""
 
     @classmethod
-    def of(cls, scenario: Scenario, engine: Engine, timeout_seconds: float) -> ScenarioJob:
+    def from_scenario(cls, scenario: Scenario, engine: Engine, timeout_seconds: float) -> ScenarioJob:
         """Return the job that runs a scenario. Raises UsageError if it cannot be sent to other processes."""
         check_timeout(timeout_seconds)
         own = registry.get(scenario.name)
         is_known = own is not None and own.program is scenario.program and own.args == scenario.args
-        pickled = None if is_known else _pickled(scenario)
+        pickled = None if is_known else _pickle_program(scenario)
         seconds = float(timeout_seconds)
         return cls(scenario.name, pickled, engine, seconds, os.getcwd(), dict(os.environ), scenario.alike)
 
-    def enter(self) -> None:
+    def apply_environment(self) -> None:
         """Use the folder and environment of the process that starts the run, except the variables of a launcher."""
         os.chdir(self.folder)
         for name in [name for name in os.environ if name not in self.environment and not _OF_A_LAUNCHER.match(name)]:
@@ -62,7 +62,7 @@ class ScenarioJob:
             if not _OF_A_LAUNCHER.match(name):
                 os.environ[name] = value
 
-    def scenario(self) -> Scenario:
+    def load_scenario(self) -> Scenario:
         """Return the scenario, in the process that runs it."""
         if self.pickled is None:
             return load(self.name)
@@ -80,7 +80,7 @@ def check_timeout(seconds: float) -> None:
         )
 
 
-def _pickled(scenario: Scenario) -> bytes | None:
+def _pickle_program(scenario: Scenario) -> bytes | None:
     """Return the pickled program and arguments; None if the processes load them from the file in the name."""
     program = scenario.program
     is_of_a_file = scenario.name.endswith(SUFFIXES) or scenario.name.rpartition(":")[0].endswith(SUFFIXES)
@@ -99,7 +99,7 @@ def _pickled(scenario: Scenario) -> bytes | None:
 
 
 @contextmanager
-def variable(name: str, value: str) -> Iterator[None]:
+def set_variable(name: str, value: str) -> Iterator[None]:
     """Set a variable for this process and those it starts in the block, unless the user has set it."""
     if name in os.environ:
         yield
@@ -112,11 +112,11 @@ def variable(name: str, value: str) -> Iterator[None]:
 
 
 @contextmanager
-def own_cache() -> Iterator[None]:
+def use_own_compiler_cache() -> Iterator[None]:
     """Give torch's compiler a cache folder that is removed after the block, unless the user has named one.
 
     Otherwise torch makes one in the temporary folder when an optimizer or DDP is imported, and never removes it.
     """
     folders = tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True)
-    with folders as folder, variable("TORCHINDUCTOR_CACHE_DIR", folder):
+    with folders as folder, set_variable("TORCHINDUCTOR_CACHE_DIR", folder):
         yield

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ddpsim.scenarios.jobs.job_rank import Word
-from ddpsim.scenarios.jobs.rank_child import RankChild, started
-from ddpsim.scenarios.jobs.rank_progress import BUSY_SHARE, PATIENCE, Clock
-from ddpsim.scenarios.jobs.rank_report import Position, RankEnding, RankReport
+from ddpsim.scenarios.jobs.job_rank import RankMessage
+from ddpsim.scenarios.jobs.rank_child import RankChild, start_rank_child
+from ddpsim.scenarios.jobs.rank_progress import BUSY_SHARE, PATIENCE, ActiveClock
+from ddpsim.scenarios.jobs.rank_report import RankPosition, RankEnding, RankReport
 from ddpsim.scenarios.jobs.rank_stacks import position_of_death
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
-from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, Heartbeats, Starter, SupervisorStore
+from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, Heartbeats, RankStarter, SupervisorStore
 
 _START_SECONDS = 120.0
 """How long a rank may take to load its program and connect to the others."""
@@ -36,62 +36,62 @@ _LEAST_SECONDS = 0.5
 """The shortest time that other ranks get to withdraw that they are idle, after a rank has ended."""
 
 
-def supervise(job: ScenarioJob, folder: str | None = None) -> tuple[RankReport, ...]:
+def supervise_rank(job: ScenarioJob, folder: str | None = None) -> tuple[RankReport, ...]:
     """Run and watch the rank that the environment names; on rank 0, return the reports of all ranks.
 
     The launcher removes `folder` to end the run.
     """
-    with _seen_through(job, folder) as (notes, _):
-        return notes.read_all() if notes.rank == 0 else ()
+    with _supervised_rank(job, folder) as (notes, _):
+        return notes.read_reports() if notes.rank == 0 else ()
 
 
-def supervise_to_status(job: ScenarioJob, conclude: Callable[[tuple[RankReport, ...]], int]) -> int:
+def supervise_rank_to_status(job: ScenarioJob, conclude: Callable[[tuple[RankReport, ...]], int]) -> int:
     """Supervise a rank that torchrun has started; `conclude` runs on rank 0, and all ranks return its exit status."""
-    with _seen_through(job, None) as (notes, child):
+    with _supervised_rank(job, None) as (notes, child):
         if notes.rank != 0:
-            return _awaited_status(notes, child)
+            return _wait_for_status(notes, child)
         status = _NO_STATUS
         try:
-            status = conclude(notes.read_all())
+            status = conclude(notes.read_reports())
         finally:
-            notes.end_with(status)
+            notes.write_status(status)
         return status
 
 
-def _awaited_status(notes: SupervisorStore, child: RankChild) -> int:
+def _wait_for_status(notes: SupervisorStore, child: RankChild) -> int:
     end = time.monotonic() + _STATUS_SECONDS
-    while (status := notes.status()) is None and time.monotonic() < end:
-        child.poll()
+    while (status := notes.read_status()) is None and time.monotonic() < end:
+        child.poll_process()
     return _NO_STATUS if status is None else status
 
 
 @contextmanager
-def _seen_through(job: ScenarioJob, folder: str | None) -> Iterator[tuple[SupervisorStore, RankChild]]:
+def _supervised_rank(job: ScenarioJob, folder: str | None) -> Iterator[tuple[SupervisorStore, RankChild]]:
     """Start the rank that the environment names, and wait until all ranks have ended."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    starter = Starter(os.getppid(), folder)
-    with _ended_by_signals(), _ended_with_its(starter), started(job, rank, starter) as child:
-        notes = SupervisorStore.connected(rank, world_size, starter)
-        heartbeats, clock = Heartbeats(notes), Clock(_LOOK_SECONDS)
-        report = _see_through(child, notes, heartbeats, clock, job.timeout_seconds)
-        notes.write(report)
-        _wait_for_all(child, notes, heartbeats, clock, job.timeout_seconds)
+    starter = RankStarter(os.getppid(), folder)
+    with _end_by_signals(), _end_with_starter(starter), start_rank_child(job, rank, starter) as child:
+        notes = SupervisorStore.connect_to_store(rank, world_size, starter)
+        heartbeats, clock = Heartbeats(notes), ActiveClock(_LOOK_SECONDS)
+        report = _watch_rank(child, notes, heartbeats, clock, job.timeout_seconds)
+        notes.write_report(report)
+        _wait_for_all_ranks(child, notes, heartbeats, clock, job.timeout_seconds)
         yield notes, child
-        notes.leave()
+        notes.leave_store()
 
 
 @contextmanager
-def _ended_with_its(starter: Starter) -> Iterator[None]:
+def _end_with_starter(starter: RankStarter) -> Iterator[None]:
     """If the store is lost because this supervisor's starter has ended, exit without an error."""
     try:
         yield
     except RuntimeError:  # all errors of a store
-        starter.check()
+        starter.check_is_alive()
         raise
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _end_by_signals() -> Iterator[None]:
     """Let SIGTERM and SIGINT end this process by SystemExit, so that its rank ends with it."""
 
     def leave(number: int, frame: object) -> None:
@@ -110,36 +110,36 @@ def _ended_by_signals() -> Iterator[None]:
 _FROZEN = "its process does not answer: it is stopped, or in native code that holds the GIL"
 
 
-def _see_through(
-    child: RankChild, notes: SupervisorStore, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float
+def _watch_rank(
+    child: RankChild, notes: SupervisorStore, heartbeats: Heartbeats, clock: ActiveClock, timeout_seconds: float
 ) -> RankReport:
     """Watch a rank until it or the run has ended."""
-    quiet = _Quiet(child, timeout_seconds)
-    begun, has_started, asked = clock.now(), False, None
+    quiet = _IdleDetector(child, timeout_seconds)
+    begun, has_started, asked = clock.active_seconds(), False, None
     while True:
-        child.poll()
-        is_dead, heard, now = child.status is not None, child.heard(), clock.now()
-        heartbeats.give(now)
+        child.poll_process()
+        is_dead, heard, now = child.status is not None, child.receive_messages(), clock.active_seconds()
+        heartbeats.send_heartbeat(now)
         if reports := [each for each in heard if isinstance(each, RankReport)]:
             return reports[0]
-        has_started = has_started or Word.STARTED in heard
+        has_started = has_started or RankMessage.STARTED in heard
         if is_dead:
-            return _dead(child, has_started)
+            return _death_report(child, has_started)
         if not has_started and now - begun > _START_SECONDS:
-            return _silent(child, f"did not start within {_START_SECONDS:g} s", has_started=False)
+            return _silence_report(child, f"did not start within {_START_SECONDS:g} s", has_started=False)
         is_frozen = has_started and quiet.has_frozen(heard, now)
         if asked is not None and (is_frozen or now - asked > _ANSWER_SECONDS):
-            return _silent(child, _FROZEN)
-        if has_started and quiet.votes(notes) and (heard or is_frozen) and notes.are_all_idle():
-            notes.end_for_all(HUNG)
-        if asked is None and (why := notes.why_over()):
+            return _silence_report(child, _FROZEN)
+        if has_started and quiet.vote_if_changed(notes) and (heard or is_frozen) and notes.are_all_idle():
+            notes.mark_run_ended(HUNG)
+        if asked is None and (why := notes.reason_of_end()):
             if why == FAILED_TO_START:
-                return _silent(child, "was ended, as another one did not start")
-            child.tell(Word.DESCRIBE)
+                return _silence_report(child, "was ended, as another one did not start")
+            child.send_message(RankMessage.DESCRIBE)
             asked = now
 
 
-class _Quiet:
+class _IdleDetector:
     """Detects that a rank hangs: it reports that it is idle, or it no longer sends anything."""
 
     def __init__(self, child: RankChild, timeout_seconds: float) -> None:
@@ -149,58 +149,58 @@ class _Quiet:
         self._heard, self._computed = 0.0, 0.0
         """When it last sent something, and how much CPU time it had used then."""
 
-    def has_frozen(self, heard: Sequence[Word | RankReport], now: float) -> bool:
+    def has_frozen(self, heard: Sequence[RankMessage | RankReport], now: float) -> bool:
         """Return True if the rank has sent nothing for too long. Native code that computes may hold the GIL longer."""
         if heard:
-            self._said_idle = heard[-1] is Word.IDLE
-            self._heard, self._computed = now, self._child.computed()
+            self._said_idle = heard[-1] is RankMessage.IDLE
+            self._heard, self._computed = now, self._child.cpu_seconds()
         silent = now - self._heard
-        is_frozen = silent > self._timeout_seconds + _SILENT_SECONDS and silent > self._allowed(silent)
+        is_frozen = silent > self._timeout_seconds + _SILENT_SECONDS and silent > self._allowed_silence(silent)
         # Its last message is outdated if it has moved on since, to code that blocks its watch thread.
         self._is_idle = is_frozen or (self._said_idle and silent < self._timeout_seconds / 2)
         return is_frozen
 
-    def _allowed(self, silent: float) -> float:
-        is_computing = self._child.computed() - self._computed > BUSY_SHARE * silent
+    def _allowed_silence(self, silent: float) -> float:
+        is_computing = self._child.cpu_seconds() - self._computed > BUSY_SHARE * silent
         return PATIENCE * self._timeout_seconds if is_computing else 0.0
 
-    def votes(self, notes: SupervisorStore) -> bool:
+    def vote_if_changed(self, notes: SupervisorStore) -> bool:
         """Inform the other supervisors when the rank becomes idle or active; return True while it is idle."""
         if self._is_idle != self._has_voted:
-            notes.vote(notes.rank, is_idle=self._is_idle)
+            notes.set_idle(notes.rank, is_idle=self._is_idle)
             self._has_voted = self._is_idle
         return self._is_idle
 
 
-def _dead(child: RankChild, has_started: bool) -> RankReport:
-    child.read_rest()
+def _death_report(child: RankChild, has_started: bool) -> RankReport:
+    child.forward_stderr()
     return RankReport(
         child.rank,
         RankEnding.DIED,
         time.time(),
         has_started,
         position=position_of_death(child.last_stack or ()),
-        death=child.death(),
+        death=child.describe_death(),
         last_words=tuple(child.last_lines),
     )
 
 
-def _silent(child: RankChild, why: str, *, has_started: bool = True) -> RankReport:
-    position = Position(float("inf"), None, why, ())
+def _silence_report(child: RankChild, why: str, *, has_started: bool = True) -> RankReport:
+    position = RankPosition(float("inf"), None, why, ())
     return RankReport(child.rank, RankEnding.HUNG, time.time(), has_started, position=position)
 
 
-def _wait_for_all(
-    child: RankChild, notes: SupervisorStore, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float
+def _wait_for_all_ranks(
+    child: RankChild, notes: SupervisorStore, heartbeats: Heartbeats, clock: ActiveClock, timeout_seconds: float
 ) -> None:
     """Keep the rank and its connections until all ranks have ended.
 
     After the time-out it counts as idle: a rank that waited for its last call reports that first.
     """
-    ended, has_voted = clock.now(), False
+    ended, has_voted = clock.active_seconds(), False
     while not notes.have_all_ended():
-        child.poll()
-        heartbeats.give(clock.now())
-        if not has_voted and clock.now() - ended > max(timeout_seconds, _LEAST_SECONDS):
-            notes.vote(notes.rank, is_idle=True)
+        child.poll_process()
+        heartbeats.send_heartbeat(clock.active_seconds())
+        if not has_voted and clock.active_seconds() - ended > max(timeout_seconds, _LEAST_SECONDS):
+            notes.set_idle(notes.rank, is_idle=True)
             has_voted = True

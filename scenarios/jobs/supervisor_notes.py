@@ -33,13 +33,13 @@ _POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Starter:
+class RankStarter:
     """The launcher, and its child process `parent`, which started this process."""
 
     parent: int
     folder: str | None
 
-    def check(self) -> None:
+    def check_is_alive(self) -> None:
         """Raise SystemExit if the launcher has ended, or has given up while it was still starting ranks."""
         launcher = multiprocessing.parent_process()
         has_died = os.getppid() != self.parent or (launcher is not None and not launcher.is_alive())
@@ -57,7 +57,7 @@ class SupervisorStore:
     is_host: bool
 
     @classmethod
-    def connected(cls, rank: int, world_size: int, starter: Starter) -> SupervisorStore:
+    def connect_to_store(cls, rank: int, world_size: int, starter: RankStarter) -> SupervisorStore:
         """Connect to the launcher's store; without a launcher, rank 0 opens one. Raises UsageError if it cannot."""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
@@ -66,71 +66,71 @@ class SupervisorStore:
             try:
                 store = TCPStore(address, port, is_master=is_host, timeout=_TRY_SECONDS, wait_for_workers=False)
             except (RuntimeError, ValueError, TypeError, OSError) as error:
-                starter.check()
+                starter.check_is_alive()
                 if is_host or time.monotonic() > end:
                     raise UsageError(_no_store_text(rank, address, port, is_host, error)) from error
             else:
                 attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
                 return cls(rank, world_size, PrefixStore(f"ddpsim/{attempt}", store), is_host)
 
-    def write(self, report: RankReport) -> None:
+    def write_report(self, report: RankReport) -> None:
         """Write the report of this rank."""
         if not report.has_started:
-            self.end_for_all(FAILED_TO_START)
+            self.mark_run_ended(FAILED_TO_START)
         elif report.ending is RankEnding.HUNG:
-            self.end_for_all(HUNG)
-        pickled, key = pickle.dumps(report), _key(report.rank)
+            self.mark_run_ended(HUNG)
+        pickled, key = pickle.dumps(report), _report_key(report.rank)
         pieces = [pickled[start : start + _PIECE_BYTES] for start in range(0, len(pickled), _PIECE_BYTES)]
         for number, piece in enumerate(pieces):
-            self._set(f"{key}/{number}", piece)
-        self._set(key, str(len(pieces)).encode())  # last, as this marks the report as complete
+            self._set_value(f"{key}/{number}", piece)
+        self._set_value(key, str(len(pieces)).encode())  # last, as this marks the report as complete
 
-    def end_for_all(self, why: bytes) -> None:
+    def mark_run_ended(self, why: bytes) -> None:
         """Mark the run as ended, with the reason."""
-        self._set("over", why)
+        self._set_value("over", why)
 
-    def why_over(self) -> bytes | None:
+    def reason_of_end(self) -> bytes | None:
         """Return why the run has ended; None if it has not."""
         return self.store.get("over") if self.store.check(["over"]) else None
 
-    def vote(self, rank: int, *, is_idle: bool) -> None:
+    def set_idle(self, rank: int, *, is_idle: bool) -> None:
         """Report that a rank has made no progress for the time-out, or withdraw that."""
         if is_idle:
-            self._set(_vote(rank), b"1")
+            self._set_value(_idle_key(rank), b"1")
         else:
-            self.store.delete_key(_vote(rank))
+            self.store.delete_key(_idle_key(rank))
 
     def are_all_idle(self) -> bool:
         """Return True while no rank makes progress."""
-        are_there: bool = self.store.check([_vote(rank) for rank in range(self.world_size)])
+        are_there: bool = self.store.check([_idle_key(rank) for rank in range(self.world_size)])
         return are_there
 
     def have_all_ended(self) -> bool:
         """Return True once every rank has a report."""
-        is_there: bool = self.store.check([_key(rank) for rank in range(self.world_size)])
+        is_there: bool = self.store.check([_report_key(rank) for rank in range(self.world_size)])
         return is_there
 
-    def read_all(self) -> tuple[RankReport, ...]:
+    def read_reports(self) -> tuple[RankReport, ...]:
         """Return the reports that the rank processes have written, by rank."""
-        return tuple(self._report(rank) for rank in range(self.world_size))
+        return tuple(self._read_report(rank) for rank in range(self.world_size))
 
-    def _report(self, rank: int) -> RankReport:
-        pieces = [self.store.get(f"{_key(rank)}/{number}") for number in range(int(self.store.get(_key(rank))))]
+    def _read_report(self, rank: int) -> RankReport:
+        pieces = [self.store.get(f"{_report_key(rank)}/{number}") for number in range(int(self.store.get(_report_key(rank))))]
         report: RankReport = pickle.loads(b"".join(pieces))
         return report
 
-    def _set(self, key: str, value: bytes) -> None:
+    def _set_value(self, key: str, value: bytes) -> None:
         cast("Callable[[str, bytes], None]", self.store.set)(key, value)  # its type stubs allow only str
 
-    def end_with(self, status: int) -> None:
+    def write_status(self, status: int) -> None:
         """Write the exit status for the processes of all ranks."""
-        self._set("status", str(int(status)).encode())
+        self._set_value("status", str(int(status)).encode())
 
-    def status(self) -> int | None:
+    def read_status(self) -> int | None:
         """Return the exit status; None if it is not known yet."""
         return int(self.store.get("status")) if self.store.check(["status"]) else None
 
-    def leave(self) -> None:
+    def leave_store(self) -> None:
         """Report that this supervisor no longer needs the store, and wait a while for the others.
 
         The first process to end may close the store, or end torchrun on its machine, which closes it.
@@ -142,11 +142,11 @@ class SupervisorStore:
                 left = self.store.add("left", 0)
 
 
-def _key(rank: int) -> str:
+def _report_key(rank: int) -> str:
     return f"rank/{rank}"
 
 
-def _vote(rank: int) -> str:
+def _idle_key(rank: int) -> str:
     # The key exists while the rank is idle.
     return f"idle/{rank}"
 
@@ -161,16 +161,16 @@ class Heartbeats:
     """When each count was first seen."""
     latest: float = float("-inf")
 
-    def give(self, now: float) -> None:
+    def send_heartbeat(self, now: float) -> None:
         """Increase this supervisor's count periodically, and report ranks whose supervisors no longer do."""
         if now < self.latest + _BEAT_SECONDS:
             return
         self.latest = now
         self.notes.store.add(f"beat/{self.notes.rank}", 1)
         for rank in range(self.notes.world_size):
-            if self._is_lost(rank, now) and not self.notes.store.check([_key(rank)]):
-                self.notes.write(RankReport(rank, RankEnding.DIED, time.time(), death=LOST))
-                self.notes.vote(rank, is_idle=True)
+            if self._is_lost(rank, now) and not self.notes.store.check([_report_key(rank)]):
+                self.notes.write_report(RankReport(rank, RankEnding.DIED, time.time(), death=LOST))
+                self.notes.set_idle(rank, is_idle=True)
 
     def _is_lost(self, rank: int, now: float) -> bool:
         count = self.notes.store.add(f"beat/{rank}", 0)

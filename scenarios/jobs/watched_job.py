@@ -52,7 +52,7 @@ class EndedJob:
     """The exit status of the job; None if it was killed."""
 
 
-def watched(words: Sequence[str], folder: Path, *, quiet_seconds: float, limit_seconds: float) -> EndedJob:
+def run_watched_job(words: Sequence[str], folder: Path, *, quiet_seconds: float, limit_seconds: float) -> EndedJob:
     """Run a job until it ends, makes no progress for `quiet_seconds`, or reaches `limit_seconds`.
 
     Its ranks write records into `folder`. Its output goes to stderr. All its processes are ended in every case. Raises
@@ -62,16 +62,16 @@ def watched(words: Sequence[str], folder: Path, *, quiet_seconds: float, limit_s
     site = folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(_SITE.format(folder=str(site), module=in_rank.__file__), encoding="utf-8")
-    with _started(words, folder, site) as process:
-        why = _awaited(process, folder, quiet_seconds, limit_seconds)
+    with _start_job(words, folder, site) as process:
+        why = _wait_for_job(process, folder, quiet_seconds, limit_seconds)
         if why is None:
             return EndedJob(f"the job ended with status {process.returncode}", process.returncode)
-        _let_write(folder)
+        _request_records(folder)
         return EndedJob(f"{why}, so the job was ended")
 
 
 @contextlib.contextmanager
-def _started(words: Sequence[str], folder: Path, site: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _start_job(words: Sequence[str], folder: Path, site: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TORCH_FR_BUFFER_SIZE": "2000"} | os.environ
     environment.setdefault("PET_LOG_DIR", str(folder / "log"))  # torchrun's log folder, which it leaves if it is killed
     environment[in_rank.FOLDER] = str(folder)
@@ -85,11 +85,11 @@ def _started(words: Sequence[str], folder: Path, site: Path) -> Iterator[subproc
     try:
         yield process
     finally:
-        end_all(in_rank.FOLDER, str(folder), _END_SECONDS)
+        kill_processes_with_variable(in_rank.FOLDER, str(folder), _END_SECONDS)
         process.wait()
 
 
-def _awaited(process: subprocess.Popen[bytes], folder: Path, quiet_seconds: float, limit_seconds: float) -> str | None:
+def _wait_for_job(process: subprocess.Popen[bytes], folder: Path, quiet_seconds: float, limit_seconds: float) -> str | None:
     """Wait for the job; return why it has to be ended, or None if it has ended."""
     start = moved = looked = time.monotonic()
     before, wanted_before = 0.0, dict[int, float]()
@@ -99,9 +99,9 @@ def _awaited(process: subprocess.Popen[bytes], folder: Path, quiet_seconds: floa
         window = clock - looked
         if window < _WINDOW_SECONDS:
             continue
-        own = list(marked(in_rank.FOLDER, str(folder)))
+        own = list(processes_with_variable(in_rank.FOLDER, str(folder)))
         taken = sum(map(processor_seconds, own))
-        wanted = {thread: seconds for each in own for thread, seconds in wanted_seconds(each).items()}
+        wanted = {thread: seconds for each in own for thread, seconds in runnable_seconds_by_thread(each).items()}
         most = max((seconds - wanted_before.get(thread, 0.0) for thread, seconds in wanted.items()), default=0.0)
         # The sum is smaller than before if a process has ended.
         if abs(taken - before) > _BUSY_SHARE * window or most > _WANTED_SHARE * window:
@@ -114,7 +114,7 @@ def _awaited(process: subprocess.Popen[bytes], folder: Path, quiet_seconds: floa
     return None
 
 
-def _let_write(folder: Path) -> None:
+def _request_records(folder: Path) -> None:
     """Ask all ranks to write their records, and wait until they have. A rank that has ended has written already."""
     (folder / in_rank.NOW).touch()
     end = time.monotonic() + _WRITE_SECONDS
@@ -134,7 +134,7 @@ def check_platform() -> None:
         raise UsageError("--torchrun needs /proc, which Linux has: let the job write its records, and diagnose those")
 
 
-def marked(variable: str, value: str) -> Iterator[int]:
+def processes_with_variable(variable: str, value: str) -> Iterator[int]:
     """Return the processes that were started with this variable."""
     mark = f"{variable}={value}".encode()
     for name in os.listdir(_PROC):
@@ -159,7 +159,7 @@ def _stat_fields(process: int) -> list[str]:
         return []
 
 
-def wanted_seconds(process: int) -> dict[int, float]:
+def runnable_seconds_by_thread(process: int) -> dict[int, float]:
     """Return how long each thread of a process, by id, has run or waited for a core; {} if the system does not say."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):
@@ -169,10 +169,10 @@ def wanted_seconds(process: int) -> dict[int, float]:
     return found
 
 
-def end_all(variable: str, value: str, seconds: float) -> None:
+def kill_processes_with_variable(variable: str, value: str, seconds: float) -> None:
     """Kill the processes that were started with this variable, until none is left."""
     end = time.monotonic() + seconds
-    while (left := [each for each in marked(variable, value) if _is_alive(each)]) and time.monotonic() < end:
+    while (left := [each for each in processes_with_variable(variable, value) if _is_alive(each)]) and time.monotonic() < end:
         for process in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from ddpsim.scenarios.names import shadow
-from ddpsim.scenarios.pytest_plugin.collecting import add_seeds, fail_all, make_unusable, marked, prepare
-from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside_ranks, world_size
-from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, seconds_of
-from ddpsim.scenarios.pytest_plugin.scenario_files import collect_file
-from ddpsim.simulator.policies.named import DRAWING, RUNNING, draws, listed
+from ddpsim.scenarios.names import describe_shadowing_file
+from ddpsim.scenarios.pytest_plugin.collecting import parametrize_seeds, fail_all_marked_tests, replace_unusable_object, marked_tests, prepare_marked_tests
+from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, reject_outside_ranks, world_size
+from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, default_time_limit
+from ddpsim.scenarios.pytest_plugin.scenario_files import collect_scenario_file
+from ddpsim.simulator.policies.named import DRAWING, RUNNING, uses_seed, join_names
 
 __all__ = ["ddpsim_seed", "rank", "world_size"]
 
@@ -49,20 +49,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", DESCRIPTION)
     if hasattr(config, "workerinput"):  # a worker of xdist: its parent session has checked the options
         return
-    seconds_of(config)
+    default_time_limit(config)
     token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
     policy = config.getoption("ddpsim_policy")
-    if policy is not None and not draws(policy) and config.getoption("ddpsim_seed") is not None:
+    if policy is not None and not uses_seed(policy) and config.getoption("ddpsim_seed") is not None:
         raise pytest.UsageError(
-            f"--ddpsim-seed is given, but --ddpsim-policy {policy} uses no seed, expected {listed(DRAWING)}: "
+            f"--ddpsim-seed is given, but --ddpsim-policy {policy} uses no seed, expected {join_names(DRAWING)}: "
             "leave one of them out"
         )
-    if (token is not None or folder is not None) and (line := shadow()):
+    if (token is not None or folder is not None) and (line := describe_shadowing_file()):
         raise pytest.UsageError(line)
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.token_replay import check_token
+        from ddpsim.scenarios.pytest_plugin.token_replay import check_replay_token
 
-        check_token(token)
+        check_replay_token(token)
     if folder is not None:
         from ddpsim.scenarios.pytest_plugin.failure_reports import prepare_folder
 
@@ -71,41 +71,41 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collect scenario files."""
-    return collect_file(file_path, parent)
+    return collect_scenario_file(file_path, parent)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Item | None:
     """Replace a marked class or generator by a test that fails with an explanation."""
-    return make_unusable(collector, name, obj)
+    return replace_unusable_object(collector, name, obj)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test that has `seeds=` over its seeds."""
-    add_seeds(metafunc, metafunc.config.getoption("ddpsim_seed"))
+    parametrize_seeds(metafunc, metafunc.config.getoption("ddpsim_seed"))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check the marked tests; with a replay token, keep only its test."""
-    prepare(items)
-    if any(marked(items)) and (line := shadow()):  # checked again: pytest has put the tests' folders on sys.path
+    prepare_marked_tests(items)
+    if any(marked_tests(items)) and (line := describe_shadowing_file()):  # checked again: pytest has put the tests' folders on sys.path
         if not hasattr(config, "workerinput"):
             raise pytest.UsageError(line)
-        fail_all(items, line)  # xdist would treat a worker that ends early as crashed
+        fail_all_marked_tests(items, line)  # xdist would treat a worker that ends early as crashed
     token = config.getoption("ddpsim_replay")
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.token_replay import keep_replayed
+        from ddpsim.scenarios.pytest_plugin.token_replay import keep_tests_of_token
 
-        keep_replayed(config, items, token)
+        keep_tests_of_token(config, items, token)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
     """Refuse to make a `per_rank` fixture outside ranks."""
     __tracebackhide__ = True
-    refuse_outside_ranks(request, fixturedef)
+    reject_outside_ranks(request, fixturedef)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -115,9 +115,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     is_drawn = OPTIONS_KEY in item.stash and "hypothesis" in sys.modules
     if not (is_drawn and isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False)):
         return (yield)
-    from ddpsim.scenarios.pytest_plugin.hypothesis_runs import hypothesis_settings
+    from ddpsim.scenarios.pytest_plugin.hypothesis_runs import adapted_hypothesis_settings
 
-    with hypothesis_settings(item):
+    with adapted_hypothesis_settings(item):
         return (yield)
 
 
@@ -127,9 +127,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     __tracebackhide__ = True
     if OPTIONS_KEY not in pyfuncitem.stash:
         return None
-    from ddpsim.scenarios.pytest_plugin.running import run_test
+    from ddpsim.scenarios.pytest_plugin.running import run_marked_test
 
-    run_test(pyfuncitem)
+    run_marked_test(pyfuncitem)
     return True
 
 
@@ -147,13 +147,13 @@ def pytest_runtest_makereport(
         return report
     if OPTIONS_KEY not in item.stash or call.when != "call":
         return (yield)
-    from ddpsim.scenarios.pytest_plugin.failure import annotate, prepare_group
-    from ddpsim.scenarios.pytest_plugin.running import add_sections, failed_run_of, forget
+    from ddpsim.scenarios.pytest_plugin.failure import annotate_report, annotate_group
+    from ddpsim.scenarios.pytest_plugin.running import add_report_sections, failed_run_of, drop_stored_run
 
-    add_sections(item)
+    add_report_sections(item)
     run = failed_run_of(item)
     if run is not None and call.excinfo and call.excinfo.value is not run.error:
-        prepare_group(call.excinfo.value)
+        annotate_group(call.excinfo.value)
     report = yield
     if report.failed:
         location = []
@@ -161,8 +161,8 @@ def pytest_runtest_makereport(
             from ddpsim.scenarios.pytest_plugin.failure_reports import store_failure
 
             location = [store_failure(item, report, run)]
-        annotate(item, report, call.excinfo and call.excinfo.value, run, location=location)
-    forget(item)
+        annotate_report(item, report, call.excinfo and call.excinfo.value, run, location=location)
+    drop_stored_run(item)
     return report
 
 
@@ -172,12 +172,12 @@ def pytest_terminal_summary(
     """Print the folder of the reports, and a warning if a replay token did not match exactly one test."""
     token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
     if token is not None:
-        from ddpsim.scenarios.pytest_plugin.token_replay import replay_summary
+        from ddpsim.scenarios.pytest_plugin.token_replay import token_warning
 
-        line = replay_summary(config, exitstatus, token)
+        line = token_warning(config, exitstatus, token)
         if line is not None:
             terminalreporter.write_line(line)
     if folder is not None:
-        from ddpsim.scenarios.pytest_plugin.failure_reports import write_page
+        from ddpsim.scenarios.pytest_plugin.failure_reports import write_index_of_session
 
-        terminalreporter.write_line(write_page(terminalreporter, folder))
+        terminalreporter.write_line(write_index_of_session(terminalreporter, folder))

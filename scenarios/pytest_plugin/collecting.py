@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, definitions_of, maker_of, names_on_ranks
-from ddpsim.scenarios.pytest_plugin.marker import MARKER, MarkerError, Options, options_of
+from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, fixture_definitions_of, per_rank_function_of, per_rank_fixture_names
+from ddpsim.scenarios.pytest_plugin.marker import MARKER, MarkerError, MarkerOptions, options_of_mark
 
 
 class UnusableTest(pytest.Item):
@@ -40,7 +40,7 @@ class UnusableTest(pytest.Item):
         return self.path, self._line, ".".join([*classes, self.name])
 
 
-def make_unusable(collector: pytest.Collector, name: str, obj: Any) -> UnusableTest | None:
+def replace_unusable_object(collector: pytest.Collector, name: str, obj: Any) -> UnusableTest | None:
     """Return an item that fails, for a marked class or generator; None for anything else.
 
     Without it, pytest would collect each method of the class, and refuse the whole module of the generator.
@@ -61,13 +61,13 @@ def make_unusable(collector: pytest.Collector, name: str, obj: Any) -> UnusableT
     return UnusableTest.from_parent(collector, name=name, why=MarkerError(why), line=line)
 
 
-def add_seeds(metafunc: pytest.Metafunc, only: int | None) -> None:
+def parametrize_seeds(metafunc: pytest.Metafunc, only: int | None) -> None:
     """Make one test for each seed of `seeds=`, or for the seed `only` if it is given."""
     marks = list(metafunc.definition.iter_markers(MARKER))
     if not marks or "seeds" not in marks[0].kwargs:
         return
     try:
-        seeds = options_of(marks[0]).seeds
+        seeds = options_of_mark(marks[0]).seeds
     except MarkerError:
         return  # reported when the test is prepared
     chosen = seeds if only is None else (only,)
@@ -75,7 +75,7 @@ def add_seeds(metafunc: pytest.Metafunc, only: int | None) -> None:
     metafunc.parametrize(SEED, chosen, ids=[f"seed{seed}" for seed in chosen], indirect=True)
 
 
-def prepare(items: list[pytest.Item]) -> None:
+def prepare_marked_tests(items: list[pytest.Item]) -> None:
     """Store on each marked test the options of its marker; replace the tests that cannot run."""
     for index, item in enumerate(items):
         marks = list(item.iter_markers_with_node(MARKER))
@@ -83,29 +83,29 @@ def prepare(items: list[pytest.Item]) -> None:
             continue
         try:
             function = _checked_function(item, [node for node, _ in marks])
-            options = _options(function, [mark for _, mark in marks])
+            options = _options_of_marks(function, [mark for _, mark in marks])
             _check_fixtures(function)
         except MarkerError as error:
-            items[index] = _unusable(item, error)
+            items[index] = _unusable_test(item, error)
         else:
             item.stash[OPTIONS_KEY] = options
-            on_ranks = names_on_ranks(function)
+            on_ranks = per_rank_fixture_names(function)
             function.fixturenames = [name for name in function.fixturenames if name not in on_ranks]
 
 
-def fail_all(items: list[pytest.Item], why: str) -> None:
+def fail_all_marked_tests(items: list[pytest.Item], why: str) -> None:
     """Replace all tests on ranks by ones that fail with the reason `why`."""
     for index, item in enumerate(items):
         if OPTIONS_KEY in item.stash:
-            items[index] = _unusable(item, MarkerError(why))
+            items[index] = _unusable_test(item, MarkerError(why))
 
 
-def _unusable(item: pytest.Item, why: MarkerError) -> UnusableTest:
+def _unusable_test(item: pytest.Item, why: MarkerError) -> UnusableTest:
     assert item.parent is not None, "every item has a parent"
     return UnusableTest.from_parent(item.parent, name=item.name, why=why, line=item.location[1] or 0)
 
 
-def marked(items: list[pytest.Item]) -> Iterator[tuple[pytest.Function, Options]]:
+def marked_tests(items: list[pytest.Item]) -> Iterator[tuple[pytest.Function, MarkerOptions]]:
     """Yield the tests that run on ranks, with their options."""
     for item in items:
         options = item.stash.get(OPTIONS_KEY, None)
@@ -132,7 +132,7 @@ def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Func
     return item
 
 
-def _options(item: pytest.Function, marks: list[pytest.Mark]) -> Options:
+def _options_of_marks(item: pytest.Function, marks: list[pytest.Mark]) -> MarkerOptions:
     """Return the options of a test's marker; those of a marker in `pytest.param` win over the function's."""
     in_parameters = getattr(getattr(item, "callspec", None), "marks", ())
     of_parameter = [mark for mark in marks if any(mark is each for each in in_parameters)]
@@ -143,19 +143,19 @@ def _options(item: pytest.Function, marks: list[pytest.Mark]) -> Options:
     if any("seeds" in mark.kwargs for mark in of_parameter):
         raise MarkerError("seeds= is in pytest.param, expected on the function: write seed= in pytest.param")
     first, *parameters = on_function + of_parameter
-    return options_of(first, of_parameter=parameters[0] if parameters else None)
+    return options_of_mark(first, of_parameter=parameters[0] if parameters else None)
 
 
 def _check_fixtures(item: pytest.Function) -> None:
     chains = item._fixtureinfo.name2fixturedefs
-    for name, definition in definitions_of(item).items():
-        is_on_ranks = maker_of(definition) is not None
+    for name, definition in fixture_definitions_of(item).items():
+        is_on_ranks = per_rank_function_of(definition) is not None
         if is_on_ranks and name in definition.argnames:
             raise MarkerError(
                 f"fixture {name!r} requests the fixture that it overrides, which @per_rank does not support: rename it"
             )
         for asked in () if is_on_ranks else definition.argnames:
-            if any(maker_of(each) for each in chains.get(asked, ())[-1:]):
+            if any(per_rank_function_of(each) for each in chains.get(asked, ())[-1:]):
                 raise MarkerError(
                     f"fixture {name!r} is made once for all ranks, but requests {asked!r}, which each rank makes: "
                     "write @per_rank (from ddpsim.scenarios import per_rank) instead of @pytest.fixture"

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from ddpsim import Code, Exploration, Finding, Result, Verdict
-from ddpsim.scenarios.model import found_text
+from ddpsim.scenarios.model import outcome_text
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError
-from ddpsim.scenarios.pytest_plugin.rank_output import SKIPS, Output, Severity, severity
+from ddpsim.scenarios.pytest_plugin.rank_output import SKIPS, RankOutput, Severity, severity_of
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.exploration.exploration import End
-from ddpsim.simulator.runtime.outcome import one_line
-from ddpsim.simulator.verdict import combine, replay_line
+from ddpsim.simulator.exploration.exploration import ExplorationEnd
+from ddpsim.simulator.runtime.outcome import error_line
+from ddpsim.simulator.verdict import worst_verdict_of_findings, format_replay_line
 from ddpsim.simulator.wording import rank_list
 
 _OWN_FOLDERS = tuple(
@@ -46,11 +46,11 @@ class RanksFailed(pytest.fail.Exception):  # type: ignore[name-defined, misc]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunOnRanks:
     """The outcome of a test on ranks."""
 
     result: Result
-    output: Output
+    output: RankOutput
     exploration: Exploration | None = None
     error: BaseException | None = None
     """The exception that failed the test, or None."""
@@ -60,24 +60,24 @@ class Run:
         return str(self.result if self.exploration is None else self.exploration)
 
 
-def judge(run: Run, expect: str | None) -> BaseException | None:
+def failure_of_run(run: RunOnRanks, expect: str | None) -> BaseException | None:
     """Return the exception that a test should raise; None if it passes."""
-    left = _way_out(run.result)
+    left = _exit_or_skip(run.result)
     if left is not None:
         return left
-    findings = _beyond_skips(run.result)
+    findings = _findings_not_caused_by_skips(run.result)
     if expect is not None:
-        is_met = has(dataclasses.replace(run.result, findings=findings), Code(expect))
-        found = found_text(run.result) if run.exploration is None else run.exploration.verdict.value
+        is_met = has_finding(dataclasses.replace(run.result, findings=findings), Code(expect))
+        found = outcome_text(run.result) if run.exploration is None else run.exploration.verdict.value
         wanted = f"{Code(expect).verdict.value}, {expect}"
         return None if is_met else RanksFailed(f"not as expected: found {found}; expected {wanted}\n\n{run}")
     if _passes(run):
         return None
-    error = next((each for each in _errors(run).values() if not isinstance(each, SKIPS)), None)
+    error = next((each for each in _errors_by_rank(run).values() if not isinstance(each, SKIPS)), None)
     if isinstance(error, MarkerError):
         return RanksFailed(str(error))
     if error is not None:
-        return error.with_traceback(_without_ours(error.__traceback__))
+        return error.with_traceback(_without_ddpsim_frames(error.__traceback__))
     leading = next(iter(findings), None)
     others = tuple(each for each in run.result.findings if each not in findings)
     shown = dataclasses.replace(run.result, findings=(*findings, *others))
@@ -85,35 +85,35 @@ def judge(run: Run, expect: str | None) -> BaseException | None:
     return RanksFailed(text, f"{leading.code}: {leading.summary}" if leading else "")
 
 
-def _errors(run: Run) -> dict[int, BaseException]:
+def _errors_by_rank(run: RunOnRanks) -> dict[int, BaseException]:
     """Return the errors by rank, those of tests before those of fixture teardowns."""
     by_tests = {rank: run.result.errors.get(rank, each) for rank, each in run.output.raised.by_tests.items()}
     return by_tests | run.result.errors
 
 
-def _passes(run: Run) -> bool:
+def _passes(run: RunOnRanks) -> bool:
     """Return True if the run passed; for an exploration, if it covered all schedules and every run passed."""
     if run.exploration is None:
         return run.result.verdict is Verdict.PASS
     passed = all(outcome.startswith(Verdict.PASS.value) for outcome in run.exploration.outcomes)
-    return passed and run.exploration.end is End.COVERED
+    return passed and run.exploration.end is ExplorationEnd.COVERED
 
 
-def has(result: Result, code: Code) -> bool:
+def has_finding(result: Result, code: Code) -> bool:
     """Return True if a run has this finding and its verdict; so a failed run never counts as having a hazard."""
     return result.verdict is code.verdict and any(finding.code is code for finding in result.findings)
 
 
-def _way_out(result: Result) -> BaseException | None:
+def _exit_or_skip(result: Result) -> BaseException | None:
     """Return the error that ends a test without failing it: exit, interrupt, a rejected example, or a skip; else None.
 
     A skip counts only if no finding is independent of it: other ranks may hang waiting for the rank that skipped.
     """
     for error in result.errors.values():
-        if severity(error) is Severity.LEAVES:
+        if severity_of(error) is Severity.LEAVES:
             return error
     skips = {rank: each for rank, each in result.errors.items() if isinstance(each, SKIPS)}
-    if not skips or len(skips) < len(result.errors) or combine(_beyond_skips(result)) is not Verdict.PASS:
+    if not skips or len(skips) < len(result.errors) or worst_verdict_of_findings(_findings_not_caused_by_skips(result)) is not Verdict.PASS:
         return None
     first = next(iter(skips.values()))
     if len(skips) < result.world_size:
@@ -121,7 +121,7 @@ def _way_out(result: Result) -> BaseException | None:
     return first
 
 
-def _beyond_skips(result: Result) -> tuple[Finding, ...]:
+def _findings_not_caused_by_skips(result: Result) -> tuple[Finding, ...]:
     """Return the findings that skipping ranks do not cause; all findings, if a rank raised another error."""
     if not all(isinstance(each, SKIPS) for each in result.errors.values()):
         return result.findings
@@ -132,7 +132,7 @@ _FOLLOWS_FROM_ERRORS = (Code.RANK_ERROR, Code.DEADLOCK_DEAD_RANK)
 """Findings that an error in a rank causes: the error itself, and ranks that wait for this rank."""
 
 
-def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+def _without_ddpsim_frames(traceback: TracebackType | None) -> TracebackType | None:
     """Remove the leading frames of ddpsim from a traceback."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OWN_FOLDERS):
         traceback = traceback.tb_next
@@ -145,13 +145,13 @@ _BELOW = "_ddpsim_below"
 """The attribute of an error with the text to show below it in an exception group."""
 
 
-def prepare_for_group(error: BaseException, run: Run) -> None:
+def store_text_below_error(error: BaseException, run: RunOnRanks) -> None:
     """Store on an error the text to show below it, because the run of a hypothesis example is not kept."""
     if not isinstance(error, RanksFailed):
-        setattr(error, _BELOW, "\n".join(_below_the_error(run)))
+        setattr(error, _BELOW, "\n".join(_lines_below_rank_error(run)))
 
 
-def prepare_group(error: BaseException | None) -> None:
+def annotate_group(error: BaseException | None) -> None:
     """Add to each error of hypothesis' exception group which rank raised it, and the replay command."""
     for each in getattr(error, "exceptions", ()):
         if isinstance(each, RanksFailed):
@@ -160,11 +160,11 @@ def prepare_group(error: BaseException | None) -> None:
             each.add_note(getattr(each, _BELOW))
 
 
-def annotate(
+def annotate_report(
     item: pytest.Item,
     report: pytest.TestReport,
     error: BaseException | None,
-    run: Run | None,
+    run: RunOnRanks | None,
     *,
     location: Sequence[str] = (),
 ) -> None:
@@ -176,27 +176,27 @@ def annotate(
     is_one_line = item.config.option.tbstyle == "line"
     if isinstance(error, RanksFailed):
         crash = shown.reprcrash
-        (crash.path, crash.lineno), crash.message = _location(item, run), error.line
+        (crash.path, crash.lineno), crash.message = _location_of_failure(item, run), error.line
         if is_one_line:
             shown.reprtraceback.reprentries = []
         elif run is not None:  # hypothesis' notes on the example go before the replay line
             lines = shown.reprtraceback.reprentries[-1].lines
-            end = len(lines) - lines[-1].startswith(replay_line(""))  # a diverged replay has no replay line
+            end = len(lines) - lines[-1].startswith(format_replay_line(""))  # a diverged replay has no replay line
             notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
             lines[end:end] = [*(f"  {line}" for line in notes), *location]
     elif run is not None and hasattr(shown, "addsection"):
         if error is run.error and shown.reprcrash is not None:
-            raisers = rank_list([rank for rank, each in _errors(run).items() if each is run.error])
+            raisers = rank_list([rank for rank, each in _errors_by_rank(run).items() if each is run.error])
             shown.reprcrash.message = f"{raisers}: {shown.reprcrash.message}"
-        below = _below(error, run)
+        below = _lines_below(error, run)
         below[-1:-1] = location
         if below and not is_one_line:
             shown.addsection("ddpsim", "\n".join(below))
 
 
-def _location(item: pytest.Item, run: Run | None) -> tuple[str, int]:
+def _location_of_failure(item: pytest.Item, run: RunOnRanks | None) -> tuple[str, int]:
     """Return a file and line: that of the culprit's call, or the test's if that call is in an installed package."""
-    leading = next(iter(_beyond_skips(run.result)), None) if run is not None else None
+    leading = next(iter(_findings_not_caused_by_skips(run.result)), None) if run is not None else None
     for site in leading.sites[:1] if leading else ():
         if _INSTALLED.isdisjoint(Path(site.path).parts):
             return site.path, site.line
@@ -207,14 +207,14 @@ def _location(item: pytest.Item, run: Run | None) -> tuple[str, int]:
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
-def _below(error: BaseException | None, run: Run) -> list[str]:
+def _lines_below(error: BaseException | None, run: RunOnRanks) -> list[str]:
     """Return the lines to show below an error; none below an exception group, whose errors have their own."""
     if error is run.error:
-        return _below_the_error(run)
-    return [] if hasattr(error, "exceptions") else [replay_line(run.result.replay)]
+        return _lines_below_rank_error(run)
+    return [] if hasattr(error, "exceptions") else [format_replay_line(run.result.replay)]
 
 
-def _below_the_error(run: Run) -> list[str]:
+def _lines_below_rank_error(run: RunOnRanks) -> list[str]:
     """Return the exploration's summary, the errors of ranks, other findings with their texts, and the replay line."""
     lines = []
     if run.exploration is not None:
@@ -224,23 +224,23 @@ def _below_the_error(run: Run) -> list[str]:
     lines += [f"  {each.summary}" for each in findings if each.code in _FOLLOWS_FROM_ERRORS]
     # A rank that hung in a fixture teardown has an error of its test that the result lacks.
     tests_only = {rank: error for rank, error in run.output.raised.by_tests.items() if rank not in run.result.errors}
-    lines += [f"  rank {rank} raised {one_line(error)}" for rank, error in tests_only.items()]
+    lines += [f"  rank {rank} raised {error_line(error)}" for rank, error in tests_only.items()]
     lines += run.output.raised.others
     if findings[0].code in _FOLLOWS_FROM_ERRORS:
-        lines += _advice(findings[0])
+        lines += _advice_lines(findings[0])
     others = [each for each in findings if each.code not in _FOLLOWS_FROM_ERRORS]
     lines += [line for each in others for line in ("", each.body)]
-    return [*lines, replay_line(run.result.replay)]
+    return [*lines, format_replay_line(run.result.replay)]
 
 
-def _advice(finding: Finding) -> list[str]:
+def _advice_lines(finding: Finding) -> list[str]:
     """Return the lines on a known cause of an error and what to try; none for an unknown cause."""
     unknown = Cause.RAISED.lines(who=rank_list(finding.ranks))
     advice = list(finding.labelled[-2:])
     return [] if advice == unknown else list(map(str, advice))
 
 
-def program_name(item: pytest.Function) -> str:
+def test_name_in_tokens(item: pytest.Function) -> str:
     """Return the name of a test in replay tokens; it does not depend on the working folder."""
     return "::".join([item.path.name, *_names_in_file(item)])
 

@@ -19,14 +19,14 @@ from ddpsim.reports.forms.junit import JunitCase
 from ddpsim.reports.index import IndexEntry, IndexRow, row_of, write_index
 from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.reports.making.result_document import document_of
-from ddpsim.reports.report_folder import check_folder, plain_name, write_reports
+from ddpsim.reports.report_folder import make_folder, file_system_name, write_reports
 from ddpsim.scenarios.cli.options import schedule_source_text
-from ddpsim.scenarios.cli.output import counted
-from ddpsim.scenarios.model import found_text
-from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, Run
+from ddpsim.scenarios.cli.output import number_with_noun
+from ddpsim.scenarios.model import outcome_text
+from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, RunOnRanks
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.running import policy_of, seed_of
-from ddpsim.simulator.errors import internal_error
+from ddpsim.simulator.errors import make_internal_error
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 
 _FOLDER, _ROW = "ddpsim_report", "ddpsim_row"
@@ -35,7 +35,7 @@ _FOLDER, _ROW = "ddpsim_report", "ddpsim_row"
 A worker of pytest-xdist sends them to the process that writes index.html.
 """
 
-_OWED = pytest.StashKey[tuple[pytest.TestReport, Run]]()
+_OWED = pytest.StashKey[tuple[pytest.TestReport, RunOnRanks]]()
 """The stash key of a test item for a failure whose report is not written yet."""
 
 _SECTION = "ddpsim report, written at teardown"
@@ -46,16 +46,16 @@ def prepare_folder(config: pytest.Config, folder: str) -> None:
     """Make the folder for reports, relative to where pytest was started. Raises UsageError if it cannot be written."""
     path = config.invocation_params.dir / folder
     try:
-        check_folder(path)
+        make_folder(path)
     except ReportError as error:
         raise pytest.UsageError(f"--ddpsim-report: {error}") from None
     config.option.ddpsim_report = str(path)  # xdist sends its workers this absolute path
 
 
-def store_failure(item: pytest.Item, report: pytest.TestReport, run: Run) -> str:
+def store_failure(item: pytest.Item, report: pytest.TestReport, run: RunOnRanks) -> str:
     """Store a failure whose report is written at teardown; return the line with the path of that report."""
     item.stash[_OWED] = report, run
-    page = _folder(item) / "report.html"
+    page = _report_folder(item) / "report.html"
     near = os.path.relpath(page, item.config.invocation_params.dir)
     return f"  report  {page if near.startswith(os.pardir) else near}"
 
@@ -64,40 +64,40 @@ def write_stored_report(item: pytest.Item, teardown: pytest.TestReport) -> None:
     """Write the stored report of a test at its teardown, and add its folder to pytest's report of the teardown."""
     if _OWED not in item.stash:
         return
-    folder, (report, run) = _folder(item), item.stash[_OWED]
+    folder, (report, run) = _report_folder(item), item.stash[_OWED]
     try:
-        document = _document(item, report, run)
+        document = _document_of_run(item, report, run)
         write_reports(document, folder)
     except ReportError as error:
         teardown.sections.append((_SECTION, str(error)))
     except Exception as error:  # raised in a hook, it would end the whole session
-        teardown.sections.append((_SECTION, str(internal_error(error, "the pytest plugin"))))
+        teardown.sections.append((_SECTION, str(make_internal_error(error, "the pytest plugin"))))
     else:
-        row = row_of(document, expected=item.stash[OPTIONS_KEY].expect or "pass", found=_found_line(report))
+        row = row_of(document, expected=item.stash[OPTIONS_KEY].expect or "pass", found=_summary_line(report))
         teardown.user_properties += [(_FOLDER, str(folder)), (_ROW, list(row))]
     del item.stash[_OWED]
 
 
-def _found_line(report: pytest.TestReport) -> str:
+def _summary_line(report: pytest.TestReport) -> str:
     """Return the line that pytest's summary shows for a failing test."""
     crash = getattr(report.longrepr, "reprcrash", None)
     message: str = getattr(crash, "message", "") or report.longreprtext
     return message.partition("\n")[0]
 
 
-def _folder(item: pytest.Item) -> Path:
+def _report_folder(item: pytest.Item) -> Path:
     return Path(item.config.getoption("ddpsim_report")) / folder_name(item.nodeid)
 
 
-def _document(item: pytest.Item, report: pytest.TestReport, run: Run) -> Document:
+def _document_of_run(item: pytest.Item, report: pytest.TestReport, run: RunOnRanks) -> Document:
     assert isinstance(item, pytest.Function)
-    said: dict[str, Any] = {"name": item.nodeid, "how": _how(item), "conclusion": _conclusion(run)}
+    said: dict[str, Any] = {"name": item.nodeid, "how": _how_it_was_run(item), "conclusion": _conclusion_line(run)}
     if run.exploration is not None:
         return document_of_exploration(run.exploration, is_expected=False, **said)
     return document_of(run.result, is_expected=False, seconds=report.duration, **said)
 
 
-def _how(item: pytest.Function) -> str:
+def _how_it_was_run(item: pytest.Function) -> str:
     """Return transport, policy and seed in the form of the console's reports."""
     options = item.stash[OPTIONS_KEY]
     if item.config.getoption("ddpsim_replay") is not None:
@@ -109,34 +109,34 @@ def _how(item: pytest.Function) -> str:
     return schedule_source_text(options.of_run.get("transport", "memory"), name, seed or 0)
 
 
-def _conclusion(run: Run) -> str:
+def _conclusion_line(run: RunOnRanks) -> str:
     """Return one line on the found and expected outcome, taken from the failure if it has such a line."""
     line = run.error.line if isinstance(run.error, RanksFailed) else ""
     if line and line not in {f"{finding.code}: {finding.summary}" for finding in run.result.findings}:
         return line
-    found = found_text(run.result) if run.exploration is None else run.exploration.verdict.value
+    found = outcome_text(run.result) if run.exploration is None else run.exploration.verdict.value
     return f"not as expected: found {found}; expected pass"
 
 
 def folder_name(nodeid: str) -> str:
     """Return a folder name that is valid on every file system and unique for each test."""
-    return f"{plain_name(nodeid, keeps_end=True)}-{zlib.crc32(nodeid.encode()):08x}"
+    return f"{file_system_name(nodeid, keeps_end=True)}-{zlib.crc32(nodeid.encode()):08x}"
 
 
 # --- index.html -------------------------------------------------------------------------------------------------------
 
 
-def write_page(reporter: pytest.TerminalReporter, folder: str) -> str:
+def write_index_of_session(reporter: pytest.TerminalReporter, folder: str) -> str:
     """Write index.html, also if no test failed; return a line that says where the reports are."""
-    entries = list(_entries(reporter))
-    count = f"ddpsim: {counted(len(entries), 'report')} in"
+    entries = list(_index_entries(reporter))
+    count = f"ddpsim: {number_with_noun(len(entries), 'report')} in"
     try:
         return f"{count} {write_index(entries, Path(folder), title='failing tests on ranks')}"
     except ReportError as error:
         return f"{count} {folder}; {error}"
 
 
-def _entries(reporter: pytest.TerminalReporter) -> Iterator[IndexEntry]:
+def _index_entries(reporter: pytest.TerminalReporter) -> Iterator[IndexEntry]:
     """Yield an entry for each report that was written, in the order in which the tests failed."""
     torn_down = [*reporter.stats.get("", ()), *reporter.stats.get("error", ())]
     notes = {each.nodeid: dict(each.user_properties) for each in torn_down if each.when == "teardown"}

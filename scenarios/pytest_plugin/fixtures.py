@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ddpsim.scenarios.pytest_plugin.marker import MARKER, MarkerError, Options
+from ddpsim.scenarios.pytest_plugin.marker import MARKER, MarkerError, MarkerOptions
 
-OPTIONS_KEY = pytest.StashKey[Options]()
+OPTIONS_KEY = pytest.StashKey[MarkerOptions]()
 """The stash key of a test item for the options of its marker."""
 
 SEED = "ddpsim_seed"
@@ -60,12 +60,12 @@ def ddpsim_seed(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def refuse_outside_ranks(request: Any, definition: pytest.FixtureDef[Any]) -> None:
+def reject_outside_ranks(request: Any, definition: pytest.FixtureDef[Any]) -> None:
     """Fail if pytest is about to make a `per_rank` fixture outside ranks; the message names the requested fixture."""
-    if maker_of(definition) is None:
+    if per_rank_function_of(definition) is None:
         return
     chain = [each._fixturedef for each in request._iter_chain()]
-    asked = next(each for each, above in zip(chain, [*chain[1:], None], strict=True) if not _is_own(above))
+    asked = next(each for each, above in zip(chain, [*chain[1:], None], strict=True) if not _is_per_rank(above))
     if asked is chain[-1] and OPTIONS_KEY in request._pyfuncitem.stash:
         raise MarkerError(
             f"fixture {asked.argname!r} is requested by name (getfixturevalue), but must be made before that: write "
@@ -79,27 +79,27 @@ def refuse_outside_ranks(request: Any, definition: pytest.FixtureDef[Any]) -> No
     )
 
 
-def _is_own(definition: pytest.FixtureDef[Any] | None) -> bool:
-    return definition is not None and maker_of(definition) is not None
+def _is_per_rank(definition: pytest.FixtureDef[Any] | None) -> bool:
+    return definition is not None and per_rank_function_of(definition) is not None
 
 
 # --- what is made on the ranks ----------------------------------------------------------------------------------------
 
 
-def maker_of(definition: pytest.FixtureDef[Any]) -> Callable[..., Any] | None:
+def per_rank_function_of(definition: pytest.FixtureDef[Any]) -> Callable[..., Any] | None:
     """Return the function that `per_rank` decorates; None for an ordinary fixture."""
     function: Callable[..., Any] | None = getattr(definition.func, "made_on_each_rank", None)
     return function
 
 
-def definitions_of(item: pytest.Function) -> dict[str, pytest.FixtureDef[Any]]:
+def fixture_definitions_of(item: pytest.Function) -> dict[str, pytest.FixtureDef[Any]]:
     """Return the definitions of a test's fixtures, by name."""
     return {name: found[-1] for name, found in item._fixtureinfo.name2fixturedefs.items() if found}
 
 
-def names_on_ranks(item: pytest.Function) -> tuple[str, ...]:
+def per_rank_fixture_names(item: pytest.Function) -> tuple[str, ...]:
     """Return the names of a test's `per_rank` fixtures."""
-    return tuple(name for name, definition in definitions_of(item).items() if maker_of(definition))
+    return tuple(name for name, definition in fixture_definitions_of(item).items() if per_rank_function_of(definition))
 
 
 class RankFixtures:
@@ -107,24 +107,24 @@ class RankFixtures:
 
     def __init__(self, item: pytest.Function) -> None:
         self._item = item
-        self._definitions = definitions_of(item)
+        self._definitions = fixture_definitions_of(item)
         self._values: dict[str, Any] = {}
         self._open: list[tuple[str, Iterator[Any]]] = []
 
-    def value(self, name: str) -> Any:
+    def fixture_value(self, name: str) -> Any:
         """Return the value of a fixture; a `per_rank` fixture is made at its first request."""
         __tracebackhide__ = True
-        maker = maker_of(self._definitions[name]) if name in self._definitions else None
+        maker = per_rank_function_of(self._definitions[name]) if name in self._definitions else None
         if maker is None:
             return self._item.funcargs[name]
         if name not in self._values:
             definition = self._definitions[name]
             if inspect.ismethod(definition.func):
                 maker = maker.__get__(self._item.instance)
-            self._values[name] = self._make(name, maker, {each: self.value(each) for each in definition.argnames})
+            self._values[name] = self._make_fixture(name, maker, {each: self.fixture_value(each) for each in definition.argnames})
         return self._values[name]
 
-    def _make(self, name: str, maker: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    def _make_fixture(self, name: str, maker: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         __tracebackhide__ = True
         if not inspect.isgeneratorfunction(maker):
             return maker(**arguments)
@@ -134,7 +134,7 @@ class RankFixtures:
             return value
         raise MarkerError(f"fixture {name!r} did not yield, expected one yield: add it, or return the value")
 
-    def close(self) -> list[BaseException]:
+    def tear_down(self) -> list[BaseException]:
         """Tear down the fixtures, the last one made first, and return the exceptions raised."""
         __tracebackhide__ = True
         errors: list[BaseException] = []

@@ -15,28 +15,28 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.control import _current_build_context
 
-from ddpsim.scenarios.pytest_plugin.fixtures import names_on_ranks
+from ddpsim.scenarios.pytest_plugin.fixtures import per_rank_fixture_names
 
 RunOnRanks = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], None]
 
 
-class _EachRanksOwn:
+class _PerRankPlaceholder:
     """A placeholder for the value of a `per_rank` fixture when hypothesis prints an example."""
 
     def __repr__(self) -> str:
         return "<each rank's own>"
 
 
-def run_drawn(item: pytest.Function, run: RunOnRanks, arguments: Mapping[str, Any]) -> None:
+def run_hypothesis_test(item: pytest.Function, run: RunOnRanks, arguments: Mapping[str, Any]) -> None:
     """Run a test with `@given`, every example on all ranks."""
     __tracebackhide__ = True
-    own = {name: _EachRanksOwn() for name in names_on_ranks(item) if name in item._fixtureinfo.argnames}
-    with _examples_run_by(item, run, frozenset(own)):
+    own = {name: _PerRankPlaceholder() for name in per_rank_fixture_names(item) if name in item._fixtureinfo.argnames}
+    with _run_examples_on_ranks(item, run, frozenset(own)):
         item.obj(**arguments, **own)
 
 
 @contextmanager
-def _examples_run_by(item: pytest.Function, run: RunOnRanks, own: frozenset[str]) -> Iterator[None]:
+def _run_examples_on_ranks(item: pytest.Function, run: RunOnRanks, own: frozenset[str]) -> Iterator[None]:
     """Let hypothesis run each example by `run`; `own` has the names of `per_rank` fixtures, which each rank makes."""
     handle = item.obj.hypothesis
     original = handle.inner_test
@@ -61,7 +61,7 @@ def _examples_run_by(item: pytest.Function, run: RunOnRanks, own: frozenset[str]
 
 
 @contextmanager
-def hypothesis_settings(item: pytest.Function) -> Iterator[None]:
+def adapted_hypothesis_settings(item: pytest.Function) -> Iterator[None]:
     """Adapt the hypothesis settings of a test to runs on ranks, around hypothesis' own plugin.
 
     There is no deadline unless the test sets one, because the first use of torch is slow. One health check is off,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ddpsim.scenarios.names import nearest
-from ddpsim.simulator.policies.named import COVERING, DEFAULT_EXPLORING, DRAWING, POLICIES, RUNNING, draws, listed
+from ddpsim.scenarios.names import suggest_nearest_name
+from ddpsim.simulator.policies.named import COVERING, DEFAULT_EXPLORING, DRAWING, POLICIES, RUNNING, uses_seed, join_names
 from ddpsim.simulator.run_options import OPTIONS
 
 MARKER = "ranks"
@@ -39,7 +39,7 @@ class MarkerError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class MarkerOptions:
     """The options of a marker."""
 
     world_size: int
@@ -61,11 +61,11 @@ class Options:
 OF_RUN = tuple(name for name, option in OPTIONS.items() if option.is_in_marker)
 """The names of the options of a run that a marker accepts."""
 
-NAMES = (*(each.name for each in fields(Options) if each.name not in ("world_size", "of_run")), *OF_RUN)
+NAMES = (*(each.name for each in fields(MarkerOptions) if each.name not in ("world_size", "of_run")), *OF_RUN)
 DESCRIPTION = f"{MARKER}(world_size, *, {', '.join(NAMES)}): run the test on every rank of a simulated world (ddpsim)"
 
 
-def seconds_of(config: pytest.Config) -> float:
+def default_time_limit(config: pytest.Config) -> float:
     """Return the time limit of tests whose marker has none. Raises UsageError for a wrong value."""
     said = config.getini(SECONDS_INI)
     try:
@@ -79,27 +79,27 @@ def seconds_of(config: pytest.Config) -> float:
     return seconds
 
 
-def options_of(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) -> Options:
+def options_of_mark(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) -> MarkerOptions:
     """Return the options of a marker; those of a parameter's marker win. Raises MarkerError for wrong ones."""
-    values = _values(mark)
+    values = _values_of_mark(mark)
     if of_parameter is not None:
-        values |= _values(of_parameter)
-    _check_together(values)
+        values |= _values_of_mark(of_parameter)
+    _check_option_combination(values)
     _check_seeds(values)
     expect = values.get("expect")
     if expect is not None and not isinstance(expect, str):
         raise MarkerError(f"expect is {expect!r}, expected a finding code: write 'deadlock.missing_rank' for instance")
     if values.get("timeout") is not None:
-        values["budget"] = _budget_of(values)
+        values["budget"] = _budget_of_timeout(values)
     if "budget" in values:
         _check_budget(values["budget"])
-    values["explore"] = _exploration(values.get("explore"), expect)
+    values["explore"] = _exploration_options(values.get("explore"), expect)
     values["seeds"] = tuple(values.get("seeds") or ())
     of_run = {name: values.pop(name) for name in OF_RUN if name in values}
-    return Options(**values, of_run=of_run)
+    return MarkerOptions(**values, of_run=of_run)
 
 
-def _values(mark: pytest.Mark) -> dict[str, Any]:
+def _values_of_mark(mark: pytest.Mark) -> dict[str, Any]:
     """Return the options of one marker, with the world size checked."""
     values = dict(mark.kwargs)
     if not mark.args and "world_size" not in values:
@@ -110,17 +110,17 @@ def _values(mark: pytest.Mark) -> dict[str, Any]:
         )
     for name in mark.kwargs:
         if name not in NAMES and name != "world_size":
-            remedy = nearest(name, NAMES) or "leave it out"
+            remedy = suggest_nearest_name(name, NAMES) or "leave it out"
             raise MarkerError(f"unknown option {name!r}, expected one of {', '.join(NAMES)}: {remedy}")
     if mark.args:
         values["world_size"] = mark.args[0]
     world_size = values["world_size"]
-    if not _is_whole(world_size) or world_size < 1:
+    if not _is_whole_number(world_size) or world_size < 1:
         raise MarkerError(f"world size is {world_size!r}, expected a whole number from 1: the number of ranks")
     return values
 
 
-def _check_together(values: Mapping[str, Any]) -> None:
+def _check_option_combination(values: Mapping[str, Any]) -> None:
     clashes = [("seeds", "seed", "keep one of them")]
     if values.get("explore") not in (None, False):
         why = "leave it out, because an exploration chooses its schedules itself"
@@ -129,14 +129,14 @@ def _check_together(values: Mapping[str, Any]) -> None:
         if one in values and other in values:
             raise MarkerError(f"{one} and {other} are both given, expected at most one: {remedy}")
     policy = values.get("policy")
-    if policy in RUNNING and not draws(policy) and ("seed" in values or "seeds" in values):
-        drawing = listed(map(repr, DRAWING))
+    if policy in RUNNING and not uses_seed(policy) and ("seed" in values or "seeds" in values):
+        drawing = join_names(map(repr, DRAWING))
         raise MarkerError(f"a seed is given, but policy {policy!r} uses no seed: write policy={drawing}")
 
 
 def _check_seeds(values: Mapping[str, Any]) -> None:
     """Raise MarkerError for a wrong seed or wrong seeds."""
-    if "seed" in values and not _is_whole(values["seed"]):
+    if "seed" in values and not _is_whole_number(values["seed"]):
         raise MarkerError(f"seed is {values['seed']!r}, expected a whole number: write seed=1 for instance")
     if "seeds" not in values:
         return
@@ -148,17 +148,17 @@ def _check_seeds(values: Mapping[str, Any]) -> None:
             f"seeds is of type {type(seeds).__name__}, expected a range, a list or a tuple, whose order is fixed: "
             "write seeds=range(20) for instance"
         )
-    wrong = [seed for seed in seeds if not _is_whole(seed)]
+    wrong = [seed for seed in seeds if not _is_whole_number(seed)]
     if wrong or not seeds or len(set(seeds)) < len(seeds):
         found = f"seeds has {wrong[0]!r}" if wrong else "seeds has a number twice" if seeds else "seeds is empty"
         raise MarkerError(f"{found}, expected one or more different whole numbers: write seeds=range(20) for instance")
 
 
-def _budget_of(values: Mapping[str, Any]) -> Mapping[str, float]:
+def _budget_of_timeout(values: Mapping[str, Any]) -> Mapping[str, float]:
     timeout = values["timeout"]
     if values.get("budget") is not None:
         raise MarkerError(f"timeout is {timeout!r}, but a budget is given, too: write seconds= in the budget")
-    if not _is_positive(timeout):
+    if not _is_positive_number(timeout):
         raise MarkerError(f"timeout is {timeout!r}, expected a number above 0: {_LIMITS['seconds']}")
     return {"seconds": timeout}
 
@@ -169,13 +169,13 @@ def _check_budget(budget: object) -> None:
         if unknown:
             raise MarkerError(f"budget has {unknown[0]!r}, expected some of {', '.join(_LIMITS)}: leave it out")
         for name, value in budget.items():
-            if not _is_positive(value):
+            if not _is_positive_number(value):
                 raise MarkerError(f"budget has {name}={value!r}, expected a number above 0: {_LIMITS[name]}")
     elif not (budget is None or type(budget).__name__ == "Budget"):
         raise MarkerError(f"budget is {budget!r}, expected a ddpsim.Budget or a dict: write {{'seconds': 10}}")
 
 
-def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
+def _exploration_options(explore: object, expect: object) -> Mapping[str, Any] | None:
     """Return the options of an exploration, with its policy; None if the test runs once."""
     if explore is None or explore is False:
         return None
@@ -190,8 +190,8 @@ def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
     if unknown:
         raise MarkerError(f"explore has {unknown[0]!r}, expected some of {', '.join(_EXPLORE)}: leave it out")
     policy = options.get("policy", DEFAULT_EXPLORING)
-    if draws(policy) and expect is None:
-        covering = listed(map(repr, COVERING))
+    if uses_seed(policy) and expect is None:
+        covering = join_names(map(repr, COVERING))
         raise MarkerError(
             f"explore is {policy!r}, which draws random schedules and never covers all, expected {covering}: "
             f"for a number of random schedules write policy={policy!r}, seeds=range(20)"
@@ -199,9 +199,9 @@ def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
     return {"policy": policy, **options}
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_positive(value: Any) -> bool:
+def _is_positive_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0

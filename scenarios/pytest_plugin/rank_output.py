@@ -13,7 +13,7 @@ from typing import TextIO
 
 import pytest
 
-from ddpsim.simulator.runtime.outcome import one_line
+from ddpsim.simulator.runtime.outcome import error_line
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankUnwound
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
@@ -52,7 +52,7 @@ class Severity(IntEnum):
     """Ends the pytest session, or the current hypothesis example."""
 
 
-def severity(error: BaseException) -> Severity:
+def severity_of(error: BaseException) -> Severity:
     """Return the effect of an exception on the test."""
     # hypothesis steers its search by its own exceptions, for instance in `assume`.
     if isinstance(error, (KeyboardInterrupt, pytest.exit.Exception)) or type(error).__module__.startswith(
@@ -64,7 +64,7 @@ def severity(error: BaseException) -> Severity:
     return Severity.SKIPS if isinstance(error, SKIPS) else Severity.FAILS
 
 
-class Raised:
+class RankErrors:
     """Collects the exceptions of the ranks of one run; the simulator gets only one per rank."""
 
     def __init__(self) -> None:
@@ -73,45 +73,45 @@ class Raised:
         self.others: list[str] = []
         """A line for each further error of a rank."""
 
-    def note(self, rank: int, error: BaseException) -> None:
+    def note_error(self, rank: int, error: BaseException) -> None:
         """Store an exception of the test function, unless it was raised while the ended run unwound the rank."""
         each: BaseException | None = error
         while each is not None and not isinstance(each, RankUnwound):
             each = each.__context__
-        if each is None and severity(error) is Severity.FAILS:
+        if each is None and severity_of(error) is Severity.FAILS:
             self.by_tests[rank] = error
 
-    def most_severe(self, rank: int, errors: list[BaseException]) -> BaseException:
+    def most_severe_error(self, rank: int, errors: list[BaseException]) -> BaseException:
         """Return the exception that counts for a rank, the first of the most severe; note the others as lines."""
-        chosen = max(errors, key=severity)
+        chosen = max(errors, key=severity_of)
         self.others += [
-            f"  rank {rank} also raised {one_line(error)}"
+            f"  rank {rank} also raised {error_line(error)}"
             for error in errors
-            if error is not chosen and severity(error) is Severity.FAILS and not isinstance(error, RankUnwound)
+            if error is not chosen and severity_of(error) is Severity.FAILS and not isinstance(error, RankUnwound)
         ]
         return chosen
 
 
-class Output:
+class RankOutput:
     """The printed text and the exceptions of the ranks of one run."""
 
     def __init__(self, item: pytest.Function) -> None:
         is_captured = item.config.getoption("capture", "no") in ("fd", "sys")
         self._is_kept = is_captured and _CAPTURING.isdisjoint(item.fixturenames)
         self._streams: dict[int, tuple[RankStream, RankStream]] = {}
-        self.raised = Raised()
+        self.raised = RankErrors()
 
-    def start(self, rank: int) -> None:
+    def install_streams(self, rank: int) -> None:
         """Install a rank's streams; called on the rank before its program."""
         if self._is_kept:
             streams = RankStream(sys.stdout), RankStream(sys.stderr)
             sys.stdout, sys.stderr = self._streams[rank] = streams
 
-    def forget(self) -> None:
+    def drop_last_run(self) -> None:
         """Drop the output of the last run; called before the next one."""
-        self._streams, self.raised = {}, Raised()
+        self._streams, self.raised = {}, RankErrors()
 
-    def add_to(self, item: pytest.Item) -> None:
+    def add_report_sections(self, item: pytest.Item) -> None:
         """Add a section for each rank and stream to the report of a test."""
         for rank, streams in sorted(self._streams.items()):
             for name, stream in zip(("stdout", "stderr"), streams, strict=True):

@@ -15,48 +15,48 @@ from typing import Any, NoReturn
 import pytest
 
 from ddpsim import Budget, Code, Result, UsageError, explore, simulate
-from ddpsim.scenarios.names import nearest
+from ddpsim.scenarios.names import suggest_nearest_name
 from ddpsim.scenarios.pytest_plugin.failure import (
     RanksFailed,
-    Run,
-    has,
-    judge,
-    prepare_for_group,
-    program_name,
+    RunOnRanks,
+    has_finding,
+    failure_of_run,
+    store_text_below_error,
+    test_name_in_tokens,
     replay_command,
 )
-from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, names_on_ranks
-from ddpsim.scenarios.pytest_plugin.marker import MarkerError, Options, seconds_of
-from ddpsim.scenarios.pytest_plugin.rank_output import Output
-from ddpsim.scenarios.pytest_plugin.subtests import subtests_on
+from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, per_rank_fixture_names
+from ddpsim.scenarios.pytest_plugin.marker import MarkerError, MarkerOptions, default_time_limit
+from ddpsim.scenarios.pytest_plugin.rank_output import RankOutput
+from ddpsim.scenarios.pytest_plugin.subtests import subtests_of_rank
 from ddpsim.simulator.api import EXPLORATION_BUDGET
 from ddpsim.simulator.choices import Policy
-from ddpsim.simulator.errors import internal_error, is_unexpected
-from ddpsim.simulator.exploration.strategy import Wrapped, strategy_of
-from ddpsim.simulator.policies.named import DEFAULT, DEFAULT_DRAWING, draws
+from ddpsim.simulator.errors import make_internal_error, is_unexpected_error
+from ddpsim.simulator.exploration.strategy import ForwardingStrategy, strategy_by_name
+from ddpsim.simulator.policies.named import DEFAULT, DEFAULT_DRAWING, uses_seed
 from ddpsim.simulator.verdict import Finding
 
 _MOST_STEPS = 1_000_000
 """The step limit of tests whose marker has none. An endless test reaches it after some 15 seconds, with 250 MiB of
 events; the simulator's default, ten times as much, takes minutes and gigabytes."""
 
-_RUN = pytest.StashKey[Run]()
+_RUN = pytest.StashKey[RunOnRanks]()
 """The stash key of a test item for the outcome of its last run, kept until the test is reported."""
 
 
-def run_test(item: pytest.Function) -> None:
+def run_marked_test(item: pytest.Function) -> None:
     """Run a marked test; raise its failure or skip."""
     __tracebackhide__ = True
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name in item.funcargs}
-    if _is_drawn(item):
-        from ddpsim.scenarios.pytest_plugin.hypothesis_runs import run_drawn  # needs hypothesis
+    if _is_hypothesis_test(item):
+        from ddpsim.scenarios.pytest_plugin.hypothesis_runs import run_hypothesis_test  # needs hypothesis
 
-        run_drawn(item, partial(run_on_ranks, item), arguments)
+        run_hypothesis_test(item, partial(run_on_ranks, item), arguments)
     else:
         run_on_ranks(item, item.obj, (), arguments)
 
 
-def _is_drawn(item: pytest.Function) -> bool:
+def _is_hypothesis_test(item: pytest.Function) -> bool:
     return getattr(item.obj, "is_hypothesis_test", False)
 
 
@@ -66,37 +66,37 @@ def run_on_ranks(
     """Call a function on every rank, with that rank's fixtures added; raise the failure or skip of the run."""
     __tracebackhide__ = True
     options = item.stash[OPTIONS_KEY]
-    output, own_names = Output(item), names_on_ranks(item)
+    output, own_names = RankOutput(item), per_rank_fixture_names(item)
 
     def program(rank: int) -> Any:
         """Run the test on one rank, between its fixtures and their teardown."""
         __tracebackhide__ = True
-        output.start(rank)
+        output.install_streams(rank)
         fixtures, value = RankFixtures(item), None
         errors: list[BaseException] = []
         try:
-            own = {name: fixtures.value(name) for name in own_names}
+            own = {name: fixtures.fixture_value(name) for name in own_names}
             asked = {name: value for name, value in own.items() if name in item._fixtureinfo.argnames}
-            with subtests_on(rank, named) as given:
+            with subtests_of_rank(rank, named) as given:
                 value = function(*arguments, **given, **asked)
         except BaseException as error:
-            output.raised.note(rank, error)
+            output.raised.note_error(rank, error)
             errors.append(error)
-        errors += fixtures.close()
+        errors += fixtures.tear_down()
         if errors:
-            raise output.raised.most_severe(rank, errors)
+            raise output.raised.most_severe_error(rank, errors)
         return value
 
-    with no_undo_of_rank_state(item):
-        failure = _outcome(item, program, options, output)
+    with keep_rank_patches(item):
+        failure = _run_and_store_outcome(item, program, options, output)
     if isinstance(failure, RanksFailed):
-        _raise(failure)
+        _raise_visibly(failure)
     if failure is not None:
         raise failure
-    _warn_of_returns(item)
+    _warn_of_returned_values(item)
 
 
-def _warn_of_returns(item: pytest.Function) -> None:
+def _warn_of_returned_values(item: pytest.Function) -> None:
     """Warn if the test returned a value on a rank, as pytest does; fail in one line if warnings are errors."""
     __tracebackhide__ = True
     if all(value is None for value in item.stash[_RUN].result.returns):
@@ -111,79 +111,79 @@ def _warn_of_returns(item: pytest.Function) -> None:
         failure = RanksFailed(f"{type(error).__name__}: {error}")
     else:
         return
-    _raise(failure)
+    _raise_visibly(failure)
 
 
-def _outcome(
-    item: pytest.Function, program: Callable[[int], Any], options: Options, output: Output
+def _run_and_store_outcome(
+    item: pytest.Function, program: Callable[[int], Any], options: MarkerOptions, output: RankOutput
 ) -> BaseException | None:
     """Run the test, store the outcome on its item, and return the exception to raise, or None."""
     try:
-        run = _run(item, program, options, output)
+        run = _run_once_or_explore(item, program, options, output)
     except (UsageError, MarkerError) as error:
         return RanksFailed(str(error))
     except Exception as error:
-        if not is_unexpected(error):
+        if not is_unexpected_error(error):
             raise
-        return RanksFailed(str(internal_error(error, "the pytest plugin")))
-    failure = run.error or judge(run, options.expect)
+        return RanksFailed(str(make_internal_error(error, "the pytest plugin")))
+    failure = run.error or failure_of_run(run, options.expect)
     item.stash[_RUN] = run = dataclasses.replace(run, error=failure)
-    if failure is not None and _is_drawn(item):
-        prepare_for_group(failure, run)
+    if failure is not None and _is_hypothesis_test(item):
+        store_text_below_error(failure, run)
     return failure
 
 
-def failed_run_of(item: pytest.Item) -> Run | None:
+def failed_run_of(item: pytest.Item) -> RunOnRanks | None:
     """Return the failed run of a test; None if no run failed, as when hypothesis itself fails the test."""
     run = item.stash.get(_RUN, None)
     return None if run is None or run.error is None else run
 
 
-def forget(item: pytest.Item) -> None:
+def drop_stored_run(item: pytest.Item) -> None:
     """Drop the run of a reported test, which keeps the ranks' objects alive."""
     if _RUN in item.stash:
         del item.stash[_RUN]
 
 
-def add_sections(item: pytest.Item) -> None:
+def add_report_sections(item: pytest.Item) -> None:
     """Add to a test's report the output of its ranks in the last run, and the hazards if that run passed."""
     run = item.stash.get(_RUN, None)
     if run is None:
         return
-    run.output.add_to(item)
+    run.output.add_report_sections(item)
     if run.error is None and run.result.findings:
         item.add_report_section("call", "findings", "\n\n".join(finding.body for finding in run.result.findings))
 
 
-def _raise(failure: RanksFailed) -> NoReturn:
+def _raise_visibly(failure: RanksFailed) -> NoReturn:
     """Raise the failure from a visible frame: pytest adds a remark if all frames are hidden."""
     raise failure
 
 
-def _run(item: pytest.Function, program: Callable[[int], Any], options: Options, output: Output) -> Run:
+def _run_once_or_explore(item: pytest.Function, program: Callable[[int], Any], options: MarkerOptions, output: RankOutput) -> RunOnRanks:
     """Run the test once, with a recorded schedule, or with many schedules."""
-    _check_expect(options.expect)
+    _check_finding_code(options.expect)
     world: dict[str, Any] = {
         "poison": options.explore is not None,
         **options.of_run,
-        "budget": _budget(item, options),
-        "name": program_name(item),
+        "budget": _budget_of_test(item, options),
+        "name": test_name_in_tokens(item),
     }
     token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
     if token is not None:
         from ddpsim.scenarios.pytest_plugin.token_replay import replay_test
 
-        is_strict = not _is_drawn(item)  # hypothesis may run other examples than the recorded one
+        is_strict = not _is_hypothesis_test(item)  # hypothesis may run other examples than the recorded one
         result, left = replay_test(program, options.world_size, token, world, is_strict=is_strict)
-        return Run(_with_command(item, result), output, error=left)
+        return RunOnRanks(_with_replay_command(item, result), output, error=left)
     if options.explore is not None:
-        return _explore(item, program, options, output, seed or 0, world)
+        return _explore_test(item, program, options, output, seed or 0, world)
     result = simulate(program, options.world_size, policy=policy_of(item, options, seed), seed=seed or 0, **world)
-    return Run(_with_command(item, result), output)
+    return RunOnRanks(_with_replay_command(item, result), output)
 
 
-def _budget(item: pytest.Function, options: Options) -> Budget:
-    given, seconds = options.budget, seconds_of(item.config)
+def _budget_of_test(item: pytest.Function, options: MarkerOptions) -> Budget:
+    given, seconds = options.budget, default_time_limit(item.config)
     if given is None and options.explore is not None:
         given = dataclasses.replace(EXPLORATION_BUDGET, steps=_MOST_STEPS, seconds=seconds)
     elif not isinstance(given, Budget):
@@ -193,29 +193,29 @@ def _budget(item: pytest.Function, options: Options) -> Budget:
     return given
 
 
-def _explore(
+def _explore_test(
     item: pytest.Function,
     program: Callable[[int], Any],
-    options: Options,
-    output: Output,
+    options: MarkerOptions,
+    output: RankOutput,
     seed: int,
     world: dict[str, Any],
-) -> Run:
+) -> RunOnRanks:
     """Run the test with many schedules, until one has the expected finding, or one fails."""
-    wanted = None if options.expect is None else partial(has, code=Code(options.expect))
-    search = _Search(options.explore or {}, options.world_size, seed, wanted, on_next=output.forget)
+    wanted = None if options.expect is None else partial(has_finding, code=Code(options.expect))
+    search = _SearchForFinding(options.explore or {}, options.world_size, seed, wanted, on_next=output.drop_last_run)
     exploration = explore(program, options.world_size, policy=search, keep_going=wanted is not None, **world)
     if exploration.interrupted:
         raise KeyboardInterrupt
     shown = search.found or exploration.first_failure or search.last
     assert shown is not None, "an exploration runs at least once"
-    result = _with_command(item, shown)
+    result = _with_replay_command(item, shown)
     if exploration.first_failure is not None:
-        exploration = dataclasses.replace(exploration, first_failure=_with_command(item, exploration.first_failure))
-    return Run(result, output, exploration)
+        exploration = dataclasses.replace(exploration, first_failure=_with_replay_command(item, exploration.first_failure))
+    return RunOnRanks(result, output, exploration)
 
 
-class _Search(Wrapped):
+class _SearchForFinding(ForwardingStrategy):
     """An exploration strategy that ends at the first run with a wanted result."""
 
     def __init__(
@@ -228,7 +228,7 @@ class _Search(Wrapped):
         on_next: Callable[[], None],
     ) -> None:
         """`explore` has the policy and its options; `on_next` is called before each run."""
-        super().__init__(strategy_of(world_size=world_size, seed=seed, **explore))
+        super().__init__(strategy_by_name(world_size=world_size, seed=seed, **explore))
         self._is_wanted = is_wanted
         self._on_next = on_next
         self.found: Result | None = None
@@ -248,32 +248,32 @@ class _Search(Wrapped):
         return finding
 
 
-def _with_command(item: pytest.Function, result: Result) -> Result:
+def _with_replay_command(item: pytest.Function, result: Result) -> Result:
     return result.with_replay(replay_command(item, str(result.schedule)))
 
 
-def seed_of(item: pytest.Function, options: Options) -> int | None:
+def seed_of(item: pytest.Function, options: MarkerOptions) -> int | None:
     """Return the seed of a test: from the command line, else from its parameter, else from its marker."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     chosen = item.config.getoption("ddpsim_seed")
     return params.get(SEED, options.seed) if chosen is None else chosen
 
 
-def policy_of(item: pytest.Function, options: Options, seed: int | None) -> Any:
+def policy_of(item: pytest.Function, options: MarkerOptions, seed: int | None) -> Any:
     """Return the policy of a test: from the command line, else from its marker, else the default.
 
     A command line policy without seeds is ignored for tests with `seeds=`, whose runs would all be the same.
     """
     for_all = item.config.getoption("ddpsim_policy")
-    if options.seeds and not draws(for_all):
+    if options.seeds and not uses_seed(for_all):
         for_all = None
     return for_all or options.policy or (DEFAULT if seed is None else DEFAULT_DRAWING)
 
 
-def _check_expect(expect: str | None) -> None:
+def _check_finding_code(expect: str | None) -> None:
     codes = [code.value for code in Code]
     if expect is not None and expect not in codes:
-        remedy = nearest(expect, codes) or f"the codes are {', '.join(codes)}"
+        remedy = suggest_nearest_name(expect, codes) or f"the codes are {', '.join(codes)}"
         raise MarkerError(f"expect is {str(expect)!r}, expected a finding code: {remedy}")
 
 
@@ -287,7 +287,7 @@ _OF_EACH_RANK = (
 
 
 @contextmanager
-def no_undo_of_rank_state(item: pytest.Function) -> Iterator[None]:
+def keep_rank_patches(item: pytest.Function) -> Iterator[None]:
     """Around a run: keep `monkeypatch` from undoing patches of rank-local state that ranks made.
 
     All ranks share one such object, which undoes its patches after the run. State of each rank, such as `os.environ`,
@@ -299,17 +299,17 @@ def no_undo_of_rank_state(item: pytest.Function) -> Iterator[None]:
         yield
     finally:
         for patcher, (items, attributes) in before:
-            patcher._setitem[:] = _merged(items, patcher._setitem)
-            patcher._setattr[:] = _merged(attributes, patcher._setattr)
+            patcher._setitem[:] = _patches_to_undo(items, patcher._setitem)
+            patcher._setattr[:] = _patches_to_undo(attributes, patcher._setattr)
 
 
-def _merged(before: list[Any], now: list[Any]) -> list[Any]:
+def _patches_to_undo(before: list[Any], now: list[Any]) -> list[Any]:
     """Return the patches to undo after the run; a rank may have called `monkeypatch.undo()`, which empties the list."""
-    kept = [each for each in before if _is_of_each_rank(each) or any(each is other for other in now)]
-    return kept + [each for each in now if not _is_of_each_rank(each) and not any(each is other for other in kept)]
+    kept = [each for each in before if _is_rank_local(each) or any(each is other for other in now)]
+    return kept + [each for each in now if not _is_rank_local(each) and not any(each is other for other in kept)]
 
 
-def _is_of_each_rank(record: tuple[Any, ...]) -> bool:
+def _is_rank_local(record: tuple[Any, ...]) -> bool:
     target, name, _ = record
     is_environ = target is os.environ or target is getattr(os, "environb", None)
     return is_environ or any(target is module and name == attribute for module, attribute in _OF_EACH_RANK)

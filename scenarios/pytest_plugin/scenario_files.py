@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ddpsim.scenarios.names import shadow
+from ddpsim.scenarios.names import describe_shadowing_file
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
@@ -23,14 +23,14 @@ _FIRST_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 _SAYS_VERSION = re.compile(r"^ddpsim *= *\d+ *(#.*)?$", re.MULTILINE)
 
 
-def collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+def collect_scenario_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Return a collector for a scenario file; None for another file."""
-    if file_path.suffix != ".toml" or not (parent.session.isinitpath(file_path) or _says_version(file_path)):
+    if file_path.suffix != ".toml" or not (parent.session.isinitpath(file_path) or _has_version_key(file_path)):
         return None
     return ScenarioFile.from_parent(parent, path=file_path)
 
 
-def _says_version(path: Path) -> bool:
+def _has_version_key(path: Path) -> bool:
     """Return True if a file has `ddpsim = N` before its first table; a table of another tool may have it, too."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ class ScenarioFile(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item]:
         """Yield one test for the scenario, named after its engine."""
-        if line := shadow():
+        if line := describe_shadowing_file():
             raise self.CollectError(line)
         from ddpsim import UsageError
         from ddpsim.scenarios.files.loader import load
@@ -66,13 +66,13 @@ class ScenarioItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the scenario; raise UnexpectedOutcome if the outcome is not the expected one."""
-        from ddpsim.scenarios.cli.judgement import conclusion
+        from ddpsim.scenarios.cli.judgement import conclusion_line
         from ddpsim.scenarios.running.runner import run_scenario
 
         result = run_scenario(self._scenario)
         expected = self._scenario.expected_by(self._scenario.engine)
         if not expected.is_met_by(result):
-            raise UnexpectedOutcome(f"{result}\n\n{conclusion(expected, result)}")
+            raise UnexpectedOutcome(f"{result}\n\n{conclusion_line(expected, result)}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the diagnosis of an unexpected outcome; a traceback for any other error."""

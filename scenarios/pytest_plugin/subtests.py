@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ddpsim.scenarios.pytest_plugin.rank_output import Severity, severity
+from ddpsim.scenarios.pytest_plugin.rank_output import Severity, severity_of
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 
 _SUBTESTS = getattr(pytest, "Subtests", ())  # from pytest 9 on
@@ -37,23 +37,23 @@ class RankSubtests:
             try:
                 yield
             except BaseException as error:
-                if isinstance(error, RankUnwound) or severity(error) in (Severity.RETURNS, Severity.LEAVES):
+                if isinstance(error, RankUnwound) or severity_of(error) in (Severity.RETURNS, Severity.LEAVES):
                     leaving = error
-                    _skip_the_rest()  # pytest would report it as a failure
-                self.failed += severity(error) is Severity.FAILS
+                    _skip_unfinished_subtest()  # pytest would report it as a failure
+                self.failed += severity_of(error) is Severity.FAILS
                 raise
         sys.stdout, sys.stderr = streams  # pytest has installed the streams of the whole test
         if leaving is not None:
             raise leaving
 
 
-def _skip_the_rest() -> NoReturn:
+def _skip_unfinished_subtest() -> NoReturn:
     """Skip from a visible frame, because pytest shows where a skip was raised."""
     pytest.skip("the run ended before the subtest did")
 
 
 @contextmanager
-def subtests_on(rank: int, named: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def subtests_of_rank(rank: int, named: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a test's arguments with this rank's `subtests`; afterwards, fail the test if one of them failed."""
     __tracebackhide__ = True
     own = {name: RankSubtests(value, rank) for name, value in named.items() if isinstance(value, _SUBTESTS)}

@@ -9,16 +9,16 @@ import pytest
 
 from ddpsim import ReplayError, Result, Schedule, simulate
 from ddpsim.scenarios.cli.judgement import divergence_line
-from ddpsim.scenarios.pytest_plugin.collecting import marked
-from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, program_name
-from ddpsim.simulator.choices import program_on
-from ddpsim.simulator.policies.schedule_replay import Replay, diverged
+from ddpsim.scenarios.pytest_plugin.collecting import marked_tests
+from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, test_name_in_tokens
+from ddpsim.simulator.choices import program_identity
+from ddpsim.simulator.policies.schedule_replay import ReplayPolicy, divergence_error
 
 _KEPT = pytest.StashKey[int]()
 """The stash key of the config for the number of tests that match the token."""
 
 
-def check_token(token: str) -> None:
+def check_replay_token(token: str) -> None:
     """Raise UsageError if a replay token is damaged or of another version."""
     try:
         Schedule.is_recorded_for(token, "")
@@ -26,12 +26,12 @@ def check_token(token: str) -> None:
         raise pytest.UsageError(f"--ddpsim-replay: {error}") from None
 
 
-def keep_replayed(config: pytest.Config, items: list[pytest.Item], token: str) -> None:
+def keep_tests_of_token(config: pytest.Config, items: list[pytest.Item], token: str) -> None:
     """Deselect all tests except those that match a token; there may be none."""
     kept: list[pytest.Item] = [
         item
-        for item, options in marked(items)
-        if Schedule.is_recorded_for(token, program_on(program_name(item), options.world_size))
+        for item, options in marked_tests(items)
+        if Schedule.is_recorded_for(token, program_identity(test_name_in_tokens(item), options.world_size))
     ]
     config.stash[_KEPT] = len(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -42,15 +42,15 @@ def replay_test(
     program: Callable[[int], Any], world_size: int, token: str, world: Mapping[str, Any], *, is_strict: bool
 ) -> tuple[Result, RanksFailed | None]:
     """Run a test with a recorded schedule, to its end; return the result, and a failure if a strict replay diverged."""
-    recorded = Replay(Schedule.parse(token, program=program_on(world["name"], world_size)))
+    recorded = ReplayPolicy(Schedule.parse(token, program=program_identity(world["name"], world_size)))
     result = simulate(program, world_size, policy=recorded, **world)
     if recorded.divergence is None or not is_strict:
         return result, None
-    text = str(diverged(recorded.divergence, result.trace, recorded.choices))
+    text = str(divergence_error(recorded.divergence, result.trace, recorded.choices))
     return result, RanksFailed(text, divergence_line(recorded.divergence))
 
 
-def replay_summary(config: pytest.Config, exitstatus: int | pytest.ExitCode, token: str) -> str | None:
+def token_warning(config: pytest.Config, exitstatus: int | pytest.ExitCode, token: str) -> str | None:
     """Return a warning if no test or several tests matched a token; None if one did."""
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         found = "matches none of the collected tests"

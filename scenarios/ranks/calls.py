@@ -22,7 +22,7 @@ _SCATTER_SINGLE = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_singl
 # torch 2.13 renamed them and warns at the old names; 2.11 has only those.
 
 
-class Issued(NamedTuple):
+class IssuedProgramCall(NamedTuple):
     """A call that was issued, with its work handle."""
 
     work: Any
@@ -30,12 +30,12 @@ class Issued(NamedTuple):
     outputs: Sequence[Tensor]
 
 
-def sent(issue: Issue, rank: int) -> list[Tensor]:
+def input_tensors(issue: Issue, rank: int) -> list[Tensor]:
     """Return the input tensors of a rank's call, one for each of its shapes."""
-    return [_filled(issue, rank, shape, number) for number, shape in enumerate(issue.shapes)]
+    return [_filled_tensor(issue, rank, shape, number) for number, shape in enumerate(issue.shapes)]
 
 
-def _filled(issue: Issue, rank: int, shape: Shape, number: int) -> Tensor:
+def _filled_tensor(issue: Issue, rank: int, shape: Shape, number: int) -> Tensor:
     """Return tensor `number` of a call, filled for this rank.
 
     Values are between 1 and 2, of either sign, in steps of 1/997: these are no binary fractions, so sums round.
@@ -47,234 +47,234 @@ def _filled(issue: Issue, rank: int, shape: Shape, number: int) -> Tensor:
     else:
         lowest, count = _WHOLE_RANGES.get(str(issue.dtype), (-3, 7))
         values = lowest + drawn % count
-    return values.to(_dtype(issue)).reshape(shape)
+    return values.to(_torch_dtype(issue)).reshape(shape)
 
 
 _WHOLE_RANGES = {"bool": (0, 2), "uint8": (0, 4)}
 """The lowest number of a dtype, and how many there are."""
 
 
-def _dtype(issue: Issue) -> torch.dtype:
+def _torch_dtype(issue: Issue) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, str(issue.dtype))
     return dtype
 
 
-def _reduction(issue: Issue) -> Any:
+def _torch_reduction(issue: Issue) -> Any:
     return getattr(dist.ReduceOp, str(issue.reduction))
 
 
-def _blank(issue: Issue, shape: Sequence[int]) -> Tensor:
-    return torch.zeros(shape, dtype=_dtype(issue))
+def _output_tensor(issue: Issue, shape: Sequence[int]) -> Tensor:
+    return torch.zeros(shape, dtype=_torch_dtype(issue))
 
 
 # --- one function per operation, which issues it ----------------------------------------------------------------------
 
 
-def _all_reduce(issue: Issue, rank: int, group: Any) -> Issued:
-    tensors = sent(issue, rank)
-    return Issued(dist.all_reduce(tensors[0], _reduction(issue), group=group, async_op=True), tensors, tensors)
+def _all_reduce(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    tensors = input_tensors(issue, rank)
+    return IssuedProgramCall(dist.all_reduce(tensors[0], _torch_reduction(issue), group=group, async_op=True), tensors, tensors)
 
 
-def _all_reduce_coalesced(issue: Issue, rank: int, group: Any) -> Issued:
-    tensors = sent(issue, rank)
+def _all_reduce_coalesced(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    tensors = input_tensors(issue, rank)
     options = dist.AllreduceCoalescedOptions()
-    options.reduceOp = _reduction(issue)
-    return Issued(group.allreduce_coalesced(tensors, options), tensors, tensors)
+    options.reduceOp = _torch_reduction(issue)
+    return IssuedProgramCall(group.allreduce_coalesced(tensors, options), tensors, tensors)
 
 
-def _broadcast(issue: Issue, rank: int, group: Any) -> Issued:
-    tensors = sent(issue, rank)
-    return Issued(dist.broadcast(tensors[0], issue.root, group=group, async_op=True), tensors, tensors)
+def _broadcast(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    tensors = input_tensors(issue, rank)
+    return IssuedProgramCall(dist.broadcast(tensors[0], issue.root, group=group, async_op=True), tensors, tensors)
 
 
-def _reduce(issue: Issue, rank: int, group: Any) -> Issued:
-    tensors = sent(issue, rank)
-    work = dist.reduce(tensors[0], issue.root, _reduction(issue), group=group, async_op=True)
+def _reduce(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    tensors = input_tensors(issue, rank)
+    work = dist.reduce(tensors[0], issue.root, _torch_reduction(issue), group=group, async_op=True)
     # On other ranks gloo leaves partial sums.
-    return Issued(work, tensors, tensors if rank == issue.root else [])
+    return IssuedProgramCall(work, tensors, tensors if rank == issue.root else [])
 
 
-def _all_gather(issue: Issue, rank: int, group: Any) -> Issued:
-    inputs = sent(issue, rank)
-    outputs = [_blank(issue, issue.shapes[0]) for _ in range(group.size())]
-    return Issued(dist.all_gather(outputs, inputs[0], group=group, async_op=True), inputs, outputs)
+def _all_gather(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    inputs = input_tensors(issue, rank)
+    outputs = [_output_tensor(issue, issue.shapes[0]) for _ in range(group.size())]
+    return IssuedProgramCall(dist.all_gather(outputs, inputs[0], group=group, async_op=True), inputs, outputs)
 
 
-def _all_gather_coalesced(issue: Issue, rank: int, group: Any) -> Issued:
-    inputs = sent(issue, rank)
-    outputs = [[_blank(issue, shape) for shape in issue.shapes] for _ in range(group.size())]
-    return Issued(group.allgather_coalesced(outputs, inputs), inputs, [each for own in outputs for each in own])
+def _all_gather_coalesced(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    inputs = input_tensors(issue, rank)
+    outputs = [[_output_tensor(issue, shape) for shape in issue.shapes] for _ in range(group.size())]
+    return IssuedProgramCall(group.allgather_coalesced(outputs, inputs), inputs, [each for own in outputs for each in own])
 
 
-def _all_gather_into_tensor(issue: Issue, rank: int, group: Any) -> Issued:
-    inputs = sent(issue, rank)
+def _all_gather_into_tensor(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    inputs = input_tensors(issue, rank)
     rows, *rest = issue.shapes[0]
-    output = _blank(issue, (rows * group.size(), *rest))
-    return Issued(getattr(dist, _GATHER_SINGLE)(output, inputs[0], group=group, async_op=True), inputs, [output])
+    output = _output_tensor(issue, (rows * group.size(), *rest))
+    return IssuedProgramCall(getattr(dist, _GATHER_SINGLE)(output, inputs[0], group=group, async_op=True), inputs, [output])
 
 
-def _gather(issue: Issue, rank: int, group: Any) -> Issued:
-    inputs = sent(issue, rank)
-    outputs = [_blank(issue, issue.shapes[0]) for _ in range(group.size())] if rank == issue.root else []
+def _gather(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    inputs = input_tensors(issue, rank)
+    outputs = [_output_tensor(issue, issue.shapes[0]) for _ in range(group.size())] if rank == issue.root else []
     work = dist.gather(inputs[0], outputs or None, dst=issue.root, group=group, async_op=True)
-    return Issued(work, inputs, outputs)
+    return IssuedProgramCall(work, inputs, outputs)
 
 
-def _scatter(issue: Issue, rank: int, group: Any) -> Issued:
+def _scatter(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
     numbers = range(group.size()) if rank == issue.root else ()
-    inputs = [_filled(issue, rank, issue.shapes[0], number) for number in numbers]
-    output = _blank(issue, issue.shapes[0])
+    inputs = [_filled_tensor(issue, rank, issue.shapes[0], number) for number in numbers]
+    output = _output_tensor(issue, issue.shapes[0])
     work = dist.scatter(output, inputs or None, src=issue.root, group=group, async_op=True)
-    return Issued(work, inputs, [output])
+    return IssuedProgramCall(work, inputs, [output])
 
 
-def _reduce_scatter(issue: Issue, rank: int, group: Any) -> Issued:
-    inputs = sent(issue, rank)
-    output = _blank(issue, issue.shapes[group.rank()])
-    work = dist.reduce_scatter(output, inputs, _reduction(issue), group=group, async_op=True)
-    return Issued(work, inputs, [output])
+def _reduce_scatter(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    inputs = input_tensors(issue, rank)
+    output = _output_tensor(issue, issue.shapes[group.rank()])
+    work = dist.reduce_scatter(output, inputs, _torch_reduction(issue), group=group, async_op=True)
+    return IssuedProgramCall(work, inputs, [output])
 
 
-def _reduce_scatter_tensor(issue: Issue, rank: int, group: Any) -> Issued:
-    inputs = sent(issue, rank)
+def _reduce_scatter_tensor(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    inputs = input_tensors(issue, rank)
     rows, *rest = issue.shapes[0]
-    output = _blank(issue, (rows // group.size(), *rest))
-    work = getattr(dist, _SCATTER_SINGLE)(output, inputs[0], _reduction(issue), group=group, async_op=True)
-    return Issued(work, inputs, [output])
+    output = _output_tensor(issue, (rows // group.size(), *rest))
+    work = getattr(dist, _SCATTER_SINGLE)(output, inputs[0], _torch_reduction(issue), group=group, async_op=True)
+    return IssuedProgramCall(work, inputs, [output])
 
 
-def _all_to_all(issue: Issue, rank: int, group: Any) -> Issued:
-    inputs = sent(issue, rank)
-    outputs = [_blank(issue, shape) for shape in issue.shapes]
-    return Issued(dist.all_to_all(outputs, inputs, group=group, async_op=True), inputs, outputs)
+def _all_to_all(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    inputs = input_tensors(issue, rank)
+    outputs = [_output_tensor(issue, shape) for shape in issue.shapes]
+    return IssuedProgramCall(dist.all_to_all(outputs, inputs, group=group, async_op=True), inputs, outputs)
 
 
-def _all_to_all_single(issue: Issue, rank: int, group: Any) -> Issued:
+def _all_to_all_single(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
     assert issue.splits is not None
     sending, receiving = map(list, issue.splits)
-    tensor, output = _filled(issue, rank, issue.shapes[0], 0), _blank(issue, issue.shapes[1])
+    tensor, output = _filled_tensor(issue, rank, issue.shapes[0], 0), _output_tensor(issue, issue.shapes[1])
     work = dist.all_to_all_single(output, tensor, receiving, sending, group=group, async_op=True)
-    return Issued(work, [tensor], [output])
+    return IssuedProgramCall(work, [tensor], [output])
 
 
-def _barrier(issue: Issue, rank: int, group: Any) -> Issued:
-    return Issued(dist.barrier(group=group, async_op=True), [], [])
+def _barrier(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    return IssuedProgramCall(dist.barrier(group=group, async_op=True), [], [])
 
 
-def _send(issue: Issue, rank: int, group: Any) -> Issued:
-    inputs = sent(issue, rank)
-    return Issued(dist.isend(inputs[0], issue.peer, group=group, tag=issue.tag), inputs, [])
+def _send(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    inputs = input_tensors(issue, rank)
+    return IssuedProgramCall(dist.isend(inputs[0], issue.peer, group=group, tag=issue.tag), inputs, [])
 
 
-def _receive(issue: Issue, rank: int, group: Any) -> Issued:
-    output = _blank(issue, issue.shapes[0])
+def _receive(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    output = _output_tensor(issue, issue.shapes[0])
     source = None if issue.peer == ANY_SOURCE else issue.peer
-    return Issued(dist.irecv(output, source, group=group, tag=issue.tag), [], [output])
+    return IssuedProgramCall(dist.irecv(output, source, group=group, tag=issue.tag), [], [output])
 
 
 # --- the same calls as Python source for a test -----------------------------------------------------------------------
 
 
-def _tensor(maker: str, issue: Issue, shape: Shape) -> str:
+def _tensor_text(maker: str, issue: Issue, shape: Shape) -> str:
     size = repr(shape[0]) if len(shape) == 1 else repr(tuple(shape))
     dtype = "" if issue.dtype == "float32" else f", dtype=torch.{issue.dtype}"
     return f"torch.{maker}({size}{dtype})"
 
 
-def _sent_text(issue: Issue) -> str:
-    return _tensor("ones", issue, issue.shapes[0])
+def _input_text(issue: Issue) -> str:
+    return _tensor_text("ones", issue, issue.shapes[0])
 
 
-def _room(issue: Issue, shape: Shape) -> str:
-    return _tensor("zeros", issue, shape)
+def _output_text(issue: Issue, shape: Shape) -> str:
+    return _tensor_text("zeros", issue, shape)
 
 
-def _many(each: str, size: int) -> str:
+def _repeated_text(each: str, size: int) -> str:
     return f"[{each} for _ in range({size})]"
 
 
-def _all(maker: str, issue: Issue) -> str:
+def _tensors_text(maker: str, issue: Issue) -> str:
     """Return source that makes one tensor per shape."""
     if len(set(issue.shapes)) == 1:
-        return _many(_tensor(maker, issue, issue.shapes[0]), len(issue.shapes))
-    return f"[{', '.join(_tensor(maker, issue, shape) for shape in issue.shapes)}]"
+        return _repeated_text(_tensor_text(maker, issue, issue.shapes[0]), len(issue.shapes))
+    return f"[{', '.join(_tensor_text(maker, issue, shape) for shape in issue.shapes)}]"
 
 
-def _op_text(issue: Issue) -> list[str]:
+def _reduction_text(issue: Issue) -> list[str]:
     return [] if issue.reduction in (None, "SUM") else [f"op=dist.ReduceOp.{issue.reduction}"]
 
 
-def _gathered_text(issue: Issue, size: int) -> list[str]:
-    room = f"{_many(_room(issue, issue.shapes[0]), size)} if rank == {issue.root} else None"
-    return ["gather", _sent_text(issue), room, f"dst={issue.root}"]
+def _gather_text(issue: Issue, size: int) -> list[str]:
+    room = f"{_repeated_text(_output_text(issue, issue.shapes[0]), size)} if rank == {issue.root} else None"
+    return ["gather", _input_text(issue), room, f"dst={issue.root}"]
 
 
-def _scattered_text(issue: Issue, size: int) -> list[str]:
-    sent = f"{_many(_sent_text(issue), size)} if rank == {issue.root} else None"
-    return ["scatter", _room(issue, issue.shapes[0]), sent, f"src={issue.root}"]
+def _scatter_text(issue: Issue, size: int) -> list[str]:
+    sent = f"{_repeated_text(_input_text(issue), size)} if rank == {issue.root} else None"
+    return ["scatter", _output_text(issue, issue.shapes[0]), sent, f"src={issue.root}"]
 
 
-def _single_gathered_text(issue: Issue, size: int) -> list[str]:
+def _all_gather_into_tensor_text(issue: Issue, size: int) -> list[str]:
     rows, *rest = issue.shapes[0]
-    return [_GATHER_SINGLE, _room(issue, (rows * size, *rest)), _sent_text(issue)]
+    return [_GATHER_SINGLE, _output_text(issue, (rows * size, *rest)), _input_text(issue)]
 
 
-def _single_scattered_text(issue: Issue, size: int) -> list[str]:
+def _reduce_scatter_tensor_text(issue: Issue, size: int) -> list[str]:
     rows, *rest = issue.shapes[0]
-    return [_SCATTER_SINGLE, _room(issue, (rows // size, *rest)), _sent_text(issue), *_op_text(issue)]
+    return [_SCATTER_SINGLE, _output_text(issue, (rows // size, *rest)), _input_text(issue), *_reduction_text(issue)]
 
 
-def _exchanged_text(issue: Issue, size: int) -> list[str]:
+def _all_to_all_single_text(issue: Issue, size: int) -> list[str]:
     assert issue.splits is not None
     sending, receiving = map(list, issue.splits)
-    return ["all_to_all_single", _room(issue, issue.shapes[1]), _sent_text(issue), repr(receiving), repr(sending)]
+    return ["all_to_all_single", _output_text(issue, issue.shapes[1]), _input_text(issue), repr(receiving), repr(sending)]
 
 
-def _received_text(issue: Issue, size: int) -> list[str]:
+def _receive_text(issue: Issue, size: int) -> list[str]:
     source = [] if issue.peer == ANY_SOURCE else [repr(issue.peer)]
-    return ["irecv", _room(issue, issue.shapes[0]), *source]
+    return ["irecv", _output_text(issue, issue.shapes[0]), *source]
 
 
 class ProgramCall(NamedTuple):
     """One row of the table of operations."""
 
-    issue: Callable[[Issue, int, Any], Issued]
+    issue: Callable[[Issue, int, Any], IssuedProgramCall]
     """Makes the call on a rank, in a torch process group."""
     text: Callable[[Issue, int], list[str]]
     """The torch.distributed function and its arguments as Python source, for a group of that many ranks."""
 
 
 CALLS = {
-    "all_reduce": ProgramCall(_all_reduce, lambda issue, size: ["all_reduce", _sent_text(issue), *_op_text(issue)]),
+    "all_reduce": ProgramCall(_all_reduce, lambda issue, size: ["all_reduce", _input_text(issue), *_reduction_text(issue)]),
     "all_reduce_coalesced": ProgramCall(
-        _all_reduce_coalesced, lambda issue, size: ["all_reduce_coalesced", _all("ones", issue), *_op_text(issue)]
+        _all_reduce_coalesced, lambda issue, size: ["all_reduce_coalesced", _tensors_text("ones", issue), *_reduction_text(issue)]
     ),
-    "broadcast": ProgramCall(_broadcast, lambda issue, size: ["broadcast", _sent_text(issue), f"src={issue.root}"]),
+    "broadcast": ProgramCall(_broadcast, lambda issue, size: ["broadcast", _input_text(issue), f"src={issue.root}"]),
     "reduce": ProgramCall(
-        _reduce, lambda issue, size: ["reduce", _sent_text(issue), f"dst={issue.root}", *_op_text(issue)]
+        _reduce, lambda issue, size: ["reduce", _input_text(issue), f"dst={issue.root}", *_reduction_text(issue)]
     ),
     "all_gather": ProgramCall(
         _all_gather,
-        lambda issue, size: ["all_gather", _many(_room(issue, issue.shapes[0]), size), _sent_text(issue)],
+        lambda issue, size: ["all_gather", _repeated_text(_output_text(issue, issue.shapes[0]), size), _input_text(issue)],
     ),
     "all_gather_coalesced": ProgramCall(
         _all_gather_coalesced,
-        lambda issue, size: ["all_gather_coalesced", _many(_all("zeros", issue), size), _all("ones", issue)],
+        lambda issue, size: ["all_gather_coalesced", _repeated_text(_tensors_text("zeros", issue), size), _tensors_text("ones", issue)],
     ),
-    "all_gather_into_tensor": ProgramCall(_all_gather_into_tensor, _single_gathered_text),
-    "gather": ProgramCall(_gather, _gathered_text),
-    "scatter": ProgramCall(_scatter, _scattered_text),
+    "all_gather_into_tensor": ProgramCall(_all_gather_into_tensor, _all_gather_into_tensor_text),
+    "gather": ProgramCall(_gather, _gather_text),
+    "scatter": ProgramCall(_scatter, _scatter_text),
     "reduce_scatter": ProgramCall(
         _reduce_scatter,
-        lambda issue, size: ["reduce_scatter", _room(issue, issue.shapes[0]), _all("ones", issue), *_op_text(issue)],
+        lambda issue, size: ["reduce_scatter", _output_text(issue, issue.shapes[0]), _tensors_text("ones", issue), *_reduction_text(issue)],
     ),
-    "reduce_scatter_tensor": ProgramCall(_reduce_scatter_tensor, _single_scattered_text),
+    "reduce_scatter_tensor": ProgramCall(_reduce_scatter_tensor, _reduce_scatter_tensor_text),
     "all_to_all": ProgramCall(
-        _all_to_all, lambda issue, size: ["all_to_all", _all("zeros", issue), _all("ones", issue)]
+        _all_to_all, lambda issue, size: ["all_to_all", _tensors_text("zeros", issue), _tensors_text("ones", issue)]
     ),
-    "all_to_all_single": ProgramCall(_all_to_all_single, _exchanged_text),
+    "all_to_all_single": ProgramCall(_all_to_all_single, _all_to_all_single_text),
     "barrier": ProgramCall(_barrier, lambda issue, size: ["barrier"]),
-    "send": ProgramCall(_send, lambda issue, size: ["isend", _sent_text(issue), repr(issue.peer)]),
-    "recv": ProgramCall(_receive, _received_text),
+    "send": ProgramCall(_send, lambda issue, size: ["isend", _input_text(issue), repr(issue.peer)]),
+    "recv": ProgramCall(_receive, _receive_text),
 }
 """All operations by name."""

@@ -21,7 +21,7 @@ _NOT_RUN_BY_A_CALL = (
 )
 
 
-def of_a_rank(program: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+def as_rank_function(program: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
     """Return the function; if it takes no rank, return one that takes the rank and calls it. `name` is for messages.
 
     Raises UsageError for async and generator functions, and for a function that needs more than the rank.
@@ -33,17 +33,17 @@ def of_a_rank(program: Callable[..., Any], name: str | None = None) -> Callable[
                 f"scenario is {(name or own)!r}, but {own} is {kind}, which a call does not run: give a plain "
                 "function of the rank"
             )
-    if _takes(program, 0):
+    if _accepts_arguments(program, 0):
         return program
-    if _takes(program):
-        return _without_the_rank(program)
+    if _accepts_arguments(program):
+        return _call_without_rank(program)
     raise UsageError(
         f"scenario is {(name or own)!r}, but {own}{inspect.signature(program)} cannot be called with a rank alone: "
         "give a function that takes the rank or nothing, and has defaults for the rest"
     )
 
 
-def _without_the_rank(program: Callable[..., Any]) -> Callable[[int], Any]:
+def _call_without_rank(program: Callable[..., Any]) -> Callable[[int], Any]:
     code = getattr(inspect.unwrap(program), "__code__", None)
     path = sys.argv[0] if code is None else code.co_filename
 
@@ -56,7 +56,7 @@ def _without_the_rank(program: Callable[..., Any]) -> Callable[[int], Any]:
     return wraps(program)(called)
 
 
-def _takes(program: Callable[..., Any], *arguments: object) -> bool:
+def _accepts_arguments(program: Callable[..., Any], *arguments: object) -> bool:
     try:
         inspect.signature(program).bind(*arguments)
     except TypeError:

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddpsim.scenarios.ranks.calls import CALLS, Issued
+from ddpsim.scenarios.ranks.calls import CALLS, IssuedProgramCall
 from ddpsim.simulator.calls import Shape, Site
 from ddpsim.simulator.errors import InjectedCrashError
-from ddpsim.simulator.programs.program import CRASH, DEFAULT, Crash, Group, Issue, Program, Return, Wait
+from ddpsim.simulator.programs.program import CRASH, DEFAULT, CrashStep, Group, Issue, Program, Return, Wait
 from ddpsim.simulator.runtime.call_sites import GENERATED
 
 
@@ -43,57 +43,57 @@ class RankOutputs(dict[str, list[TensorValues]]):
         return dict, (dict(self),)
 
 
-def site_of(issue: Issue) -> Site:
+def site_of_step(issue: Issue) -> Site:
     """Return the line of a call for `check`: the line it represents; without one, only its operation."""
-    return issue.site or Site(issue.operation, 0, "")
+    return issue.parsed_site or Site(issue.operation, 0, "")
 
 
-def run_steps(rank: int, program: Program) -> RankOutputs:
+def run_rank_steps(rank: int, program: Program) -> RankOutputs:
     """Run the steps of `rank`; torch.distributed has to be initialised."""
     groups = {DEFAULT: dist.group.WORLD}
     for group in program.groups:
-        groups[group.name] = _at(_first_site(program), _new_group)(group)
-    issued: dict[str, Issued] = {}
+        groups[group.name] = _as_called_from(_first_site(program), _new_group)(group)
+    issued: dict[str, IssuedProgramCall] = {}
     sites: dict[str, Site | None] = {}
     outputs = RankOutputs()
     outputs.works = works = []
     for step in program.ranks[rank]:
         if isinstance(step, Issue):
-            issued[step.name] = _at(step.site, CALLS[step.operation].issue)(step, rank, groups[step.group])
-            sites[step.name] = step.site
+            issued[step.name] = _as_called_from(step.parsed_site, CALLS[step.operation].issue)(step, rank, groups[step.group])
+            sites[step.name] = step.parsed_site
             works.append(issued[step.name])
         elif isinstance(step, Wait):
-            _at(sites[step.name], _wait)(issued[step.name])
-            outputs[step.name] = [_output(tensor) for tensor in issued[step.name].outputs]
-        elif isinstance(step, Crash):
+            _as_called_from(sites[step.name], _wait_for_call)(issued[step.name])
+            outputs[step.name] = [_tensor_as_values(tensor) for tensor in issued[step.name].outputs]
+        elif isinstance(step, CrashStep):
             raise InjectedCrashError(CRASH)
         elif isinstance(step, Return):
             break
     return outputs
 
 
-def _unseen(function: Callable[..., Any]) -> FunctionType:
+def _hidden_from_reports(function: Callable[..., Any]) -> FunctionType:
     """Return the same function with another file name, so that no finding shows its lines as the program's."""
     assert isinstance(function, FunctionType)
     return FunctionType(function.__code__.replace(co_filename=GENERATED), function.__globals__)
 
 
-run_placed_steps = _unseen(run_steps)
+run_placed_steps = _hidden_from_reports(run_rank_steps)
 run_placed_steps.__qualname__ = "run_placed_steps"  # a process of its own finds it by this name
 
 
-def runner_of(program: Program) -> Callable[[int, Program], RankOutputs]:
+def rank_function_of(program: Program) -> Callable[[int, Program], RankOutputs]:
     """Return the function that runs a rank's steps: `run_steps`, or its variant if calls represent other lines."""
-    has_places = any(isinstance(step, Issue) and step.site for steps in program.ranks for step in steps)
-    return run_placed_steps if has_places else run_steps
+    has_places = any(isinstance(step, Issue) and step.parsed_site for steps in program.ranks for step in steps)
+    return run_placed_steps if has_places else run_rank_steps
 
 
 @lru_cache(maxsize=1024)
-def _at(site: Site | None, function: Callable[..., Any]) -> Callable[..., Any]:
+def _as_called_from(site: Site | None, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function as called from a line of another program, if there is one."""
     if site is None:
         return function
-    unseen = _unseen(function)
+    unseen = _hidden_from_reports(function)
     caller = (lambda *arguments: unseen(*arguments)).__code__  # on one line, the first
     place = caller.replace(co_filename=site.path, co_firstlineno=site.line, co_name=site.function or "<module>")
     return FunctionType(place, globals(), closure=(CellType(unseen),))
@@ -101,17 +101,17 @@ def _at(site: Site | None, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _first_site(program: Program) -> Site | None:
     """Return the line to show for the creation of groups, which records lack: that of the first call."""
-    return next((step.site for steps in program.ranks for step in steps if isinstance(step, Issue) and step.site), None)
+    return next((step.parsed_site for steps in program.ranks for step in steps if isinstance(step, Issue) and step.parsed_site), None)
 
 
 def _new_group(group: Group) -> Any:
     return dist.new_group(list(group.ranks), group_desc=group.name)
 
 
-def _wait(issued: Issued) -> None:
+def _wait_for_call(issued: IssuedProgramCall) -> None:
     issued.work.wait()
 
 
-def _output(tensor: Tensor) -> TensorValues:
+def _tensor_as_values(tensor: Tensor) -> TensorValues:
     content = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
     return TensorValues(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), content)

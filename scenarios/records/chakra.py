@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.operations import OPERATIONS, Movement
+from ddpsim.simulator.operations import OPERATIONS, DataMovement
 from ddpsim.simulator.records.run_log import RunLog
 
 SCHEMA_VERSION = "1.0.0"
@@ -23,22 +23,22 @@ SEND, RECEIVE, COLLECTIVE = "COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE"
 """Names of et_def.proto's `NodeType`."""
 
 
-def check_chakra() -> None:
+def check_chakra_is_installed() -> None:
     """Raise UsageError if the package is not installed."""
-    _modules()
+    _import_chakra()
 
 
-def trace_of(run_log: RunLog, rank: int) -> bytes:
+def chakra_trace_of(run_log: RunLog, rank: int) -> bytes:
     """Return the trace of a rank: the metadata, then its nodes, each with its length in front."""
-    schema, encode = _modules()
+    schema, encode = _import_chakra()
     file = io.BytesIO()
     encode(file, schema.GlobalMetadata(version=SCHEMA_VERSION))
-    for node in nodes_of(run_log, rank):
-        encode(file, _encoded(schema, node))
+    for node in chakra_nodes_of(run_log, rank):
+        encode(file, _encode_node(schema, node))
     return file.getvalue()
 
 
-def _modules() -> tuple[Any, Any]:
+def _import_chakra() -> tuple[Any, Any]:
     """Return the classes of the schema, and the function that writes one of them into a file."""
     try:
         schema = importlib.import_module("chakra.schema.protobuf.et_def_pb2")
@@ -50,7 +50,7 @@ def _modules() -> tuple[Any, Any]:
     return schema, library.encodeMessage
 
 
-def _encoded(schema: Any, node: ChakraNode) -> Any:
+def _encode_node(schema: Any, node: ChakraNode) -> Any:
     """Encode a node, with attribute names and types of the package's converters and, for messages, of trace readers."""
     collective = None if node.collective is None else schema.CollectiveCommType.Value(node.collective)
     values: dict[str, dict[str, Any]] = {
@@ -96,13 +96,13 @@ class ChakraNode(NamedTuple):
 
 COLLECTIVES = {
     each: re.sub("_(INTO_TENSOR|TENSOR|COALESCED|SINGLE)$", "", each.name)
-    for each in Movement
+    for each in DataMovement
     if each.name != "MESSAGE"
-} | {Movement.NOTHING: "BARRIER"}
+} | {DataMovement.NOTHING: "BARRIER"}
 """Names of et_def.proto's `CollectiveCommType`."""
 
 
-def nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
+def chakra_nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
     """Return the calls of a rank, numbered from 0. A receive from any source that took no message has no peer."""
     nodes: list[ChakraNode] = []
     latest: dict[str, int] = {}
@@ -110,7 +110,7 @@ def nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
         after = (latest[call.group],) if call.group in latest else ()
         latest[call.group] = number
         members = run_log.members[call.group]
-        node = ChakraNode(number, str(call), COLLECTIVE, after, _size(call), call.group, members)
+        node = ChakraNode(number, str(call), COLLECTIVE, after, _bytes_sent(call), call.group, members)
         if call.is_point_to_point:
             peer = None if call.peer == ANY_SOURCE else call.peer
             node = node._replace(type=SEND if call.operation == "send" else RECEIVE, peer=peer, tag=call.tag)
@@ -121,15 +121,15 @@ def nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
     return tuple(nodes)
 
 
-def _size(call: Call) -> int:
+def _bytes_sent(call: Call) -> int:
     """Return the bytes sent: for all_to_all_single the first shape is sent, and the second received."""
     shapes, dtype = call.signature.shapes, call.signature.dtype
-    if OPERATIONS[call.operation].movement is Movement.ALL_TO_ALL_SINGLE:
+    if OPERATIONS[call.operation].movement is DataMovement.ALL_TO_ALL_SINGLE:
         shapes = shapes[:1]
-    return sum(map(prod, shapes)) * (0 if dtype is None else bytes_of(dtype))
+    return sum(map(prod, shapes)) * (0 if dtype is None else bytes_of_element(dtype))
 
 
-def bytes_of(dtype: str) -> int:
+def bytes_of_element(dtype: str) -> int:
     """Return the bytes of one element: 4 for "float32", 1 for "bool" and "float8_e4m3fn"."""
     bits = re.search(r"\d+", dtype)
     return 1 if bits is None else max(1, int(bits[0]) // 8)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.program import DEFAULT, Issue, Program
 from ddpsim.simulator.programs.validation import members_of
-from ddpsim.simulator.records.as_program import program_of
-from ddpsim.simulator.records.record_diagnosis import Diagnosis
-from ddpsim.simulator.records.record_texts import plain
+from ddpsim.simulator.records.as_program import make_program
+from ddpsim.simulator.records.record_diagnosis import JobDiagnosis
+from ddpsim.simulator.records.record_texts import printable_text
 from ddpsim.simulator.verdict import Finding, Verdict
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LONGEST_LOOP = 16
 
 
-def check_form(path: Path) -> None:
+def check_test_file_name(path: Path) -> None:
     """Raise UsageError for a file type that cannot be written."""
     if path.suffix not in (".py", ".toml"):
         raise UsageError(
@@ -38,27 +38,27 @@ def check_form(path: Path) -> None:
         )
 
 
-def written_test(diagnosis: Diagnosis, paths: Sequence[str], path: Path) -> str:
+def write_test(diagnosis: JobDiagnosis, paths: Sequence[str], path: Path) -> str:
     """Write the test, and return a text on what it finds. Raises UsageError if the records show no failure."""
     if diagnosis.verdict is not Verdict.FAIL:
         raise UsageError("the records show no failure to reproduce in a test: leave --write-test out")
-    program = program_of(diagnosis, folder=str(Path.cwd()))
-    write = _written_for_pytest if path.suffix == ".py" else _written_scenario
+    program = make_program(diagnosis, folder=str(Path.cwd()))
+    write = _write_pytest_file if path.suffix == ".py" else _write_scenario
     return write(program, diagnosis.findings[0], paths, path)
 
 
-def _written_scenario(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
+def _write_scenario(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
     """Write a scenario, and return a text on what it finds and how to run it."""
-    from ddpsim.scenarios.files.saving import save
-    from ddpsim.scenarios.files.value_scenarios import of_program
+    from ddpsim.scenarios.files.saving import save_scenario
+    from ddpsim.scenarios.files.value_scenarios import scenario_of_program
 
-    scenario = of_program(program, name=str(path))
-    save(scenario, path, summary=f"the last calls of {' '.join(paths)}", cause=leading.summary)
-    found, quoted = _found(scenario.expected, leading, program.world_size), shlex.quote(str(path))
+    scenario = scenario_of_program(program, name=str(path))
+    save_scenario(scenario, path, summary=f"the last calls of {' '.join(paths)}", cause=leading.summary)
+    found, quoted = _found_text(scenario.expected, leading, program.world_size), shlex.quote(str(path))
     return f"test    {path} finds {found}\n  ddpsim run {quoted}\n  ddpsim shrink {quoted}"
 
 
-def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
+def _write_pytest_file(program: Program, leading: Finding, paths: Sequence[str], path: Path) -> str:
     """Write a test for pytest, and return a text on what it finds and how to run it."""
     from ddpsim import simulate
     from ddpsim.scenarios.files.saving import write_text
@@ -66,37 +66,37 @@ def _written_for_pytest(program: Program, leading: Finding, paths: Sequence[str]
 
     function = "test_" + re.sub(r"\W", "_", path.stem).removeprefix("test_")
     command = f"ddpsim diagnose {shlex.join(paths)} --write-test {shlex.quote(str(path))}"
-    write_text(path, test_of(program, function=function, summary=f"{leading.summary}.", command=command))
+    write_text(path, source_of_test(program, function=function, summary=f"{leading.summary}.", command=command))
     findings = simulate(runpy.run_path(str(path))[function], program.world_size).findings
     expected = finds(findings[0].code, findings[0].ranks) if findings else CLEAN
-    found = _found(expected, leading, program.world_size)
+    found = _found_text(expected, leading, program.world_size)
     return f"test    {path} finds {found}\n  pytest {shlex.quote(str(path))}"
 
 
-def _found(expected: Expectation, leading: Finding, world_size: int) -> str:
+def _found_text(expected: Expectation, leading: Finding, world_size: int) -> str:
     """Return what the test finds, with a remark if the records show something else."""
     ranks = expected.ranks(world_size) if callable(expected.ranks) else expected.ranks
     is_same = expected.code is leading.code and tuple(ranks) == leading.ranks
     remark = "" if is_same else f", but the records show {leading.code}: they lack details that the test needs"
-    return expected.text(world_size) + remark
+    return expected.expectation_text(world_size) + remark
 
 
 # --- the test for pytest ----------------------------------------------------------------------------------------------
 
 
-def test_of(program: Program, *, function: str, summary: str, command: str) -> str:
+def source_of_test(program: Program, *, function: str, summary: str, command: str) -> str:
     """Return the text of a file with one test, which fails as the program does. The text quotes `command`."""
-    ranks = [[_line(step, program) for step in steps if isinstance(step, Issue)] for steps in program.ranks]
+    ranks = [[_source_of_call(step, program) for step in steps if isinstance(step, Issue)] for steps in program.ranks]
     body = ["groups = {}"] if program.groups else []
     for group in program.groups:
         name = json.dumps(group.name)
         body.append(f"groups[{name}] = dist.new_group({list(group.ranks)}, group_desc={name})")
     shared = [lines[0] for lines in takewhile(lambda each: len(set(each)) == 1, zip(*ranks, strict=False))]
-    body += ["works = []", *_looped(shared), *_branches([lines[len(shared) :] for lines in ranks])]
+    body += ["works = []", *_fold_into_loops(shared), *_branches_by_ranks([lines[len(shared) :] for lines in ranks])]
     body += ["for work in works:", "    work.wait()"]
     return _FILE.format(
-        summary=_plain(summary),
-        command=_plain(command),
+        summary=_as_plain_line(summary),
+        command=_as_plain_line(command),
         world_size=program.world_size,
         function=function,
         body="\n".join(f"    {line}" for line in body),
@@ -121,24 +121,24 @@ def {function}(rank):
 '''
 
 
-def _plain(text: str) -> str:
+def _as_plain_line(text: str) -> str:
     """Return a text as one line that ends no docstring or comment, and escapes nothing."""
-    return " ".join(plain(text).replace("\\", "/").replace('"', "'").split())
+    return " ".join(printable_text(text).replace("\\", "/").replace('"', "'").split())
 
 
-def _branches(ranks: Sequence[Sequence[str]]) -> Iterator[str]:
+def _branches_by_ranks(ranks: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the lines of an `if` with a branch for each different continuation, and its ranks in the condition."""
     ways: dict[tuple[str, ...], list[int]] = {}
     for rank, lines in enumerate(ranks):
         ways.setdefault(tuple(lines), []).append(rank)
     for number, (lines, those) in enumerate((lines, those) for lines, those in ways.items() if lines):
         is_rest = number > 0 and number == len(ways) - 1
-        which = "else" if is_rest else f"{'elif' if number else 'if'} {_is_one_of(those, len(ranks))}"
+        which = "else" if is_rest else f"{'elif' if number else 'if'} {_rank_condition(those, len(ranks))}"
         yield f"{which}:"
-        yield from (f"    {line}" for line in _looped(lines))
+        yield from (f"    {line}" for line in _fold_into_loops(lines))
 
 
-def _is_one_of(those: Sequence[int], world_size: int) -> str:
+def _rank_condition(those: Sequence[int], world_size: int) -> str:
     if len(those) == 1:
         return f"rank == {those[0]}"
     if len(those) == world_size - 1:
@@ -149,18 +149,18 @@ def _is_one_of(those: Sequence[int], world_size: int) -> str:
     return f"rank in {tuple(those)}"
 
 
-def _looped(lines: Sequence[str]) -> Iterator[str]:
+def _fold_into_loops(lines: Sequence[str]) -> Iterator[str]:
     """Yield the lines, with repeated ones as a loop."""
     at = 0
     while at < len(lines):
-        length, times = max(_loops(lines, at), key=lambda loop: (loop[0] * loop[1], -loop[0]), default=(1, 1))
+        length, times = max(_repeated_blocks(lines, at), key=lambda loop: (loop[0] * loop[1], -loop[0]), default=(1, 1))
         if times > 1:
             yield f"for _ in range({times}):"
         yield from (f"    {line}" if times > 1 else line for line in lines[at : at + length])
         at += length * times
 
 
-def _loops(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]:
+def _repeated_blocks(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]:
     """Yield each possible length of a repeated block at a line, with how often it repeats."""
     for length in range(1, min(_LONGEST_LOOP, (len(lines) - at) // 2) + 1):
         block, times = lines[at : at + length], 1
@@ -173,7 +173,7 @@ def _loops(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]:
 # --- one call ---------------------------------------------------------------------------------------------------------
 
 
-def _line(issue: Issue, program: Program) -> str:
+def _source_of_call(issue: Issue, program: Program) -> str:
     from ddpsim.scenarios.ranks.calls import CALLS  # needs torch
 
     size = len(members_of(program)[issue.group])
@@ -184,5 +184,5 @@ def _line(issue: Issue, program: Program) -> str:
         arguments.append("async_op=True")
     elif issue.tag:
         arguments.append(f"tag={issue.tag}")
-    place = f"  # {_plain(issue.at)}" if issue.at else ""
+    place = f"  # {_as_plain_line(issue.at)}" if issue.at else ""
     return f"works.append(dist.{function}({', '.join(arguments)})){place}"

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.scenarios.records.record_files import Cut, Source, pieces, sources
-from ddpsim.simulator.imports import without_collections
+from ddpsim.scenarios.records.record_files import CutOffArchive, RecordSource, read_pieces, find_sources
+from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.records.rank_record import RankRecord, RecordError
 from ddpsim.simulator.records.record_forms import EXPECTED, JobReader, looks_like_record
-from ddpsim.simulator.wording import listed
+from ddpsim.simulator.wording import join_names
 
 _BYTES_OF_PROCESS = 2**24
 """The bytes of records that make it worth starting another process."""
@@ -31,35 +31,35 @@ class FoundRecords:
     """The number of other files, which do not look like records."""
 
 
-def found_in(paths: Sequence[str]) -> FoundRecords:
+def find_records(paths: Sequence[str]) -> FoundRecords:
     """Read all records under the paths: files, folders, patterns, tar and zip archives.
 
     Raises RecordError if a file that was named is no record, or if there is no record in the folders and archives.
     """
-    with without_collections():
-        parts = _shared_out(list(sources(paths)))
+    with pause_garbage_collection():
+        parts = _split_among_processes(list(find_sources(paths)))
         if len(parts) == 1:
-            found = [_read(parts[0])]
+            found = [_read_records(parts[0])]
         else:
             with multiprocessing.get_context("fork").Pool(len(parts)) as pool:
-                found = pool.map(_read, parts)
+                found = pool.map(_read_records, parts)
     records = tuple(record for part in found for record in part.records)
     left_out = tuple(each for part in found for each in part.left_out)
     others = sum(part.others for part in found)
     if not records:
         why = f" ({left_out[0]})" if left_out else f" among {others} files" if others else ""
-        raise RecordError(f"found no record in {listed(list(paths), 3)}{why}, expected {EXPECTED} of each rank")
+        raise RecordError(f"found no record in {join_names(list(paths), 3)}{why}, expected {EXPECTED} of each rank")
     return FoundRecords(records, left_out, others)
 
 
-def _shared_out(found: Sequence[Source]) -> list[Sequence[Source]]:
+def _split_among_processes(found: Sequence[RecordSource]) -> list[Sequence[RecordSource]]:
     """Split the files into parts of about equal size, one for each process worth starting."""
-    sizes = [_size(source) for source in found]
+    sizes = [_file_size(source) for source in found]
     # A fork copies no other thread, so locks held by one would stay locked.
     can_fork = sys.platform == "linux" and threading.active_count() == 1
     cores = len(os.sched_getaffinity(0)) if can_fork else 1
     count = max(1, min(cores, _MOST_PROCESSES, sum(sizes) // _BYTES_OF_PROCESS))
-    parts: list[list[Source]] = [[] for _ in range(count)]
+    parts: list[list[RecordSource]] = [[] for _ in range(count)]
     before, total = 0, sum(sizes) or 1
     for source, size in zip(found, sizes, strict=True):
         parts[min(before * count // total, count - 1)].append(source)
@@ -67,26 +67,26 @@ def _shared_out(found: Sequence[Source]) -> list[Sequence[Source]]:
     return [part for part in parts if part] or [()]
 
 
-def _size(source: Source) -> int:
+def _file_size(source: RecordSource) -> int:
     try:
         return os.path.getsize(source.path)
     except OSError:
         return 0
 
 
-def _read(part: Sequence[Source]) -> FoundRecords:
+def _read_records(part: Sequence[RecordSource]) -> FoundRecords:
     """Read the records in some files."""
     job = JobReader()
     records, left_out, others = [], [], 0
-    for piece in (piece for source in part for piece in pieces(source)):
-        if isinstance(piece, Cut):
+    for piece in (piece for source in part for piece in read_pieces(source)):
+        if isinstance(piece, CutOffArchive):
             left_out.append(str(piece))
             continue
         if not piece.is_named and not looks_like_record(piece.data):
             others += 1
             continue
         try:
-            records.append(job.read(piece.data, piece.path))
+            records.append(job.read_record(piece.data, piece.path))
         except RecordError as error:
             if piece.is_named:
                 raise RecordError(f"{piece.path}: {error}") from error

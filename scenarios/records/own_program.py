@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.records import flight_recorder, plain_pickle
-from ddpsim.simulator.records.as_flight_recorder import dump_of
-from ddpsim.simulator.records.job import Job
+from ddpsim.simulator.records.as_flight_recorder import make_dump
+from ddpsim.simulator.records.job import RecordedJob
 from ddpsim.simulator.records.rank_record import LoggedCall, RankRecord
-from ddpsim.simulator.records.run_log import RunLog, run_log
+from ddpsim.simulator.records.run_log import RunLog, make_run_log
 from ddpsim.simulator.wording import rank_list
 
 _MOST_RANKS = 8
 """How many of the ranks that differ are listed."""
 
 
-def run_beside(job: Job, program: str) -> str:
+def run_and_compare(job: RecordedJob, program: str) -> str:
     """Run a program, a command line, on as many ranks as the job has, and return how it differs from the records."""
     from ddpsim.simulator.api import simulate_program
 
@@ -31,16 +31,16 @@ def run_beside(job: Job, program: str) -> str:
     if not words:
         raise UsageError("--program is empty, expected a program and its arguments: --program 'train.py --epochs 2'")
     result = simulate_program(words, job.world_size)
-    comparison = compared(job, run_log(result.trace, job.world_size))
+    comparison = compare_with_records(job, make_run_log(result.trace, job.world_size))
     found = "nothing on virtual ranks"
     if result.findings:
         leading = result.findings[0]
         found = str(leading.code) + (f", {rank_list(leading.ranks)}" if leading.ranks else "")
     command = f"ddpsim run --world-size {job.world_size} {program}"
-    return "\n".join([f"program {program} finds {found}", *_lines(comparison, job), f"  {command}"])
+    return "\n".join([f"program {program} finds {found}", *_comparison_lines(comparison, job), f"  {command}"])
 
 
-def _lines(comparison: Comparison, job: Job) -> list[str]:
+def _comparison_lines(comparison: CallComparison, job: RecordedJob) -> list[str]:
     """Return the comparison as lines of text."""
     if not comparison.differences:
         return [f"  makes the same calls as the records on {rank_list(job.records)}: {comparison.alike}"]
@@ -49,8 +49,8 @@ def _lines(comparison: Comparison, job: Job) -> list[str]:
     count = f"{first.alike} equal call{'s' * (first.alike != 1)}"
     lines = [
         f"  differs from the records first on rank {first.rank}, after {count}",
-        f"  record   {_text(first.recorded)}",
-        f"  program  {_text(first.made)}",
+        f"  record   {_call_text(first.recorded)}",
+        f"  program  {_call_text(first.made)}",
     ]
     if others:
         more = f"and {len(others) - _MOST_RANKS} more" if len(others) > _MOST_RANKS else ""
@@ -58,7 +58,7 @@ def _lines(comparison: Comparison, job: Job) -> list[str]:
     return lines
 
 
-def _text(call: Call | None) -> str:
+def _call_text(call: Call | None) -> str:
     return "no more call" if call is None else f"{call}  {call.location}".rstrip()
 
 
@@ -79,7 +79,7 @@ class CallDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class CallComparison:
     """The calls of a program compared with records."""
 
     alike: int
@@ -88,24 +88,24 @@ class Comparison:
     """The first difference of each rank that has one, the earliest first."""
 
 
-def compared(job: Job, run: RunLog) -> Comparison:
+def compare_with_records(job: RecordedJob, run: RunLog) -> CallComparison:
     """Compare each rank that left a record with the same rank of the run."""
     alike, differences = 0, []
     for rank, record in job.records.items():
-        made = flight_recorder.read(plain_pickle.loads(dump_of(run, rank)), f"rank_{rank}")
-        count, difference = _compared(record, made)
+        made = flight_recorder.read_dump(plain_pickle.load_plain(make_dump(run, rank)), f"rank_{rank}")
+        count, difference = _compare_rank(record, made)
         alike += count
         differences += [] if difference is None else [difference]
-    return Comparison(alike, tuple(sorted(differences, key=lambda each: (each.alike, each.rank))))
+    return CallComparison(alike, tuple(sorted(differences, key=lambda each: (each.alike, each.rank))))
 
 
-def _compared(record: RankRecord, made: RankRecord) -> tuple[int, CallDifference | None]:
+def _compare_rank(record: RankRecord, made: RankRecord) -> tuple[int, CallDifference | None]:
     """Return the number of equal calls, and the first difference. Calls after the end of a cut record do not count."""
-    own, other = _indices(record, record), _indices(record, made)[record.lost :]
+    own, other = _compared_steps(record, record), _compared_steps(record, made)[record.lost :]
     numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for place, (mine, its) in enumerate(zip(own, other, strict=False)):
         steps = record.call_log.steps[mine], made.call_log.steps[its]
-        if _key(steps[0], numbers[0]) != _key(steps[1], numbers[1]):
+        if _compared_values(steps[0], numbers[0]) != _compared_values(steps[1], numbers[1]):
             return place, CallDifference(record.rank, place, record.calls[mine].call, made.calls[its].call)
     count = min(len(own), len(other))
     if len(own) == len(other) or (record.is_cut and len(own) < len(other)):
@@ -115,14 +115,14 @@ def _compared(record: RankRecord, made: RankRecord) -> tuple[int, CallDifference
     return count, CallDifference(record.rank, count, recorded, extra)
 
 
-def _indices(record: RankRecord, of: RankRecord) -> Sequence[int]:
+def _compared_steps(record: RankRecord, of: RankRecord) -> Sequence[int]:
     """Return the steps to compare: without messages, if the recorder does not record them."""
-    if record.not_recorded and not record.call_log.messages:
+    if record.not_recorded and not record.call_log.message_indices:
         return [index for index, step in enumerate(of.call_log.steps) if step.is_collective]
     return range(len(of.calls))
 
 
-def _key(step: LoggedCall, numbers: dict[int, int]) -> tuple[object, ...]:
+def _compared_values(step: LoggedCall, numbers: dict[int, int]) -> tuple[object, ...]:
     """Return the values of a call that must be equal. Reductions, roots and splits are not in all records."""
     group = numbers.setdefault(step.group, len(numbers))
     signature = step.signature

@@ -11,14 +11,14 @@ from ddpsim import Budget, Exploration, Policy, Result, Schedule, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import replay_command, run_scenario
-from ddpsim.scenarios.running.silence import silent
+from ddpsim.scenarios.running.silence import hide_program_output
 from ddpsim.simulator.api import EXPLORATION_BUDGET
-from ddpsim.simulator.choices import program_on
-from ddpsim.simulator.exploration.divergence_point import DivergencePoint, closest_pass
+from ddpsim.simulator.choices import program_identity
+from ddpsim.simulator.exploration.divergence_point import DivergencePoint, find_closest_pass
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, RandomWalk, draws
-from ddpsim.simulator.policies.schedule_replay import Replay
-from ddpsim.simulator.transcript import Choice
+from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, RandomWalk, uses_seed
+from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
+from ddpsim.simulator.transcript import TakenChoice
 from ddpsim.simulator.verdict import Code
 
 _DRAWN = 4
@@ -28,7 +28,7 @@ _LEAST_SECONDS = 1.0
 """The shortest time limit of one run."""
 
 
-def with_closest_pass(
+def find_closest_pass(
     exploration: Exploration,
     scenario: Scenario,
     engine: Engine,
@@ -49,25 +49,25 @@ def with_closest_pass(
     if any(finding.code in (Code.NONDETERMINISM, Code.STUCK) for finding in failing.findings):
         return exploration, None
     explored = dataclasses.replace(scenario, poison=scenario.poison is not False)
-    program, start = program_on(scenario.name, failing.world_size), failing.schedule.start
+    program, start = program_identity(scenario.name, failing.world_size), failing.schedule.start
     end = time.monotonic() + seconds
     ways = 0 if scenario.isolation == "process" or isinstance(scenario.program, Script) else _DRAWN
 
     def run_under(policy: Policy) -> Result:
         budget = Budget(seconds=max(end - time.monotonic(), _LEAST_SECONDS))
         size = failing.world_size
-        with silent(scenario):
+        with hide_program_output(scenario):
             result = run_scenario(explored, engine, transport=transport, world_size=size, policy=policy, budget=budget)
         return result.with_replay(replay_command(result, scenario, engine, transport))
 
-    def run(choices: tuple[int, ...]) -> tuple[Result, Sequence[Choice]]:
-        policy = Replay(Schedule(choices, program, start), keeps_choices=True)
+    def run(choices: tuple[int, ...]) -> tuple[Result, Sequence[TakenChoice]]:
+        policy = ReplayPolicy(Schedule(choices, program, start), keeps_choices=True)
         return run_under(policy), policy.choices
 
-    search = partial(closest_pass, failing, run=run, drawn=ways, is_over=lambda: time.monotonic() > end)
+    search = partial(find_closest_pass, failing, run=run, drawn=ways, is_over=lambda: time.monotonic() > end)
     try:
         found = search(exploration.first_pass)
-        if found is None and exploration.first_pass is None and draws(policy):
+        if found is None and exploration.first_pass is None and uses_seed(policy):
             drawn = (run_under(RandomWalk(seed)) for seed in range(_DRAWN))
             passing = next((result for result in drawn if result.verdict is Verdict.PASS), None)
             found = None if passing is None else search(passing)

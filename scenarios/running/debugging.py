@@ -9,18 +9,18 @@ from pathlib import Path
 from ddpsim import Result, Schedule, UsageError
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.replaying import check_no_token_behind, schedule_of
+from ddpsim.scenarios.running.replaying import check_token_not_after_program, recorded_schedule
 from ddpsim.scenarios.running.runner import replay_command, run_scenario
-from ddpsim.simulator.debugging.director import Director
-from ddpsim.simulator.debugging.goals import AtStart, AtStep, Goal, GoBackError
-from ddpsim.simulator.debugging.session_host import CannotError
-from ddpsim.simulator.launching.script import Script, start_of_programs
-from ddpsim.simulator.runtime.prompt_server import ReadLine, Streams, read_line, show
+from ddpsim.simulator.debugging.director import RunDirector
+from ddpsim.simulator.debugging.goals import PauseAtStart, PauseAtStep, Goal, GoBackError
+from ddpsim.simulator.debugging.session_host import DebuggerCommandError
+from ddpsim.simulator.launching.script import Script, program_seeds
+from ddpsim.simulator.runtime.prompt_server import ReadLine, DebuggerStreams, read_edited_line, write_text
 from ddpsim.simulator.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Debugged:
+class DebuggedRun:
     """The result of a run that was debugged to its end."""
 
     result: Result
@@ -36,8 +36,8 @@ def debug_run(
     engine: Engine,
     world_size: int | None,
     save_as: Callable[[Scenario, Path], None],
-    read: ReadLine = read_line,
-) -> Debugged:
+    read: ReadLine = read_edited_line,
+) -> DebuggedRun:
     """Run a scenario under a token's schedule, or its own, and let debuggers stop in it; goal None stops at a finding.
 
     `save_as` writes a scenario to a file. Raises ReplayError for a token of another scenario, UsageError for a wrong
@@ -45,15 +45,15 @@ def debug_run(
     """
     scenario = replace(scenario.with_world_size(world_size), one_at_a_time=True, engine=engine)
     if token is None:
-        check_no_token_behind(scenario)
-    if isinstance(goal, AtStart) and goal.rank >= scenario.world_size:
+        check_token_not_after_program(scenario)
+    if isinstance(goal, PauseAtStart) and goal.rank >= scenario.world_size:
         raise UsageError(
             f"--rank is {goal.rank}, expected one of 0 to {scenario.world_size - 1}: {scenario.name} has no other"
         )
-    recorded = schedule_of(scenario, token, scenario.world_size)
+    recorded = recorded_schedule(scenario, token, scenario.world_size)
     choices, start = recorded.choices, recorded.start
     if start is None and isinstance(scenario.program, Script):
-        start = start_of_programs(scenario.alike)
+        start = program_seeds(scenario.alike)
 
     def save(made: tuple[int, ...], file: str) -> str:
         if not file:
@@ -63,21 +63,21 @@ def debug_run(
         try:
             save_as(replace(scenario, choices=made), Path(file))
         except UsageError as error:
-            raise CannotError(str(error)) from None
+            raise DebuggerCommandError(str(error)) from None
         return f"saved in {file}; to run it: ddpsim run {file}"
 
     while True:
-        director = Director(goal, choices, start=start, read=read, save=save)
+        director = RunDirector(goal, choices, start=start, read=read, save=save)
         try:
             result = run_scenario(scenario, engine, policy=director)
         except GoBackError as back:
             goal, choices = back.goal, back.choices
         else:
             steps = result.trace.events[-1].choice_points if result.trace.events else 0
-            return Debugged(result, director.missed(steps))
+            return DebuggedRun(result, director.missed_goal_text(steps))
 
 
-def reader_of_file(path: Path) -> ReadLine:
+def read_commands_from_file(path: Path) -> ReadLine:
     """Return a reader that answers prompts with the lines of a file. Raises UsageError if it cannot be read."""
     try:
         lines = iter(path.read_text(encoding="utf-8").splitlines())
@@ -87,9 +87,9 @@ def reader_of_file(path: Path) -> ReadLine:
             "line: correct the path"
         ) from None
 
-    def read(text: str, streams: Streams) -> str:
+    def read(text: str, streams: DebuggerStreams) -> str:
         line = next(lines, None)
-        show(f"{text}{line or ''}\n", streams)
+        write_text(f"{text}{line or ''}\n", streams)
         if line is None:
             raise EOFError
         return line
@@ -97,7 +97,7 @@ def reader_of_file(path: Path) -> ReadLine:
     return read
 
 
-def goal_of(at: str | None, rank: int | None, *, finding: bool) -> Goal | None:
+def goal_of_options(at: str | None, rank: int | None, *, finding: bool) -> Goal | None:
     """Return the first stop that the options ask for; by default the program's first line on rank 0.
 
     Raises UsageError for an invalid step, and for more than one option.
@@ -110,5 +110,5 @@ def goal_of(at: str | None, rank: int | None, *, finding: bool) -> Goal | None:
         word = at.removeprefix("step").strip()
         if not word.isdecimal():
             raise UsageError(f"--at is {at!r}, expected the number of a step: as in --at 41 or --at 'step 41'")
-        return AtStep(int(word))
-    return None if finding else AtStart(rank or 0)
+        return PauseAtStep(int(word))
+    return None if finding else PauseAtStart(rank or 0)

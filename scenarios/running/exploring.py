@@ -12,10 +12,10 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.run_as import run_keywords
-from ddpsim.scenarios.running.runner import check_engine_options, check_meets, check_simulated, replay_command
-from ddpsim.scenarios.running.silence import silent
-from ddpsim.scenarios.training.divergence import divergence_from
-from ddpsim.simulator.exploration.strategy import Strategy, Wrapped, strategy_of
+from ddpsim.scenarios.running.runner import check_engine_options, check_ranks_communicated, check_is_simulated, replay_command
+from ddpsim.scenarios.running.silence import hide_program_output
+from ddpsim.scenarios.training.divergence import find_divergence
+from ddpsim.simulator.exploration.strategy import Strategy, ForwardingStrategy, strategy_by_name
 from ddpsim.simulator.launching.script import with_hash_seed
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 from ddpsim.simulator.verdict import Finding
@@ -40,18 +40,18 @@ def explore_scenario(
 
     Each run is judged as by `run_scenario`. Raises UsageError for what cannot be run.
     """
-    check_simulated(transport, "only a simulation has schedules")
+    check_is_simulated(transport, "only a simulation has schedules")
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine_named(engine)
     # An exploration has one world size: a program that starts its own ranks may not use another.
     chosen = own.with_world_size(own.world_size if world_size is None else world_size)
     check_engine_options(chosen, engine)
-    strategy = strategy_of(policy, chosen.world_size, seed=seed, depth=depth, preemptions=preemptions)
-    with engines.installed(engine), silent(chosen), with_hash_seed(chosen.hash_seed):
+    strategy = strategy_by_name(policy, chosen.world_size, seed=seed, depth=depth, preemptions=preemptions)
+    with engines.install_engine(engine), hide_program_output(chosen), with_hash_seed(chosen.hash_seed):
         exploration = explore(
-            engines.run_under(chosen.program, engine),
+            engines.program_for_engine(chosen.program, engine),
             chosen.world_size,
-            policy=_Compared(strategy, chosen),
+            policy=_ComparedWithReference(strategy, chosen),
             budget=budget,
             check_determinism=check_determinism,
             keep_going=keep_going,
@@ -63,12 +63,12 @@ def explore_scenario(
     shown: dict[str, Any] = {"first_pass": exploration.first_pass, "first_failure": exploration.first_failure}
     for name, result in shown.items():
         if result is not None:
-            check_meets(chosen, result)
+            check_ranks_communicated(chosen, result)
             shown[name] = result.with_replay(replay_command(result, own, engine, transport))
     return dataclasses.replace(exploration, **shown)
 
 
-class _Compared(Wrapped):
+class _ComparedWithReference(ForwardingStrategy):
     """A strategy that also compares each execution with the scenario's reference."""
 
     def __init__(self, strategy: Strategy, scenario: Scenario) -> None:
@@ -81,4 +81,4 @@ class _Compared(Wrapped):
         found = super().take(result)
         if found is not None or self._expected is None or result.verdict is not Verdict.PASS:
             return found
-        return divergence_from(self._expected, result)
+        return find_divergence(self._expected, result)

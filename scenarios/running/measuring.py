@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ddpsim import Result
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.model import Scenario, found_text
+from ddpsim.scenarios.model import Scenario, outcome_text
 from ddpsim.scenarios.running.runner import run_scenario
 
 
@@ -22,7 +22,7 @@ class MeasuredCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MeasuredRun:
     """One run: the time from its start until its whole text is formatted."""
 
     number: int
@@ -55,13 +55,13 @@ class Measurement:
         return self.events / self.median
 
 
-def samples(
+def measure_runs(
     cases: Sequence[MeasuredCase],
     rounds: int,
     transport: str = "memory",
     *,
     clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[Sample]:
+) -> Iterator[MeasuredRun]:
     """Run each case once per round. A first round, which imports and warms up, is not counted."""
     for number in range(rounds + 1):
         for index, case in enumerate(cases):
@@ -70,15 +70,15 @@ def samples(
             str(result)
             seconds = clock() - start
             if number:
-                yield Sample(index, case, seconds, result)
+                yield MeasuredRun(index, case, seconds, result)
 
 
-def measurements(samples: Iterable[Sample]) -> list[Measurement]:
+def collect_measurements(samples: Iterable[MeasuredRun]) -> list[Measurement]:
     """Return one measurement per case, in the order of the cases."""
     measured: dict[int, Measurement] = {}
     for sample in samples:
         before = measured.get(sample.number, Measurement(sample.case, (), 0, ()))
-        is_new = found_text(sample.result) not in map(found_text, before.results)
+        is_new = outcome_text(sample.result) not in map(outcome_text, before.results)
         measured[sample.number] = Measurement(
             sample.case,
             (*before.seconds, sample.seconds),

@@ -15,11 +15,11 @@ from ddpsim.simulator.run_options import NOTHING, OPTIONS, ReplayKeywords
 _DEFAULTS = {each.name: each.default for each in fields(Scenario)}
 
 
-def with_options(scenario: Scenario, given: Mapping[str, Any]) -> Scenario:
+def with_run_options(scenario: Scenario, given: Mapping[str, Any]) -> Scenario:
     """Return the scenario with options of the console, by name. Raises UsageError for an unknown check or fault."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     # A replay line repeats the faults that a file adds.
-    added = tuple(each for each in map(fault_of, values.pop("faults", ())) if each not in scenario.added_faults)
+    added = tuple(each for each in map(parse_fault, values.pop("faults", ())) if each not in scenario.added_faults)
     for name in [name for name in values if OPTIONS[name].has_none]:
         texts = (*OPTIONS[name].choices, NOTHING)
         if values[name] not in texts:
@@ -35,14 +35,14 @@ def run_keywords(scenario: Scenario, transport: str) -> ReplayKeywords:
     return cast(ReplayKeywords, {**own, "transport": transport})
 
 
-def words_of(scenario: Scenario) -> list[str]:
+def command_line_options_of(scenario: Scenario) -> list[str]:
     """Return the command-line options of a scenario that differ from the defaults, to repeat its run."""
     words: list[str] = []
     for name, option in OPTIONS.items():
         value = getattr(scenario, "added_faults" if name == "faults" else name, None)
         if not option.help or not option.is_replayed or value == _DEFAULTS[name]:
             continue
-        flag = option.flag_of(name)
+        flag = option.console_flag(name)
         for each in value if isinstance(value, tuple) else (value,):
             text = NOTHING if each is None else fault_text(each) if name == "faults" else str(each)
             words += [flag] if each is True else [flag, shlex.quote(text)]
@@ -58,7 +58,7 @@ _EXPECTED = (
 )
 
 
-def fault_of(text: str) -> Fault:
+def parse_fault(text: str) -> Fault:
     """Return the fault that a text describes. Raises UsageError if it describes none."""
     kind_name, _, rest = text.partition(":")
     words = [word.partition("=")[::2] for word in rest.split(",")]
@@ -67,7 +67,7 @@ def fault_of(text: str) -> Fault:
         kind = _KINDS[kind_name]
         needed = {each.name for each in fields(kind) if each.default is MISSING}
         if needed <= set(given) <= {each.name for each in fields(kind)} and len(given) == len(words):
-            fault: Fault = kind(**{name: _value(name, value) for name, value in words})
+            fault: Fault = kind(**{name: _parse_fault_value(name, value) for name, value in words})
             return fault
     except (KeyError, ValueError):
         pass
@@ -82,5 +82,5 @@ def fault_text(fault: Fault) -> str:
     return f"{kind}:" + ",".join(f"{name}={value}" for name, value in said.items())
 
 
-def _value(name: str, text: str) -> int | float | str:
+def _parse_fault_value(name: str, text: str) -> int | float | str:
     return text if name == "message" else float(text) if name == "seconds" else int(text)

@@ -12,17 +12,17 @@ from ddpsim.ddp import DistributedDataParallel
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.files.program_line import as_typed, words_of_program
+from ddpsim.scenarios.files.program_line import quote_for_command_line, split_program_line
 from ddpsim.scenarios.jobs.job_result import TIMEOUT_SECONDS, run_on_processes
-from ddpsim.scenarios.jobs.scenario_job import check_timeout, own_cache
+from ddpsim.scenarios.jobs.scenario_job import check_timeout, use_own_compiler_cache
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.run_as import run_keywords, words_of
-from ddpsim.scenarios.training.divergence import divergence_from
+from ddpsim.scenarios.running.run_as import run_keywords, command_line_options_of
+from ddpsim.scenarios.training.divergence import find_divergence
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.launching.script import Script, with_hash_seed
 from ddpsim.simulator.policies.named import DEFAULT
-from ddpsim.simulator.policies.schedule_replay import Guided
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)
@@ -48,7 +48,7 @@ def run_scenario(
     progress for `timeout_seconds`, by default 10, is reported as stuck, and `is_met_on_processes` judges the result.
     Return values are compared with the scenario's reference, if it has one. Raises UsageError for what cannot be run.
     """
-    check_options(transport, policy, seed, timeout_seconds)
+    check_transport_options(transport, policy, seed, timeout_seconds)
     if budget is not None and transport == PROCESSES:
         raise UsageError(
             f"budget is {budget}, but real processes are no simulation: leave it out, and give timeout_seconds instead"
@@ -56,11 +56,11 @@ def run_scenario(
 
     def run(chosen: Scenario) -> Result:
         if transport == PROCESSES:
-            _check_real(chosen)
+            _check_runs_on_processes(chosen)
             return run_on_processes(
                 chosen, chosen.engine, TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
             )
-        own = Guided(chosen.choices) if chosen.choices else DEFAULT
+        own = GuidedPolicy(chosen.choices) if chosen.choices else DEFAULT
         return simulate(
             chosen.program,
             chosen.world_size,
@@ -71,10 +71,10 @@ def run_scenario(
             **run_keywords(chosen, transport),
         )
 
-    return _run(scenario, engine, transport, world_size, run, timeout_seconds)
+    return _run_and_compare(scenario, engine, transport, world_size, run, timeout_seconds)
 
 
-def _check_real(scenario: Scenario) -> None:
+def _check_runs_on_processes(scenario: Scenario) -> None:
     """Raise UsageError for a scenario that only a simulation can run."""
     if scenario.gpus is not None:
         raise UsageError(
@@ -93,7 +93,7 @@ def _check_real(scenario: Scenario) -> None:
         )
 
 
-def check_options(transport: str, policy: str | Policy | None, seed: int, timeout_seconds: float | None) -> None:
+def check_transport_options(transport: str, policy: str | Policy | None, seed: int, timeout_seconds: float | None) -> None:
     """Raise UsageError for options that cannot be combined with a transport."""
     if transport not in TRANSPORTS:
         raise UsageError(f"transport is {transport!r}, expected {_TRANSPORT_NAMES}: give one of these names")
@@ -111,9 +111,9 @@ def check_options(transport: str, policy: str | Policy | None, seed: int, timeou
         )
 
 
-def check_simulated(transport: str, but: str) -> None:
+def check_is_simulated(transport: str, but: str) -> None:
     """Raise UsageError for a transport that is no simulation; `but` is the reason why it has to be one."""
-    check_options(transport, None, 0, None)
+    check_transport_options(transport, None, 0, None)
     if transport == PROCESSES:
         raise UsageError(f"transport is 'processes', but {but}: use 'memory' or 'gloo'")
 
@@ -130,15 +130,15 @@ def replay_scenario(
     world_size: int | None = None,
 ) -> Result:
     """Run a scenario again under a recorded schedule, or its token. Raises ReplayError if it belongs to another one."""
-    check_simulated(transport, NO_REPLAY)
+    check_is_simulated(transport, NO_REPLAY)
 
     def run(chosen: Scenario) -> Result:
         return replay(chosen.program, chosen.world_size, schedule, **run_keywords(chosen, transport))
 
-    return _run(scenario, engine, transport, world_size, run)
+    return _run_and_compare(scenario, engine, transport, world_size, run)
 
 
-def _run(
+def _run_and_compare(
     scenario: Scenario | str,
     engine: str | Engine | None,
     transport: str,
@@ -150,16 +150,16 @@ def _run(
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine_named(engine)
     chosen = own.with_world_size(world_size)
-    chosen = dataclasses.replace(chosen, engine=engine, program=engines.run_under(chosen.program, engine))
+    chosen = dataclasses.replace(chosen, engine=engine, program=engines.program_for_engine(chosen.program, engine))
     check_engine_options(chosen, engine)
-    with own_cache() if transport == PROCESSES else nullcontext():
-        with engines.installed(engine), with_hash_seed(chosen.hash_seed):
+    with use_own_compiler_cache() if transport == PROCESSES else nullcontext():
+        with engines.install_engine(engine), with_hash_seed(chosen.hash_seed):
             result = run(chosen)
-        compared = against_reference(check_meets(chosen, result), chosen)
+        compared = compare_with_reference(check_ranks_communicated(chosen, result), chosen)
     return compared.with_replay(replay_command(result, own, engine, transport, timeout_seconds))
 
 
-def check_meets(scenario: Scenario, result: Result) -> Result:
+def check_ranks_communicated(scenario: Scenario, result: Result) -> Result:
     """Raise UsageError if all ranks of a program finished without communicating with each other.
 
     A program that exits by sys.exit(0), as after --help, may do so on purpose: then the note of its result says it.
@@ -167,7 +167,7 @@ def check_meets(scenario: Scenario, result: Result) -> Result:
     if not result.note:
         return result
     assert isinstance(scenario.program, Script)
-    text = scenario.program.text()
+    text = scenario.program.source_text()
     may_need_gpus = scenario.gpus is None and ("cuda" in text or "accelerator" in text)
     advice = ", give --gpus N if it does so only with GPUs" if may_need_gpus else ""
     if any(value == 0 for value in result.returns):
@@ -189,11 +189,11 @@ def check_engine_options(scenario: Scenario, engine: Engine) -> None:
         )
 
 
-def against_reference(result: Result, scenario: Scenario) -> Result:
+def compare_with_reference(result: Result, scenario: Scenario) -> Result:
     """Return the result, with a finding if the ranks returned something else than plain training gives."""
     if scenario.reference is None or result.verdict is not Verdict.PASS:
         return result
-    finding = divergence_from(scenario.reference(result.world_size), result)
+    finding = find_divergence(scenario.reference(result.world_size), result)
     return result if finding is None else dataclasses.replace(result, findings=(finding, *result.findings))
 
 
@@ -202,11 +202,11 @@ def replay_command(
 ) -> str:
     """Return the command that runs a scenario again; on real processes the schedule is not repeated."""
     is_free = transport == PROCESSES
-    is_program = bool(words_of_program(scenario.name))  # False if a file names the program
-    name = as_typed(scenario.name)
+    is_program = bool(split_program_line(scenario.name))  # False if a file names the program
+    name = quote_for_command_line(scenario.name)
     words = ["ddpsim", "run" if is_free else "replay", *([] if is_program else [name])]
     words += [] if is_free else [str(result.schedule)]
-    words += words_of(dataclasses.replace(scenario, poison=result.has_poisoned or None))
+    words += command_line_options_of(dataclasses.replace(scenario, poison=result.has_poisoned or None))
     words += [] if result.world_size == scenario.world_size else ["--world-size", str(result.world_size)]
     words += [] if transport == "memory" else ["--transport", transport]
     words += ["--alike"] if is_free and scenario.alike else []  # a token includes it

@@ -13,17 +13,17 @@ from ddpsim.simulator.launching.script import Script
 
 
 @contextmanager
-def silent(scenario: Scenario) -> Iterator[None]:
+def hide_program_output(scenario: Scenario) -> Iterator[None]:
     """Hide the output of a program's ranks. The output of a scenario that is a function is shown."""
     if not isinstance(scenario.program, Script):
         yield
         return
-    ours = _OnlyOurs(sys.stderr)
+    ours = _OwnMessagesOnly(sys.stderr)
     with redirect_stdout(ours), redirect_stderr(ours):
         yield
 
 
-class _OnlyOurs(io.TextIOBase):
+class _OwnMessagesOnly(io.TextIOBase):
     """A stream that prints only ddpsim's own lines, each once."""
 
     def __init__(self, stream: TextIO) -> None:

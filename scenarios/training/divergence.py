@@ -7,27 +7,27 @@ from collections.abc import Sequence
 import torch
 
 from ddpsim import Code, Finding, Result, Trace
-from ddpsim.scenarios.training.reference import Reference, TensorDifference, first_differences
-from ddpsim.scenarios.training.snapshot import Snapshot
+from ddpsim.scenarios.training.reference import TrainingReference, TensorDifference, find_first_differences
+from ddpsim.scenarios.training.snapshot import ModelSnapshot
 from ddpsim.simulator.calls import Phase, Site
-from ddpsim.simulator.diagnosis.explain import Row, table
+from ddpsim.simulator.diagnosis.explain import TableRow, format_table
 from ddpsim.simulator.diagnosis.replica_divergence import Deviation, advise_deviation
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.wording import Line, rank_list
+from ddpsim.simulator.wording import LabelledLine, rank_list
 
 
-def divergence_from(reference: Reference | Snapshot, result: Result) -> Finding | None:
+def find_divergence(reference: TrainingReference | ModelSnapshot, result: Result) -> Finding | None:
     """Return the finding for the first point in time at which ranks hold wrong values; None if there is none.
 
     A snapshot as reference is what every rank should return. Raises UsageError if ranks returned no snapshots.
     """
-    if isinstance(reference, Snapshot):
-        reference = Reference(((reference,),) * result.world_size)
-    found = first_differences(reference, result.returns)
-    return _finding(found, result) if found else None
+    if isinstance(reference, ModelSnapshot):
+        reference = TrainingReference(((reference,),) * result.world_size)
+    found = find_first_differences(reference, result.returns)
+    return _divergence_finding(found, result) if found else None
 
 
-def _finding(found: Sequence[TensorDifference], result: Result) -> Finding:
+def _divergence_finding(found: Sequence[TensorDifference], result: Result) -> Finding:
     """Return a finding about all ranks that differ in the same tensor as the first one."""
     first = found[0]
     alike = [each for each in found if each.name == first.name]
@@ -35,30 +35,30 @@ def _finding(found: Sequence[TensorDifference], result: Result) -> Finding:
     when = "at the end" if first.iteration is None else f"after iteration {first.iteration}"
     what = f"{'the gradient of ' if first.code is Code.DIVERGENCE_GRADIENTS else ''}{first.name}"
     summary = f"{what} differs from plain training on {rank_list(ranks)} {when}"
-    sites = [_site(result.trace, each.rank, first.iteration) for each in alike]
+    sites = [_last_call_site(result.trace, each.rank, first.iteration) for each in alike]
     rows = [
-        Row(each.rank, f"{first.name} = {each.found}, expected {each.expected}", str(site or ""))
+        TableRow(each.rank, f"{first.name} = {each.found}, expected {each.expected}", str(site or ""))
         for each, site in zip(alike, sites, strict=True)
     ]
-    lines: list[str | Line] = [f"DIVERGENCE  {first.code}  {when}", f"  {summary}", *table(rows)]
-    lines += advise_deviation(_deviation(found, ranks, result), result.joins)
+    lines: list[str | LabelledLine] = [f"DIVERGENCE  {first.code}  {when}", f"  {summary}", *format_table(rows)]
+    lines += advise_deviation(_describe_deviation(found, ranks, result), result.joins)
     return Finding(first.code, ranks, summary, tuple(lines), tuple(dict.fromkeys(site for site in sites if site)))
 
 
-def _deviation(found: Sequence[TensorDifference], ranks: tuple[int, ...], result: Result) -> Deviation:
+def _describe_deviation(found: Sequence[TensorDifference], ranks: tuple[int, ...], result: Result) -> Deviation:
     calls = [event.call for event in result.trace if event.kind is EventKind.ISSUE and event.call is not None]
     is_by_hand = all(call.origin.phase is Phase.USER for call in calls)
     return Deviation(
         found[0].code,
         ranks,
         result.world_size,
-        is_no_number=any(_is_number(each.expected) and not _is_number(each.found) for each in found),
-        factor=_factor(found),
+        is_no_number=any(_is_finite_text(each.expected) and not _is_finite_text(each.found) for each in found),
+        factor=_common_factor(found),
         is_by_hand=is_by_hand and any("reduce" in call.operation for call in calls),
     )
 
 
-def _factor(found: Sequence[TensorDifference]) -> float | None:
+def _common_factor(found: Sequence[TensorDifference]) -> float | None:
     """Return the factor by which all elements differ from plain training; None if there is no single factor."""
     pairs = [
         (each.actual.double().flatten(), each.wanted.double().flatten())
@@ -74,12 +74,12 @@ def _factor(found: Sequence[TensorDifference]) -> float | None:
     return factor if factor and is_one and len(wanted.abs().unique()) > 1 else None
 
 
-def _is_number(text: str) -> bool:
+def _is_finite_text(text: str) -> bool:
     """Return False for the text of a float that is nan or infinite."""
     return not text.lstrip("-").startswith(("nan", "inf"))
 
 
-def _site(trace: Trace, rank: int, iteration: int | None) -> Site | None:
+def _last_call_site(trace: Trace, rank: int, iteration: int | None) -> Site | None:
     """Return the line of a rank's last call before the optimizer step of an iteration; at the end, its last call."""
     site = None
     steps = 0

@@ -29,10 +29,10 @@ from msgspec import structs
 from torch import Tensor
 
 from ddpsim import UsageError
-from ddpsim.scenarios.training.models import Network, outline
+from ddpsim.scenarios.training.models import Network, make_meta_network
 from ddpsim.scenarios.training.parallel import ModelWrapper
-from ddpsim.scenarios.training.snapshot import History, Snapshot, snapshot, together
-from ddpsim.scenarios.training.trainer import optimizer_of
+from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, snapshot, join_model_snapshots
+from ddpsim.scenarios.training.trainer import make_optimizer
 from ddpsim.scenarios.training.training import Action, CommunicationHook, Training
 
 Gradients = dict[str, "Tensor | None"]
@@ -45,7 +45,7 @@ _SENT_AS: dict[CommunicationHook | None, torch.dtype] = {
 
 
 @dataclass(slots=True)
-class _Rank:
+class _OracleRank:
     """The state of a rank that other ranks do not share."""
 
     number: int
@@ -53,37 +53,37 @@ class _Rank:
     """The number of its iterations."""
     buffers: dict[str, Tensor]
     gradients: Gradients
-    history: list[Snapshot]
+    history: list[ModelSnapshot]
     forwards: int = 0
     """The number of forwards through the DDP object: by them ranks detect which ranks still have input."""
 
 
-def train(training: Training, world_size: int) -> tuple[History, ...]:
+def train_plainly(training: Training, world_size: int) -> tuple[History, ...]:
     """Return the correct snapshots of each rank's models, after each iteration and at the end.
 
     Raises UsageError for a training without a defined result: ranks that do different things in one iteration, or end
     their loops at different iterations without a join.
     """
-    check_has_meaning(training, world_size)
+    check_has_defined_result(training, world_size)
     layout = training.layout(world_size)
-    models = [_Plain(training, index, layout.data_size).train() for index in range(len(training.networks))]
+    models = [_PlainTraining(training, index, layout.data_size).train_network() for index in range(len(training.networks))]
     histories = [
-        tuple(together(dict(zip(map(str, range(len(models))), each, strict=True))) for each in zip(*own, strict=True))
+        tuple(join_model_snapshots(dict(zip(map(str, range(len(models))), each, strict=True))) for each in zip(*own, strict=True))
         for own in zip(*models, strict=True)
     ]
     return tuple(histories[layout.data_rank(rank)] for rank in range(world_size))
 
 
-class _Plain:
+class _PlainTraining:
     """Trains one of the networks in one process; see Note [What DDP means]."""
 
     def __init__(self, training: Training, index: int, world_size: int) -> None:
         self._training = training
-        self._model = replace(training, recomputes=False).network(index)
+        self._model = replace(training, recomputes=False).make_network(index)
         self._names = [name for name, _ in self._model.named_parameters()]
-        self._optimizer = optimizer_of(structs.replace(training.optimizer, is_sharded=False), self._model.parameters())
+        self._optimizer = make_optimizer(structs.replace(training.optimizer, is_sharded=False), self._model.parameters())
         self._ranks = [
-            _Rank(rank, training.count(rank), _buffers(self._model), dict.fromkeys(self._names), [])
+            _OracleRank(rank, training.iteration_count(rank), _copy_buffers(self._model), dict.fromkeys(self._names), [])
             for rank in range(world_size)
         ]
         options = training.engine_options
@@ -93,29 +93,29 @@ class _Plain:
         self._is_armed = False
         """True if the next backward reduces the gradients."""
 
-    def train(self) -> list[History]:
+    def train_network(self) -> list[History]:
         """Return each rank's history."""
         for iteration in range(max(rank.count for rank in self._ranks)):
             present = [rank for rank in self._ranks if iteration < rank.count]
-            self._iterate(present, iteration, self._training.action(present[0].number, iteration))
-        self._end()
+            self._run_iteration(present, iteration, self._training.action_of_rank(present[0].number, iteration))
+        self._end_training()
         return [tuple(rank.history) for rank in self._ranks]
 
-    def _iterate(self, present: Sequence[_Rank], iteration: int, action: Action) -> None:
+    def _run_iteration(self, present: Sequence[_OracleRank], iteration: int, action: Action) -> None:
         """Run one iteration of all ranks that are present."""
         if action.has_forward or action is Action.EVALUATE:
             self._share_buffers(present, again=action not in (Action.ACCUMULATE, Action.EVALUATE))
         if action.has_forward:
-            self._forward(present, iteration, action)
+            self._run_forwards(present, iteration, action)
         is_armed = action.has_forward and action is not Action.ACCUMULATE
         self._is_armed = is_armed or (self._is_armed and self._training.wrapper is ModelWrapper.DDP)
         if self._is_armed and action.has_backward:
-            self._meet(present)
+            self._reduce_gradients(present)
             self._is_armed = False
         if action is Action.TRAIN:
-            self._step(present)
+            self._step_optimizer(present)
         for rank in present:
-            _load(self._model, rank)
+            _load_rank_state(self._model, rank)
             rank.history.append(snapshot(self._model, iteration, gradients=self._has_gradients(action)))
             if action is Action.TRAIN:
                 rank.gradients = dict.fromkeys(self._names)
@@ -124,8 +124,8 @@ class _Plain:
         """Return False where gradients cannot be compared: those that `fully_shard` has not reduced yet."""
         return not self._training.needs_mesh or action in (Action.TRAIN, Action.SKIP_STEP)
 
-    def _step(self, present: Sequence[_Rank]) -> None:
-        _load(self._model, present[0])
+    def _step_optimizer(self, present: Sequence[_OracleRank]) -> None:
+        _load_rank_state(self._model, present[0])
         if self._training.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._training.clip_norm)
             clipped = {name: parameter.grad for name, parameter in self._model.named_parameters()}
@@ -133,7 +133,7 @@ class _Plain:
                 rank.gradients = dict(clipped)
         self._optimizer.step()
 
-    def _share_buffers(self, present: Sequence[_Rank], *, again: bool) -> None:
+    def _share_buffers(self, present: Sequence[_OracleRank], *, again: bool) -> None:
         """Broadcast buffers before a forward through the wrapper; `again` says whether the next forward does, too."""
         if self._buffers_are_due:
             source = present[-1] if self._training.join else self._ranks[0]
@@ -143,24 +143,24 @@ class _Plain:
         for rank in present:
             rank.forwards += 1
 
-    def _forward(self, present: Sequence[_Rank], iteration: int, action: Action) -> None:
+    def _run_forwards(self, present: Sequence[_OracleRank], iteration: int, action: Action) -> None:
         """Run each rank's forward, and its backward if it has one, with its own buffers and gradients."""
         model, training = self._model, self._training
         for team in [present] if model.communicates else [[rank] for rank in present]:
-            _load(model, team[0])
-            batches = [training.batch(model, rank.number, iteration) for rank in team]
-            outputs = self._outputs(torch.cat(batches), training.uses(team[0].number, iteration, model))
+            _load_rank_state(model, team[0])
+            batches = [training.make_batch(model, rank.number, iteration) for rank in team]
+            outputs = self._compute_outputs(torch.cat(batches), training.branches_used(team[0].number, iteration, model))
             if action.has_backward:
                 parts = outputs.split([len(batch) for batch in batches])
                 torch.stack([part.square().mean() for part in parts]).sum().backward()
             for rank in team:
-                rank.buffers = _buffers(model)
+                rank.buffers = _copy_buffers(model)
             # The first member has the sum of a network that communicates: only the sum over the ranks is used.
             team[0].gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
         if training.averages_buffers:
             _average_buffers(present)
 
-    def _outputs(self, batch: Tensor, uses: tuple[str, ...] | None) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, uses: tuple[str, ...] | None) -> Tensor:
         """Return the model's outputs for a batch, computed as the training declares."""
         dtype = self._training.mixed_precision
         if dtype is None:
@@ -171,23 +171,23 @@ class _Plain:
         computed: Tensor = torch.func.functional_call(self._model, cast, (own, uses))
         return computed
 
-    def _meet(self, present: Sequence[_Rank]) -> None:
+    def _reduce_gradients(self, present: Sequence[_OracleRank]) -> None:
         join = self._training.join
         divisor = len(self._ranks) if join is None or join.divide_by_initial_world_size else len(present)
-        met = _averaged([rank.gradients for rank in present], divisor, self._training.communication_hook)
+        met = _average_gradients([rank.gradients for rank in present], divisor, self._training.communication_hook)
         for rank in present:
             rank.gradients = dict(met)
 
-    def _end(self) -> None:
+    def _end_training(self) -> None:
         last = max(self._ranks, key=lambda rank: (rank.forwards, rank.number))
         for rank in self._ranks:
             if self._training.join and self._shares_buffers:
                 rank.buffers = last.buffers
-            _load(self._model, rank)
+            _load_rank_state(self._model, rank)
             rank.history.append(snapshot(self._model))
 
 
-def _average_buffers(present: Sequence[_Rank]) -> None:
+def _average_buffers(present: Sequence[_OracleRank]) -> None:
     for name, buffer in present[0].buffers.items():
         if buffer.is_floating_point():
             mean = torch.stack([rank.buffers[name] for rank in present]).mean(dim=0)
@@ -195,7 +195,7 @@ def _average_buffers(present: Sequence[_Rank]) -> None:
                 rank.buffers[name] = mean
 
 
-def _averaged(gradients: Sequence[Gradients], divisor: int, hook: CommunicationHook | None) -> Gradients:
+def _average_gradients(gradients: Sequence[Gradients], divisor: int, hook: CommunicationHook | None) -> Gradients:
     """Return for each parameter the divided sum of the gradients that ranks have, added in `hook`'s dtype."""
     met: Gradients = {}
     for name in gradients[0]:
@@ -205,11 +205,11 @@ def _averaged(gradients: Sequence[Gradients], divisor: int, hook: CommunicationH
     return met
 
 
-def _buffers(model: Network) -> dict[str, Tensor]:
+def _copy_buffers(model: Network) -> dict[str, Tensor]:
     return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
-def _load(model: Network, rank: _Rank) -> None:
+def _load_rank_state(model: Network, rank: _OracleRank) -> None:
     for name, buffer in model.named_buffers():
         buffer.copy_(rank.buffers[name])
     for name, parameter in model.named_parameters():
@@ -217,14 +217,14 @@ def _load(model: Network, rank: _Rank) -> None:
         parameter.grad = None if gradient is None else gradient.clone()
 
 
-def check_has_meaning(training: Training, world_size: int) -> None:
+def check_has_defined_result(training: Training, world_size: int) -> None:
     """Raise UsageError for a training that plain training cannot reproduce."""
-    counts = [training.count(rank) for rank in range(world_size)]
+    counts = [training.iteration_count(rank) for rank in range(world_size)]
     if training.join is None and len(set(counts)) > 1:
         raise UsageError(f"iterations are {counts} without a join, expected equal numbers to compare with the oracle")
     actions = set()
     for iteration in range(max(counts)):
-        together = {training.action(r, iteration) for r in range(world_size) if iteration < counts[r]}
+        together = {training.action_of_rank(r, iteration) for r in range(world_size) if iteration < counts[r]}
         actions |= together
         if len(together) > 1:
             raise UsageError(
@@ -232,9 +232,9 @@ def check_has_meaning(training: Training, world_size: int) -> None:
                 "action for all that have input to compare with the oracle"
             )
     options = training.engine_options
-    if _leaves_out(training) and training.wrapper is ModelWrapper.FSDP2:
+    if _leaves_out_branches(training) and training.wrapper is ModelWrapper.FSDP2:
         raise UsageError("batches leave out branches, which shards cannot, expected all to compare with the oracle")
-    if _leaves_out(training) and not (options.get("find_unused_parameters") or options.get("static_graph")):
+    if _leaves_out_branches(training) and not (options.get("find_unused_parameters") or options.get("static_graph")):
         raise UsageError("batches leave out branches, expected find_unused_parameters to compare with the oracle")
     if training.averages_buffers and (
         training.join
@@ -247,6 +247,6 @@ def check_has_meaning(training: Training, world_size: int) -> None:
         )
 
 
-def _leaves_out(training: Training) -> bool:
-    branches = {branch for choice in training.networks for branch in outline(choice.name, choice.options).branches}
+def _leaves_out_branches(training: Training) -> bool:
+    branches = {branch for choice in training.networks for branch in make_meta_network(choice.name, choice.options).branches}
     return any(each.uses is not None and not branches <= set(each.uses) for each in training.exceptions)

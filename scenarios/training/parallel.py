@@ -38,7 +38,7 @@ class PipelineSchedule(str, Enum):
         """Return how many stages a rank has; interleaved schedules have two."""
         return 1 if self in (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B) else 2
 
-    def stages_of(self, coordinate: int, size: int) -> tuple[int, ...]:
+    def stages_of_rank(self, coordinate: int, size: int) -> tuple[int, ...]:
         """Return the stages of the rank at this coordinate of `pp`."""
         if self.stages_per_rank == 1:
             return (coordinate,)
@@ -46,7 +46,7 @@ class PipelineSchedule(str, Enum):
         return coordinate, 2 * size - 1 - coordinate if self is PipelineSchedule.ZBV_ZERO_BUBBLE else size + coordinate
 
 
-class Parallel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ParallelLayout(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The sizes of a mesh, and the schedule of its pipelines."""
 
     dp: _Size = 1
@@ -81,14 +81,14 @@ class Parallel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         return ("dp_shard",) if self.dp_shard > 1 else ("dp",)
 
     @property
-    def stages(self) -> int:
+    def stage_count(self) -> int:
         """Return the number of stages of a whole pipeline."""
         return self.pp * self.schedule.stages_per_rank if self.pp > 1 else 1
 
     @property
-    def parts(self) -> int:
+    def micro_batch_count(self) -> int:
         """Return the number of micro-batches of a batch."""
-        return 1 if self.pp == 1 else self.micro_batches or self.stages
+        return 1 if self.pp == 1 else self.micro_batches or self.stage_count
 
     @property
     def dimensions(self) -> dict[str, int]:
@@ -107,8 +107,8 @@ class Parallel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         """Return the coordinate of data parallelism: ranks with the same one have the same batches."""
         return rank // self.tp % self.data_size
 
-    def layers_of(self, stage: int, layers: int) -> range:
+    def layers_of_stage(self, stage: int, layers: int) -> range:
         """Return the layers of a stage. Stages have equally many; remaining layers go to the first stages, one each."""
-        each, more = divmod(layers, self.stages)
+        each, more = divmod(layers, self.stage_count)
         start = stage * each + min(stage, more)
         return range(start, start + each + (stage < more))

@@ -8,9 +8,9 @@ from itertools import pairwise
 from torch import nn
 
 from ddpsim.scenarios.training.models import Network
-from ddpsim.scenarios.training.models.network import Split
-from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel
-from ddpsim.scenarios.training.parallel_trainer import refusal_of
+from ddpsim.scenarios.training.models.network import LayerSplit
+from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout
+from ddpsim.scenarios.training.parallel_trainer import torch_error_for_layout
 from ddpsim.scenarios.training.training import Action, Training
 
 Problem = tuple[tuple["str | int", ...], str]
@@ -19,7 +19,7 @@ Problem = tuple[tuple["str | int", ...], str]
 _CUT = "linear, mlp or transformer"
 
 
-def problems_of(training: Training, networks: Sequence[Network], world_size: int) -> Iterator[Problem]:
+def find_problems(training: Training, networks: Sequence[Network], world_size: int) -> Iterator[Problem]:
     """Yield the problems, in order; a later one may be a consequence of an earlier one."""
     layout = training.layout(world_size)
     if layout.dp > 1 and layout.dp_replicate * layout.dp_shard > 1:
@@ -33,18 +33,18 @@ def problems_of(training: Training, networks: Sequence[Network], world_size: int
             f"is a mesh of {layout.world_size} ranks, {sizes}, expected one that fills world_size = {world_size}",
         )
     if training.recomputes and not all(network.layers_in_order() for network in networks):
-        yield ("activation_checkpointing",), f"is true, but {_has_no_layers(training, networks)}"
+        yield ("activation_checkpointing",), f"is true, but {_no_layers_text(training, networks)}"
     if training.mixed_precision is not None and training.wrapper is not ModelWrapper.FSDP2:
         dtype = str(training.mixed_precision).removeprefix("torch.")
         yield ("mixed_precision",), f"is {dtype!r}, which only shards have, expected wrapper = 'fsdp2', too"
     if training.needs_mesh:
-        yield from _of_company(training)
-        yield from _of_wrapper(training, layout, networks[0])
-        yield from _of_split(training, layout, networks[0]) if layout.tp > 1 else ()
-        yield from _of_pipeline(training, layout, networks[0])
+        yield from _problems_of_ddp_options(training)
+        yield from _problems_of_wrapper(training, layout, networks[0])
+        yield from _problems_of_split(training, layout, networks[0]) if layout.tp > 1 else ()
+        yield from _problems_of_pipeline(training, layout, networks[0])
 
 
-def _of_company(training: Training) -> Iterator[Problem]:
+def _problems_of_ddp_options(training: Training) -> Iterator[Problem]:
     """Check for options that only DistributedDataParallel over all ranks supports."""
     with_what = "clip_norm" if training.parallel is None else "parallel"
     with_what = "wrapper = 'fsdp2'" if training.wrapper is ModelWrapper.FSDP2 else with_what
@@ -63,7 +63,7 @@ def _of_company(training: Training) -> Iterator[Problem]:
         yield ("optimizer", "sharded"), f"is true, {not_with}"
 
 
-def _of_wrapper(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
+def _problems_of_wrapper(training: Training, layout: ParallelLayout, network: Network) -> Iterator[Problem]:
     if training.wrapper is ModelWrapper.DDP:
         for key in ("tp", "pp", "dp_replicate", "dp_shard"):
             if (size := getattr(layout, key)) > 1:
@@ -74,16 +74,16 @@ def _of_wrapper(training: Training, layout: Parallel, network: Network) -> Itera
     if network.sparse:
         name = training.networks[0].name
         yield ("network",), f"is {name!r}, with sparse gradients, which wrapper = 'fsdp2' cannot reduce"
-    yield from _of_actions(training, Action.EVALUATE_INNER, "nothing is inside of fully_shard, expected evaluate")
+    yield from _problems_of_actions(training, Action.EVALUATE_INNER, "nothing is inside of fully_shard, expected evaluate")
 
 
-def _of_actions(training: Training, refused: Action, why: str) -> Iterator[Problem]:
+def _problems_of_actions(training: Training, refused: Action, why: str) -> Iterator[Problem]:
     for index, each in enumerate(training.exceptions):
         if each.action is refused:
             yield ("exception", index, "action"), f"is {refused.value!r}, but {why}"
 
 
-def _of_split(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
+def _problems_of_split(training: Training, layout: ParallelLayout, network: Network) -> Iterator[Problem]:
     """Check that every split layer has the same number of columns, or rows, for each rank."""
     name = training.networks[0].name
     if not network.split:
@@ -91,11 +91,11 @@ def _of_split(training: Training, layout: Parallel, network: Network) -> Iterato
             ("parallel", "tp"),
             f"is {layout.tp}, but network {name!r} has no layers to split, expected {_CUT}",
         )
-    yield from _of_rows(training, "tp", layout.tp)
+    yield from _problems_of_rows(training, "tp", layout.tp)
     for layer, split in network.split.items():
         module = network.get_submodule(layer)
         assert isinstance(module, nn.Linear)
-        is_rows = split is Split.ROWS
+        is_rows = split is LayerSplit.ROWS
         size, what = (module.in_features, "inputs") if is_rows else (module.out_features, "outputs")
         if size % layout.tp:
             yield (
@@ -104,46 +104,46 @@ def _of_split(training: Training, layout: Parallel, network: Network) -> Iterato
             )
 
 
-def _of_pipeline(training: Training, layout: Parallel, network: Network) -> Iterator[Problem]:
+def _problems_of_pipeline(training: Training, layout: ParallelLayout, network: Network) -> Iterator[Problem]:
     """Check that the network, the schedule and the actions fit a pipeline."""
     if layout.pp == 1:
         for key in ("schedule", "micro_batches"):
-            if getattr(layout, key) != getattr(Parallel(), key):
+            if getattr(layout, key) != getattr(ParallelLayout(), key):
                 yield ("parallel", key), "is for pipelines, but pp is 1: leave it out, or increase pp"
         return
     name, layers = training.networks[0].name, len(network.layers_in_order())
     if not layers:
-        yield ("parallel", "pp"), f"is {layout.pp}, but {_has_no_layers(training, [network])}"
+        yield ("parallel", "pp"), f"is {layout.pp}, but {_no_layers_text(training, [network])}"
         return
-    if layout.stages > layers:
-        many = f"makes {layout.stages} stages, expected {layers} at most: network {name!r} has no more layers"
+    if layout.stage_count > layers:
+        many = f"makes {layout.stage_count} stages, expected {layers} at most: network {name!r} has no more layers"
         yield ("parallel", "pp"), many
         return
-    for one, other in _shared_across(layout, network):
+    for one, other in _parameters_shared_by_stages(layout, network):
         shared = f"has {one} and {other} in different stages, and they are one parameter, expected tied = false"
         yield ("network",), shared
-    yield from _of_rows(training, "pp", layout.pp)
-    if isinstance(training.rows, int) and training.rows % layout.parts:
-        cut = f"expected a multiple of {layout.parts}: so many micro-batches a batch is cut into"
+    yield from _problems_of_rows(training, "pp", layout.pp)
+    if isinstance(training.rows, int) and training.rows % layout.micro_batch_count:
+        cut = f"expected a multiple of {layout.micro_batch_count}: so many micro-batches a batch is cut into"
         yield ("rows",), f"is {training.rows}, {cut}"
-    if refusal := refusal_of(layout):
+    if refusal := torch_error_for_layout(layout):
         yield ("parallel", "schedule"), f"is {layout.schedule.value!r}, which torch refuses: {refusal}"
     why = "a pipeline makes forward and backward in one step, expected another action"
-    yield from _of_actions(training, Action.SKIP_BACKWARD, why)
+    yield from _problems_of_actions(training, Action.SKIP_BACKWARD, why)
 
 
-def _of_rows(training: Training, key: str, size: int) -> Iterator[Problem]:
+def _problems_of_rows(training: Training, key: str, size: int) -> Iterator[Problem]:
     if not isinstance(training.rows, int):
         yield ("rows",), f"has a number for each rank, but of {key} = {size} ranks share batches: say one"
 
 
-def _shared_across(layout: Parallel, network: Network) -> Iterator[tuple[str, str]]:
+def _parameters_shared_by_stages(layout: ParallelLayout, network: Network) -> Iterator[tuple[str, str]]:
     """Yield parameters that two stages would share."""
     layers = network.layers_in_order()
     stage_of = {
         name: stage
-        for stage in range(layout.stages)
-        for index in layout.layers_of(stage, len(layers))
+        for stage in range(layout.stage_count)
+        for index in layout.layers_of_stage(stage, len(layers))
         for name in layers[index].names
     }
 
@@ -157,7 +157,7 @@ def _shared_across(layout: Parallel, network: Network) -> Iterator[tuple[str, st
         yield from ((one, other) for one, other in pairwise(alike) if stage(one) != stage(other))
 
 
-def _has_no_layers(training: Training, networks: Sequence[Network]) -> str:
+def _no_layers_text(training: Training, networks: Sequence[Network]) -> str:
     pairs = zip(training.networks, networks, strict=True)
     name = next(choice.name for choice, network in pairs if not network.layers_in_order())
     return f"network {name!r} has no layers that follow one another, expected {_CUT}"

@@ -20,19 +20,19 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim.scenarios.training.models import Network
-from ddpsim.scenarios.training.models.network import Split
-from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel, PipelineSchedule
-from ddpsim.scenarios.training.snapshot import History, Snapshot, merged, part_snapshot
-from ddpsim.scenarios.training.trainer import optimizer_of
+from ddpsim.scenarios.training.models.network import LayerSplit
+from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout, PipelineSchedule
+from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, merge_stage_snapshots, part_snapshot
+from ddpsim.scenarios.training.trainer import make_optimizer
 from ddpsim.scenarios.training.training import Action, Training
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _RankTraining:
     """The objects of one rank in a training over a mesh."""
 
     training: Training
-    layout: Parallel
+    layout: ParallelLayout
     whole: Network
     """The whole network, which is not trained: it draws the batches."""
     mesh: DeviceMesh
@@ -48,61 +48,61 @@ class _Job:
         return self.layout.pp > 1
 
 
-def train(rank: int, training: Training) -> History:
+def train_on_mesh(rank: int, training: Training) -> History:
     """Train as declared; return snapshots of this rank's part after each iteration, and at the end."""
-    job = _job(rank, training)
+    job = _build_rank_training(rank, training)
     history = []
-    for iteration in range(training.count(rank)):
-        _iterate(job, rank, iteration)
-        history.append(_snapshot(job, iteration))
-        if training.action(rank, iteration) is Action.TRAIN:
+    for iteration in range(training.iteration_count(rank)):
+        _run_iteration(job, rank, iteration)
+        history.append(_snapshot_of_stages(job, iteration))
+        if training.action_of_rank(rank, iteration) is Action.TRAIN:
             job.optimizer.zero_grad()
-    return (*history, _snapshot(job, None))
+    return (*history, _snapshot_of_stages(job, None))
 
 
 # --- the rank's part of the model -------------------------------------------------------------------------------------
 
 
-def _job(rank: int, training: Training) -> _Job:
+def _build_rank_training(rank: int, training: Training) -> _RankTraining:
     """Build the mesh, the stages and the optimizers of a rank."""
     layout = training.layout(dist.get_world_size())
     sizes = layout.dimensions
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     coordinate = mesh.get_local_rank("pp") if "pp" in sizes else 0
-    stages = layout.schedule.stages_of(coordinate, layout.pp) if layout.pp > 1 else (0,)
-    models = tuple(_model(training, layout, mesh, stage) for stage in stages)
-    return _Job(
+    stages = layout.schedule.stages_of_rank(coordinate, layout.pp) if layout.pp > 1 else (0,)
+    models = tuple(_build_stage(training, layout, mesh, stage) for stage in stages)
+    return _RankTraining(
         training,
         layout,
-        training.network(0),
+        training.make_network(0),
         mesh,
         models,
-        _schedule(layout, mesh, models, stages) if layout.pp > 1 else None,
-        optimizer_of(training.optimizer, (each for model in models for each in _inner(model).parameters())),
+        _build_schedule(layout, mesh, models, stages) if layout.pp > 1 else None,
+        make_optimizer(training.optimizer, (each for model in models for each in _unwrap_network(model).parameters())),
     )
 
 
-def _model(training: Training, layout: Parallel, mesh: DeviceMesh, stage: int) -> Any:
+def _build_stage(training: Training, layout: ParallelLayout, mesh: DeviceMesh, stage: int) -> Any:
     """Return a stage of the network, split and wrapped."""
-    network = training.network(0)
+    network = training.make_network(0)
     if layout.pp > 1:
-        network.keep(layout.layers_of(stage, len(network.layers_in_order())))
+        network.keep_layers(layout.layers_of_stage(stage, len(network.layers_in_order())))
     if layout.tp > 1:
-        _split(network, mesh["tp"])
+        _split_layers(network, mesh["tp"])
     if training.wrapper is ModelWrapper.DDP:
         group = mesh[layout.data_dimensions].get_group()
         return DistributedDataParallel(network, process_group=group, **training.engine_options)  # type: ignore[arg-type]
-    return _sharded(network, mesh[layout.data_dimensions], training.mixed_precision)
+    return _shard_network(network, mesh[layout.data_dimensions], training.mixed_precision)
 
 
-def _split(network: Network, mesh: DeviceMesh) -> None:
+def _split_layers(network: Network, mesh: DeviceMesh) -> None:
     from torch.distributed.tensor import Replicate  # these take a second to import
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    styles: dict[Split, Callable[[], Any]] = {
-        Split.COLUMNS: ColwiseParallel,
-        Split.ROWS: RowwiseParallel,
-        Split.GATHERED_COLUMNS: lambda: ColwiseParallel(output_layouts=Replicate()),
+    styles: dict[LayerSplit, Callable[[], Any]] = {
+        LayerSplit.COLUMNS: ColwiseParallel,
+        LayerSplit.ROWS: RowwiseParallel,
+        LayerSplit.GATHERED_COLUMNS: lambda: ColwiseParallel(output_layouts=Replicate()),
     }
     has = dict(network.named_modules())
     here = {name: split for name, split in network.split.items() if isinstance(has.get(name), nn.Linear)}
@@ -111,40 +111,40 @@ def _split(network: Network, mesh: DeviceMesh) -> None:
         network.get_submodule(name).register_forward_hook(lambda module, inputs, output: output.clone())
 
 
-def _sharded(network: Network, mesh: DeviceMesh, dtype: torch.dtype | None) -> Any:
+def _shard_network(network: Network, mesh: DeviceMesh, dtype: torch.dtype | None) -> Any:
     """Apply `fully_shard` to each unit, and to the rest; in a mesh of two dimensions the first one has copies."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=dtype)
-    for unit in _units(network):
+    for unit in _modules_to_shard(network):
         fully_shard(unit, mesh=mesh, mp_policy=policy)
     return fully_shard(network, mesh=mesh, mp_policy=policy)
 
 
-def _units(module: nn.Module) -> Iterator[nn.Module]:
+def _modules_to_shard(module: nn.Module) -> Iterator[nn.Module]:
     """Yield the modules to shard: those that are called and have own parameters. Module lists are not called."""
     has = {name: list(child.parameters()) for name, child in module.named_children()}
     has[""] = list(module.parameters(recurse=False))
     for name, child in module.named_children():
         others = {each for other, parameters in has.items() if other != name for each in parameters}
         if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
-            yield from _units(child)
+            yield from _modules_to_shard(child)
         elif has[name] and others.isdisjoint(has[name]):
             yield child
 
 
-def _schedule(layout: Parallel, mesh: DeviceMesh, models: Sequence[Any], numbers: Sequence[int]) -> Any:
+def _build_schedule(layout: ParallelLayout, mesh: DeviceMesh, models: Sequence[Any], numbers: Sequence[int]) -> Any:
     from torch.distributed.pipelining import PipelineStage
 
     group = mesh["pp"].get_group()
     stages = [
-        PipelineStage(model, number, layout.stages, torch.device("cpu"), group=group)
+        PipelineStage(model, number, layout.stage_count, torch.device("cpu"), group=group)
         for model, number in zip(models, numbers, strict=True)
     ]
     own = stages if layout.schedule.stages_per_rank > 1 else stages[0]
     # Not `scale_grads`: it also scales what earlier iterations have accumulated, again in each step.
-    loss = partial(_share_of_loss, parts=layout.parts)
-    return schedule_class(layout.schedule)(own, layout.parts, loss_fn=loss, scale_grads=False)
+    loss = partial(_share_of_loss, parts=layout.micro_batch_count)
+    return schedule_class(layout.schedule)(own, layout.micro_batch_count, loss_fn=loss, scale_grads=False)
 
 
 def schedule_class(schedule: PipelineSchedule) -> Callable[..., Any]:
@@ -162,23 +162,23 @@ def schedule_class(schedule: PipelineSchedule) -> Callable[..., Any]:
     return cast(Callable[..., Any], classes[schedule])
 
 
-def refusal_of(layout: Parallel) -> str:
+def torch_error_for_layout(layout: ParallelLayout) -> str:
     """Return torch's error for a pipeline of this layout; "" if torch accepts it. It needs no group."""
     stages = [
         SimpleNamespace(
-            num_stages=layout.stages,
+            num_stages=layout.stage_count,
             group_size=layout.pp,
             group_rank=0,
             stage_index=number,
             is_first=number == 0,
-            is_last=number == layout.stages - 1,
+            is_last=number == layout.stage_count - 1,
             submod=nn.Module(),
         )
-        for number in layout.schedule.stages_of(0, layout.pp)
+        for number in layout.schedule.stages_of_rank(0, layout.pp)
     ]
     own = stages if layout.schedule.stages_per_rank > 1 else stages[0]
     try:
-        schedule_class(layout.schedule)(own, layout.parts)
+        schedule_class(layout.schedule)(own, layout.micro_batch_count)
     except ValueError as error:
         return " ".join(str(error).split()).rstrip(".")
     return ""
@@ -187,11 +187,11 @@ def refusal_of(layout: Parallel) -> str:
 # --- iterations -------------------------------------------------------------------------------------------------------
 
 
-def _iterate(job: _Job, rank: int, iteration: int) -> None:
+def _run_iteration(job: _RankTraining, rank: int, iteration: int) -> None:
     """Run one iteration of a rank."""
     training = job.training
-    action = training.action(rank, iteration)
-    batch = training.batch(job.whole, job.layout.data_rank(rank), iteration)
+    action = training.action_of_rank(rank, iteration)
+    batch = training.make_batch(job.whole, job.layout.data_rank(rank), iteration)
     if action is Action.EVALUATE:
         _evaluate(job, batch)
     if not action.has_forward:
@@ -200,17 +200,17 @@ def _iterate(job: _Job, rank: int, iteration: int) -> None:
         _step_pipeline(job.schedule.step, job, batch)
     else:
         (model,) = job.models
-        with _accumulating(model, action is Action.ACCUMULATE):
-            loss = _mean_square(model(batch, training.uses(rank, iteration, job.whole)))
+        with _accumulate_gradients(model, action is Action.ACCUMULATE):
+            loss = _mean_square(model(batch, training.branches_used(rank, iteration, job.whole)))
             if action.has_backward:
                 loss.backward()
     if action is Action.TRAIN:
         if training.clip_norm is not None:
-            _clip(job, training.clip_norm)
+            _clip_gradients(job, training.clip_norm)
         job.optimizer.step()
 
 
-def _evaluate(job: _Job, batch: Tensor) -> None:
+def _evaluate(job: _RankTraining, batch: Tensor) -> None:
     for model in job.models:
         model.eval()
     with torch.no_grad():
@@ -222,14 +222,14 @@ def _evaluate(job: _Job, batch: Tensor) -> None:
         model.train()
 
 
-def _step_pipeline(step: Callable[..., Any], job: _Job, batch: Tensor) -> None:
-    stages = job.layout.schedule.stages_of(job.mesh.get_local_rank("pp"), job.layout.pp)
-    given = {"target": torch.zeros(len(batch)), "losses": []} if job.layout.stages - 1 in stages else {}
+def _step_pipeline(step: Callable[..., Any], job: _RankTraining, batch: Tensor) -> None:
+    stages = job.layout.schedule.stages_of_rank(job.mesh.get_local_rank("pp"), job.layout.pp)
+    given = {"target": torch.zeros(len(batch)), "losses": []} if job.layout.stage_count - 1 in stages else {}
     step(*([batch] if 0 in stages else []), **given)
 
 
-def _accumulating(model: Any, is_accumulated: bool) -> AbstractContextManager[object]:
-    if isinstance(_inner(model), Network) and model is not _inner(model):
+def _accumulate_gradients(model: Any, is_accumulated: bool) -> AbstractContextManager[object]:
+    if isinstance(_unwrap_network(model), Network) and model is not _unwrap_network(model):
         return cast(AbstractContextManager[object], model.no_sync()) if is_accumulated else nullcontext()
     model.set_requires_gradient_sync(not is_accumulated)
     return nullcontext()
@@ -244,13 +244,13 @@ def _share_of_loss(output: Tensor, target: Tensor, parts: int) -> Tensor:
     return _mean_square(output) / parts
 
 
-def _clip(job: _Job, norm: float) -> None:
+def _clip_gradients(job: _RankTraining, norm: float) -> None:
     """Clip like `clip_grad_norm_`, which does not support gradients of several meshes, or other stages."""
-    parameters = [each for model in job.models for each in _inner(model).parameters() if each.grad is not None]
+    parameters = [each for model in job.models for each in _unwrap_network(model).parameters() if each.grad is not None]
     kinds: dict[Any, list[nn.Parameter]] = {}
     for each in parameters:
         kinds.setdefault(getattr(each, "device_mesh", None), []).append(each)
-    squares = [_whole(nn.utils.get_total_norm([own.grad for own in kind])) ** 2 for kind in kinds.values()]  # type: ignore[misc]
+    squares = [_full_tensor(nn.utils.get_total_norm([own.grad for own in kind])) ** 2 for kind in kinds.values()]  # type: ignore[misc]
     total = torch.stack(squares).sum()
     if job.is_pipelined:
         dist.all_reduce(total, group=job.mesh["pp"].get_group())
@@ -258,18 +258,18 @@ def _clip(job: _Job, norm: float) -> None:
         nn.utils.clip_grads_with_norm_(kind, norm, total.sqrt())
 
 
-def _whole(tensor: Any) -> Tensor:
+def _full_tensor(tensor: Any) -> Tensor:
     return cast(Tensor, tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor)
 
 
 # --- snapshots ---
 
 
-def _inner(model: Any) -> Network:
+def _unwrap_network(model: Any) -> Network:
     """Return the network without DDP's wrapper."""
     return cast(Network, model.module if isinstance(getattr(model, "module", None), Network) else model)
 
 
-def _snapshot(job: _Job, iteration: int | None) -> Snapshot:
+def _snapshot_of_stages(job: _RankTraining, iteration: int | None) -> ModelSnapshot:
     gradients = iteration is not None
-    return merged([part_snapshot(_inner(model), iteration, gradients=gradients) for model in job.models])
+    return merge_stage_snapshots([part_snapshot(_unwrap_network(model), iteration, gradients=gradients) for model in job.models])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ddpsim import Code, UsageError
 from ddpsim.scenarios.training import oracle
-from ddpsim.scenarios.training.snapshot import History, Snapshot, Tensors
+from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, Tensors
 from ddpsim.scenarios.training.training import Training
 
 _ROUNDINGS = 64
@@ -35,7 +35,7 @@ _KINDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rounding:
+class RoundingHistory:
     """One rank's history by the oracle in several precisions, see Note [Tolerance]."""
 
     coarse: History
@@ -44,11 +44,11 @@ class Rounding:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class TrainingReference:
     """The correct history of each rank, with the data for its tolerance."""
 
     histories: tuple[History, ...]
-    rounding: tuple[Rounding, ...] = ()
+    rounding: tuple[RoundingHistory, ...] = ()
     """The rounding of each rank; () if it was not measured."""
     dtype: torch.dtype = torch.float64
     """The coarsest dtype of the computation, in addition to each tensor's own."""
@@ -69,45 +69,45 @@ class TensorDifference(NamedTuple):
     """The largest error that is allowed."""
 
 
-def by_oracle(training: Training, world_size: int) -> Reference:
+def reference_by_oracle(training: Training, world_size: int) -> TrainingReference:
     """Return the oracle's results for a declared training. Raises UsageError if it has none."""
     coarse, fine = (
-        oracle.train(replace(training, dtype=dtype), world_size) for dtype in (torch.float32, torch.float64)
+        oracle.train_plainly(replace(training, dtype=dtype), world_size) for dtype in (torch.float32, torch.float64)
     )
     plain = fine
     if training.communication_hook is not None or training.mixed_precision is not None:
         exact = replace(training, dtype=torch.float64, communication_hook=None, mixed_precision=None)
-        plain = oracle.train(exact, world_size)
-    rounding = (Rounding(*each) for each in zip(coarse, fine, plain, strict=True))
+        plain = oracle.train_plainly(exact, world_size)
+    rounding = (RoundingHistory(*each) for each in zip(coarse, fine, plain, strict=True))
     own = coarse if training.dtype is torch.float32 else fine
-    return Reference(own, tuple(rounding), training.dtype)
+    return TrainingReference(own, tuple(rounding), training.dtype)
 
 
-def first_differences(reference: Reference, returns: Sequence[object]) -> list[TensorDifference]:
+def find_first_differences(reference: TrainingReference, returns: Sequence[object]) -> list[TensorDifference]:
     """Return the differences at the first point in time that has any, of the kind nearest to the cause.
 
     `returns` has a snapshot or a history of each rank; UsageError is raised for anything else. Iterations are compared
     in order, and in each of them gradients before parameters before buffers.
     """
-    histories = [_history(rank, returned) for rank, returned in enumerate(returns)]
+    histories = [_check_history(rank, returned) for rank, returned in enumerate(returns)]
     longest = max(reference.histories, key=len)
     for moment in longest:
         for code, kind in _KINDS:
             found = [
                 each
                 for rank, own in enumerate(histories)
-                for each in _differences(rank, own, reference, moment.iteration, code, kind)
+                for each in _find_differences(rank, own, reference, moment.iteration, code, kind)
             ]
             if not found and code is Code.DIVERGENCE_PARAMETERS:
-                found = list(_uncovered(histories, moment))
+                found = list(_uncovered_parameters(histories, moment))
             if found:
                 return found
     return []
 
 
-def _history(rank: int, returned: object) -> History:
+def _check_history(rank: int, returned: object) -> History:
     history = returned if isinstance(returned, tuple) else (returned,)
-    if not all(isinstance(moment, Snapshot) for moment in history):
+    if not all(isinstance(moment, ModelSnapshot) for moment in history):
         raise UsageError(
             f"rank {rank} returned {type(returned).__name__}, expected a Snapshot, or a tuple of them, as there is a "
             "reference to compare with: end the program with `return snapshot(model)`"
@@ -115,34 +115,34 @@ def _history(rank: int, returned: object) -> History:
     return history
 
 
-def _moment(history: History, iteration: int | None) -> int | None:
+def _snapshot_index(history: History, iteration: int | None) -> int | None:
     """Return the index of the snapshot after an iteration; None without one."""
     return next((index for index, moment in enumerate(history) if moment.iteration == iteration), None)
 
 
-def _differences(
-    rank: int, returned: History, reference: Reference, iteration: int | None, code: Code, kind: str
+def _find_differences(
+    rank: int, returned: History, reference: TrainingReference, iteration: int | None, code: Code, kind: str
 ) -> Iterator[TensorDifference]:
     """Yield the tensors of one kind in which a rank differs after an iteration."""
-    index = _moment(reference.histories[rank], iteration)
+    index = _snapshot_index(reference.histories[rank], iteration)
     if index is None:
         return  # a rank without that iteration
     expected: Tensors = getattr(reference.histories[rank][index], kind)
-    own = _moment(returned, iteration)
+    own = _snapshot_index(returned, iteration)
     actual: Tensors = {} if own is None else getattr(returned[own], kind)
-    compressed = _compressed(reference, rank, index, kind)
+    compressed = _compression_effect(reference, rank, index, kind)
     offsets = None if own is None else returned[own].offsets
     for name, whole in expected.items():  # the reference may lack some tensors
         found = actual.get(name)
         if offsets is not None and name not in actual:
             continue  # another rank's part
-        wanted = whole if offsets is None else _part(whole, found, offsets.get(name))
-        allowed = _allowed(reference, rank, index, kind, name, whole, compressed)
-        if (sides := _sides(found, wanted, allowed)) is not None:
+        wanted = whole if offsets is None else _part_of_tensor(whole, found, offsets.get(name))
+        allowed = _allowed_error(reference, rank, index, kind, name, whole, compressed)
+        if (sides := _different_values(found, wanted, allowed)) is not None:
             yield TensorDifference(rank, code, name, iteration, *sides, found, wanted, allowed)
 
 
-def _part(whole: Tensor | None, found: Tensor | None, offset: tuple[int, ...] | None) -> Tensor | None:
+def _part_of_tensor(whole: Tensor | None, found: Tensor | None, offset: tuple[int, ...] | None) -> Tensor | None:
     """Return the part of a tensor that a rank holds."""
     if whole is None or found is None or offset is None:
         return whole
@@ -151,9 +151,9 @@ def _part(whole: Tensor | None, found: Tensor | None, offset: tuple[int, ...] | 
     return whole
 
 
-def _uncovered(histories: Sequence[History], expected: Snapshot) -> Iterator[TensorDifference]:
+def _uncovered_parameters(histories: Sequence[History], expected: ModelSnapshot) -> Iterator[TensorDifference]:
     """Yield parameters that the parts of all ranks do not cover."""
-    moments = [history[index] for history in histories if (index := _moment(history, expected.iteration)) is not None]
+    moments = [history[index] for history in histories if (index := _snapshot_index(history, expected.iteration)) is not None]
     if len(moments) < len(histories) or any(each.offsets is None for each in moments):
         return
     for name, whole in expected.parameters.items():
@@ -162,7 +162,7 @@ def _uncovered(histories: Sequence[History], expected: Snapshot) -> Iterator[Ten
         for moment in moments:
             own = moment.parameters.get(name)
             if own is not None:
-                part = _part(is_held, own, (moment.offsets or {}).get(name))
+                part = _part_of_tensor(is_held, own, (moment.offsets or {}).get(name))
                 assert part is not None
                 part.fill_(True)
         if not is_held.all():
@@ -173,8 +173,8 @@ def _uncovered(histories: Sequence[History], expected: Snapshot) -> Iterator[Ten
                 )
 
 
-def _allowed(
-    reference: Reference, rank: int, index: int, kind: str, name: str, wanted: Tensor | None, compressed: float
+def _allowed_error(
+    reference: TrainingReference, rank: int, index: int, kind: str, name: str, wanted: Tensor | None, compressed: float
 ) -> float:
     """Return the largest allowed error of a tensor, see Note [Tolerance]."""
     if wanted is None or not wanted.is_floating_point():
@@ -182,15 +182,15 @@ def _allowed(
     step = max(torch.finfo(wanted.dtype).eps, torch.finfo(reference.dtype).eps)
     if not reference.rounding:
         tensors = getattr(reference.histories[rank][index], kind).values()
-        return _ROUNDINGS * step * max(_largest(each) for each in tensors if _is_float(each))
+        return _ROUNDINGS * step * max(_largest_magnitude(each) for each in tensors if _is_float_tensor(each))
     rounding = reference.rounding[rank]
     coarse, fine = (getattr(history[index], kind) for history in (rounding.coarse, rounding.fine))
     own = step / torch.finfo(torch.float32).eps
-    rounded = step * _largest(wanted) + own * _largest(coarse[name].double() - fine[name].double())
+    rounded = step * _largest_magnitude(wanted) + own * _largest_magnitude(coarse[name].double() - fine[name].double())
     return _ROUNDINGS * rounded + _COMPRESSIONS * compressed
 
 
-def _compressed(reference: Reference, rank: int, index: int, kind: str) -> float:
+def _compression_effect(reference: TrainingReference, rank: int, index: int, kind: str) -> float:
     """Return the effect of compression on any tensor of a kind: on one tensor it may be small by chance."""
     if not reference.rounding or reference.rounding[rank].uncompressed is reference.rounding[rank].fine:
         return 0.0
@@ -198,17 +198,17 @@ def _compressed(reference: Reference, rank: int, index: int, kind: str) -> float
     fine, uncompressed = (getattr(history[index], kind) for history in (rounding.fine, rounding.uncompressed))
     pairs = ((tensor, uncompressed[name]) for name, tensor in fine.items())
     return max(
-        (_largest(one.double() - other.double()) for one, other in pairs if one is not None and other is not None),
+        (_largest_magnitude(one.double() - other.double()) for one, other in pairs if one is not None and other is not None),
         default=0.0,
     )
 
 
-def _sides(actual: Tensor | None, wanted: Tensor | None, allowed: float) -> tuple[str, str] | None:
+def _different_values(actual: Tensor | None, wanted: Tensor | None, allowed: float) -> tuple[str, str] | None:
     """Return the found and the expected value where they differ most; None if they agree."""
     if actual is None or wanted is None:
-        return None if actual is wanted else (_text(actual), _text(wanted))
+        return None if actual is wanted else (_tensor_text(actual), _tensor_text(wanted))
     if actual.shape != wanted.shape or actual.dtype != wanted.dtype:
-        return _text(actual), _text(wanted)
+        return _tensor_text(actual), _tensor_text(wanted)
     apart = (actual.double() - wanted.double()).abs()
     is_same = (actual == wanted) | (actual.isnan() & wanted.isnan())
     apart = torch.where(is_same, 0.0, torch.where(apart.isnan(), torch.inf, apart))
@@ -219,15 +219,15 @@ def _sides(actual: Tensor | None, wanted: Tensor | None, allowed: float) -> tupl
     return f"{actual.flatten()[index].item():.6g} at {where}", f"{wanted.flatten()[index].item():.6g}"
 
 
-def _text(tensor: Tensor | None) -> str:
+def _tensor_text(tensor: Tensor | None) -> str:
     return "none" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _largest(tensor: Tensor) -> float:
+def _largest_magnitude(tensor: Tensor) -> float:
     """Return the largest magnitude of its finite elements; an overflow does not measure rounding."""
     finite = tensor[tensor.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
 
 
-def _is_float(tensor: Tensor | None) -> bool:
+def _is_float_tensor(tensor: Tensor | None) -> bool:
     return tensor is not None and tensor.is_floating_point()

@@ -12,7 +12,7 @@ Tensors: TypeAlias = "Mapping[str, Tensor | None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ModelSnapshot:
     """Copies of a model's tensors, by name; None for a missing gradient."""
 
     parameters: Tensors
@@ -24,35 +24,35 @@ class Snapshot:
     """For a part of a model: the offset of each of its parameters in the whole one. None for a whole model."""
 
 
-History: TypeAlias = "tuple[Snapshot, ...]"
+History: TypeAlias = "tuple[ModelSnapshot, ...]"
 """The snapshots of one rank, after each of its iterations and at the end."""
 
 
-def snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> Snapshot:
+def snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> ModelSnapshot:
     """Return copies of the current parameters and buffers of `module`, and of its gradients if wanted."""
-    return Snapshot(
-        {name: _copy(parameter) for name, parameter in module.named_parameters()},
-        {name: _copy(buffer) for name, buffer in module.named_buffers()},
-        {name: _copy(parameter.grad) for name, parameter in module.named_parameters()} if gradients else {},
+    return ModelSnapshot(
+        {name: _copy_tensor(parameter) for name, parameter in module.named_parameters()},
+        {name: _copy_tensor(buffer) for name, buffer in module.named_buffers()},
+        {name: _copy_tensor(parameter.grad) for name, parameter in module.named_parameters()} if gradients else {},
         iteration,
     )
 
 
-def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> Snapshot:
+def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> ModelSnapshot:
     """Return copies of a rank's part of a model: of a DTensor its own shard. This communicates nothing."""
     own = list(module.named_parameters())
-    return Snapshot(
-        {name: _copy(_local(parameter)) for name, parameter in own},
-        {name: _copy(buffer) for name, buffer in module.named_buffers()},
-        {name: _copy(_local(parameter.grad)) for name, parameter in own} if gradients else {},
+    return ModelSnapshot(
+        {name: _copy_tensor(_local_tensor(parameter)) for name, parameter in own},
+        {name: _copy_tensor(buffer) for name, buffer in module.named_buffers()},
+        {name: _copy_tensor(_local_tensor(parameter.grad)) for name, parameter in own} if gradients else {},
         iteration,
-        {name: _offset(parameter) for name, parameter in own},
+        {name: _offset_in_whole(parameter) for name, parameter in own},
     )
 
 
-def merged(parts: Sequence[Snapshot]) -> Snapshot:
+def merge_stage_snapshots(parts: Sequence[ModelSnapshot]) -> ModelSnapshot:
     """Join snapshots of several parts of one model."""
-    return Snapshot(
+    return ModelSnapshot(
         {name: tensor for part in parts for name, tensor in part.parameters.items()},
         {name: tensor for part in parts for name, tensor in part.buffers.items()},
         {name: tensor for part in parts for name, tensor in part.gradients.items()},
@@ -61,12 +61,12 @@ def merged(parts: Sequence[Snapshot]) -> Snapshot:
     )
 
 
-def _local(tensor: Any) -> Tensor | None:
+def _local_tensor(tensor: Any) -> Tensor | None:
     own: Tensor | None = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return own
 
 
-def _offset(tensor: Any) -> tuple[int, ...]:
+def _offset_in_whole(tensor: Any) -> tuple[int, ...]:
     if not hasattr(tensor, "placements"):
         return (0,) * int(tensor.dim())
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -75,24 +75,24 @@ def _offset(tensor: Any) -> tuple[int, ...]:
     return tuple(offset)
 
 
-def together(snapshots: Mapping[str, Snapshot]) -> Snapshot:
+def join_model_snapshots(snapshots: Mapping[str, ModelSnapshot]) -> ModelSnapshot:
     """Join snapshots of several models, each with a prefix for its names."""
     first = next(iter(snapshots.values()))
     if len(snapshots) == 1:
         return first
-    return Snapshot(
-        _prefixed({prefix: each.parameters for prefix, each in snapshots.items()}),
-        _prefixed({prefix: each.buffers for prefix, each in snapshots.items()}),
-        _prefixed({prefix: each.gradients for prefix, each in snapshots.items()}),
+    return ModelSnapshot(
+        _prefix_names({prefix: each.parameters for prefix, each in snapshots.items()}),
+        _prefix_names({prefix: each.buffers for prefix, each in snapshots.items()}),
+        _prefix_names({prefix: each.gradients for prefix, each in snapshots.items()}),
         first.iteration,
     )
 
 
-def _prefixed(tensors: Mapping[str, Tensors]) -> Tensors:
+def _prefix_names(tensors: Mapping[str, Tensors]) -> Tensors:
     return {f"{prefix}.{name}": tensor for prefix, own in tensors.items() for name, tensor in own.items()}
 
 
-def _copy(tensor: Tensor | None) -> Tensor | None:
+def _copy_tensor(tensor: Tensor | None) -> Tensor | None:
     if tensor is None:
         return None
     return tensor.detach().to_dense().clone() if tensor.is_sparse else tensor.detach().clone()

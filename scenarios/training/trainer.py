@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
 from ddpsim import agree, ddp
-from ddpsim.scenarios.training.snapshot import History, Snapshot, snapshot, together
+from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, snapshot, join_model_snapshots
 from ddpsim.scenarios.training.training import Action, CommunicationHook, OptimizerChoice, OptimizerName, Training
 
 _HOOKS = {
@@ -33,22 +33,22 @@ _OPTIMIZERS = {
 }
 
 
-def train(rank: int, training: Training) -> History:
+def train_declared(rank: int, training: Training) -> History:
     """Train as declared; return what this rank's models held after each of its iterations, and at the end."""
-    models = [_wrapped(training, index, rank) for index in range(len(training.networks))]
-    optimizers = [optimizer_of(training.optimizer, model.module.parameters()) for model in models]
+    models = [_wrap_network(training, index, rank) for index in range(len(training.networks))]
+    optimizers = [make_optimizer(training.optimizer, model.module.parameters()) for model in models]
     history = []
-    with _joined(models, optimizers, training):
-        for iteration in range(training.count(rank)):
+    with _join_context(models, optimizers, training):
+        for iteration in range(training.iteration_count(rank)):
             for model, optimizer in zip(models, optimizers, strict=True):
-                _iterate(model, optimizer, training, rank, iteration)
-            history.append(_snapshot(models, iteration))
-            for optimizer in optimizers if training.action(rank, iteration) is Action.TRAIN else ():
+                _run_iteration(model, optimizer, training, rank, iteration)
+            history.append(_snapshot_of_models(models, iteration))
+            for optimizer in optimizers if training.action_of_rank(rank, iteration) is Action.TRAIN else ():
                 optimizer.zero_grad()
-    return (*history, _snapshot(models, None))
+    return (*history, _snapshot_of_models(models, None))
 
 
-def optimizer_of(choice: OptimizerChoice, parameters: Iterator[Parameter]) -> Any:
+def make_optimizer(choice: OptimizerChoice, parameters: Iterator[Parameter]) -> Any:
     """Return a new optimizer as declared."""
     options: dict[str, Any] = {"lr": choice.learning_rate}
     if choice.name is OptimizerName.SGD:
@@ -61,10 +61,10 @@ def optimizer_of(choice: OptimizerChoice, parameters: Iterator[Parameter]) -> An
     return ZeroRedundancyOptimizer(parameters, kind, **options)
 
 
-def _iterate(model: Any, optimizer: Any, training: Training, rank: int, iteration: int) -> None:
-    action = training.action(rank, iteration)
-    batch = training.batch(model.module, rank, iteration)
-    forward = partial(_loss, batch=batch, uses=training.uses(rank, iteration, model.module))
+def _run_iteration(model: Any, optimizer: Any, training: Training, rank: int, iteration: int) -> None:
+    action = training.action_of_rank(rank, iteration)
+    batch = training.make_batch(model.module, rank, iteration)
+    forward = partial(_loss, batch=batch, uses=training.branches_used(rank, iteration, model.module))
     if action in (Action.EVALUATE, Action.EVALUATE_INNER):
         model.eval()
         with torch.no_grad():
@@ -77,7 +77,7 @@ def _iterate(model: Any, optimizer: Any, training: Training, rank: int, iteratio
         if action.has_backward:
             loss.backward()
     # A decision for all ranks must be the same on all.
-    decisive = agree("loss", _summed(loss).item()) if training.reduces_loss else 0.0
+    decisive = agree("loss", _sum_over_ranks(loss).item()) if training.reduces_loss else 0.0
     if action is Action.TRAIN and abs(decisive) != float("inf"):
         optimizer.step()
 
@@ -87,9 +87,9 @@ def _loss(model: Any, batch: Tensor, uses: tuple[str, ...] | None) -> Tensor:
     return loss
 
 
-def _wrapped(training: Training, index: int, rank: int) -> Any:
+def _wrap_network(training: Training, index: int, rank: int) -> Any:
     # Every rank begins with its own values, so that only DDP can make them equal to rank 0's.
-    network = training.network(index, seed=training.seed + rank)
+    network = training.make_network(index, seed=training.seed + rank)
     model = DistributedDataParallel(network, **training.engine_options)  # type: ignore[arg-type]
     if training.communication_hook is not None:
         model.register_comm_hook(None, _HOOKS[training.communication_hook])
@@ -114,7 +114,7 @@ def _average_buffers(model: Any) -> None:
     model._register_buffer_comm_hook(None, average, _BufferCommHookLocation.POST_FORWARD)
 
 
-def _joined(models: Sequence[Any], optimizers: Sequence[Any], training: Training) -> AbstractContextManager[object]:
+def _join_context(models: Sequence[Any], optimizers: Sequence[Any], training: Training) -> AbstractContextManager[object]:
     """Return the join of the models, and of optimizers that communicate; ddpsim's if all of them are of its engine."""
     if training.join is None:
         return nullcontext()  # a join context alone changes what forwards communicate
@@ -134,12 +134,12 @@ def _joined(models: Sequence[Any], optimizers: Sequence[Any], training: Training
     return Join(list(models), **options)
 
 
-def _snapshot(models: Sequence[Any], iteration: int | None) -> Snapshot:
+def _snapshot_of_models(models: Sequence[Any], iteration: int | None) -> ModelSnapshot:
     gradients = iteration is not None
-    return together({f"{i}": snapshot(model.module, iteration, gradients=gradients) for i, model in enumerate(models)})
+    return join_model_snapshots({f"{i}": snapshot(model.module, iteration, gradients=gradients) for i, model in enumerate(models)})
 
 
-def _summed(loss: Tensor) -> Tensor:
+def _sum_over_ranks(loss: Tensor) -> Tensor:
     """Return the sum of the losses of all ranks."""
     total = loss.detach().reshape(1).clone()
     dist.all_reduce(total)

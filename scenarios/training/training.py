@@ -16,8 +16,8 @@ import torch
 from msgspec import Meta, Struct
 from torch import Tensor
 
-from ddpsim.scenarios.training.models import Network, make
-from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel
+from ddpsim.scenarios.training.models import Network, make_network
+from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout
 
 Options = Mapping[str, object]
 
@@ -69,7 +69,7 @@ class TrainingPart(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """A part of a training that is a table in a TOML file, with a key for each field."""
 
 
-class Exceptional(TrainingPart, frozen=True):
+class ExceptionalIterations(TrainingPart, frozen=True):
     """A different action of some ranks in some iterations; if several fit, the last one counts."""
 
     ranks: tuple[Whole, ...] | None = None
@@ -80,12 +80,12 @@ class Exceptional(TrainingPart, frozen=True):
     uses: tuple[str, ...] | None = None
     """The branches of the networks that the batch uses; None for all."""
 
-    def fits(self, rank: int, iteration: int) -> bool:
+    def applies_to(self, rank: int, iteration: int) -> bool:
         """Return True if the exception applies to this rank and iteration."""
         return (self.ranks is None or rank in self.ranks) and (self.iterations is None or iteration in self.iterations)
 
 
-class Rule(TrainingPart, frozen=True):
+class IterationRule(TrainingPart, frozen=True):
     """The number of iterations of each rank: `start + step * (rank modulo cycle)`, at least 0."""
 
     start: Annotated[int, Meta(ge=0, le=MOST)] = 3
@@ -97,7 +97,7 @@ class Rule(TrainingPart, frozen=True):
         return max(0, self.start + self.step * (rank if self.cycle is None else rank % self.cycle))
 
 
-class JoinTerms(TrainingPart, frozen=True):
+class JoinOptions(TrainingPart, frozen=True):
     """The arguments of the join context."""
 
     divide_by_initial_world_size: bool = True
@@ -129,7 +129,7 @@ class CommunicationHook(str, Enum):
     BF16_COMPRESS = "bf16_compress"
 
 
-_THREE = Rule()
+_THREE = IterationRule()
 _PLAIN_SGD = OptimizerChoice()
 
 
@@ -139,23 +139,23 @@ class Training:
 
     networks: tuple[NetworkChoice, ...] = (NetworkChoice(),)
     """The networks; each has its own DDP object and optimizer, and an iteration trains one after the other."""
-    iterations: tuple[int, ...] | Rule = _THREE
+    iterations: tuple[int, ...] | IterationRule = _THREE
     rows: tuple[int, ...] | int = 4
     """The number of samples in a batch, by rank or for all."""
     engine_options: Options = field(default_factory=dict)
     """Arguments of DistributedDataParallel."""
-    join: JoinTerms | None = None
+    join: JoinOptions | None = None
     optimizer: OptimizerChoice = _PLAIN_SGD
     communication_hook: CommunicationHook | None = None
     averages_buffers: bool = False
     """A buffer hook averages the floating buffers over the ranks after each forward."""
     reduces_loss: bool = False
     """The training loop sums each loss over the ranks by an all_reduce, and skips the step if the sum is infinite."""
-    exceptions: tuple[Exceptional, ...] = ()
+    exceptions: tuple[ExceptionalIterations, ...] = ()
     seed: int = 0
     dtype: torch.dtype = torch.float32
     wrapper: ModelWrapper = ModelWrapper.DDP
-    parallel: Parallel | None = None
+    parallel: ParallelLayout | None = None
     """The mesh of the ranks; None for data parallelism over all ranks."""
     accumulation: int = 1
     """Only every N-th iteration steps and the others accumulate, unless exceptions say something else."""
@@ -171,40 +171,40 @@ class Training:
         """Return True if the training needs `parallel_trainer.py`: `trainer.py` does not support its options."""
         return self.wrapper is not ModelWrapper.DDP or self.parallel is not None or self.clip_norm is not None
 
-    def layout(self, world_size: int) -> Parallel:
+    def layout(self, world_size: int) -> ParallelLayout:
         """Return the mesh of the training over the ranks of a world."""
-        return self.parallel or Parallel(dp=world_size)
+        return self.parallel or ParallelLayout(dp=world_size)
 
-    def count(self, rank: int) -> int:
+    def iteration_count(self, rank: int) -> int:
         """Return the number of iterations of a rank."""
-        return self.iterations(rank) if isinstance(self.iterations, Rule) else self.iterations[rank]
+        return self.iterations(rank) if isinstance(self.iterations, IterationRule) else self.iterations[rank]
 
-    def action(self, rank: int, iteration: int) -> Action:
+    def action_of_rank(self, rank: int, iteration: int) -> Action:
         """Return the action of a rank in an iteration."""
-        actions = [each.action for each in self.exceptions if each.action is not None and each.fits(rank, iteration)]
+        actions = [each.action for each in self.exceptions if each.action is not None and each.applies_to(rank, iteration)]
         if actions:
             return actions[-1]
         return Action.ACCUMULATE if (iteration + 1) % self.accumulation else Action.TRAIN
 
-    def uses(self, rank: int, iteration: int, network: Network) -> tuple[str, ...] | None:
+    def branches_used(self, rank: int, iteration: int, network: Network) -> tuple[str, ...] | None:
         """Return the branches of `network` that a rank's batch uses; None for all."""
-        used = [each.uses for each in self.exceptions if each.uses is not None and each.fits(rank, iteration)]
+        used = [each.uses for each in self.exceptions if each.uses is not None and each.applies_to(rank, iteration)]
         return tuple(branch for branch in network.branches if branch in used[-1]) if used else None
 
-    def network(self, index: int, *, seed: int | None = None, dtype: torch.dtype | None = None) -> Network:
+    def make_network(self, index: int, *, seed: int | None = None, dtype: torch.dtype | None = None) -> Network:
         """Return a new network, with rank 0's values unless another seed is given."""
         choice = self.networks[index]
-        made = make(choice.name, choice.options, seed=self.seed if seed is None else seed, dtype=dtype or self.dtype)
+        made = make_network(choice.name, choice.options, seed=self.seed if seed is None else seed, dtype=dtype or self.dtype)
         made.recomputes = self.recomputes
         return made
 
-    def batch(self, network: Network, rank: int, iteration: int) -> Tensor:
+    def make_batch(self, network: Network, rank: int, iteration: int) -> Tensor:
         """Return a rank's batch of an iteration, the same on each call."""
         rows = self.rows if isinstance(self.rows, int) else self.rows[rank]
         generator = torch.Generator().manual_seed((self.seed * 1009 + rank) * 1009 + iteration)
-        return network.batch(rows, generator)
+        return network.draw_batch(rows, generator)
 
     @property
     def fits_every_world(self) -> bool:
         """Return True if the training fits any world size, because it has no values by rank."""
-        return isinstance(self.iterations, Rule) and isinstance(self.rows, int) and self.parallel is None
+        return isinstance(self.iterations, IterationRule) and isinstance(self.rows, int) and self.parallel is None

@@ -12,15 +12,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import Snapshot, snapshot, together
+from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot, join_model_snapshots
 
 
-def alone(world_size: int) -> Snapshot:
+def alone(world_size: int) -> ModelSnapshot:
     """A step of all ranks, then one of those that have a second batch, which is all but rank 1."""
     models = [torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)]
     for model in models:
         torch.nn.init.constant_(model.weight, 1 - 0.1 - 0.1)  # a gradient of 1 on each rank, so 1 on average
-    return together({str(index): snapshot(model) for index, model in enumerate(models)})
+    return join_model_snapshots({str(index): snapshot(model) for index, model in enumerate(models)})
 
 
 def train(models: Sequence[DistributedDataParallel], batches: int) -> None:
@@ -47,19 +47,19 @@ def wrapped() -> list[DistributedDataParallel]:
     tags=["ddp", "join", "oracle"],
     reference=alone,
 )
-def join_divides_first_model_only(rank: int) -> Snapshot:
+def join_divides_first_model_only(rank: int) -> ModelSnapshot:
     """Train both in one join, on 2 batches, and on 1 on rank 1."""
     models = wrapped()
     with Join([*models], divide_by_initial_world_size=False):  # found here by torch
         train(models, 1 if rank == 1 else 2)
-    return together({str(index): snapshot(model.module) for index, model in enumerate(models)})
+    return join_model_snapshots({str(index): snapshot(model.module) for index, model in enumerate(models)})
 
 
 @repairs(join_divides_first_model_only)
-def repaired(rank: int) -> Snapshot:
+def repaired(rank: int) -> ModelSnapshot:
     """Each model is the first of a join of its own."""
     models = wrapped()
     for model in models:
         with Join([model], divide_by_initial_world_size=False):
             train([model], 1 if rank == 1 else 2)
-    return together({str(index): snapshot(model.module) for index, model in enumerate(models)})
+    return join_model_snapshots({str(index): snapshot(model.module) for index, model in enumerate(models)})

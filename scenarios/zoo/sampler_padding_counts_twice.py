@@ -10,7 +10,7 @@ from torch.utils.data import DistributedSampler, TensorDataset
 
 from ddpsim import Code
 from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import Snapshot
+from ddpsim.scenarios.training.snapshot import ModelSnapshot
 
 
 def is_right(world_size: int) -> list[int]:
@@ -26,12 +26,12 @@ def share(rank: int) -> torch.Tensor:
     return right[list(sampler)]
 
 
-def metric(right: torch.Tensor) -> Snapshot:
+def metric(right: torch.Tensor) -> ModelSnapshot:
     """The state of a metric, as it is kept in buffers."""
-    return Snapshot({}, {"right": right}, {})
+    return ModelSnapshot({}, {"right": right}, {})
 
 
-def alone(world_size: int) -> Snapshot:
+def alone(world_size: int) -> ModelSnapshot:
     """Over each sample once."""
     return metric(torch.tensor(sum(is_right(world_size))))
 
@@ -43,7 +43,7 @@ def alone(world_size: int) -> Snapshot:
     tags=["oracle"],
     reference=alone,
 )
-def sampler_padding_counts_twice(rank: int) -> Snapshot:
+def sampler_padding_counts_twice(rank: int) -> ModelSnapshot:
     """Add up what the ranks count."""
     right = share(rank).sum()
     dist.all_reduce(right)  # found here
@@ -51,7 +51,7 @@ def sampler_padding_counts_twice(rank: int) -> Snapshot:
 
 
 @repairs(sampler_padding_counts_twice)
-def repaired(rank: int) -> Snapshot:
+def repaired(rank: int) -> ModelSnapshot:
     """Gather what each sample gives, in the order of the samples, and leave out what comes after the last one."""
     mine = share(rank)
     world_size = dist.get_world_size()

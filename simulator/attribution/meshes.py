@@ -21,7 +21,7 @@ _DESCRIPTION = "mesh_"
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class DeviceMeshGrid:
     """The ranks of a mesh."""
 
     names: tuple[str, ...]
@@ -29,10 +29,10 @@ class Grid:
     sizes: tuple[int, ...]
     coordinates: Mapping[int, tuple[int, ...]]
 
-    def place(self, rank: int) -> str:
+    def coordinates_text(self, rank: int) -> str:
         """Return the coordinates of a rank: `dp 1, tp 0`; "" in a mesh of one dimension, or for a rank outside it."""
         own = self.coordinates.get(rank)
-        return "" if own is None or len(own) < 2 else _joined(zip(self.names, own, strict=True))
+        return "" if own is None or len(own) < 2 else join_coordinates(zip(self.names, own, strict=True))
 
     def group_name(self, dimension: str, members: Sequence[int]) -> str:
         """Return the name of the group of these ranks along a dimension: `tp (dp 1)`."""
@@ -50,40 +50,40 @@ class Grid:
         if sorted(alike) != sorted(members):
             return f"{dimension} of {rank_list(members)}"
         own = places[0] or ()
-        return f"{dimension} ({_joined((self.names[index], own[index]) for index in common)})" if common else dimension
+        return f"{dimension} ({join_coordinates((self.names[index], own[index]) for index in common)})" if common else dimension
 
 
-def dimension_of(description: str | None) -> str | None:
+def mesh_dimension_of(description: str | None) -> str | None:
     """Return the mesh dimension that a group description of torch names; None if the group is not one of a mesh."""
     if description is None or not description.startswith(_DESCRIPTION) or description == "mesh_default":
         return None
-    return _named(description.removeprefix(_DESCRIPTION))
+    return readable_dimension(description.removeprefix(_DESCRIPTION))
 
 
-def grid_being_made(frame: FrameType | None) -> Grid | None:
+def find_mesh_under_construction(frame: FrameType | None) -> DeviceMeshGrid | None:
     """Return the mesh whose groups are being created on this stack; for a part or view of a mesh, that part or view."""
     while frame is not None:
         if frame.f_globals.get("__name__") == "torch.distributed.device_mesh" and "self" in frame.f_locals:
             mesh = frame.f_locals["self"]
-            return _grid(getattr(mesh, "_root_mesh", None) or mesh)
+            return grid_of_mesh(getattr(mesh, "_root_mesh", None) or mesh)
         frame = frame.f_back
     return None
 
 
-def _grid(mesh: Any) -> Grid | None:
+def grid_of_mesh(mesh: Any) -> DeviceMeshGrid | None:
     ranks = getattr(mesh, "mesh", None)
     if not isinstance(ranks, torch.Tensor):
         return None
     names = getattr(mesh, "mesh_dim_names", None) or [f"dim_{index}" for index in range(ranks.ndim)]
     everywhere = torch.ones_like(ranks, dtype=torch.bool).nonzero().tolist()
     coordinates = dict(zip(ranks.flatten().tolist(), map(tuple, everywhere), strict=True))
-    return Grid(tuple(map(_named, names)), tuple(ranks.shape), coordinates)
+    return DeviceMeshGrid(tuple(map(readable_dimension, names)), tuple(ranks.shape), coordinates)
 
 
-def _named(dimension: str) -> str:
+def readable_dimension(dimension: str) -> str:
     """Return a dimension's name; for torch's `dim_0` of a mesh without names, `dim 0`."""
     return dimension.replace("_", " ") if dimension.removeprefix("dim_").isdecimal() else dimension
 
 
-def _joined(parts: Any) -> str:
+def join_coordinates(parts: Any) -> str:
     return ", ".join(f"{name} {index}" for name, index in parts)

@@ -15,26 +15,26 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ddpsim.simulator.attribution.parallelism import Messages, OptimizerSteps, UnitSteps
+from ddpsim.simulator.attribution.parallelism import PipelineMessages, OptimizerStepCounter, UnitStepCounter
 from ddpsim.simulator.attribution.phases import (
-    PhaseTable,
-    backward_runs,
-    issues,
-    program_begins,
-    says_nothing,
-    traced_from,
-    user_runs,
+    FrameReaders,
+    mark_backward_engine,
+    mark_issuing_frame,
+    mark_program_entry,
+    skip_frame,
+    traced_sites,
+    mark_user_frame,
 )
-from ddpsim.simulator.attribution.stack_attribution import Reading
-from ddpsim.simulator.attribution.tensor_names import NAMED, TensorNames
-from ddpsim.simulator.attribution.wrapper import PROGRESS, Wrapper
+from ddpsim.simulator.attribution.stack_attribution import StackFacts
+from ddpsim.simulator.attribution.tensor_names import NAMED, TensorNameFinder
+from ddpsim.simulator.attribution.wrapper import PROGRESS, DdpWrapper
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
 from ddpsim.simulator.diagnosis.tensor_names import TensorName
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.joins import joined_note
-from ddpsim.simulator.kernel.requests import Note
-from ddpsim.simulator.runtime.call_sites import calls_into, site_at
+from ddpsim.simulator.joins import joined_note_text
+from ddpsim.simulator.kernel.requests import WriteNote
+from ddpsim.simulator.runtime.call_sites import may_show_as_caller, site_of_user_frame
 from ddpsim.simulator.runtime.host import Host
 
 _OWN_FRAMES = 3
@@ -63,47 +63,47 @@ class OriginTracker:
         "unit_steps",
     )
 
-    def __init__(self, host: Host, wrappers: WrapperRegistry, phases: PhaseTable, rank: int) -> None:
+    def __init__(self, host: Host, wrappers: WrapperRegistry, phases: FrameReaders, rank: int) -> None:
         self._host = host
         self._wrappers = wrappers
         self._phases = phases
         self._rank = rank
-        self._names = TensorNames()
-        self.messages = Messages()
-        self.unit_steps = UnitSteps()
-        self.optimizer_steps = OptimizerSteps()
+        self._names = TensorNameFinder()
+        self.messages = PipelineMessages()
+        self.unit_steps = UnitStepCounter()
+        self.optimizer_steps = OptimizerStepCounter()
         self.coordinates = ""
         """The coordinates of the rank in the program's device mesh."""
 
-    def locate(self, signature: Signature, tensors: Sequence[Tensor], start: FrameType | None = None) -> Located:
+    def locate_call(self, signature: Signature, tensors: Sequence[Tensor], start: FrameType | None = None) -> Located:
         """Return where a call that is being issued with `tensors` comes from.
 
         The stack is read from the frame `start` outwards, by default from the method of the process group.
         """
-        known, learn = self._phases.known.get, self._phases.learn
+        known, learn = self._phases.known.get, self._phases.find_reader
         frame: FrameType | None = start or sys._getframe(_OWN_FRAMES)
-        reading: Reading | None = None
+        reading: StackFacts | None = None
         innermost: FrameType | None = None
         is_direct = is_read = is_reduction = has_callers = False
         while frame is not None:
             reader = known(id(frame.f_code)) or learn(frame)
-            if reader is says_nothing:  # first, because it is the most frequent case
+            if reader is skip_frame:  # first, because it is the most frequent case
                 is_direct = False
-            elif reader is issues:
+            elif reader is mark_issuing_frame:
                 is_direct = True
-            elif reader is user_runs:
+            elif reader is mark_user_frame:
                 is_direct = False
                 has_callers = innermost is not None
                 innermost = innermost or frame
                 if is_read:
                     break
-            elif reader is program_begins:
+            elif reader is mark_program_entry:
                 break
             elif not is_read:
-                if is_direct and reader is backward_runs:
+                if is_direct and reader is mark_backward_engine:
                     is_reduction = is_read = True
                 else:
-                    reading = reading or Reading(signature.operation)
+                    reading = reading or StackFacts(signature.operation)
                     reader(reading, frame)
                     is_read = reading.is_complete
                 if is_read and innermost is not None:
@@ -111,135 +111,135 @@ class OriginTracker:
                 is_direct = False
             frame = frame.f_back
         if is_reduction:
-            origin = self._issued_by_reducer(self._wrappers.reducing(self._rank), signature)
+            origin = self._origin_in_reducer(self._wrappers.reducing_wrapper(self._rank), signature)
         else:
-            origin = USER_ORIGIN if reading is None else self._origin(reading, signature)
+            origin = USER_ORIGIN if reading is None else self._origin_of_reading(reading, signature)
         if innermost is None:
-            return origin, self._host.me.started_at, None, ()
+            return origin, self._host.running_thread.started_at, None, ()
         names: tuple[TensorName, ...] = ()
-        if signature.operation in NAMED and (origin is USER_ORIGIN or origin.is_programs):
-            names = self._names.of(signature.operation, tensors, innermost)
+        if signature.operation in NAMED and (origin is USER_ORIGIN or origin.is_of_program):
+            names = self._names.names_of_tensors(signature.operation, tensors, innermost)
         if id(innermost.f_code) in self._phases.compiled:
-            return origin, *self._compiled(innermost, reading), names
+            return origin, *self._compiled_sites(innermost, reading), names
         is_alone = not (is_read or has_callers)  # a complete reading ended the search early
-        caller = None if is_alone else self._caller(innermost, innermost.f_code.co_filename)
-        return origin, self._phases.site_at(innermost), caller, names
+        caller = None if is_alone else self._caller_site(innermost, innermost.f_code.co_filename)
+        return origin, self._phases.known_site_at(innermost), caller, names
 
-    def _compiled(self, frame: FrameType, reading: Reading | None) -> tuple[Site, Site | None]:
+    def _compiled_sites(self, frame: FrameType, reading: StackFacts | None) -> tuple[Site, Site | None]:
         """Return the program line that a compiled function was traced from, and the line that called it."""
-        traced = traced_from(reading.graph) if reading is not None and reading.graph is not None else []
+        traced = traced_sites(reading.graph) if reading is not None and reading.graph is not None else []
         if not traced:
-            return site_at(frame), self._caller(frame, "")
+            return site_of_user_frame(frame), self._caller_site(frame, "")
         path = traced[0].path
-        within = next((site for site in traced if calls_into(site.path, path)), None)
-        return traced[0], within or self._caller(frame, path)
+        within = next((site for site in traced if may_show_as_caller(site.path, path)), None)
+        return traced[0], within or self._caller_site(frame, path)
 
-    def _caller(self, frame: FrameType, path: str) -> Site | None:
+    def _caller_site(self, frame: FrameType, path: str) -> Site | None:
         """Return the innermost line of the user's program, outwards of a frame, that is not in the file `path`."""
-        known, learn = self._phases.known.get, self._phases.learn
+        known, learn = self._phases.known.get, self._phases.find_reader
         outer = frame.f_back
         while outer is not None:
             reader = known(id(outer.f_code)) or learn(outer)
-            if reader is user_runs and calls_into(outer.f_code.co_filename, path):
-                return site_at(outer)
-            if reader is program_begins:
+            if reader is mark_user_frame and may_show_as_caller(outer.f_code.co_filename, path):
+                return site_of_user_frame(outer)
+            if reader is mark_program_entry:
                 return None
             outer = outer.f_back
         return None
 
-    def _origin(self, reading: Reading, signature: Signature) -> Origin:
+    def _origin_of_reading(self, reading: StackFacts, signature: Signature) -> Origin:
         if reading.continues is not None:
             continued: Origin = reading.continues.call.origin
             return continued._replace(is_chained=continued.by_hook)
         if reading.reducer is not None:
-            return self._issued_by_reducer(self._wrappers.of_reducer(reading.reducer), signature)
+            return self._origin_in_reducer(self._wrappers.wrapper_of_reducer(reading.reducer), signature)
         if reading.joining is not None:
-            self._notice_join(reading.joining)
+            self._report_join(reading.joining)
         if reading.phase is None and reading.part is not None:
             shadow = reading.has_joined is not None
-            return Origin(step=self._step_of(reading), shadow=shadow, parameters=reading.parameters, part=reading.part)
+            return Origin(step=self._step_of_part(reading), shadow=shadow, parameters=reading.parameters, part=reading.part)
         if reading.phase is None:
             return USER_ORIGIN if reading.has_joined is None else _USER_SHADOW
         if reading.owner is None and reading.innermost is not None:
             reading.owner = reading.innermost.f_locals.get("self")
-        wrapper = self._wrappers.of(reading.owner)
+        wrapper = self._wrappers.wrapper_of(reading.owner)
         if wrapper is None:
             return Origin(reading.phase, shadow=reading.has_joined is not None)
         if reading.ends_join:
-            for each in self._wrappers_in(reading.has_joined._joinables if reading.has_joined else [reading.owner]):
-                each.align(self._wrappers.latest_step(*each.key))
+            for each in self._wrappers_among(reading.has_joined._joinables if reading.has_joined else [reading.owner]):
+                each.align_step(self._wrappers.latest_step(*each.key))
         if reading.phase is Phase.REBUILD:
-            wrapper.rebuilds()
+            wrapper.forget_buckets()
         if reading.declared is not None:
-            origin = _declared(reading, reading.declared, wrapper)
+            origin = _declared_origin(reading, reading.declared, wrapper)
         else:
-            origin = _origin_of(wrapper, reading.phase, reading.bucket, shadow=reading.has_joined is not None)
+            origin = _origin_in_wrapper(wrapper, reading.phase, reading.bucket, shadow=reading.has_joined is not None)
         return origin._replace(by_hook=True) if reading.is_hooks else origin
 
-    def _step_of(self, reading: Reading) -> int | None:
+    def _step_of_part(self, reading: StackFacts) -> int | None:
         stepped = reading.stepped
         if isinstance(stepped, Optimizer):
-            return self.optimizer_steps.of(stepped)
-        return self.unit_steps.of(stepped) if reading.step is None else reading.step
+            return self.optimizer_steps.current_step(stepped)
+        return self.unit_steps.current_step(stepped) if reading.step is None else reading.step
 
-    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+    def count_optimizer_step(self, optimizer: Optimizer) -> None:
         """Count the step for the optimizer, and for the units that it has updated."""
-        self.optimizer_steps.optimizer_stepped(optimizer)
-        self.unit_steps.optimizer_stepped(optimizer)
+        self.optimizer_steps.count_optimizer_step(optimizer)
+        self.unit_steps.count_optimizer_step(optimizer)
 
-    def _issued_by_reducer(self, wrapper: Wrapper | None, signature: Signature) -> Origin:
+    def _origin_in_reducer(self, wrapper: DdpWrapper | None, signature: Signature) -> Origin:
         """Return the origin of a call of the Reducer, which reduces its buckets and then the map of used parameters."""
         if wrapper is None or wrapper.module is None:
             return USER_ORIGIN
         if signature.dtype == "int32":
-            return _origin_of(wrapper, Phase.USED_MAP, None, shadow=False)
-        bucket = wrapper.bucket_for(signature)
-        return USER_ORIGIN if bucket is None else _origin_of(wrapper, Phase.BUCKET, bucket, shadow=False)
+            return _origin_in_wrapper(wrapper, Phase.USED_MAP, None, shadow=False)
+        bucket = wrapper.take_bucket_for(signature)
+        return USER_ORIGIN if bucket is None else _origin_in_wrapper(wrapper, Phase.BUCKET, bucket, shadow=False)
 
-    def _notice_join(self, members: Iterable[Any]) -> None:
+    def _report_join(self, members: Iterable[Any]) -> None:
         """Note that the rank ran out of input.
 
         Note [Step of joining]. A rank joins at the step of its wrapper, see Note [Steps] in wrapper.py. So
         micro-batches under no_sync do not count, and a second epoch continues from the step of all ranks at the end of
         the first. Of several wrappers in a join, the one with the most steps counts.
         """
-        wrappers = self._wrappers_in(members)
+        wrappers = self._wrappers_among(members)
         for wrapper in wrappers:
-            wrapper.join()
-        self._host.ask(Note(EventKind.NOTE, joined_note(max(map(_step_of, wrappers), default=None))))
+            wrapper.note_join()
+        self._host.send_request(WriteNote(EventKind.NOTE, joined_note_text(max(map(_step_of_wrapper, wrappers), default=None))))
 
-    def _wrappers_in(self, members: Iterable[Any]) -> list[Wrapper]:
+    def _wrappers_among(self, members: Iterable[Any]) -> list[DdpWrapper]:
         """Return the wrappers among the members of a join, which may also be optimizers."""
-        wrappers = [self._wrappers.of(member) for member in members if isinstance(member, Module)]
+        wrappers = [self._wrappers.wrapper_of(member) for member in members if isinstance(member, Module)]
         return [wrapper for wrapper in wrappers if wrapper is not None]
 
 
-def _step_of(wrapper: Wrapper) -> int:
+def _step_of_wrapper(wrapper: DdpWrapper) -> int:
     """Return the step of a wrapper, as the engine reports it if it is not torch's."""
     progress: Mapping[str, Any] = getattr(wrapper.module, PROGRESS, dict)()
     step: int = progress.get("step", wrapper.step)
     return step
 
 
-def _origin_of(wrapper: Wrapper, phase: Phase, bucket: int | None, *, shadow: bool) -> Origin:
+def _origin_in_wrapper(wrapper: DdpWrapper, phase: Phase, bucket: int | None, *, shadow: bool) -> Origin:
     if shadow and bucket is not None:
         wrapper.learn_buckets()
     step = None if shadow or phase in _STEPLESS or wrapper.reports_steps else wrapper.step
-    parameters = () if bucket is None else wrapper.parameters(bucket)
-    return Origin(phase, wrapper.number, bucket, step, shadow, parameters)
+    parameters = () if bucket is None else wrapper.bucket_parameters(bucket)
+    return Origin(phase, wrapper.number_in_group, bucket, step, shadow, parameters)
 
 
-def _declared(reading: Reading, declared: Mapping[str, Any], wrapper: Wrapper) -> Origin:
+def _declared_origin(reading: StackFacts, declared: Mapping[str, Any], wrapper: DdpWrapper) -> Origin:
     """Return the origin that another engine declares."""
     wrapper.reports_steps = True
     assert reading.phase is not None
     step: int | None = None
     if reading.phase not in _STEPLESS:
         step = declared.get("step")
-        wrapper.look(step or 0)
+        wrapper.update_progress(step or 0)
     return Origin(
         reading.phase,
-        wrapper.number,
+        wrapper.number_in_group,
         declared.get("bucket"),
         step,
         declared.get("shadow", False),

@@ -15,8 +15,8 @@ from torch.nn import Module
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
 
-from ddpsim.simulator.attribution.stack_attribution import Reader, Reading
-from ddpsim.simulator.calls import COLLECTS_STATE, GREETING, Origin, Parallelism, Part
+from ddpsim.simulator.attribution.stack_attribution import Reader, StackFacts
+from ddpsim.simulator.calls import COLLECTS_STATE, GREETING, Origin, Parallelism, CallPart
 from ddpsim.simulator.transport.payload import Payload
 
 # --- FSDP2 ------------------------------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ _BEFORE = {"FORWARD": " before forward", "PRE_BACKWARD": " before backward"}
 """By the training state of a unit; in other states, the program unshards it by hand."""
 
 
-class UnitSteps:
+class UnitStepCounter:
     """Counts how often optimizers have updated the units of one rank, by one parameter of each."""
 
     __slots__ = ("_done", "_steps")
@@ -34,14 +34,14 @@ class UnitSteps:
         self._steps: Any = WeakTensorKeyDictionary()
         self._done = 0
 
-    def of(self, parameter: Tensor | None) -> int | None:
+    def current_step(self, parameter: Tensor | None) -> int | None:
         """Return the training step of a unit, from 1; None if the optimizers that have stepped do not update it."""
         if parameter is None:
             return None
         steps: int = self._steps.setdefault(parameter, 0)
         return steps + 1 if steps or not self._done else None
 
-    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+    def count_optimizer_step(self, optimizer: Optimizer) -> None:
         """Count the step for the units whose parameters the optimizer updates."""
         self._done += 1
         if not self._steps:
@@ -52,25 +52,25 @@ class UnitSteps:
                     self._steps[parameter] += 1
 
 
-def _gathers_unit(reading: Reading, frame: FrameType) -> None:
+def _read_unit_gather(reading: StackFacts, frame: FrameType) -> None:
     unit = frame.f_locals.get("self")
     state = getattr(getattr(unit, "_training_state", None), "name", "")
-    _is_of_unit(reading, unit, "all-gather" + _BEFORE.get(state, ""), getattr(unit, "fsdp_params", ()))
+    _set_unit_part(reading, unit, "all-gather" + _BEFORE.get(state, ""), getattr(unit, "fsdp_params", ()))
 
 
-def _reduces_unit(reading: Reading, frame: FrameType) -> None:
+def _read_unit_reduction(reading: StackFacts, frame: FrameType) -> None:
     action = "all-reduce" if reading.operation == "all_reduce" else "reduce-scatter"
-    _is_of_unit(reading, frame.f_locals.get("self"), action, frame.f_locals.get("fsdp_params_with_grad", ()))
+    _set_unit_part(reading, frame.f_locals.get("self"), action, frame.f_locals.get("fsdp_params_with_grad", ()))
 
 
-def _is_of_unit(reading: Reading, unit: Any, action: str, parameters: Sequence[Any]) -> None:
+def _set_unit_part(reading: StackFacts, unit: Any, action: str, parameters: Sequence[Any]) -> None:
     name = getattr(unit, "_module_fqn", None)
     if reading.part is not None or not isinstance(name, str):
         return
     what = f'unit "{name}"' if name else "root unit"
     if getattr(unit, "_num_param_groups", 1) > 1:
         what += f" parameter group {getattr(unit, '_param_group_index', '?')}"
-    reading.part = Part(Parallelism.FSDP, what, action)
+    reading.part = CallPart(Parallelism.FSDP, what, action)
     reading.parameters = tuple([str(getattr(each, "_param_fqn", "?")) for each in parameters])
     reading.stepped = next((getattr(each, "sharded_param", None) for each in getattr(unit, "fsdp_params", ())), None)
 
@@ -78,33 +78,33 @@ def _is_of_unit(reading: Reading, unit: Any, action: str, parameters: Sequence[A
 # --- DTensor ----------------------------------------------------------------------------------------------------------
 
 
-def _redistributes(reading: Reading, frame: FrameType) -> None:
+def _read_redistribution(reading: StackFacts, frame: FrameType) -> None:
     if reading.part is None:
         known = frame.f_locals
         current, target = known.get("current"), known.get("target")
         if current is not None and target is not None:
-            what = f"{_placement(current)} -> {_placement(target)}"
-            action = _on_dimension(known.get("mesh_to_use", known.get("device_mesh")), known.get("i"))
-            reading.part = Part(Parallelism.DTENSOR, what, action)
+            what = f"{_placement_text(current)} -> {_placement_text(target)}"
+            action = _dimension_text(known.get("mesh_to_use", known.get("device_mesh")), known.get("i"))
+            reading.part = CallPart(Parallelism.DTENSOR, what, action)
 
 
-def _distributes(what: str) -> Reader:
+def _reader_of_distribution(what: str) -> Reader:
     """Return the reader of a function that sends a tensor from one rank of a mesh dimension to the others."""
 
-    def read(reading: Reading, frame: FrameType) -> None:
+    def read(reading: StackFacts, frame: FrameType) -> None:
         if reading.part is None:
-            action = _on_dimension(frame.f_locals.get("mesh"), frame.f_locals.get("mesh_dim"))
-            reading.part = Part(Parallelism.DTENSOR, what, action)
+            action = _dimension_text(frame.f_locals.get("mesh"), frame.f_locals.get("mesh_dim"))
+            reading.part = CallPart(Parallelism.DTENSOR, what, action)
 
     return read
 
 
-def _on_dimension(mesh: Any, index: Any) -> str:
+def _dimension_text(mesh: Any, index: Any) -> str:
     names = getattr(mesh, "mesh_dim_names", None)
     return f'on "{names[index]}"' if names and isinstance(index, int) else ""
 
 
-def _placement(placement: Any) -> str:
+def _placement_text(placement: Any) -> str:
     """Return a placement as text: `Shard(0)`, `Replicate`, `Partial(sum)`, `Partial(2-norm)`, or as torch does."""
     kind = type(placement).__name__
     if kind == "Shard":
@@ -116,26 +116,26 @@ def _placement(placement: Any) -> str:
     return kind if kind == "Replicate" else str(placement)
 
 
-def _prepares_operation(reading: Reading, frame: FrameType) -> None:
+def _read_dtensor_operation(reading: StackFacts, frame: FrameType) -> None:
     """Reader of a redistribution that an operation of DTensors needs: `for mm`."""
     schema = frame.f_locals.get("suggested_input_schema")
     operation = getattr(getattr(schema, "op", None), "_schema", None)
     name = str(getattr(operation, "name", "")).rpartition("::")[2]
-    _adds(reading, f"for {name}" if name else "")
+    _add_detail(reading, f"for {name}" if name else "")
 
 
-def _prepares_layer(reading: Reading, frame: FrameType) -> None:
+def _read_parallel_layer(reading: StackFacts, frame: FrameType) -> None:
     """Reader of a redistribution of the inputs or outputs of a layer in tensor parallelism."""
     known = frame.f_locals
     layer = known.get("mod", known.get("module"))
     if reading.part is not None and reading.part.parallelism is Parallelism.DTENSOR and isinstance(layer, Module):
         side = "outputs" if "output" in frame.f_code.co_name else "inputs"
-        name = _name_of(layer, frame)
+        name = _layer_name(layer, frame)
         style = getattr(frame.f_code, "co_qualname", "tensor parallelism").partition(".")[0]  # from Python 3.11 on
         reading.part = reading.part._replace(note=f'{side} of layer "{name}" ({style})' if name else "")
 
 
-def _name_of(layer: Module, frame: FrameType | None) -> str:
+def _layer_name(layer: Module, frame: FrameType | None) -> str:
     """Return the name of a layer inside the outermost module that is being called."""
     root: Module = layer
     while frame is not None:
@@ -146,11 +146,11 @@ def _name_of(layer: Module, frame: FrameType | None) -> str:
     return next((name for name, module in root.named_modules() if module is layer), "")
 
 
-def _says(detail: str) -> Reader:
-    return lambda reading, frame: _adds(reading, detail)
+def _reader_of_detail(detail: str) -> Reader:
+    return lambda reading, frame: _add_detail(reading, detail)
 
 
-def _adds(reading: Reading, detail: str) -> None:
+def _add_detail(reading: StackFacts, detail: str) -> None:
     if reading.part is not None and reading.part.parallelism is Parallelism.DTENSOR and not reading.part.detail:
         reading.part = reading.part._replace(detail=detail)
 
@@ -170,7 +170,7 @@ _GREETS = "_get_init_p2p_neighbors_ops"
 _STAGE = "torch.distributed.pipelining.stage"
 
 
-class Messages:
+class PipelineMessages:
     """The messages that one rank's pipeline stages have made and not yet sent or received, by their tensors.
 
     A stage makes a P2POp of torch for one micro-batch. A schedule issues several of them together later, when the stack
@@ -182,21 +182,21 @@ class Messages:
     def __init__(self) -> None:
         self._parts: Any = WeakTensorKeyDictionary()
 
-    def made(self, tensor: Tensor, frame: FrameType) -> None:
+    def record_message(self, tensor: Tensor, frame: FrameType) -> None:
         """Record a message that the function of a frame, or its caller, creates."""
         for caller in (frame, frame.f_back):
             if caller is None or caller.f_globals.get("__name__") != _STAGE:
                 return
             if caller.f_code.co_name == _GREETS:
-                self._parts[tensor] = Part(Parallelism.PIPELINE, GREETING)
+                self._parts[tensor] = CallPart(Parallelism.PIPELINE, GREETING)
                 return
             if caller.f_code.co_name in _CARRIES:
-                part = _message(caller, frame)
+                part = _message_part(caller, frame)
                 if part is not None:
-                    self._parts[tensor] = part._replace(note=_action(caller))
+                    self._parts[tensor] = part._replace(note=_schedule_action(caller))
                 return
 
-    def told(self, origin: Origin, payload: Payload) -> Origin:
+    def attribute_message(self, origin: Origin, payload: Payload) -> Origin:
         """Return the origin of a send or receive, with the part of the message if a stage has made it."""
         if not self._parts or origin.part is not None:
             return origin
@@ -210,7 +210,7 @@ class Messages:
 _SCHEDULES = "torch.distributed.pipelining.schedules"
 
 
-def _action(stage: FrameType) -> str:
+def _schedule_action(stage: FrameType) -> str:
     """Return the schedule that makes a stage create a message, and its current action if the schedule is a list of
     actions."""
     when, frame = _CARRIES[stage.f_code.co_name][3], stage.f_back
@@ -223,7 +223,7 @@ def _action(stage: FrameType) -> str:
     return when
 
 
-def _message(frame: FrameType, inner: FrameType) -> Part | None:
+def _message_part(frame: FrameType, inner: FrameType) -> CallPart | None:
     """Return the part for a message of a stage's method; `inner` is its frame, or that of the helper that it calls."""
     stage, name = frame.f_locals.get("self"), frame.f_code.co_name
     carried, argument, distance, _ = _CARRIES[name]
@@ -234,43 +234,43 @@ def _message(frame: FrameType, inner: FrameType) -> Part | None:
     stages = [known.get("dst"), known.get("grad_recv_stage"), getattr(known.get("info"), "source", None)]
     other = next((each for each in stages if isinstance(each, int)), own + distance)
     source, target = (own, other) if name.endswith("send_ops") else (other, own)
-    return Part(Parallelism.PIPELINE, f"{carried} of micro-batch {batch}", f"stage {source} to stage {target}")
+    return CallPart(Parallelism.PIPELINE, f"{carried} of micro-batch {batch}", f"stage {source} to stage {target}")
 
 
-def _agrees_on_shapes(reading: Reading, frame: FrameType) -> None:
+def _read_shape_agreement(reading: StackFacts, frame: FrameType) -> None:
     """Reader of the agreement on whether stages know their shapes; it uses messages before torch 2.15."""
     if reading.part is None and reading.operation in ("all_reduce", "send", "recv"):
-        reading.part = Part(Parallelism.PIPELINE, "agreement on how shapes are known")
+        reading.part = CallPart(Parallelism.PIPELINE, "agreement on how shapes are known")
 
 
-def _sends_metadata(reading: Reading, frame: FrameType) -> None:
-    _is_metadata(reading, getattr(frame.f_locals.get("self"), "stage_index", None), frame.f_locals.get("dst_stage"))
+def _read_metadata_send(reading: StackFacts, frame: FrameType) -> None:
+    _set_metadata_part(reading, getattr(frame.f_locals.get("self"), "stage_index", None), frame.f_locals.get("dst_stage"))
 
 
-def _receives_metadata(reading: Reading, frame: FrameType) -> None:
-    _is_metadata(reading, frame.f_locals.get("src_stage"), getattr(frame.f_locals.get("self"), "stage_index", None))
+def _read_metadata_receive(reading: StackFacts, frame: FrameType) -> None:
+    _set_metadata_part(reading, frame.f_locals.get("src_stage"), getattr(frame.f_locals.get("self"), "stage_index", None))
 
 
-def _infers_shapes(reading: Reading, frame: FrameType) -> None:
+def _read_shape_inference(reading: StackFacts, frame: FrameType) -> None:
     """Reader for torch 2.11: a stage receives shapes from the stage before it, and sends its own to the next one."""
     own = getattr(frame.f_locals.get("self"), "stage_index", None)
     if isinstance(own, int) and reading.operation in ("send", "recv"):
         source = own if reading.operation == "send" else own - 1
-        _is_metadata(reading, source, source + 1)
+        _set_metadata_part(reading, source, source + 1)
 
 
-def _is_metadata(reading: Reading, source: Any, target: Any) -> None:
+def _set_metadata_part(reading: StackFacts, source: Any, target: Any) -> None:
     if reading.part is None and isinstance(source, int) and isinstance(target, int):
-        reading.part = Part(Parallelism.PIPELINE, "shapes", f"stage {source} to stage {target}")
+        reading.part = CallPart(Parallelism.PIPELINE, "shapes", f"stage {source} to stage {target}")
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-def _steps_checkpoint(reading: Reading, frame: FrameType) -> None:
+def _read_checkpoint_step(reading: StackFacts, frame: FrameType) -> None:
     step = frame.f_locals.get("step")
     if reading.part is None and isinstance(step, str):
-        reading.part = Part(Parallelism.CHECKPOINT, f'step "{step}"')
+        reading.part = CallPart(Parallelism.CHECKPOINT, f'step "{step}"')
 
 
 _UNIT = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
@@ -280,26 +280,26 @@ _STYLE = "torch.distributed.tensor.parallel.style"
 _TO_OTHERS = "torch.distributed.checkpoint.utils"
 
 PARALLELISM: dict[tuple[str, str], Reader] = {
-    (_UNIT, "unshard"): _gathers_unit,
-    (_UNIT, "post_backward"): _reduces_unit,
-    (_REDISTRIBUTE, "redistribute_local_tensor"): _redistributes,
-    (_REDISTRIBUTE, "backward"): _says("in backward"),
-    ("torch.distributed.tensor._dispatch", "redistribute_local_args"): _prepares_operation,
-    ("torch.distributed.tensor._api", "full_tensor"): _says("for full_tensor"),
-    (_SENDING, "mesh_scatter"): _distributes("scatter of shards"),
-    (_SENDING, "mesh_broadcast"): _distributes("broadcast of replicas"),
-    **{(_STYLE, name): _prepares_layer for name in ("_prepare_input_fn", "_prepare_output_fn")},
-    (_SCHEDULES, "_initialize_pipeline_distributed_state"): _agrees_on_shapes,
-    **{(_STAGE, name): _agrees_on_shapes for name in ("_warmup_forward_vote", "_warmup_backward_result")},
-    (_STAGE, "_send_meta"): _sends_metadata,
-    (_STAGE, "_recv_meta"): _receives_metadata,
-    (_STAGE, "_shape_inference"): _infers_shapes,
-    **{(_TO_OTHERS, name): _steps_checkpoint for name in ("reduce_scatter", "all_reduce", "all_gather", "broadcast")},
+    (_UNIT, "unshard"): _read_unit_gather,
+    (_UNIT, "post_backward"): _read_unit_reduction,
+    (_REDISTRIBUTE, "redistribute_local_tensor"): _read_redistribution,
+    (_REDISTRIBUTE, "backward"): _reader_of_detail("in backward"),
+    ("torch.distributed.tensor._dispatch", "redistribute_local_args"): _read_dtensor_operation,
+    ("torch.distributed.tensor._api", "full_tensor"): _reader_of_detail("for full_tensor"),
+    (_SENDING, "mesh_scatter"): _reader_of_distribution("scatter of shards"),
+    (_SENDING, "mesh_broadcast"): _reader_of_distribution("broadcast of replicas"),
+    **{(_STYLE, name): _read_parallel_layer for name in ("_prepare_input_fn", "_prepare_output_fn")},
+    (_SCHEDULES, "_initialize_pipeline_distributed_state"): _read_shape_agreement,
+    **{(_STAGE, name): _read_shape_agreement for name in ("_warmup_forward_vote", "_warmup_backward_result")},
+    (_STAGE, "_send_meta"): _read_metadata_send,
+    (_STAGE, "_recv_meta"): _read_metadata_receive,
+    (_STAGE, "_shape_inference"): _read_shape_inference,
+    **{(_TO_OTHERS, name): _read_checkpoint_step for name in ("reduce_scatter", "all_reduce", "all_gather", "broadcast")},
 }
 """By module and name of the function. If a later torch renames a function, its calls count as the user's."""
 
 
-class OptimizerSteps:
+class OptimizerStepCounter:
     """Counts the steps of one rank's optimizers."""
 
     __slots__ = ("_done",)
@@ -307,40 +307,40 @@ class OptimizerSteps:
     def __init__(self) -> None:
         self._done: Any = WeakIdKeyDictionary()
 
-    def of(self, optimizer: Optimizer) -> int:
+    def current_step(self, optimizer: Optimizer) -> int:
         """Return the current step of an optimizer, from 1."""
         done: int = self._done.get(optimizer, 0)
         return done + 1
 
-    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+    def count_optimizer_step(self, optimizer: Optimizer) -> None:
         """Count the step."""
-        self._done[optimizer] = self.of(optimizer)
+        self._done[optimizer] = self.current_step(optimizer)
 
 
-def _sends_updates(reading: Reading, frame: FrameType) -> None:
+def _read_parameter_update(reading: StackFacts, frame: FrameType) -> None:
     reading.stepped = frame.f_locals.get("self")
-    _is_of_optimizer(reading, reading.stepped, "updated parameters")
+    _set_optimizer_part(reading, reading.stepped, "updated parameters")
 
 
-def _collects_state(reading: Reading, frame: FrameType) -> None:
-    _is_of_optimizer(reading, frame.f_locals.get("self"), COLLECTS_STATE)
+def _read_state_collection(reading: StackFacts, frame: FrameType) -> None:
+    _set_optimizer_part(reading, frame.f_locals.get("self"), COLLECTS_STATE)
 
 
-def _averages(reading: Reading, frame: FrameType) -> None:
+def _read_parameter_average(reading: StackFacts, frame: FrameType) -> None:
     optimizer = frame.f_locals.get("self")
     done = getattr(getattr(optimizer, "averager", None), "step", None)
     reading.step = done + 1 if isinstance(done, int) else None
-    _is_of_optimizer(reading, optimizer, "average of parameters")
+    _set_optimizer_part(reading, optimizer, "average of parameters")
 
 
-def _is_of_optimizer(reading: Reading, optimizer: Any, action: str) -> None:
+def _set_optimizer_part(reading: StackFacts, optimizer: Any, action: str) -> None:
     """Set the part, named after the optimizer and the one that it wraps: `ZeroRedundancyOptimizer(Adam)`."""
     if reading.part is None:
         what = f"{type(optimizer).__name__}({type(getattr(optimizer, 'optim', None)).__name__})"
-        reading.part = Part(Parallelism.OPTIMIZER, what, action)
+        reading.part = CallPart(Parallelism.OPTIMIZER, what, action)
 
 
-def _takes_norm(reading: Reading, frame: FrameType) -> None:
+def _read_gradient_norm(reading: StackFacts, frame: FrameType) -> None:
     """Reader of a redistribution for the norm of all gradients; the outermost function gives the detail."""
     part = reading.part
     if part is not None and part.parallelism in (Parallelism.DTENSOR, Parallelism.NORM):
@@ -352,9 +352,9 @@ _ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
 _CLIPPING = "torch.nn.utils.clip_grad"
 
 OPTIMIZERS: dict[tuple[str, str], Reader] = {
-    (_ZERO, "_sync_params"): _sends_updates,
-    (_ZERO, "consolidate_state_dict"): _collects_state,
-    ("torch.distributed.optim.post_localSGD_optimizer", "step"): _averages,
-    **{(_CLIPPING, name): _takes_norm for name in ("_get_total_norm", "_clip_grads_with_norm_", "clip_grad_norm_")},
+    (_ZERO, "_sync_params"): _read_parameter_update,
+    (_ZERO, "consolidate_state_dict"): _read_state_collection,
+    ("torch.distributed.optim.post_localSGD_optimizer", "step"): _read_parameter_average,
+    **{(_CLIPPING, name): _read_gradient_norm for name in ("_get_total_norm", "_clip_grads_with_norm_", "clip_grad_norm_")},
 }
 """By module and name of the function. If a later torch renames a function, its calls count as the user's."""

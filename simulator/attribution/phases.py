@@ -17,15 +17,15 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ddpsim.simulator.attribution.parallelism import OPTIMIZERS, PARALLELISM
-from ddpsim.simulator.attribution.stack_attribution import Reader, Reading
+from ddpsim.simulator.attribution.stack_attribution import Reader, StackFacts
 from ddpsim.simulator.calls import Phase, Site
-from ddpsim.simulator.runtime.call_sites import is_users, is_users_file, site_at, site_in
-from ddpsim.simulator.runtime.rank_body import RankBody
+from ddpsim.simulator.runtime.call_sites import is_user_code, is_user_file, site_of_user_frame, site_of_line
+from ddpsim.simulator.runtime.rank_body import RankMain
 
 DECLARATION = "__ddp_phases__"
 
 
-class PhaseTable:
+class FrameReaders:
     """The readers of functions, found once per code object."""
 
     __slots__ = ("_codes", "_sites", "compiled", "known")
@@ -40,61 +40,61 @@ class PhaseTable:
         self._codes: list[CodeType] = []
         # Kept, so that no other code object gets the id of one of them.
 
-    def learn(self, frame: FrameType) -> Reader:
+    def find_reader(self, frame: FrameType) -> Reader:
         """Find the reader of a frame's function."""
         self._codes.append(frame.f_code)
-        reader = self.known[id(frame.f_code)] = _find(frame)
-        if reader is user_runs and is_compiled(frame.f_code):
+        reader = self.known[id(frame.f_code)] = _reader_of_function(frame)
+        if reader is mark_user_frame and is_compiler_rewritten(frame.f_code):
             self.compiled.add(id(frame.f_code))
         return reader
 
-    def site_at(self, frame: FrameType) -> Site:
+    def known_site_at(self, frame: FrameType) -> Site:
         """Return the current line of a frame of the user's program whose reader is known."""
         place = id(frame.f_code), frame.f_lasti
         site = self._sites.get(place)
         if site is None:
-            site = self._sites[place] = site_at(frame)
+            site = self._sites[place] = site_of_user_frame(frame)
         return site
 
 
-def says_nothing(reading: Reading, frame: FrameType) -> None:
+def skip_frame(reading: StackFacts, frame: FrameType) -> None:
     """Reader of a function of no interest: reads nothing."""
 
 
-def backward_runs(reading: Reading, frame: FrameType) -> None:
+def mark_backward_engine(reading: StackFacts, frame: FrameType) -> None:
     """Reader of autograd's engine: a call directly below it comes from the Reducer, one from Python is the user's."""
     reading.is_complete = True
 
 
-def issues(reading: Reading, frame: FrameType) -> None:
+def mark_issuing_frame(reading: StackFacts, frame: FrameType) -> None:
     """Reader of a function of the simulator between the caller of an operation and the call that it issues."""
 
 
-def user_runs(reading: Reading, frame: FrameType) -> None:
+def mark_user_frame(reading: StackFacts, frame: FrameType) -> None:
     """Reader of a function of the user's program."""
 
 
-def program_begins(reading: Reading, frame: FrameType) -> None:
+def mark_program_entry(reading: StackFacts, frame: FrameType) -> None:
     """Reader of the function that runs a rank's program: frames further out are not read."""
 
 
-def _find(frame: FrameType) -> Reader:
+def _reader_of_function(frame: FrameType) -> Reader:
     name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
     if module in _ISSUING:
-        return issues
-    if module == RankBody.__module__:
-        return program_begins
+        return mark_issuing_frame
+    if module == RankMain.__module__:
+        return mark_program_entry
     phase = frame.f_globals.get(DECLARATION, {}).get(name)
     if phase is not None:
-        return _declared(Phase(phase))
-    if is_graph(frame.f_code):
-        return _runs_graph
+        return _reader_of_declared_phase(Phase(phase))
+    if is_fx_graph(frame.f_code):
+        return _read_compiled_graph
     reader = _TORCH.get((module, name)) or PARALLELISM.get((module, name)) or OPTIMIZERS.get((module, name))
-    return reader or (user_runs if is_users(frame.f_code) else says_nothing)
+    return reader or (mark_user_frame if is_user_code(frame.f_code) else skip_frame)
 
 
-def _declared(phase: Phase) -> Reader:
-    def read(reading: Reading, frame: FrameType) -> None:
+def _reader_of_declared_phase(phase: Phase) -> Reader:
+    def read(reading: StackFacts, frame: FrameType) -> None:
         if reading.phase is None:
             reading.phase = phase
             reading.owner = frame.f_locals.get("self")
@@ -107,10 +107,10 @@ def _declared(phase: Phase) -> Reader:
     return read
 
 
-def _means(phase: Phase) -> Reader:
+def _reader_of_phase(phase: Phase) -> Reader:
     """Return the reader of a function that sets the phase; a frame further out may give the wrapper."""
 
-    def read(reading: Reading, frame: FrameType) -> None:
+    def read(reading: StackFacts, frame: FrameType) -> None:
         if reading.phase is None:
             reading.phase = phase
             reading.innermost = frame
@@ -118,10 +118,10 @@ def _means(phase: Phase) -> Reader:
     return read
 
 
-def _belongs_to(name: str, phase: Phase) -> Reader:
+def _reader_of_wrapper_method(name: str, phase: Phase) -> Reader:
     """Return the reader of a function whose local `name` is the wrapper; it sets `phase` if no frame further in did."""
 
-    def read(reading: Reading, frame: FrameType) -> None:
+    def read(reading: StackFacts, frame: FrameType) -> None:
         reading.phase = reading.phase or phase
         reading.owner = frame.f_locals.get(name)
         reading.is_complete = True
@@ -129,64 +129,64 @@ def _belongs_to(name: str, phase: Phase) -> Reader:
     return read
 
 
-def _matches_bucket(reading: Reading, frame: FrameType) -> None:
+def _read_matched_bucket(reading: StackFacts, frame: FrameType) -> None:
     if reading.phase is None:
         reading.phase = Phase.BUCKET
         reading.bucket = frame.f_locals["grad_bucket"].index()
 
 
-def _runs_hook(reading: Reading, frame: FrameType) -> None:
+def _read_communication_hook(reading: StackFacts, frame: FrameType) -> None:
     reading.phase = Phase.BUCKET
     reading.is_hooks = True
     reading.bucket = frame.f_locals["bucket"].index()
     reading.owner = frame.f_locals["wrapper"].module
 
 
-def _shadows_wrapper(reading: Reading, frame: FrameType) -> None:
+def _read_join_main_hook(reading: StackFacts, frame: FrameType) -> None:
     reading.phase = reading.phase or Phase.REBUILD
     reading.owner = frame.f_locals["self"].ddp
 
 
-def _shadows(reading: Reading, frame: FrameType) -> None:
+def _read_join_exit(reading: StackFacts, frame: FrameType) -> None:
     reading.has_joined = frame.f_locals["self"]
     reading.is_complete = True
 
 
-def _counts_joined(reading: Reading, frame: FrameType) -> None:
-    _controls_join(reading, frame)
+def _read_join_count(reading: StackFacts, frame: FrameType) -> None:
+    _read_join_control(reading, frame)
     join_exit = frame.f_back
     # A rank assumes that it joins last until its first count shows otherwise.
     if join_exit is not None and join_exit.f_locals.get("is_last_joiner"):
         reading.joining = reading.has_joined._joinables
 
 
-def _controls_join(reading: Reading, frame: FrameType) -> None:
-    _shadows(reading, frame)
+def _read_join_control(reading: StackFacts, frame: FrameType) -> None:
+    _read_join_exit(reading, frame)
     reading.phase = Phase.JOIN_CONTROL
     reading.owner = reading.has_joined._joinables[0]
 
 
-def _ends_training(reading: Reading, frame: FrameType) -> None:
-    _controls_join(reading, frame)
+def _read_join_termination(reading: StackFacts, frame: FrameType) -> None:
+    _read_join_control(reading, frame)
     reading.ends_join = True
 
 
-def _ends_join(reading: Reading, frame: FrameType) -> None:
-    _belongs_to("self", Phase.STATE_BROADCAST)(reading, frame)
+def _read_final_model_sync(reading: StackFacts, frame: FrameType) -> None:
+    _reader_of_wrapper_method("self", Phase.STATE_BROADCAST)(reading, frame)
     reading.ends_join = True
 
 
-def _reduces_at_once(reading: Reading, frame: FrameType) -> None:
+def _read_delayed_all_reduce(reading: StackFacts, frame: FrameType) -> None:
     if reading.phase is None:
         reading.reducer = frame.f_locals["reducer"]
     reading.is_complete = True
 
 
-def _runs_graph(reading: Reading, frame: FrameType) -> None:
+def _read_compiled_graph(reading: StackFacts, frame: FrameType) -> None:
     reading.graph = reading.graph or frame
 
 
-def _continues(reading: Reading, frame: FrameType) -> None:
+def _read_completion_callback(reading: StackFacts, frame: FrameType) -> None:
     reading.continues = frame.f_locals["self"].pending
     reading.is_complete = True
 
@@ -201,27 +201,27 @@ _DDP = "torch.nn.parallel.distributed"
 _JOIN = "torch.distributed.algorithms.join"
 
 _TORCH: dict[tuple[str, str], Reader] = {
-    (_UTILS, "_verify_param_shape_across_processes"): _means(Phase.PARAMETER_CHECK),
-    (_UTILS, "_sync_module_states"): _means(Phase.STATE_BROADCAST),
-    (_DDP, "_sync_module_buffers"): _means(Phase.BUFFERS),
-    (_DDP, "_check_global_requires_backward_grad_sync"): _means(Phase.JOIN_CONTROL),
-    (_DDP, "_find_common_rank"): _means(Phase.JOIN_CONTROL),
-    (_DDP, "_match_unused_params_allreduce"): _means(Phase.USED_MAP),
-    (_DDP, "_match_all_reduce_for_bwd_pass"): _matches_bucket,
-    (_DDP, "_delayed_all_reduce_hook"): _belongs_to("self", Phase.BUCKET),
-    (_DDP, "__init__"): _belongs_to("self", Phase.STATE_BROADCAST),
-    (_DDP, "_pre_forward"): _belongs_to("self", Phase.REBUILD),
-    (_DDP, "_post_forward"): _belongs_to("self", Phase.REBUILD),
-    (_DDP, "_sync_final_model"): _ends_join,
-    (_DDP, "main_hook"): _shadows_wrapper,
-    (_JOIN, "notify_join_context"): _belongs_to("joinable", Phase.JOIN_CONTROL),
-    (_JOIN, "_get_num_nonjoined_procs"): _counts_joined,
-    (_JOIN, "_notify_procs_to_terminate"): _ends_training,
-    (_JOIN, "__exit__"): _shadows,
-    ("torch.autograd.graph", "_engine_run_backward"): backward_runs,
-    ("ddpsim.simulator.attribution.wrapper_registry", "communication_hook"): _runs_hook,
-    ("ddpsim.simulator.process_group.reducer_patches", "delay_all_reduce"): _reduces_at_once,
-    ("ddpsim.simulator.process_group.work", "_receive_completion"): _continues,
+    (_UTILS, "_verify_param_shape_across_processes"): _reader_of_phase(Phase.PARAMETER_CHECK),
+    (_UTILS, "_sync_module_states"): _reader_of_phase(Phase.STATE_BROADCAST),
+    (_DDP, "_sync_module_buffers"): _reader_of_phase(Phase.BUFFERS),
+    (_DDP, "_check_global_requires_backward_grad_sync"): _reader_of_phase(Phase.JOIN_CONTROL),
+    (_DDP, "_find_common_rank"): _reader_of_phase(Phase.JOIN_CONTROL),
+    (_DDP, "_match_unused_params_allreduce"): _reader_of_phase(Phase.USED_MAP),
+    (_DDP, "_match_all_reduce_for_bwd_pass"): _read_matched_bucket,
+    (_DDP, "_delayed_all_reduce_hook"): _reader_of_wrapper_method("self", Phase.BUCKET),
+    (_DDP, "__init__"): _reader_of_wrapper_method("self", Phase.STATE_BROADCAST),
+    (_DDP, "_pre_forward"): _reader_of_wrapper_method("self", Phase.REBUILD),
+    (_DDP, "_post_forward"): _reader_of_wrapper_method("self", Phase.REBUILD),
+    (_DDP, "_sync_final_model"): _read_final_model_sync,
+    (_DDP, "main_hook"): _read_join_main_hook,
+    (_JOIN, "notify_join_context"): _reader_of_wrapper_method("joinable", Phase.JOIN_CONTROL),
+    (_JOIN, "_get_num_nonjoined_procs"): _read_join_count,
+    (_JOIN, "_notify_procs_to_terminate"): _read_join_termination,
+    (_JOIN, "__exit__"): _read_join_exit,
+    ("torch.autograd.graph", "_engine_run_backward"): mark_backward_engine,
+    ("ddpsim.simulator.attribution.wrapper_registry", "communication_hook"): _read_communication_hook,
+    ("ddpsim.simulator.process_group.reducer_patches", "delay_all_reduce"): _read_delayed_all_reduce,
+    ("ddpsim.simulator.process_group.work", "_receive_completion"): _read_completion_callback,
 }
 """By module and name of the function. If a later torch renames a function, its calls count as the user's."""
 
@@ -231,17 +231,17 @@ _COMPILED = "__compiled_fn"
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
 
 
-def is_graph(code: CodeType) -> bool:
+def is_fx_graph(code: CodeType) -> bool:
     """Return whether torch.fx made the function from a graph."""
     return code.co_filename.startswith(_GRAPH)
 
 
-def is_compiled(code: CodeType) -> bool:
+def is_compiler_rewritten(code: CodeType) -> bool:
     """Return whether torch's compiler has rewritten the function to call a graph."""
     return any(name.startswith(_COMPILED) for name in code.co_names)
 
 
-def traced_from(graph: FrameType) -> list[Site]:
+def traced_sites(graph: FrameType) -> list[Site]:
     """Return the lines of the program from which the current node of a graph was traced, innermost first.
 
     A compiled function stays at its first line while its graph runs, but the nodes of the graph remember the stack in
@@ -253,4 +253,4 @@ def traced_from(graph: FrameType) -> list[Site]:
         return []
     node = list(module.graph.nodes)[index]
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    return [site_in(path, int(line), function) for path, line, function in frames[::-1] if is_users_file(path)]
+    return [site_of_line(path, int(line), function) for path, line, function in frames[::-1] if is_user_file(path)]

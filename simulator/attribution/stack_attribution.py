@@ -6,10 +6,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ddpsim.simulator.calls import Part, Phase
+from ddpsim.simulator.calls import CallPart, Phase
 
 
-class Reading:
+class StackFacts:
     """The facts about a call that were read from its stack so far, from the innermost frame outwards.
 
     A call sets only a few of them, so the defaults are attributes of the class.
@@ -38,7 +38,7 @@ class Reading:
     """The facts that another engine declares about the call; see phases.py."""
     is_hooks: bool = False
     """True if a communication hook makes the call."""
-    part: Part | None = None
+    part: CallPart | None = None
     """The part of another parallelism of torch that makes the call; set by the innermost frame that knows it."""
     parameters: tuple[str, ...] = ()
     """Names of the parameters that such a part moves."""
@@ -52,4 +52,4 @@ class Reading:
     """True if frames further out need not be read."""
 
 
-Reader = Callable[[Reading, FrameType], None]
+Reader = Callable[[StackFacts, FrameType], None]

@@ -21,13 +21,13 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from ddpsim.simulator.diagnosis.tensor_names import MOST_NAMED, TensorName
-from ddpsim.simulator.operations import OPERATIONS, Movement, Shapes
-from ddpsim.simulator.runtime.call_sites import is_simulators_file
+from ddpsim.simulator.operations import OPERATIONS, DataMovement, ShapeCount
+from ddpsim.simulator.runtime.call_sites import is_simulator_file
 
 _MEETING = frozenset(
     row.name
     for row in OPERATIONS.values()
-    if (row.reduces or row.movement is Movement.BROADCAST) and row.shapes is not Shapes.PER_MEMBER
+    if (row.reduces or row.movement is DataMovement.BROADCAST) and row.shapes is not ShapeCount.PER_MEMBER
 )
 """Operations that combine the tensors of all ranks into one: another name on some rank is an error."""
 _GATHERING = frozenset(row.name for row in OPERATIONS.values() if row.gathers)
@@ -50,7 +50,7 @@ _OPTIMIZED = 0x1
 """The flag of a function whose `f_locals` are a copy; see CO_OPTIMIZED in Python's `inspect`."""
 
 
-class TensorNames:
+class TensorNameFinder:
     """Finds the names of one rank's tensors."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class TensorNames:
         self._found: dict[tuple[int, int], int] = defaultdict(int)
         self._parameters: WeakKeyDictionary[Module, list[tuple[str, Tensor]]] = WeakKeyDictionary()
 
-    def of(self, operation: str, tensors: Sequence[Tensor], frame: FrameType) -> tuple[TensorName, ...]:
+    def names_of_tensors(self, operation: str, tensors: Sequence[Tensor], frame: FrameType) -> tuple[TensorName, ...]:
         """Return the names of the tensors that the function of a frame passes to a call; () if one has none."""
         line = id(frame.f_code), frame.f_lineno
         if (
@@ -69,7 +69,7 @@ class TensorNames:
             return ()
         names = []
         for tensor in tensors:
-            name = self._name(tensor, frame)
+            name = self._find_name_safely(tensor, frame)
             if name is None:
                 self._misses[line] += 1
                 return ()
@@ -78,37 +78,37 @@ class TensorNames:
         self._misses[line] = 0
         return tuple(names)
 
-    def _name(self, tensor: Tensor, frame: FrameType) -> TensorName | None:
+    def _find_name_safely(self, tensor: Tensor, frame: FrameType) -> TensorName | None:
         try:
             with torch._C.DisableTorchFunction():
-                return self._look(tensor, frame)
+                return self._find_name_in_frames(tensor, frame)
         except Exception:  # an object of the program may raise when its attributes are read
             return None
 
-    def _look(self, tensor: Tensor, frame: FrameType) -> TensorName | None:
+    def _find_name_in_frames(self, tensor: Tensor, frame: FrameType) -> TensorName | None:
         outer: FrameType | None = frame
         for _ in range(_FRAMES):
-            if outer is None or is_simulators_file(outer.f_code.co_filename):
+            if outer is None or is_simulator_file(outer.f_code.co_filename):
                 return None
             own = outer.f_locals
             values = dict(own)
             if outer.f_code.co_flags & _OPTIMIZED and sys.version_info < (3, 13):
                 own.clear()  # the copy would keep its values alive
-            if (found := self._in_scope(tensor, values)) is not None:
+            if (found := self._find_name_in_scope(tensor, values)) is not None:
                 return found
             outer = outer.f_back if outer.f_code.co_filename == frame.f_code.co_filename else None
         return None
 
-    def _in_scope(self, tensor: Tensor, values: Mapping[str, Any]) -> TensorName | None:
+    def _find_name_in_scope(self, tensor: Tensor, values: Mapping[str, Any]) -> TensorName | None:
         telling = [named for named in values.items() if type(named[1]) not in _TELLS_NOTHING]
         if not telling:  # the fast path: most scopes have none, and every call asks
             return None
         if "self" in values:
-            telling += _attributes_that_tell(values["self"])
+            telling += _searchable_attributes(values["self"])
         for _, value in telling:
-            if issubclass(type(value), Module) and (name := self._in_module(tensor, value)):
+            if issubclass(type(value), Module) and (name := self._find_name_in_module(tensor, value)):
                 return TensorName(name, is_sure=True)
-            if issubclass(type(value), Optimizer) and (name := _in_optimizer(tensor, value)):
+            if issubclass(type(value), Optimizer) and (name := _find_name_in_optimizer(tensor, value)):
                 return TensorName(name, is_sure=True)
         for owner, value in telling:
             if type(value) in _MAPPINGS and len(value) <= _MOST_ENTRIES:
@@ -116,37 +116,37 @@ class TensorNames:
                     if item is tensor and isinstance(key, str):
                         return TensorName(f"{owner}[{key!r}]", is_sure=False)
         words = [named for named in values.items() if type(named[1]) is str]
-        return _by_loop_variable(words, telling) if words else None
+        return _name_by_loop_variable(words, telling) if words else None
 
-    def _in_module(self, tensor: Tensor, module: Module) -> str | None:
+    def _find_name_in_module(self, tensor: Tensor, module: Module) -> str | None:
         known = self._parameters.get(module)
-        if known is not None and (name := _among(tensor, known)) is not None:
+        if known is not None and (name := _name_of_parameter_or_gradient(tensor, known)) is not None:
             return name
         known = self._parameters[module] = [*module.named_parameters(), *module.named_buffers()]
-        return _among(tensor, known)
+        return _name_of_parameter_or_gradient(tensor, known)
 
 
-def _among(tensor: Tensor, named: list[tuple[str, Tensor]]) -> str | None:
+def _name_of_parameter_or_gradient(tensor: Tensor, named: list[tuple[str, Tensor]]) -> str | None:
     if type(tensor) not in _PLAIN:
         return None
     for name, each in named:
         if type(each) not in _PLAIN:
             continue  # a DTensor, or an uninitialized parameter
-        if each is tensor or _is_at(each, tensor):
+        if each is tensor or _has_same_memory(each, tensor):
             return name
         gradient = each.grad if each.is_leaf else None
-        if gradient is not None and (gradient is tensor or _is_at(gradient, tensor)):
+        if gradient is not None and (gradient is tensor or _has_same_memory(gradient, tensor)):
             return f"gradient of {name}"
     return None
 
 
-def _is_at(one: Tensor, other: Tensor) -> bool:
+def _has_same_memory(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors have the same memory, such as a parameter and its `.data`."""
     is_plain = type(one) in _PLAIN and one.layout is other.layout is torch.strided
     return is_plain and one.shape == other.shape and one.numel() > 0 and one.data_ptr() == other.data_ptr() != 0
 
 
-def _in_optimizer(tensor: Tensor, optimizer: Optimizer) -> str | None:
+def _find_name_in_optimizer(tensor: Tensor, optimizer: Optimizer) -> str | None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, parameter in enumerate(parameters):
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -155,21 +155,21 @@ def _in_optimizer(tensor: Tensor, optimizer: Optimizer) -> str | None:
     return None
 
 
-def _attributes_that_tell(owner: object) -> list[tuple[str, Any]]:
+def _searchable_attributes(owner: object) -> list[tuple[str, Any]]:
     attributes = getattr(owner, "__dict__", None)
     if type(attributes) is not dict:
         return []
     return [(f"self.{name}", value) for name, value in attributes.items() if type(value) not in _TELLS_NOTHING]
 
 
-def _by_loop_variable(words: list[tuple[str, str]], telling: list[tuple[str, Any]]) -> TensorName | None:
+def _name_by_loop_variable(words: list[tuple[str, str]], telling: list[tuple[str, Any]]) -> TensorName | None:
     for name, word in words:
-        if any(_has(container, word) for _, container in telling):
+        if any(_contains_word(container, word) for _, container in telling):
             return TensorName(f"{name} {word!r}", is_sure=False)
     return None
 
 
-def _has(container: object, word: str) -> bool:
+def _contains_word(container: object, word: str) -> bool:
     if type(container) in (*_MAPPINGS, set, frozenset) and isinstance(container, Collection):
         return word in container
     if type(container) not in (list, tuple) or not isinstance(container, (list, tuple)):

@@ -38,17 +38,17 @@ WrapperKey = tuple[str, int]
 """The identity of a wrapper on all its ranks: the label of its process group, and its number in that group."""
 
 
-class Bucket(NamedTuple):
+class BucketContents(NamedTuple):
     """The contents of one bucket of a Reducer."""
 
     elements: int
     parameters: tuple[str, ...]
 
 
-class Wrapper:
+class DdpWrapper:
     """One rank's DDP instance."""
 
-    def __init__(self, key: WrapperKey, rank: int, module: Any, observers: Sequence[Observer]) -> None:
+    def __init__(self, key: WrapperKey, rank: int, module: Any, observers: Sequence[WrapperObserver]) -> None:
         self.key = key
         self.rank = rank
         self.step = 0
@@ -64,7 +64,7 @@ class Wrapper:
         self.chosen_buffers: Mapping[str, str] = {}
         """When buffers are synchronised that another engine treats as exceptions: "before", "after" or "never"."""
         self._module = ref(module)
-        self._buckets: Sequence[Bucket] = ()
+        self._buckets: Sequence[BucketContents] = ()
         self.reduced: Collection[str] = ()
         """The names of the parameters in the buckets that the Reducer made last; empty if they are not known."""
         self._unreduced: tuple[int, Sequence[str]] | None = None
@@ -80,7 +80,7 @@ class Wrapper:
         self._uncounted_forward = False
 
     @property
-    def is_running(self) -> bool:
+    def is_forward_running(self) -> bool:
         """Return whether a forward through the wrapper is on the stack."""
         module = self.module
         frame: FrameType | None = sys._getframe(1)
@@ -91,7 +91,7 @@ class Wrapper:
         return False
 
     @property
-    def number(self) -> int:
+    def number_in_group(self) -> int:
         """The wrapper's number in its process group."""
         return self.key[1]
 
@@ -101,17 +101,17 @@ class Wrapper:
         return self._module()
 
     @property
-    def inner(self) -> Any:
+    def inner_module(self) -> Any:
         """The wrapped module; None after it was deleted, or if there is none."""
         return getattr(self.module, "module", None)
 
-    def launches(self, bucket: int) -> None:
+    def note_bucket_launch(self, bucket: int) -> None:
         """Note that the Reducer launches a bucket."""
         self._next_bucket = bucket + 1
         if self._uncounted_forward:
             self._uncounted_forward = False
             self.step += 1
-            self._move()
+            self._notify_step_changed()
 
     def begin_step(self, *, is_training: bool) -> None:
         """Note that a synchronising forward begins: the Reducer's next call is for bucket 0."""
@@ -119,9 +119,9 @@ class Wrapper:
         self._next_bucket = 0
         self._uncounted_forward = not is_training
         self.step += is_training
-        self._tell()
+        self._notify_step_begins()
 
-    def look(self, call_step: int = 0) -> None:
+    def update_progress(self, call_step: int = 0) -> None:
         """Ask another engine for the progress of its wrapper; `call_step` is the step of its current call, if any."""
         if not self._observers:
             return
@@ -134,26 +134,26 @@ class Wrapper:
         self.reduced = progress.get("reduced", self.reduced)
         self._unreduced = progress.get("unreduced")
         if self.step > before:
-            self._tell()
+            self._notify_step_begins()
 
-    def accumulates(self) -> None:
+    def note_gradient(self) -> None:
         """Note that a parameter gets its gradient; if all buckets are launched already, it comes too late."""
-        self._tell_end_of(torch._C._current_graph_task_id())
+        self._report_end_of_backward(torch._C._current_graph_task_id())
         if self._buckets and self._next_bucket >= len(self._buckets):
             self.has_late_gradients = True
 
-    def _tell_end_of(self, backward: int) -> None:
+    def _report_end_of_backward(self, backward: int) -> None:
         """Notify observers when a backward has ended, after the callbacks that were queued in it before."""
         if backward != self._backward and self._observers:
             self._backward = backward
             queue = Variable._execution_engine.queue_callback
-            queue(lambda: queue(self._backward_ended))
+            queue(lambda: queue(self._notify_backward_ended))
 
-    def _backward_ended(self) -> None:
+    def _notify_backward_ended(self) -> None:
         for observer in self._observers:
-            observer.backward_ended(self)
+            observer.wrapper_backward_ended(self)
 
-    def bucket_for(self, signature: Signature) -> int | None:
+    def take_bucket_for(self, signature: Signature) -> int | None:
         """Return the bucket that an all_reduce of the Reducer is for; None if no bucket fits.
 
         Buckets are launched in order, but unused ones may be left out (`skip_all_reduce_unused_params`). So it is the
@@ -163,16 +163,16 @@ class Wrapper:
             return None
         buckets = self._buckets
         if not buckets:
-            self.launches(self._next_bucket)
+            self.note_bucket_launch(self._next_bucket)
             return self._next_bucket - 1
         elements = prod(signature.shapes[0])
         for index in range(self._next_bucket, len(buckets)):
             if buckets[index].elements == elements:
-                self.launches(index)
+                self.note_bucket_launch(index)
                 return index
         return None
 
-    def parameters(self, bucket: int) -> tuple[str, ...]:
+    def bucket_parameters(self, bucket: int) -> tuple[str, ...]:
         """Return the names of the parameters of a bucket, in bucket order."""
         return self._buckets[bucket].parameters if bucket < len(self._buckets) else ()
 
@@ -186,7 +186,7 @@ class Wrapper:
                 buckets = module.reducer._get_zeros_like_grad_buckets()
             except RuntimeError:
                 return  # a sparse bucket has no tensor until its gradient comes; the names are left out
-            self._buckets = [self._bucket(bucket) for bucket in buckets]
+            self._buckets = [self._contents_of_bucket(bucket) for bucket in buckets]
             self.reduced = frozenset(name for bucket in self._buckets for name in bucket.parameters)
 
     def is_reduced(self, parameter: str) -> bool:
@@ -194,58 +194,58 @@ class Wrapper:
         return not self.reduced or parameter in self.reduced
 
     @property
-    def unreduced_bucket(self) -> str:
+    def unreduced_bucket_text(self) -> str:
         """The first bucket that was not launched in this step, as text; "" if all were."""
-        index, names = self._unreduced or (self._next_bucket, self.parameters(self._next_bucket))
+        index, names = self._unreduced or (self._next_bucket, self.bucket_parameters(self._next_bucket))
         return f"bucket {index} ({', '.join(names)})" if names else ""
 
     @property
-    def is_reduced_by_itself(self) -> bool:
+    def is_fully_reduced(self) -> bool:
         """True if all buckets of this step are reduced, and by nothing but the wrapper."""
         reported = self._unreduced is None and bool(self.reduced) and hasattr(self.module, PROGRESS)
         launched = 0 < len(self._buckets) <= self._next_bucket
         is_plain = not self.has_hook and getattr(self.module, "mixed_precision", None) is None
         return (reported or launched) and is_plain and not self.is_joined and self.step > 0
 
-    def join(self) -> None:
+    def note_join(self) -> None:
         """Note that the rank ran out of input, and answers the other ranks' collectives from now on."""
         self.is_joined = True
-        self._move()
+        self._notify_step_changed()
 
-    def align(self, latest_step: int) -> None:
+    def align_step(self, latest_step: int) -> None:
         """Set the step to the latest one of all ranks, at the end of a join."""
         self.step = self.aligned_step = max(self.step, latest_step)
         self.is_joined = False
-        self._move()
+        self._notify_step_changed()
 
-    def _move(self) -> None:
+    def _notify_step_changed(self) -> None:
         for observer in self._observers:
-            observer.moved(self)
+            observer.wrapper_step_changed(self)
 
-    def rebuilds(self) -> None:
+    def forget_buckets(self) -> None:
         """Note that the Reducer makes new buckets."""
         self._buckets = ()
 
-    def _tell(self) -> None:
+    def _notify_step_begins(self) -> None:
         for observer in self._observers:
-            observer.step_begins(self)
+            observer.wrapper_step_begins(self)
 
-    def _bucket(self, bucket: Any) -> Bucket:
+    def _contents_of_bucket(self, bucket: Any) -> BucketContents:
         names = self._names
-        return Bucket(bucket.buffer().numel(), tuple([names.get(id(each), "?") for each in bucket.parameters()]))
+        return BucketContents(bucket.buffer().numel(), tuple([names.get(id(each), "?") for each in bucket.parameters()]))
 
 
-class Observer(Protocol):
+class WrapperObserver(Protocol):
     """Is notified of what wrappers do."""
 
-    def moved(self, wrapper: Wrapper) -> None:
+    def wrapper_step_changed(self, wrapper: DdpWrapper) -> None:
         """The wrapper's rank ran out of input, or all ranks have reached the end of a join."""
 
-    def step_begins(self, wrapper: Wrapper) -> None:
+    def wrapper_step_begins(self, wrapper: DdpWrapper) -> None:
         """A synchronising forward has begun, or another engine reports one."""
 
-    def was_made(self, wrapper: Wrapper) -> None:
+    def wrapper_constructed(self, wrapper: DdpWrapper) -> None:
         """A wrapper is constructed, and its inner module is known."""
 
-    def backward_ended(self, wrapper: Wrapper) -> None:
+    def wrapper_backward_ended(self, wrapper: DdpWrapper) -> None:
         """A backward that gave parameters of a wrapper their gradients has ended."""

@@ -15,7 +15,7 @@ from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ddpsim.simulator.attribution.wrapper import PROGRESS, Observer, Wrapper
+from ddpsim.simulator.attribution.wrapper import PROGRESS, WrapperObserver, DdpWrapper
 from ddpsim.simulator.diagnosis.rank_errors import FROZEN
 
 
@@ -27,64 +27,64 @@ class WrapperRegistry:
         """Returns the rank of the current thread; None outside ranks."""
         self.latest_step = latest_step
         """Returns the latest step of a wrapper on any rank, by its group's label and its number in the group."""
-        self._of_owner: dict[int, Wrapper] = {}
+        self._of_owner: dict[int, DdpWrapper] = {}
         """By id, which another object may have later; a WeakKeyDictionary is slower."""
-        self._of_reducer: WeakKeyDictionary[Any, Wrapper] = WeakKeyDictionary()
-        self._by_rank: dict[int, list[Wrapper]] = {}
-        self._last_hooked: dict[int, Wrapper] = {}
+        self._of_reducer: WeakKeyDictionary[Any, DdpWrapper] = WeakKeyDictionary()
+        self._by_rank: dict[int, list[DdpWrapper]] = {}
+        self._last_hooked: dict[int, DdpWrapper] = {}
         self._hooks: list[Any] = []
-        self.observers: list[Observer] = []
+        self.observers: list[WrapperObserver] = []
 
-    def of(self, owner: Any) -> Wrapper | None:
+    def wrapper_of(self, owner: Any) -> DdpWrapper | None:
         """Return the wrapper of a DDP instance, or of another engine's object; None if that has no process group.
 
         At the first time, which is its first call or the end of its construction, the wrapper gets its number.
         """
         wrapper = self._of_owner.get(id(owner))
-        return wrapper if wrapper is not None and wrapper.module is owner else self._number(owner)
+        return wrapper if wrapper is not None and wrapper.module is owner else self._number_wrapper(owner)
 
-    def of_reducer(self, reducer: Any) -> Wrapper | None:
+    def wrapper_of_reducer(self, reducer: Any) -> DdpWrapper | None:
         """Return the wrapper that a Reducer belongs to."""
         return self._of_reducer.get(reducer)
 
-    def of_rank(self, rank: int) -> Sequence[Wrapper]:
+    def wrappers_of_rank(self, rank: int) -> Sequence[DdpWrapper]:
         """Return a rank's wrappers, in order of construction."""
         return self._by_rank.get(rank, ())
 
-    def around(self, module: Any) -> Sequence[Wrapper]:
+    def wrappers_around(self, module: Any) -> Sequence[DdpWrapper]:
         """Return the running rank's wrappers of an inner module."""
         rank = self.running_rank()
-        return [] if rank is None else [each for each in self._by_rank.get(rank, ()) if each.inner is module]
+        return [] if rank is None else [each for each in self._by_rank.get(rank, ()) if each.inner_module is module]
 
-    def reducing(self, rank: int) -> Wrapper | None:
+    def reducing_wrapper(self, rank: int) -> DdpWrapper | None:
         """Return the wrapper whose Reducer makes the current call in the rank's backward."""
         wrappers = self._by_rank.get(rank, ())
         return wrappers[0] if len(wrappers) == 1 else self._last_hooked.get(rank)
 
-    def watch_backward(self, wrapper: Wrapper) -> None:
+    def observe_backwards(self, wrapper: DdpWrapper) -> None:
         """Notify observers of the backwards of another engine's wrapper, as of those of torch's wrappers."""
         if hasattr(wrapper.module, PROGRESS):
             self._hook_parameters(wrapper)
 
     # --- replacements -------------------------------------------------------------------------------------------------
 
-    def reducer_maker(self, original: Callable[..., None]) -> Callable[..., None]:
+    def replace_ddp_init_helper(self, original: Callable[..., None]) -> Callable[..., None]:
         """Replace `DistributedDataParallel._ddp_init_helper`, which makes the Reducer, also of a copy."""
 
         @wraps(original)
         def ddp_init_helper(module: Any, *arguments: Any, **options: Any) -> None:
             original(module, *arguments, **options)
-            wrapper = self.of(module)
+            wrapper = self.wrapper_of(module)
             if wrapper is not None:
                 self._of_reducer[module.reducer] = wrapper
-                wrapper.rebuilds()
-                self._tell_apart(wrapper)
+                wrapper.forget_buckets()
+                self._hook_if_needed(wrapper)
                 for observer in self.observers:
-                    observer.was_made(wrapper)
+                    observer.wrapper_constructed(wrapper)
 
         return ddp_init_helper
 
-    def forward_marker(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+    def replace_prepare_for_forward(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         """Replace `Reducer.prepare_for_forward`."""
 
         def prepare_for_forward(reducer: Any) -> None:
@@ -94,7 +94,7 @@ class WrapperRegistry:
 
         return prepare_for_forward
 
-    def backward_marker(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def replace_prepare_for_backward(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         """Replace `Reducer.prepare_for_backward`, the last step of a synchronising forward."""
 
         def prepare_for_backward(reducer: Any, outputs: Any) -> None:
@@ -104,7 +104,7 @@ class WrapperRegistry:
 
         return prepare_for_backward
 
-    def hook_marker(self, original: Callable[..., None]) -> Callable[..., None]:
+    def replace_register_comm_hook(self, original: Callable[..., None]) -> Callable[..., None]:
         """Replace `torch.distributed._register_comm_hook`, so that the stack shows the function that runs the hook."""
 
         def register_comm_hook(reducer: Any, state: Any, hook: Callable[[Any, Any], Any]) -> None:
@@ -114,33 +114,33 @@ class WrapperRegistry:
 
             def communication_hook(state: Any, bucket: Any) -> Any:
                 assert wrapper is not None
-                wrapper.launches(bucket.index())
+                wrapper.note_bucket_launch(bucket.index())
                 return hook(state, bucket)
 
             original(reducer, state, hook if wrapper is None else communication_hook)
 
         return register_comm_hook
 
-    def uninstall(self) -> None:
+    def remove_hooks(self) -> None:
         """Remove the hooks from the parameters, which a program may have returned."""
         for hook in self._hooks:
             hook.remove()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _number(self, owner: Any) -> Wrapper | None:
+    def _number_wrapper(self, owner: Any) -> DdpWrapper | None:
         rank = self.running_rank()
         label = getattr(getattr(owner, "process_group", None), "label", None)
         if rank is None or label is None:
             return None
         mine = self._by_rank.setdefault(rank, [])
         key = label, sum(other.key[0] == label for other in mine)
-        wrapper = Wrapper(key, rank, owner, self.observers)
+        wrapper = DdpWrapper(key, rank, owner, self.observers)
         self._of_owner[id(owner)] = wrapper
         mine.append(wrapper)
         return wrapper
 
-    def _tell_apart(self, wrapper: Wrapper) -> None:
+    def _hook_if_needed(self, wrapper: DdpWrapper) -> None:
         """Hook the parameters, so that it is known which wrapper's Reducer makes the next call of a backward.
 
         A post-accumulate-grad hook runs just before the Reducer's hook of the same parameter. A single wrapper on a
@@ -153,12 +153,12 @@ class WrapperRegistry:
             for other in mine if len(mine) == 2 else (wrapper,):
                 self._hook_parameters(other)
 
-    def _hook_parameters(self, wrapper: Wrapper) -> None:
+    def _hook_parameters(self, wrapper: DdpWrapper) -> None:
         last_hooked, rank = self._last_hooked, wrapper.rank
 
         def note(parameter: Any) -> None:
             last_hooked[rank] = wrapper
-            wrapper.accumulates()
+            wrapper.note_gradient()
 
         if wrapper.module is not None:
             for parameter in wrapper.module.parameters():
@@ -166,19 +166,19 @@ class WrapperRegistry:
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(note))
 
 
-def parameter_names(wrappers: WrapperRegistry, rank: int, indices: Sequence[int]) -> tuple[str, ...]:
+def reducer_parameter_names(wrappers: WrapperRegistry, rank: int, indices: Sequence[int]) -> tuple[str, ...]:
     """Return the names of parameters that an error of torch's Reducer reports by index.
 
     The result is () if the rank has several wrappers or its model was deleted. A Reducer counts the parameters that
     required a gradient when the model was wrapped, without ignored ones; FROZEN follows the name of a parameter that no
     longer requires one.
     """
-    mine = wrappers.of_rank(rank)
-    names = _reduced(mine[0]) if len(mine) == 1 else []
+    mine = wrappers.wrappers_of_rank(rank)
+    names = _reduced_parameter_names(mine[0]) if len(mine) == 1 else []
     return tuple(names[index] for index in indices) if max(indices, default=0) < len(names) else ()
 
 
-def _reduced(wrapper: Wrapper) -> list[str]:
+def _reduced_parameter_names(wrapper: DdpWrapper) -> list[str]:
     if wrapper.module is None:
         return []
     ignored = getattr(wrapper.module, "parameters_to_ignore", ())

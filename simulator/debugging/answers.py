@@ -7,24 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.debugging.session_host import CannotError, Topic
-from ddpsim.simulator.debugging.stacks import brief_stack, equal_stacks
-from ddpsim.simulator.diagnosis.deadlock import rows_of
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankState, Snapshot
-from ddpsim.simulator.diagnosis.explain import Row, table
-from ddpsim.simulator.diagnosis.mismatch import early_mismatches
+from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic
+from ddpsim.simulator.debugging.stacks import shorten_stack, group_equal_stacks
+from ddpsim.simulator.diagnosis.deadlock import rank_rows
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankState, Snapshot
+from ddpsim.simulator.diagnosis.explain import TableRow, format_table
+from ddpsim.simulator.diagnosis.mismatch import find_early_mismatches
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
-from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import ThreadWait
-from ddpsim.simulator.wording import rank_list, ranks_by
+from ddpsim.simulator.wording import rank_list, ranks_by_value
 
 _MOST_CALLS = 16
 """The number of latest calls that `calls` shows."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ExecutionView:
     """The state of an execution at one point in time."""
 
     snapshot: Snapshot
@@ -47,21 +47,21 @@ class View:
         return len(self.snapshot.ranks)
 
 
-def view_of(run: Run, here: int | None, places: Mapping[int, Site], stacks: Mapping[int, str]) -> View:
+def make_view(run: RunState, here: int | None, places: Mapping[int, Site], stacks: Mapping[int, str]) -> ExecutionView:
     """Return the current view for a debugger in rank `here`. `places` and `stacks`: where each rank is."""
-    early = tuple(finding for _, finding in early_mismatches(run.slots, run.steps, run.calls()))
-    return View(
+    early = tuple(finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls()))
+    return ExecutionView(
         run.snapshot(),
         None if run.running is None else run.running.rank_number,
         here,
         tuple(run.findings) or early,
         frozenset(rank.rank for rank in run.ranks if rank.main.is_enabled),
         places,
-        {rank: brief_stack(stack, os.getcwd()) for rank, stack in stacks.items()},
+        {rank: shorten_stack(stack, os.getcwd()) for rank, stack in stacks.items()},
     )
 
 
-def why_not_visited(run: Run, rank: int, has_begun: Callable[[], bool]) -> str:
+def reason_not_debuggable(run: RunState, rank: int, has_begun: Callable[[], bool]) -> str:
     """Return why a rank cannot be debugged; "" if it can. `has_begun` is called only for an existing rank."""
     if rank >= len(run.ranks):
         return f"there is no rank {rank}, expected 0 to {len(run.ranks) - 1}"
@@ -76,68 +76,68 @@ def why_not_visited(run: Run, rank: int, has_begun: Callable[[], bool]) -> str:
     return ""
 
 
-def answer(topic: Topic, argument: str, view: View) -> str:
+def answer_command(topic: DebuggerTopic, argument: str, view: ExecutionView) -> str:
     """Return the text that a command prints. Raises CannotError for an argument that the command does not take."""
-    if argument and topic is not Topic.CALLS:
-        raise CannotError(f"{topic.value} takes no argument, found {argument!r}")
-    return _ANSWERS[topic](view) if topic is not Topic.CALLS else calls_text(view, argument)
+    if argument and topic is not DebuggerTopic.CALLS:
+        raise DebuggerCommandError(f"{topic.value} takes no argument, found {argument!r}")
+    return _ANSWERS[topic](view) if topic is not DebuggerTopic.CALLS else answer_calls(view, argument)
 
 
-def ranks_text(view: View) -> str:
+def answer_ranks(view: ExecutionView) -> str:
     """Return one line for each rank: what it does or waits for, and where."""
-    return "\n".join(table([row for rank in range(view.world_size) for row in _rows(view, rank)]))
+    return "\n".join(format_table([row for rank in range(view.world_size) for row in _rows_of_rank(view, rank)]))
 
 
-def _rows(view: View, rank: int) -> list[Row]:
+def _rows_of_rank(view: ExecutionView, rank: int) -> list[TableRow]:
     snapshot = view.snapshot.ranks[rank]
     if rank not in view.enabled and (snapshot.state is not RankState.WAITING or snapshot.waits):
-        return rows_of(view.snapshot, snapshot)
+        return rank_rows(view.snapshot, snapshot)
     what = "paused here" if rank == view.here else "running" if rank == view.running else "can run"
     last = snapshot.last_call
     after = f"after {last.operation} #{last.sequence}" if last else "before its first call"
     place = str(view.places.get(rank) or (last.site if last else ""))
-    own = Row(rank, what, place, after, coordinates=last.coordinates if last else "")
-    return [own, *(row for row in rows_of(view.snapshot, snapshot) if row.thread)]
+    own = TableRow(rank, what, place, after, coordinates=last.coordinates if last else "")
+    return [own, *(row for row in rank_rows(view.snapshot, snapshot) if row.thread)]
 
 
-def slots_text(view: View) -> str:
+def answer_slots(view: ExecutionView) -> str:
     """Return the calls that wait for other ranks, with the ranks that arrived and the missing ones."""
     lines = []
     for slot in view.snapshot.open_slots:
-        lines.append(f"  {slot.calls[0]}   {_presence(slot)}")
-        sides = ranks_by((call.rank, f"{call.location}{_origin(call)}") for call in slot.calls)
+        lines.append(f"  {slot.calls[0]}   {_arrived_and_missing(slot)}")
+        sides = ranks_by_value((call.rank, f"{call.location}{_origin_suffix(call)}") for call in slot.calls)
         lines += [f"    {rank_list(ranks)}  {side}" for side, ranks in sides.items()]
     if any(finding.code.startswith("mismatch.") for finding in view.findings):
         lines.append("  calls that should match differ: type `why` to see how")
     return "\n".join(lines) or "  no call waits for another"
 
 
-def _presence(slot: OpenSlot) -> str:
+def _arrived_and_missing(slot: OpenCalls) -> str:
     if not slot.calls[0].is_point_to_point:
-        return slot.presence
+        return slot.presence_text
     other = "any rank" if slot.any_suffices else rank_list(slot.missing)
     sender = slot.calls[0].operation == "send"
     return f"{rank_list(slot.arrived)} sends, {other} has not received" if sender else f"nothing from {other} yet"
 
 
-def _origin(call: Call) -> str:
-    return "" if call.origin.is_programs else f"  {call.origin}"
+def _origin_suffix(call: Call) -> str:
+    return "" if call.origin.is_of_program else f"  {call.origin}"
 
 
-def calls_text(view: View, argument: str = "") -> str:
+def answer_calls(view: ExecutionView, argument: str = "") -> str:
     """Return the latest calls, one line each: the rank, the source line, and if the call still waits or has matched."""
     if argument and not (argument.isdecimal() and int(argument) < view.world_size):
-        raise CannotError(f"rank is {argument!r}, expected 0 to {view.world_size - 1}, or nothing for all ranks")
+        raise DebuggerCommandError(f"rank is {argument!r}, expected 0 to {view.world_size - 1}, or nothing for all ranks")
     chosen = [call for call in view.snapshot.issued if not argument or call.rank == int(argument)]
     waiting = {id(call) for slot in view.snapshot.open_slots for call in slot.calls}
-    lines = _lines_of_calls(chosen[-_MOST_CALLS:], lambda call: id(call) in waiting)
+    lines = _format_calls(chosen[-_MOST_CALLS:], lambda call: id(call) in waiting)
     more = len(chosen) - _MOST_CALLS
     return "\n".join([f"  ... {more} earlier calls"] * (more > 0) + lines) or "  no call yet"
 
 
-def _lines_of_calls(calls: Sequence[Call], waits: Callable[[Call], bool]) -> list[str]:
+def _format_calls(calls: Sequence[Call], waits: Callable[[Call], bool]) -> list[str]:
     cells = [
-        (f"rank {call.rank}", str(call), call.location, f"{'waits' if waits(call) else 'matched'}{_origin(call)}")
+        (f"rank {call.rank}", str(call), call.location, f"{'waits' if waits(call) else 'matched'}{_origin_suffix(call)}")
         for call in calls
     ]
     widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(3)]
@@ -146,14 +146,14 @@ def _lines_of_calls(calls: Sequence[Call], waits: Callable[[Call], bool]) -> lis
     ]
 
 
-def why_text(view: View) -> str:
+def answer_why(view: ExecutionView) -> str:
     """Return the findings; if there are none yet, which ranks can run and which ranks wait for which."""
     if view.findings:
         return "\n\n".join(finding.body for finding in view.findings)
     lines = ["  nothing is wrong so far"]
     if view.enabled:
         lines.append(f"  {rank_list(view.enabled)} can run")
-    for waiting in WaitGraph(view.snapshot).waiting():
+    for waiting in WaitGraph(view.snapshot).list_waiting():
         others = sorted({who.rank for who in waiting.waits_for})
         for_whom = (
             f"{'any of ' * (waiting.any_suffices and len(others) > 1)}{rank_list(others)}" if others else "the clock"
@@ -162,11 +162,11 @@ def why_text(view: View) -> str:
     return "\n".join(lines)
 
 
-def where_text(view: View) -> str:
+def answer_where(view: ExecutionView) -> str:
     """Return the stacks of all ranks, innermost frame last; ranks with equal stacks share one."""
-    stacks = [(rank, view.stacks.get(rank) or f"  {_ended(view, rank)}") for rank in range(view.world_size)]
+    stacks = [(rank, view.stacks.get(rank) or f"  {_state_without_stack(view, rank)}") for rank in range(view.world_size)]
     lines = []
-    for ranks, text in equal_stacks(stacks):
+    for ranks, text in group_equal_stacks(stacks):
         is_stack = any(rank in view.stacks for rank in ranks)
         if not is_stack and len(ranks) > 1:
             text = text.replace("  has ", "  have ", 1)
@@ -174,14 +174,14 @@ def where_text(view: View) -> str:
     return "\n".join(lines)
 
 
-def _ended(view: View, rank: int) -> str:
-    row = next(iter(rows_of(view.snapshot, view.snapshot.ranks[rank])), None)
+def _state_without_stack(view: ExecutionView, rank: int) -> str:
+    row = next(iter(rank_rows(view.snapshot, view.snapshot.ranks[rank])), None)
     return "has not begun" if row is None or rank in view.enabled else row.what
 
 
-_ANSWERS: Mapping[Topic, Callable[[View], str]] = {
-    Topic.RANKS: ranks_text,
-    Topic.SLOTS: slots_text,
-    Topic.WHY: why_text,
-    Topic.WHERE: where_text,
+_ANSWERS: Mapping[DebuggerTopic, Callable[[ExecutionView], str]] = {
+    DebuggerTopic.RANKS: answer_ranks,
+    DebuggerTopic.SLOTS: answer_slots,
+    DebuggerTopic.WHY: answer_why,
+    DebuggerTopic.WHERE: answer_where,
 }

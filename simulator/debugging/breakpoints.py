@@ -30,16 +30,16 @@ class Breakpoints(NamedTuple):
     next_number: int = 1
 
 
-def breakpoints() -> Breakpoints:
+def current_breakpoints() -> Breakpoints:
     """Return the breakpoints of this process. Does not import `bdb`: without it there are no breakpoints."""
     bdb: Any = sys.modules.get("bdb")
     if bdb is None:
         return Breakpoints()
     those = [each for each in bdb.Breakpoint.bpbynumber if each is not None]
-    return Breakpoints(tuple(map(_as_value, those)), bdb.Breakpoint.next)
+    return Breakpoints(tuple(map(_breakpoint_value, those)), bdb.Breakpoint.next)
 
 
-def _as_value(point: Any) -> Breakpoint:
+def _breakpoint_value(point: Any) -> Breakpoint:
     return Breakpoint(
         point.number,
         point.file,
@@ -52,9 +52,9 @@ def _as_value(point: Any) -> Breakpoint:
     )
 
 
-def put(all_of_them: Breakpoints) -> None:
+def set_breakpoints(all_of_them: Breakpoints) -> None:
     """Replace all breakpoints of this process by these."""
-    if all_of_them == breakpoints():
+    if all_of_them == current_breakpoints():
         return
     import bdb
 

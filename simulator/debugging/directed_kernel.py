@@ -6,27 +6,27 @@ from collections.abc import Callable
 from typing import Any
 
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.debugging.director import Director
+from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import Answer
-from ddpsim.simulator.kernel.requests import BeginCall, Issue, Raised, Request, WaitFor
-from ddpsim.simulator.kernel.states import Ending, Life, Phase
+from ddpsim.simulator.kernel.requests import BeginCall, IssueCall, ProgramRaised, Request, WaitFor
+from ddpsim.simulator.kernel.states import RunEnding, RunLife, RunPhase
 from ddpsim.simulator.kernel.tasks import Task
 
-_FOUND = (Ending.DEADLOCK, Ending.MISMATCH, Ending.STEPS, Ending.POLLS)
+_FOUND = (RunEnding.DEADLOCK, RunEnding.MISMATCH, RunEnding.STEPS, RunEnding.POLLS)
 """Endings that a debugger can explain: every rank is still at the line that it reached."""
 
 
-class _WatchedLife(Life):
+class _LifeWithEndHook(RunLife):
     """A `Life` that calls a function before the run ends."""
 
-    def __init__(self, before_end: Callable[[Ending], None]) -> None:
+    def __init__(self, before_end: Callable[[RunEnding], None]) -> None:
         super().__init__()
-        self._before_end: Callable[[Ending], None] | None = before_end
+        self._before_end: Callable[[RunEnding], None] | None = before_end
 
-    def stop(self, ending: Ending) -> None:
+    def begin_stop(self, ending: RunEnding) -> None:
         before_end = self._before_end
-        if self.phase is Phase.RUNNING and ending in _FOUND and before_end is not None:
+        if self.phase is RunPhase.RUNNING and ending in _FOUND and before_end is not None:
             self._before_end = None  # only once: the call itself may end the run
             before_end(ending)
         super().stop(ending)
@@ -35,74 +35,74 @@ class _WatchedLife(Life):
 class DirectedKernel(Kernel):
     """A `Kernel` that asks a director where to pause."""
 
-    def __init__(self, world_size: int, director: Director, *, are_threads: bool, **terms: Any) -> None:
+    def __init__(self, world_size: int, director: RunDirector, *, are_threads: bool, **terms: Any) -> None:
         """`are_threads`: a rank is still at the call that it issues. A rank process may already have run further."""
         super().__init__(world_size, policy=director, **terms)
         self._director = director
         self._are_threads = are_threads
-        self.run.life = _WatchedLife(self._at_finding)
+        self.run.life = _LifeWithEndHook(self._pause_at_finding)
         self._due: dict[int, str] = {}
         """The ranks that pause at their next request, each with the reason."""
 
     def handle(self, request: Request) -> Answer:
         """Serve a request of the running task."""
-        if isinstance(request, Issue):
-            self._see(request.call)
+        if isinstance(request, IssueCall):
+            self._note_call(request.call)
             if self._are_threads:
-                self._stop_at_call()
-        elif isinstance(request, Raised):
-            self._stop(f"rank {self._me.rank_number} raised {request.error.text}")
+                self._pause_at_call()
+        elif isinstance(request, ProgramRaised):
+            self._pause_here(f"rank {self._running_task.rank_number} raised {request.error.text}")
         elif isinstance(request, (BeginCall, WaitFor)):
-            self._stop_before()
+            self._pause_before_request()
         return super().handle(request)
 
-    def resume(self, task: Task) -> Answer:
+    def resume_task(self, task: Task) -> Answer:
         """Continue a task that has received the baton."""
         self.run.running = task
         has_begun = bool(task.scripts)
-        if self._is_running and has_begun and task.is_main and self._director.goes_on(task.rank_number):
-            self._stop(f"step {self.run.steps}: rank {task.rank_number} runs next")
+        if self._is_running and has_begun and task.is_main and self._director.pauses_where_rank_runs(task.rank_number):
+            self._pause_here(f"step {self.run.steps}: rank {task.rank_number} runs next")
         return super().resume(task)
 
     # --- stopping -----------------------------------------------------------------------------------------------------
 
     @property
-    def _me(self) -> Task:
+    def _running_task(self) -> Task:
         me = self.run.running
         assert me is not None, "no task has the baton"
         return me
 
     @property
     def _is_running(self) -> bool:
-        return self.run.life.phase is Phase.RUNNING
+        return self.run.life.phase is RunPhase.RUNNING
 
-    def _see(self, call: Call) -> None:
+    def _note_call(self, call: Call) -> None:
         number = sum(event.rank == call.rank for event in self.run.events if event.kind.value == "issue")
-        if self._director.is_at_call(call, number):
+        if self._director.pauses_at_call(call, number):
             self._due[call.rank] = f"step {self.run.steps}: rank {call.rank} makes {call}"
 
-    def _stop_before(self) -> None:
+    def _pause_before_request(self) -> None:
         """Pause, if the goal is here, before a request at which another rank may run first."""
-        rank, steps = self._me.rank_number, self.run.steps
+        rank, steps = self._running_task.rank_number, self.run.steps
         if not self._is_running:
             return
-        self._stop_at_call()
+        self._pause_at_call()
         # The second case is a rank that had not begun when it was chosen.
-        if self._director.is_at_request(steps) or (self._me.is_main and self._director.goes_on(rank)):
-            self._director.stop_before(rank, f"step {steps}: rank {rank} is next")
+        if self._director.pauses_at_request(steps) or (self._running_task.is_main and self._director.pauses_where_rank_runs(rank)):
+            self._director.pause_before_request(rank, f"step {steps}: rank {rank} is next")
 
-    def _stop_at_call(self) -> None:
-        header = self._due.pop(self._me.rank_number, "")
+    def _pause_at_call(self) -> None:
+        header = self._due.pop(self._running_task.rank_number, "")
         if header:
-            self._stop(header)
+            self._pause_here(header)
 
-    def _stop(self, header: str) -> None:
+    def _pause_here(self, header: str) -> None:
         if self._is_running:
-            self._director.stop(self._me.rank_number, header)
+            self._director.pause_run(self._running_task.rank_number, header)
 
-    def _at_finding(self, ending: Ending) -> None:
+    def _pause_at_finding(self, ending: RunEnding) -> None:
         """Pause in a culprit rank, or else in a waiting one. A rank that has ended has no program to look at."""
-        self._stop_at_call()  # a rank process has run further since its call
+        self._pause_at_call()  # a rank process has run further since its call
         if not self._is_running:
             return
         findings = self.run.findings
@@ -112,5 +112,5 @@ class DirectedKernel(Kernel):
         others = [each.rank for each in self.run.ranks]
         for rank in (*to_blame, *([] if here is None else [here]), *others):
             if not self.run.ranks[rank].main.is_finished:
-                self._director.stop(rank, header, steps=self.run.steps)
+                self._director.pause_run(rank, header, steps=self.run.steps)
                 return

@@ -6,58 +6,58 @@ import re
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.debugging.session_host import CannotError
+from ddpsim.simulator.debugging.session_host import DebuggerCommandError
 
 
-class AtStep(NamedTuple):
+class PauseAtStep(NamedTuple):
     """Pause before the choice point with this number, in whichever rank is there."""
 
     step: int
 
 
-class AtRequest(NamedTuple):
+class PauseAtRequest(NamedTuple):
     """Pause before the request with this number, counted from 1, of those where another rank may run first."""
 
     number: int
 
 
-class AtStart(NamedTuple):
+class PauseAtStart(NamedTuple):
     """Pause at the first line of a rank's program."""
 
     rank: int
 
 
-class NextCall(NamedTuple):
+class PauseAtNextCall(NamedTuple):
     """Pause where a rank makes its next call."""
 
     rank: int
 
 
-class UntilCall(NamedTuple):
+class PauseAtCall(NamedTuple):
     """Pause where any rank makes a given call, such as all_reduce #9."""
 
     operation: str
     sequence: int
 
-    def is_it(self, call: Call) -> bool:
+    def matches_call(self, call: Call) -> bool:
         """True if a call is the one of this goal."""
         return call.operation == self.operation and call.sequence == self.sequence
 
 
-class CallOfRank(NamedTuple):
+class PauseAtCallOfRank(NamedTuple):
     """Pause where a rank makes its call with this number, counted over all groups from 0."""
 
     rank: int
     number: int
 
 
-class GoesOn(NamedTuple):
+class PauseWhereRankRuns(NamedTuple):
     """Pause where a rank runs next."""
 
     rank: int
 
 
-Goal = AtStep | AtRequest | AtStart | NextCall | UntilCall | CallOfRank | GoesOn
+Goal = PauseAtStep | PauseAtRequest | PauseAtStart | PauseAtNextCall | PauseAtCall | PauseAtCallOfRank | PauseWhereRankRuns
 
 
 class GoBackError(Exception):
@@ -75,9 +75,9 @@ class GoBackError(Exception):
 _CALL = re.compile(r"call\s+(\w+)\s+#?(\d+)")
 
 
-def until_call(argument: str) -> UntilCall:
+def parse_until_call(argument: str) -> PauseAtCall:
     """Return the goal of `until call all_reduce #9`. Raises CannotError for other words."""
     found = _CALL.fullmatch(argument.strip())
     if found is None:
-        raise CannotError(f"found {argument.strip()!r}, expected an operation and its number: as in call all_reduce #9")
-    return UntilCall(found[1], int(found[2]))
+        raise DebuggerCommandError(f"found {argument.strip()!r}, expected an operation and its number: as in call all_reduce #9")
+    return PauseAtCall(found[1], int(found[2]))

@@ -15,21 +15,21 @@ from types import ModuleType
 from typing import Any
 
 from ddpsim.simulator.debugging.session_host import SessionHost
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 
-class LatePdb(MetaPathFinder):
+class PdbReplacement(MetaPathFinder):
     """Replaces pdb's debugger class by that of one execution."""
 
     def __init__(self, session_host: SessionHost) -> None:
         self._session_host = session_host
-        self._replaced = Replaced()
+        self._replaced = ReplacedAttributes()
 
     def install(self) -> None:
         """Replace `pdb.Pdb` now, or when pdb is imported."""
         module = sys.modules.get("pdb")
         if module is not None:
-            self._replace(module)
+            self._replace_class(module)
         else:
             sys.meta_path.insert(0, self)
 
@@ -37,8 +37,8 @@ class LatePdb(MetaPathFinder):
         """Restore `pdb.Pdb`. May be called twice."""
         sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
         if self._replaced:
-            self._replaced.put_back()
-            _let_pytest_ask_again()
+            self._replaced.restore_attributes()
+            _clear_pytest_debugger_cache()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -54,25 +54,25 @@ class LatePdb(MetaPathFinder):
             def exec_module(module: ModuleType) -> None:
                 del loader.exec_module  # the loader is an ordinary one from here on
                 execute(module)
-                self._replace(module)
+                self._replace_class(module)
 
             loader.exec_module = exec_module
         return spec
 
-    def _replace(self, module: Any) -> None:
+    def _replace_class(self, module: Any) -> None:
         if not self._replaced:
-            self._replaced.put(module, "Pdb", made_for(self._session_host))
-            _let_pytest_ask_again()
+            self._replaced.set_attribute(module, "Pdb", debugger_class(self._session_host))
+            _clear_pytest_debugger_cache()
 
 
-def _let_pytest_ask_again() -> None:
+def _clear_pytest_debugger_cache() -> None:
     """Clear pytest's cache of the debugger class that it derived from `pdb.Pdb`."""
     debugging: Any = sys.modules.get("_pytest.debugging")
     if debugging is not None:
         debugging.pytestPDB._wrapped_pdb_cls = None
 
 
-def made_for(session_host: SessionHost) -> type[Any]:
+def debugger_class(session_host: SessionHost) -> type[Any]:
     """Return the debugger class of an execution."""
     importlib.import_module("pdb")  # first: the import hook calls this function again
     from ddpsim.simulator.debugging.rank_debugger import RankDebugger

@@ -10,7 +10,7 @@ from typing import Any
 from ddpsim.simulator.debugging.session_host import SessionHost
 
 
-class Lines(io.TextIOBase):
+class DebuggerStream(io.TextIOBase):
     """The input and output stream of a debugger in a rank: the execution's session host reads and writes them."""
 
     def __init__(self, session_host: SessionHost, streams: tuple[Any, Any]) -> None:
@@ -35,27 +35,27 @@ class Lines(io.TextIOBase):
         """Show the kept text, which ends with the prompt, and wait for a line; "" at the end of the input."""
         text, self._written = self._written, ""
         try:
-            return self._session_host.read(text, self._streams) + "\n"
+            return self._session_host.read_line(text, self._streams) + "\n"
         except EOFError:
             return ""
 
-    def finish(self) -> None:
+    def flush_output(self) -> None:
         """Show the text that was written since the last prompt."""
         text, self._written = self._written, ""
         if text:
-            self._session_host.show(text, self._streams)
+            self._session_host.show_text(text, self._streams)
 
 
-def _leave() -> None:
+def _exit_console() -> None:
     """Leave the console. Python's own `exit` would close standard input, too."""
     raise SystemExit
 
 
-class Console(code.InteractiveConsole):
+class DebuggerConsole(code.InteractiveConsole):
     """Python's interactive console on the streams of a debugger."""
 
-    def __init__(self, names: dict[str, Any], lines: Lines) -> None:
-        super().__init__({"exit": _leave, "quit": _leave, **names})
+    def __init__(self, names: dict[str, Any], lines: DebuggerStream) -> None:
+        super().__init__({"exit": _exit_console, "quit": _exit_console, **names})
         self._lines = lines
 
     def run(self) -> None:

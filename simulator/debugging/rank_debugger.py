@@ -12,11 +12,11 @@ from itertools import groupby
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
-from ddpsim.simulator.debugging.lines import Console, Lines
-from ddpsim.simulator.debugging.session_host import CannotError, SessionHost, Topic
-from ddpsim.simulator.debugging.stacks import counted, last_frame, outermost, program_frame, within_program
+from ddpsim.simulator.debugging.lines import DebuggerConsole, DebuggerStream
+from ddpsim.simulator.debugging.session_host import DebuggerCommandError, SessionHost, DebuggerTopic
+from ddpsim.simulator.debugging.stacks import frame_count_line, frame_that_raised, outermost_program_frame, program_frame, traceback_in_program
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.runtime.call_sites import frames_outwards, is_projects, package_of
+from ddpsim.simulator.runtime.call_sites import frames_outwards, is_project_code, installed_package_of
 
 _NOT_STEPPED_INTO = ("ddpsim.simulator", "ddpsim.simulator.*", "ddpsim.scenarios.pytest_plugin.*")
 """Modules that run the program and do not belong to it."""
@@ -38,51 +38,51 @@ class RankDebugger(pdb.Pdb):
 
     def interaction(self, frame: FrameType | None, *traceback: Any) -> None:
         """Read commands until one continues the program."""
-        if self.session_host.is_over():
+        if self.session_host.is_unwinding_rank():
             self.set_continue()
             return
-        with self._opened(frame or last_frame(*traceback)):
+        with self._opened_session(frame or frame_that_raised(*traceback)):
             super().interaction(frame, *traceback)
 
     def bp_commands(self, frame: FrameType) -> Any:
         """Run the `commands` of a breakpoint; they may end in a prompt."""
-        if getattr(self, "currentbp", 0) not in self.commands or self.session_host.is_over():
+        if getattr(self, "currentbp", 0) not in self.commands or self.session_host.is_unwinding_rank():
             return super().bp_commands(frame)
-        with self._opened(frame):
+        with self._opened_session(frame):
             return super().bp_commands(frame)
 
     @contextmanager
-    def _opened(self, frame: FrameType | None) -> Iterator[None]:
+    def _opened_session(self, frame: FrameType | None) -> Iterator[None]:
         """Set prompt, streams and stack for commands in a frame of the program. Changes nothing outside of ranks."""
-        who = self.session_host.who()
-        if not who or isinstance(self.stdin, Lines):
+        who = self.session_host.debugged_thread_name()
+        if not who or isinstance(self.stdin, DebuggerStream):
             yield
             return
         kept = self.stdin, self.stdout, self.use_rawinput, self.prompt
-        lines = Lines(self.session_host, (self.stdin, self.stdout))
+        lines = DebuggerStream(self.session_host, (self.stdin, self.stdout))
         self.stdin = self.stdout = lines  # type: ignore[assignment]
         self.use_rawinput, self.prompt, self.nosigint = False, f"({who}) ", True
         self.skip = {*(self.skip or ()), *_NOT_STEPPED_INTO}
-        self.botframe = outermost(frame) or self.botframe
-        with self.session_host.opened(frame):
+        self.botframe = outermost_program_frame(frame) or self.botframe
+        with self.session_host.opened_debugger(frame):
             try:
                 yield
-                lines.finish()
+                lines.flush_output()
             except Exception as error:  # under pytest, `q` raises an exception that ends the test session
-                self.session_host.leave(error)
+                self.session_host.abort_run(error)
             finally:
                 self.stdin, self.stdout, self.use_rawinput, self.prompt = kept
             if self.quitting and not self._is_visit:
-                self.session_host.leave(bdb.BdbQuit())
+                self.session_host.abort_run(bdb.BdbQuit())
             self.session_host.share_breakpoints()
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
         """Format a frame with its line; a file in the working folder is shown by its relative path."""
         text = super().format_stack_entry(frame_lineno, lprefix)
         folder = os.path.join(os.getcwd(), "")
-        return text.removeprefix(folder) if self.session_host.who() else text
+        return text.removeprefix(folder) if self.session_host.debugged_thread_name() else text
 
-    def look(self) -> str:
+    def debug_paused_rank(self) -> str:
         """Debug a paused rank, on its own thread, and return the command for the rank that asked; "" for none.
 
         If the program has raised an exception, this is a post-mortem session on it.
@@ -91,27 +91,27 @@ class RankDebugger(pdb.Pdb):
         frame, error = program_frame(sys._getframe()), sys.exc_info()[1]
         try:
             self.reset()
-            self.interaction(frame, None if frame is not None else within_program(error))
+            self.interaction(frame, None if frame is not None else traceback_in_program(error))
         finally:
             self._is_visit = False
         return self._visit_ended_by
 
-    def begin(self) -> None:
+    def pause_at_first_line(self) -> None:
         """Pause at the first line of the program that this thread is about to run."""
         self.reset()
         self._awaits_program = True
         sys.settrace(self.trace_dispatch)
 
     @classmethod
-    def heed_breakpoints(cls) -> None:
+    def apply_breakpoints(cls) -> None:
         """Make the current thread pause at all breakpoints of the process, whichever rank has set them."""
         tracing = getattr(sys.gettrace(), "__self__", None)
         if isinstance(tracing, RankDebugger):
-            tracing._know_breakpoints()
+            tracing._reload_breakpoints()
         elif bdb.Breakpoint.bplist:
-            cls()._watch()
+            cls()._trace_for_breakpoints()
 
-    def _know_breakpoints(self) -> None:
+    def _reload_breakpoints(self) -> None:
         self.breaks = {}
         for file, line in bdb.Breakpoint.bplist:
             self.breaks.setdefault(file, []).append(line)
@@ -120,7 +120,7 @@ class RankDebugger(pdb.Pdb):
         elif self.stoplineno == -1:
             sys.settrace(None)
 
-    def _watch(self) -> None:
+    def _trace_for_breakpoints(self) -> None:
         """Pause at breakpoints and nowhere else."""
         self.reset()
         self.botframe = sys._getframe()
@@ -129,10 +129,10 @@ class RankDebugger(pdb.Pdb):
 
     def stop_here(self, frame: FrameType) -> bool:
         """True if the program is to pause in a frame. It never pauses while the rank leaves its program."""
-        if self.session_host.is_over():
+        if self.session_host.is_unwinding_rank():
             self.set_continue()
             return False
-        return is_projects(frame.f_code) if self._awaits_program else bool(super().stop_here(frame))
+        return is_project_code(frame.f_code) if self._awaits_program else bool(super().stop_here(frame))
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
         """Pause where a function is called; for the program's first function, pause at its first line instead."""
@@ -151,28 +151,28 @@ class RankDebugger(pdb.Pdb):
 
         A line for each rank: what it does or waits for, and where.
         """
-        self._tell(Topic.RANKS, argument)
+        self._print_answer(DebuggerTopic.RANKS, argument)
 
     def do_slots(self, argument: str) -> None:
         """slots
 
         The calls that wait for other ranks, with the ranks that arrived and the missing ones.
         """
-        self._tell(Topic.SLOTS, argument)
+        self._print_answer(DebuggerTopic.SLOTS, argument)
 
     def do_calls(self, argument: str) -> None:
         """calls [R]
 
         The latest calls of all ranks, or of rank R.
         """
-        self._tell(Topic.CALLS, argument)
+        self._print_answer(DebuggerTopic.CALLS, argument)
 
     def do_why(self, argument: str) -> None:
         """why
 
         The diagnosis: the findings, or which rank waits for which so far.
         """
-        self._tell(Topic.WHY, argument)
+        self._print_answer(DebuggerTopic.WHY, argument)
 
     def do_where(self, arg: str) -> None:
         """w(here) [all]
@@ -180,7 +180,7 @@ class RankDebugger(pdb.Pdb):
         The stack of this rank, or of all ranks.
         """
         if arg.strip() == "all":
-            self._tell(Topic.WHERE, "")
+            self._print_answer(DebuggerTopic.WHERE, "")
         else:
             super().do_where(arg)
 
@@ -188,14 +188,14 @@ class RankDebugger(pdb.Pdb):
 
     def print_stack_trace(self, *count: Any) -> None:
         """Print the stack. In ranks, frames of installed packages are only counted, except the selected frame."""
-        if any(count) or not self.session_host.who():
+        if any(count) or not self.session_host.debugged_thread_name():
             super().print_stack_trace(*count)
             return
-        stack = [(entry, self._package_at(index)) for index, entry in enumerate(self.stack)]
+        stack = [(entry, self._package_of_frame(index)) for index, entry in enumerate(self.stack)]
         for is_package, same in groupby(stack, key=lambda each: bool(each[1])):
             entries = list(same)
             if is_package:
-                self.message(counted(package for _, package in entries))
+                self.message(frame_count_line(package for _, package in entries))
             for entry, _ in () if is_package else entries:
                 self.print_stack_entry(entry)
 
@@ -216,16 +216,16 @@ class RankDebugger(pdb.Pdb):
         stack, index = super().get_stack(f, t)
         if t is None or not self._is_visit:
             return stack, index
-        own = (number for number in range(index, -1, -1) if is_projects(stack[number][0].f_code))
+        own = (number for number in range(index, -1, -1) if is_project_code(stack[number][0].f_code))
         return stack, next(own, index)
 
-    def _package_at(self, index: int) -> str:
-        return "" if index == self.curindex else package_of(self.stack[index][0].f_code.co_filename)
+    def _package_of_frame(self, index: int) -> str:
+        return "" if index == self.curindex else installed_package_of(self.stack[index][0].f_code.co_filename)
 
-    def _tell(self, topic: Topic, argument: str) -> None:
+    def _print_answer(self, topic: DebuggerTopic, argument: str) -> None:
         try:
-            self.message(self.session_host.tell(topic, argument.strip()))
-        except CannotError as error:
+            self.message(self.session_host.answer_command(topic, argument.strip()))
+        except DebuggerCommandError as error:
             self.error(str(error))
 
     # --- other ranks --------------------------------------------------------------------------------------------------
@@ -238,13 +238,13 @@ class RankDebugger(pdb.Pdb):
         if not argument.strip().isdecimal():
             self.error(f"rank is {argument.strip()!r}, expected a number, as in `rank 0`")
             return None
-        if self.session_host.who() == f"rank {int(argument)}":
+        if self.session_host.debugged_thread_name() == f"rank {int(argument)}":
             self.print_stack_entry(self.stack[self.curindex])
             return None
         if self._is_visit:
             self._visit_ended_by = f"rank {int(argument)}"
             return True
-        visited = self.session_host.visit(int(argument))
+        visited = self.session_host.visit_rank(int(argument))
         if visited.problem:
             self.error(visited.problem)
         elif visited.then:
@@ -258,7 +258,7 @@ class RankDebugger(pdb.Pdb):
 
         Continue to the next line of this function, or to this rank's next communication call.
         """
-        return self._go("next call") if arg.strip() == "call" else super().do_next(arg)
+        return self._continue_to_goal("next call") if arg.strip() == "call" else super().do_next(arg)
 
     do_n = do_next
 
@@ -267,7 +267,7 @@ class RankDebugger(pdb.Pdb):
 
         Continue to a line after this one, or to where a rank makes a call, as in `until call all_reduce #9`.
         """
-        return self._go(f"until {arg}") if arg.strip().startswith("call") else super().do_until(arg)
+        return self._continue_to_goal(f"until {arg}") if arg.strip().startswith("call") else super().do_until(arg)
 
     do_unt = do_until
 
@@ -276,21 +276,21 @@ class RankDebugger(pdb.Pdb):
 
         Run rank R as soon as the running rank reaches a choice point, and pause where rank R runs next.
         """
-        return self._go(f"switch {argument}")
+        return self._continue_to_goal(f"switch {argument}")
 
     def do_back(self, argument: str) -> bool | None:
         """back [call]
 
         Go to the previous step, or to this rank's latest call, by running the program again up to there.
         """
-        return self._go(f"back {argument}")
+        return self._continue_to_goal(f"back {argument}")
 
     def do_save(self, argument: str) -> None:
         """save [FILE.toml]
 
         Show the command that replays the choices made so far, or save them as a scenario.
         """
-        self._direct(f"save {argument}")
+        self._send_director_command(f"save {argument}")
 
     def do_run(self, arg: str) -> None:
         """run, restart
@@ -306,19 +306,19 @@ class RankDebugger(pdb.Pdb):
 
         Start an interactive interpreter with the variables of this frame; Ctrl-D leaves it.
         """
-        if isinstance(self.stdin, Lines) and self.curframe is not None:
-            Console({**self.curframe.f_globals, **self.curframe_locals}, self.stdin).run()
+        if isinstance(self.stdin, DebuggerStream) and self.curframe is not None:
+            DebuggerConsole({**self.curframe.f_globals, **self.curframe_locals}, self.stdin).run()
         else:
             super().do_interact(arg)
 
-    def _go(self, command: str) -> bool | None:
-        return self.do_continue("") if self._direct(command.strip()) else None
+    def _continue_to_goal(self, command: str) -> bool | None:
+        return self.do_continue("") if self._send_director_command(command.strip()) else None
 
-    def _direct(self, command: str) -> bool:
+    def _send_director_command(self, command: str) -> bool:
         """Carry out a command that steers the run. False if it cannot be done."""
         try:
-            reply = self.session_host.direct(command)
-        except CannotError as error:
+            reply = self.session_host.run_director_command(command)
+        except DebuggerCommandError as error:
             self.error(str(error))
             return False
         if reply:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from ddpsim.simulator.errors import UsageError
 
 
-class Topic(Enum):
+class DebuggerTopic(Enum):
     """A debugger command that shows all ranks."""
 
     RANKS = "ranks"
@@ -23,11 +23,11 @@ class Topic(Enum):
 NOT_DIRECTED = "{} works only in a run that `ddpsim debug` has started"
 
 
-class CannotError(UsageError):
+class DebuggerCommandError(UsageError):
     """A typed command cannot be done; the text says why, in one line, and the debugger session continues."""
 
 
-class Visited(NamedTuple):
+class VisitResult(NamedTuple):
     """The result of debugging another rank with the `rank R` command."""
 
     then: str = ""
@@ -39,32 +39,32 @@ class Visited(NamedTuple):
 class SessionHost(Protocol):
     """What a debugger in a rank needs from the execution that the rank belongs to."""
 
-    def who(self) -> str:
+    def debugged_thread_name(self) -> str:
         """Return the name of the rank or thread that the debugger is in, such as "rank 2"; "" outside of ranks."""
 
-    def is_over(self) -> bool:
+    def is_unwinding_rank(self) -> bool:
         """True if the rank is leaving its program because the run has ended. False outside of ranks."""
 
-    def opened(self, frame: FrameType | None) -> AbstractContextManager[object]:
+    def opened_debugger(self, frame: FrameType | None) -> AbstractContextManager[object]:
         """Mark the debugger as open, in a frame of the program. Raises RankUnwound if the execution has ended."""
 
-    def read(self, text: str, streams: tuple[Any, Any]) -> str:
+    def read_line(self, text: str, streams: tuple[Any, Any]) -> str:
         """Show a text whose last line is the prompt, and wait for a line. Raises EOFError at the end of the input."""
 
-    def show(self, text: str, streams: tuple[Any, Any]) -> None:
+    def show_text(self, text: str, streams: tuple[Any, Any]) -> None:
         """Show a text."""
 
-    def tell(self, topic: Topic, argument: str) -> str:
+    def answer_command(self, topic: DebuggerTopic, argument: str) -> str:
         """Return the text that answers a command about all ranks. Raises CannotError."""
 
-    def visit(self, rank: int) -> Visited:
+    def visit_rank(self, rank: int) -> VisitResult:
         """Open a debugger in another rank until the user leaves that rank."""
 
     def share_breakpoints(self) -> None:
         """Set the breakpoints of this process in all ranks."""
 
-    def direct(self, command: str) -> str:
+    def run_director_command(self, command: str) -> str:
         """Carry out a command that steers the run and return the reply. Raises CannotError; RankUnwound if it ends."""
 
-    def leave(self, error: BaseException) -> NoReturn:
+    def abort_run(self, error: BaseException) -> NoReturn:
         """End the execution with an error, which the caller of the run gets."""

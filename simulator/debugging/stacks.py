@@ -12,35 +12,35 @@ from itertools import groupby
 from types import FrameType, TracebackType
 from typing import Any
 
-from ddpsim.simulator.runtime.call_sites import STARTS, frames_outwards, is_users, package_of
+from ddpsim.simulator.runtime.call_sites import STARTS, frames_outwards, is_user_code, installed_package_of
 
 _FRAME = re.compile(r'^(?=  File ")', re.MULTILINE)
 _PATH = re.compile(r'  File "(.*?)", line ')
 _DEBUGGERS = ("bdb", "cmd", "pdb", "contextlib", "runpy")
 
 
-def brief_stack(stack: str, folder: str) -> str:
+def shorten_stack(stack: str, folder: str) -> str:
     """Shorten a stack that is formatted as in a traceback."""
     frames = [frame for frame in _FRAME.split(stack) if frame]
     lines: list[str] = []
-    for is_package, same in groupby(frames, key=lambda frame: bool(_package(frame))):
+    for is_package, same in groupby(frames, key=lambda frame: bool(_package_of_entry(frame))):
         each = list(same)
-        lines += [f"{counted(map(_package, each))}\n"] if is_package else each
+        lines += [f"{frame_count_line(map(_package_of_entry, each))}\n"] if is_package else each
     return "".join(lines).replace(f'  File "{os.path.join(folder, "")}', '  File "')
 
 
-def counted(packages: Iterable[str]) -> str:
+def frame_count_line(packages: Iterable[str]) -> str:
     """Return the line that replaces consecutive frames of these packages."""
     names = list(packages)
     return f"  ... {len(names)} frame{'s' * (len(names) != 1)} of {', '.join(dict.fromkeys(names))}"
 
 
-def _package(frame: str) -> str:
+def _package_of_entry(frame: str) -> str:
     found = _PATH.match(frame)
-    return "" if found is None else package_of(found[1])
+    return "" if found is None else installed_package_of(found[1])
 
 
-def equal_stacks(stacks: Iterable[tuple[int, str]]) -> Iterator[tuple[tuple[int, ...], str]]:
+def group_equal_stacks(stacks: Iterable[tuple[int, str]]) -> Iterator[tuple[tuple[int, ...], str]]:
     """Yield each different stack once, with the ranks that have it."""
     ranks: dict[str, list[int]] = {}
     for rank, stack in stacks:
@@ -54,12 +54,12 @@ def program_frame(frame: FrameType | None) -> FrameType | None:
     for each in frames_outwards(frame):
         if each.f_globals.get("__name__") in STARTS:
             return found
-        if found is None and is_users(each.f_code) and each.f_globals.get("__name__") not in _DEBUGGERS:
+        if found is None and is_user_code(each.f_code) and each.f_globals.get("__name__") not in _DEBUGGERS:
             found = each
     return None
 
 
-def last_frame(error: BaseException | TracebackType | None = None, *rest: Any) -> FrameType | None:
+def frame_that_raised(error: BaseException | TracebackType | None = None, *rest: Any) -> FrameType | None:
     """Return the frame that raised an error, for post-mortem debugging; None without a traceback."""
     traceback = error.__traceback__ if isinstance(error, BaseException) else error
     while traceback is not None and traceback.tb_next is not None:
@@ -67,20 +67,20 @@ def last_frame(error: BaseException | TracebackType | None = None, *rest: Any) -
     return None if traceback is None else traceback.tb_frame
 
 
-def within_program(error: BaseException | None) -> TracebackType | None:
+def traceback_in_program(error: BaseException | None) -> TracebackType | None:
     """Return the part of an error's traceback that begins with the program's first frame."""
     traceback = None if error is None else error.__traceback__
-    while traceback is not None and not is_users(traceback.tb_frame.f_code):
+    while traceback is not None and not is_user_code(traceback.tb_frame.f_code):
         traceback = traceback.tb_next
     return traceback
 
 
-def outermost(frame: FrameType | None) -> FrameType | None:
+def outermost_program_frame(frame: FrameType | None) -> FrameType | None:
     """Return the outermost frame of the user's program. Frames outside it belong to the code that runs it."""
     found = None
     for each in frames_outwards(frame):
         if each.f_globals.get("__name__") in STARTS:
             break
-        if is_users(each.f_code) and each.f_globals.get("__name__") != "runpy":
+        if is_user_code(each.f_code) and each.f_globals.get("__name__") != "runpy":
             found = each
     return found

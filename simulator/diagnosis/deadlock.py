@@ -5,116 +5,116 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site
-from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, RankSnapshot, RankState, Snapshot, WaitReading
-from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table, with_callers
-from ddpsim.simulator.diagnosis.message_outliers import MessageOutlier, message_outlier
-from ddpsim.simulator.diagnosis.rank_errors import done_by
-from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
-from ddpsim.simulator.diagnosis.uneven import counts, find_off_by_one_branch, left_for_messages
+from ddpsim.simulator.diagnosis.deadlock_causes import advise_deadlock, ranks_at_fault
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, RankSnapshot, RankState, Snapshot, WaitReason
+from ddpsim.simulator.diagnosis.explain import TableRow, shorten_list, heading, format_table, sites_with_callers
+from ddpsim.simulator.diagnosis.message_outliers import MessageOutlier, find_message_outlier
+from ddpsim.simulator.diagnosis.rank_errors import error_as_verb
+from ddpsim.simulator.diagnosis.thread_findings import cycle_text, merge_thread_deadlocks, describe_thread_wait
+from ddpsim.simulator.diagnosis.uneven import loop_counts, find_off_by_one_branch, messages_after_loop
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
-from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
+from ddpsim.simulator.wording import LabelledLine, join_names, rank_list, ranks_by_value
 
 _MOST_CALLS = 4
 """How many different calls a summary lists."""
 
 
-def deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
+def find_deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
     """Return one finding for each deadlock in the graph; equal thread deadlocks of many ranks share one."""
     snapshot = graph.snapshot
-    readings = together(snapshot, graph.readings())
-    of_messages = [reading for reading in readings if _is_of_messages(snapshot, reading)]
+    readings = merge_thread_deadlocks(snapshot, graph.find_wait_reasons())
+    of_messages = [reading for reading in readings if _wait_for_messages(snapshot, reading)]
     involved = {rank for reading in of_messages for rank in (*reading.victims, *reading.culprits)}
-    odd = message_outlier(snapshot, involved) if of_messages else None
+    odd = find_message_outlier(snapshot, involved) if of_messages else None
     if odd is None:
-        return tuple(_finding(snapshot, reading) for reading in readings)
-    first, *others = sorted(readings, key=lambda reading: _nearness(reading, odd))
-    roots = [odd if _is_of_messages(snapshot, each) else None for each in others]
-    later = (_finding(snapshot, each, root=root) for each, root in zip(others, roots, strict=True))
-    return (_finding(snapshot, first, odd), *later)
+        return tuple(_deadlock_finding(snapshot, reading) for reading in readings)
+    first, *others = sorted(readings, key=lambda reading: _distance_from_outlier(reading, odd))
+    roots = [odd if _wait_for_messages(snapshot, each) else None for each in others]
+    later = (_deadlock_finding(snapshot, each, root=root) for each, root in zip(others, roots, strict=True))
+    return (_deadlock_finding(snapshot, first, odd), *later)
 
 
 def waiting_lines(snapshot: Snapshot) -> list[str]:
     """Return a line for each waiting rank or thread, for a run that ended for another reason."""
-    return table([row for rank in snapshot.ranks for row in _rows(snapshot, rank, ended=False)])
+    return format_table([row for rank in snapshot.ranks for row in _rows_of_rank(snapshot, rank, ended=False)])
 
 
-def whereabouts(snapshot: Snapshot, ranks: Sequence[int]) -> tuple[str, ...]:
+def lines_of_ranks(snapshot: Snapshot, ranks: Sequence[int]) -> tuple[str, ...]:
     """Return a line for each of these ranks: what it waits for, or how it ended."""
-    return tuple(table([row for rank in ranks for row in _rows(snapshot, snapshot.ranks[rank], ended=True)]))
+    return tuple(format_table([row for rank in ranks for row in _rows_of_rank(snapshot, snapshot.ranks[rank], ended=True)]))
 
 
-def rows_of(snapshot: Snapshot, rank: RankSnapshot) -> list[Row]:
+def rank_rows(snapshot: Snapshot, rank: RankSnapshot) -> list[TableRow]:
     """Return the table's rows for a rank and its waiting threads."""
-    return _rows(snapshot, rank, ended=rank.state is not RankState.WAITING)
+    return _rows_of_rank(snapshot, rank, ended=rank.state is not RankState.WAITING)
 
 
-def _nearness(reading: WaitReading, odd: MessageOutlier) -> int:
+def _distance_from_outlier(reading: WaitReason, odd: MessageOutlier) -> int:
     """Sort key: first the reading in which the outlier's rank waits, then those in which other ranks wait for it."""
     rank = odd.call.rank
     return 0 if rank in reading.victims else 1 if rank in reading.culprits else 2
 
 
-def _finding(
-    snapshot: Snapshot, reading: WaitReading, odd: MessageOutlier | None = None, root: MessageOutlier | None = None
+def _deadlock_finding(
+    snapshot: Snapshot, reading: WaitReason, odd: MessageOutlier | None = None, root: MessageOutlier | None = None
 ) -> Finding:
     """Make a finding; `odd` is its cause, `root` the cause of an earlier finding, which may have led to this one."""
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
-    lines: list[str | Line] = [
+    lines: list[str | LabelledLine] = [
         heading(reading.code, snapshot.choice_points),
-        *table([row for rank in ranks for row in _rows(snapshot, rank, ended=True)]),
+        *format_table([row for rank in ranks for row in _rows_of_rank(snapshot, rank, ended=True)]),
         *_origin_lines(ranks),
     ]
     if reading.cycle:
-        lines.append(Line("cycle", " -> ".join(elided([str(rank) for rank in (*reading.cycle, reading.cycle[0])]))))
+        lines.append(LabelledLine("cycle", " -> ".join(shorten_list([str(rank) for rank in (*reading.cycle, reading.cycle[0])]))))
     if reading.threads:
-        lines.append(Line("cycle", cycle_text(snapshot, reading.threads)))
-    lines += [*_counts(snapshot, reading), *_tie(snapshot, reading)]
+        lines.append(LabelledLine("cycle", cycle_text(snapshot, reading.threads)))
+    lines += [*_loop_counts(snapshot, reading), *_tie_note(snapshot, reading)]
     sites: list[Site] = []
     one_off = find_off_by_one_branch(snapshot, reading)
     if one_off is not None:
         culprits, sites = one_off.culprits, one_off.sites
-        lines += one_off.lines()
+        lines += one_off.advice_lines()
     elif odd is not None:
         culprits, sites = (odd.call.rank,), [odd.call.site]
         lines += odd.lines
     else:
-        culprits = at_fault(snapshot, reading)
-        lines += advise(snapshot, reading, culprits)
+        culprits = ranks_at_fault(snapshot, reading)
+        lines += advise_deadlock(snapshot, reading, culprits)
     if root is not None:
         root_call = f"rank {root.call.rank} made {root.call.operation} #{root.call.sequence} at {root.call.site}"
-        lines.append(Line("note", f"this may only be a consequence of the first finding: {root_call}"))
+        lines.append(LabelledLine("note", f"this may only be a consequence of the first finding: {root_call}"))
     ordered = sorted(ranks, key=lambda rank: (rank.rank not in culprits, rank.rank))
-    leavers = () if _is_of_program(snapshot, reading) else culprits
-    sites += [site for rank in ordered for site in _sites(rank, has_left=rank.rank in leavers)]
+    leavers = () if _wait_in_own_collectives(snapshot, reading) else culprits
+    sites += [site for rank in ordered for site in _sites_of_rank(rank, has_left=rank.rank in leavers)]
     ends = [call for rank in ordered for call in (rank.calls or (rank.last_call,)) if call is not None]
     return Finding(
         reading.code,
         culprits,
         _summary(snapshot, reading),
         tuple(lines),
-        with_callers(sites, ends),
+        sites_with_callers(sites, ends),
         reading.cycle,
         tuple(call for rank in ranks for call in rank.calls),
     )
 
 
-def _counts(snapshot: Snapshot, reading: WaitReading) -> list[Line]:
+def _loop_counts(snapshot: Snapshot, reading: WaitReason) -> list[LabelledLine]:
     """Return how often the waiting and the missing ranks went through a loop, as lines."""
     if reading.code is Code.DEADLOCK_CYCLE:
-        missing = tuple(left_for_messages(snapshot, reading))
+        missing = tuple(messages_after_loop(snapshot, reading))
     else:
         missing = reading.culprits if reading.code is Code.DEADLOCK_MISSING_RANK else ()
     if not missing:
         return []
     calls = [call for call in snapshot.calls_of(reading.victims) if not call.is_point_to_point]
     known = [rank for rank in missing if snapshot.ranks[rank].state is not RankState.UNRECORDED]
-    return counts(calls, snapshot.issued, known) if calls else []
+    return loop_counts(calls, snapshot.issued, known) if calls else []
 
 
-def _tie(snapshot: Snapshot, reading: WaitReading) -> list[Line]:
+def _tie_note(snapshot: Snapshot, reading: WaitReason) -> list[LabelledLine]:
     """Return a note if equally many ranks wait and are missing; [] if not.
 
     For one rank against one, only if the program's own call waits: that call may be in a branch that one rank took.
@@ -123,26 +123,26 @@ def _tie(snapshot: Snapshot, reading: WaitReading) -> list[Line]:
     is_tie = count == len(reading.culprits) and set(reading.victims).isdisjoint(reading.culprits)
     if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_tie:
         return []
-    if count == 1 and not _is_of_program(snapshot, reading):
+    if count == 1 and not _wait_in_own_collectives(snapshot, reading):
         return []
     sides = f"{rank_list(reading.victims)} arrived, {rank_list(reading.culprits)} did not"
     size = "one rank against one" if count == 1 else f"{count} ranks against {count}"
-    return [Line("note", f"a tie, {size}: {sides}; either may be wrong")]
+    return [LabelledLine("note", f"a tie, {size}: {sides}; either may be wrong")]
 
 
-def _is_of_program(snapshot: Snapshot, reading: WaitReading) -> bool:
+def _wait_in_own_collectives(snapshot: Snapshot, reading: WaitReason) -> bool:
     """Return True if ranks wait in collectives that the program calls itself."""
     calls = snapshot.calls_of(reading.victims)
-    return bool(calls) and all(call.origin.is_programs and not call.is_point_to_point for call in calls)
+    return bool(calls) and all(call.origin.is_of_program and not call.is_point_to_point for call in calls)
 
 
-def _is_of_messages(snapshot: Snapshot, reading: WaitReading) -> bool:
+def _wait_for_messages(snapshot: Snapshot, reading: WaitReason) -> bool:
     """Return True if ranks wait for messages, no rank is dead, and no rank waits for its own threads."""
     codes = (Code.DEADLOCK_CYCLE, Code.DEADLOCK_MISSING_RANK)
     return reading.code in codes and any(call.is_point_to_point for call in snapshot.calls_of(reading.victims))
 
 
-def _sites(rank: RankSnapshot, *, has_left: bool) -> list[Site]:
+def _sites_of_rank(rank: RankSnapshot, *, has_left: bool) -> list[Site]:
     """Return the lines where a rank waits, raised or ended; if it `has_left` a loop, its last line there comes first.
 
     The program's own call may be missing because a group was destroyed; a wrapper's is missing because a loop ended.
@@ -153,50 +153,50 @@ def _sites(rank: RankSnapshot, *, has_left: bool) -> list[Site]:
     if rank.error_site is not None:
         return [rank.error_site]
     last = rank.last_call.site if has_left and rank.last_call is not None else None
-    return [site for site in (last, _end(rank)[1]) if site is not None]
+    return [site for site in (last, _describe_end(rank)[1]) if site is not None]
 
 
-def _rows(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> list[Row]:
+def _rows_of_rank(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> list[TableRow]:
     """Return the rows of a rank (if it waits, or if `ended` ranks are listed, too) and of its waiting threads."""
-    rows = [_row(snapshot, rank)] if ended or rank.wait is not None else []
+    rows = [_row_of_main_thread(snapshot, rank)] if ended or rank.wait is not None else []
     for thread in rank.threads:
         if thread.wait is not None:
-            rows.append(Row(rank.rank, *_waiting(snapshot, rank, thread.number, thread.wait), thread.name))
+            rows.append(TableRow(rank.rank, *_describe_wait(snapshot, rank, thread.number, thread.wait), thread.name))
     coordinates = next((call.coordinates for call in (rank.last_call, *rank.calls) if call is not None), "")
     return [row._replace(coordinates=coordinates) for row in rows]
 
 
-def _row(snapshot: Snapshot, rank: RankSnapshot) -> Row:
+def _row_of_main_thread(snapshot: Snapshot, rank: RankSnapshot) -> TableRow:
     """Return the row of a rank's main thread: how it ended, or what it waits for."""
     if rank.state is RankState.RAISED:
-        return Row(rank.rank, done_by(rank.error), str(rank.error_site or ""), _after(rank))
+        return TableRow(rank.rank, error_as_verb(rank.error), str(rank.error_site or ""), _after_last_call(rank))
     if rank.state is RankState.UNRECORDED:
-        what = f"left a record that ends {_after(rank)}" if rank.last_call else "left no record of a call"
-        return Row(rank.rank, what)
+        what = f"left a record that ends {_after_last_call(rank)}" if rank.last_call else "left no record of a call"
+        return TableRow(rank.rank, what)
     if rank.state is RankState.SILENT:
         last = rank.last_call
-        return Row(rank.rank, f"made no call {_after(rank)}" if last else "made no call", last.location if last else "")
+        return TableRow(rank.rank, f"made no call {_after_last_call(rank)}" if last else "made no call", last.location if last else "")
     if rank.state is RankState.RETURNED:
-        what, site = _end(rank)
+        what, site = _describe_end(rank)
         last = rank.last_call
         where = last.location if last is not None and site is last.site else str(site or "")
-        return Row(rank.rank, f"{what} {_after(rank)}", where)
-    return Row(rank.rank, *_waiting(snapshot, rank, rank.rank, rank.wait))
+        return TableRow(rank.rank, f"{what} {_after_last_call(rank)}", where)
+    return TableRow(rank.rank, *_describe_wait(snapshot, rank, rank.rank, rank.wait))
 
 
-def _waiting(snapshot: Snapshot, rank: RankSnapshot, number: int, wait: Wait | None) -> tuple[str, str, str]:
+def _describe_wait(snapshot: Snapshot, rank: RankSnapshot, number: int, wait: Wait | None) -> tuple[str, str, str]:
     """Return what a thread waits for, where, and which ranks are missing there."""
     if isinstance(wait, StoreWait):
         return f"waits for {wait}", str(wait.site), "no rank sets " + ("it" if len(wait.keys) == 1 else "them")
     if isinstance(wait, (LockWait, ThreadWait)):
-        return waits_of_thread(snapshot, rank, number, wait)
+        return describe_thread_wait(snapshot, rank, number, wait)
     if isinstance(wait, ClockWait) or wait is None:
         return "waits for the clock", "", ""
     call = wait.calls[0]
-    return f"waits in {wait}", call.location, _presence(snapshot, call)
+    return f"waits in {wait}", call.location, _describe_missing(snapshot, call)
 
 
-def _presence(snapshot: Snapshot, call: Call) -> str:
+def _describe_missing(snapshot: Snapshot, call: Call) -> str:
     if call in snapshot.stream_by_queued:
         first = snapshot.stream_by_queued[call].started[0]
         return f"queued behind {first.operation} #{first.sequence}{_on_group(first)} at {first.location}"
@@ -205,10 +205,10 @@ def _presence(snapshot: Snapshot, call: Call) -> str:
     if call.is_point_to_point:
         needed = "any rank" if call.peer == ANY_SOURCE else f"rank {call.peer}"
         return f"nothing from {needed}" if call.operation == "recv" else f"not received by {needed}"
-    return snapshot.open_slots[snapshot.slot_by_call[call]].presence
+    return snapshot.open_slots[snapshot.slot_by_call[call]].presence_text
 
 
-def _end(rank: RankSnapshot) -> tuple[str, Site | None]:
+def _describe_end(rank: RankSnapshot) -> tuple[str, Site | None]:
     """Return how a rank ended, and at which line."""
     last = rank.last_call
     if last is not None and last.group in rank.destroyed:
@@ -216,19 +216,19 @@ def _end(rank: RankSnapshot) -> tuple[str, Site | None]:
     return "returned", last.site if last else None
 
 
-def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[Line]:
+def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[LabelledLine]:
     """Return what the waiting calls belong to (DDP, FSDP, ...) if the program did not make them itself."""
     calls = [call for rank in ranks for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls[:1]]
     texts: dict[str, None] = {}
     for call in calls:
-        if not call.origin.is_programs:
-            names = listed(call.origin.parameters, 4)
-            origin = f"{call.origin.told()} ({names})" if names else call.origin.told()
+        if not call.origin.is_of_program:
+            names = join_names(call.origin.parameters, 4)
+            origin = f"{call.origin.text_in_findings()} ({names})" if names else call.origin.text_in_findings()
             texts[f"{call.operation} #{call.sequence}{_on_group(call)} is {origin}"] = None
-    return [Line("call", text) for text in texts]
+    return [LabelledLine("call", text) for text in texts]
 
 
-def _after(rank: RankSnapshot) -> str:
+def _after_last_call(rank: RankSnapshot) -> str:
     call, steps = rank.last_call, rank.optimizer_steps
     text = f"after {call.operation} #{call.sequence}" + _on_group(call) if call else "before its first call"
     return text + (f" ({steps} iteration{'s' * (steps != 1)})" if steps else "")
@@ -238,7 +238,7 @@ def _on_group(call: Call) -> str:
     return "" if call.group == "default" else f' on "{call.group}"'
 
 
-def _summary(snapshot: Snapshot, reading: WaitReading) -> str:
+def _summary(snapshot: Snapshot, reading: WaitReason) -> str:
     """Return one line: the waiting ranks, and what they wait for."""
     victims = _who_waits(reading.victims)
     culprits = ("any of " if reading.any_suffices else "") + rank_list(reading.culprits)
@@ -248,7 +248,7 @@ def _summary(snapshot: Snapshot, reading: WaitReading) -> str:
         for_what = "each other" if reading.threads else "something that no thread will do"
         return f"threads of {culprits} wait for {for_what}"
     if reading.code is Code.DEADLOCK_DEAD_RANK:
-        return _at_dead_ranks(snapshot, reading.victims, culprits)
+        return _summary_of_dead_ranks(snapshot, reading.victims, culprits)
     if set(reading.culprits) <= set(reading.victims):
         return f"{victims} for something that no rank will do"
     states = {snapshot.ranks[rank].state for rank in reading.culprits}
@@ -263,17 +263,17 @@ def _who_waits(ranks: Sequence[int]) -> str:
     return rank_list(ranks) + (" wait" if len(ranks) > 1 else " waits")
 
 
-def _at_dead_ranks(snapshot: Snapshot, victims: Sequence[int], culprits: str) -> str:
+def _summary_of_dead_ranks(snapshot: Snapshot, victims: Sequence[int], culprits: str) -> str:
     """Return the summary for dead ranks, with the calls that the others wait in."""
-    calls = ranks_by((rank, _first_call(snapshot.ranks[rank])) for rank in victims)
+    calls = ranks_by_value((rank, _first_call_text(snapshot.ranks[rank])) for rank in victims)
     dead = f"for {culprits}, which raised"
     if len(calls) == 1:
         return f"{_who_waits(victims)}{next(iter(calls))} {dead}"
     sides = [rank_list(ranks) + call for call, ranks in calls.items() if call]
-    return f"{_who_waits(victims)} {dead}: {listed(sides, _MOST_CALLS)}"
+    return f"{_who_waits(victims)} {dead}: {join_names(sides, _MOST_CALLS)}"
 
 
-def _first_call(rank: RankSnapshot) -> str:
+def _first_call_text(rank: RankSnapshot) -> str:
     """Return the first call that the rank or one of its threads waits in; "" if it waits for something else."""
     call = next(iter(rank.calls), None)
     return f" in {call.operation} #{call.sequence}{_on_group(call)} at {call.location}" if call else ""

@@ -13,20 +13,20 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import Call, Origin, Parallelism, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenSlot, RankState, Snapshot, WaitReading
-from ddpsim.simulator.diagnosis.explain import elided, sites_text
-from ddpsim.simulator.diagnosis.mismatch_causes import WRAPPING, advise_post_hooks, bucket_left_out, is_later_bucket
-from ddpsim.simulator.diagnosis.parallel_causes import advise_waiting, kind_of
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenCalls, RankState, Snapshot, WaitReason
+from ddpsim.simulator.diagnosis.explain import shorten_list, sites_text
+from ddpsim.simulator.diagnosis.mismatch_causes import WRAPPING, advise_post_hooks, advise_bucket_left_out, is_later_bucket
+from ddpsim.simulator.diagnosis.parallel_causes import advise_waiting, parallelism_of
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
-from ddpsim.simulator.diagnosis.uneven import COUNTERPART, left_for_messages, unequal_loops
+from ddpsim.simulator.diagnosis.uneven import COUNTERPART, messages_after_loop, advise_unequal_messages
 from ddpsim.simulator.operations import CREATING, POINT_TO_POINT
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
-from ddpsim.simulator.wording import Line, rank_list, ranks_by
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 
-def at_fault(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
+def ranks_at_fault(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
     """Return the ranks at fault: the missing or dead ranks or those of the cycle, unless few ranks wait for many.
 
     If a few ranks make a call that most of their group never makes, those few are at fault.
@@ -35,12 +35,12 @@ def at_fault(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
         return reading.victims
     if reading.code is not Code.DEADLOCK_CYCLE:
         return reading.culprits
-    left = tuple(left_for_messages(snapshot, reading))
+    left = tuple(messages_after_loop(snapshot, reading))
     few = left if 2 * len(left) < len(reading.victims) else ()
-    return _absent_from_creation(snapshot, reading) or _odd_ones(snapshot, reading) or few or reading.culprits
+    return _absent_from_creation(snapshot, reading) or _ranks_in_other_order(snapshot, reading) or few or reading.culprits
 
 
-def advise(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) -> list[Line]:
+def advise_deadlock(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, ...]) -> list[LabelledLine]:
     """Return the cause and what to try; `culprits` are the ranks at fault."""
     if reading.code is Code.DEADLOCK_THREADS:
         return advise_threads(snapshot, reading)
@@ -59,7 +59,7 @@ def advise(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) 
         return Cause.KEY_NEVER_SET.lines()
     if reading.any_suffices:
         return Cause.NOTHING_SENT.lines(who=rank_list(culprits))
-    if _was_left_behind(snapshot, calls[0], culprits):
+    if _ended_before_connection(snapshot, calls[0], culprits):
         return Cause.LEFT_BEHIND.lines(who=rank_list(culprits))
     parts = advise_waiting(calls, rank_list(culprits), is_alone=culprits == reading.victims)
     if parts:
@@ -73,7 +73,7 @@ def advise(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) 
     return _advise_users(snapshot, reading, calls, culprits)
 
 
-def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[Line]:
+def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[LabelledLine]:
     """Advise for the record of a real job, which does not show why a rank made no call."""
     first = next((call for call in calls if call.peer in culprits), calls[0])
     if any(snapshot.ranks[rank].state is RankState.UNRECORDED for rank in culprits):
@@ -83,11 +83,11 @@ def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple
     return Cause.DID_NOT_COME.lines(who=rank_list(culprits), operation=f"{first.operation} #{first.sequence}")
 
 
-def _was_left_behind(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) -> bool:
+def _ended_before_connection(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) -> bool:
     """Return True if the ended ranks had made the call that others wait for, but ended before it was connected."""
     index = snapshot.slot_by_call.get(call)
     return index is not None and all(
-        any(left.rank == rank and snapshot.open_slots[index].lacks(left) for left in snapshot.left_behind)
+        any(left.rank == rank and snapshot.open_slots[index].is_waiting_for(left) for left in snapshot.left_behind)
         for rank in culprits
     )
 
@@ -96,8 +96,8 @@ def _was_left_behind(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) 
 
 
 def _advise_users(
-    snapshot: Snapshot, reading: WaitReading, calls: Sequence[Call], culprits: tuple[int, ...]
-) -> list[Line]:
+    snapshot: Snapshot, reading: WaitReason, calls: Sequence[Call], culprits: tuple[int, ...]
+) -> list[LabelledLine]:
     operation = f"{calls[0].operation} #{calls[0].sequence}"
     if calls[0].operation in CREATING:
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
@@ -112,7 +112,7 @@ def _advise_users(
     return Cause.RETURNED_EARLY.lines(who=rank_list(culprits), operation=operation)
 
 
-def _advise_wrappers(snapshot: Snapshot, reading: WaitReading, calls: Sequence[Call]) -> list[Line]:
+def _advise_wrappers(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Call]) -> list[LabelledLine]:
     """Return the advice for ranks that are missing in calls of DDP wrappers."""
     missing = rank_list(reading.culprits)
     phases = {call.origin.phase for call in calls}
@@ -120,19 +120,19 @@ def _advise_wrappers(snapshot: Snapshot, reading: WaitReading, calls: Sequence[C
         return Cause.JOINED_ON_SOME_RANKS.lines(who=missing)
     if phases <= WRAPPING:
         return Cause.WRAPPED_ALONE.lines(who=missing)
-    has_passed = _has_passed(snapshot, reading, calls)
+    has_passed = _finished_the_step(snapshot, reading, calls)
     if has_passed and all(call.origin.by_hook for call in calls):
         return Cause.HOOK_MADE_NO_CALL.lines(who=missing, fact=sites_text(calls))
     if all(is_later_bucket(call) for call in calls):
-        return bucket_left_out(missing, calls)
+        return advise_bucket_left_out(missing, calls)
     if has_passed:
         return Cause.BACKWARD_WITHOUT_BUCKET.lines(who=missing)
-    if _may_evaluate(snapshot, calls):
+    if _may_be_evaluation(snapshot, calls):
         return Cause.FORWARD_ALONE.lines(who=rank_list({call.rank for call in calls}))
     return Cause.RAN_OUT_OF_INPUT.lines(who=missing)
 
 
-def _has_passed(snapshot: Snapshot, reading: WaitReading, calls: Sequence[Call]) -> bool:
+def _finished_the_step(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Call]) -> bool:
     """True if ranks wait in a bucket of a step which the missing ranks have finished, or whose forward they made."""
     done = [snapshot.ranks[rank] for rank in reading.culprits]
     waiting = max(snapshot.ranks[rank].optimizer_steps for rank in reading.victims)
@@ -145,7 +145,7 @@ def _has_passed(snapshot: Snapshot, reading: WaitReading, calls: Sequence[Call])
     )
 
 
-def _may_evaluate(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
+def _may_be_evaluation(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
     """True if ranks sync buffers in a step that they have finished: a forward without grad does not count as a step."""
     return all(
         call.origin.phase is Phase.BUFFERS
@@ -155,20 +155,20 @@ def _may_evaluate(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
     )
 
 
-def _is_call_of_few(snapshot: Snapshot, reading: WaitReading) -> bool:
+def _is_call_of_few(snapshot: Snapshot, reading: WaitReason) -> bool:
     """Return True if the waiting ranks are fewer than the returned ones, and made an own call or an evaluation."""
     calls = snapshot.calls_of(reading.victims)
     if len(reading.victims) >= len(reading.culprits) or not calls or set(reading.culprits) & set(reading.victims):
         return False
     if any(call.is_point_to_point or call.operation in CREATING or call.origin.shadow for call in calls):
         return False
-    return all(call.origin.phase is Phase.USER for call in calls) or _may_evaluate(snapshot, calls)
+    return all(call.origin.phase is Phase.USER for call in calls) or _may_be_evaluation(snapshot, calls)
 
 
 # --- a cycle ----------------------------------------------------------------------------------------------------------
 
 
-def _absent_from_creation(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
+def _absent_from_creation(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
     """Return the ranks that wait elsewhere while others of the cycle create a group with them."""
     calls = _cycle_calls(snapshot, reading)
     creating = [call for call in calls if call.operation in CREATING]
@@ -176,7 +176,7 @@ def _absent_from_creation(snapshot: Snapshot, reading: WaitReading) -> tuple[int
     return tuple(sorted(missing & set(reading.victims) - {call.rank for call in creating}))
 
 
-def _odd_ones(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
+def _ranks_in_other_order(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
     """Return the ranks whose DDP wrappers use groups of equal members in another order than most ranks; or ().
 
     For calls of the user's own there is no majority rule: either order may be the intended one.
@@ -192,23 +192,23 @@ def _odd_ones(snapshot: Snapshot, reading: WaitReading) -> tuple[int, ...]:
     return tuple(sorted({rank for slot in few for rank in slot.arrived}))
 
 
-def _slots_of(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenSlot]:
+def _slots_of(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenCalls]:
     """Return the open slots of these calls; a call that is complete has none."""
     indices = snapshot.slot_by_call
     return [snapshot.open_slots[indices[call]] for call in calls if call in indices]
 
 
-def _advise_cycle(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int, ...]) -> list[Line]:
+def _advise_cycle(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, ...]) -> list[LabelledLine]:
     """Return the advice for ranks that wait for each other in a cycle."""
     if reading.streams:
-        return Cause.STREAMS_CROSS.lines(fact=_began_with(snapshot, reading.streams))
+        return Cause.STREAMS_CROSS.lines(fact=_running_calls_text(snapshot, reading.streams))
     calls = _cycle_calls(snapshot, reading)
     operations = {call.operation for call in calls}
     if not calls:
         return Cause.KEYS_IN_A_CIRCLE.lines()
-    if {kind_of(call) for call in calls} == {Parallelism.PIPELINE}:
+    if {parallelism_of(call) for call in calls} == {Parallelism.PIPELINE}:
         return Cause.STAGES_DISAGREE.lines()
-    if operations <= POINT_TO_POINT and (loops := unequal_loops(calls, snapshot.issued)):
+    if operations <= POINT_TO_POINT and (loops := advise_unequal_messages(calls, snapshot.issued)):
         return loops
     if operations == {"send"}:
         return Cause.SENDS_FIRST.lines()
@@ -218,7 +218,7 @@ def _advise_cycle(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int,
         return Cause.MESSAGES_MISS_EACH_OTHER.lines()
     if operations & CREATING:
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(culprits))
-    if left := left_for_messages(snapshot, reading):
+    if left := messages_after_loop(snapshot, reading):
         message = next(iter(left.values()))
         return Cause.LEFT_LOOP.lines(who=rank_list(left), operation=f"{message.operation} #{message.sequence}")
     *groups, last = dict.fromkeys(f'"{call.group}"' for call in calls if not call.is_point_to_point) or [""]
@@ -228,18 +228,18 @@ def _advise_cycle(snapshot: Snapshot, reading: WaitReading, culprits: tuple[int,
         who = "some ranks" if culprits == reading.culprits else rank_list(culprits)
         return Cause.WRAPPERS_IN_OTHER_ORDER.lines(who=who)
     cause = Cause.GROUPS_IN_OTHER_ORDER if len(groups) == 1 else Cause.GROUPS_IN_A_RING
-    return cause.lines(fact=f"{', '.join(elided(groups))} and {last}")
+    return cause.lines(fact=f"{', '.join(shorten_list(groups))} and {last}")
 
 
-def _began_with(snapshot: Snapshot, ranks: Sequence[int]) -> str:
+def _running_calls_text(snapshot: Snapshot, ranks: Sequence[int]) -> str:
     """Return, as text, the call that each of these ranks runs while its other calls are queued."""
     first = {stream.rank: stream.started[0] for stream in snapshot.streams}
-    sides = ranks_by(
+    sides = ranks_by_value(
         (rank, f'{first[rank].operation} on "{first[rank].group}" at {first[rank].location}') for rank in ranks
     )
-    return ", ".join(elided([f"{rank_list(own)} began with {call}" for call, own in sides.items()]))
+    return ", ".join(shorten_list([f"{rank_list(own)} began with {call}" for call, own in sides.items()]))
 
 
-def _cycle_calls(snapshot: Snapshot, reading: WaitReading) -> list[Call]:
+def _cycle_calls(snapshot: Snapshot, reading: WaitReason) -> list[Call]:
     waits = [wait for rank in reading.cycle for wait in snapshot.ranks[rank].waits]
     return [wait.calls[0] for wait in waits if isinstance(wait, CallWait)]

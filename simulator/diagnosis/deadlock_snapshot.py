@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
-from ddpsim.simulator.matching.point_to_point import PointToPointTable
-from ddpsim.simulator.matching.slots import SlotTable
+from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
+from ddpsim.simulator.matching.slots import PendingCollectives
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, Wait
-from ddpsim.simulator.wording import numbers
+from ddpsim.simulator.wording import ranges_text
 
 
 class RankState(Enum):
@@ -68,7 +68,7 @@ class RankSnapshot:
 
 
 @dataclass(frozen=True)
-class OpenSlot:
+class OpenCalls:
     """Calls that wait: those of a collective that some ranks have not joined, or one side of a message."""
 
     calls: tuple[Call, ...]
@@ -82,7 +82,7 @@ class OpenSlot:
         """The ranks that made their call."""
         return tuple(sorted(call.rank for call in self.calls))
 
-    def lacks(self, call: Call) -> bool:
+    def is_waiting_for(self, call: Call) -> bool:
         """Return True if these calls wait for that call."""
         here = self.calls[0]
         if here.group != call.group or call.rank not in self.missing:
@@ -92,23 +92,23 @@ class OpenSlot:
         return here.operation != call.operation and here.tag == call.tag and call.peer in (here.rank, ANY_SOURCE)
 
     @cached_property
-    def presence(self) -> str:
+    def presence_text(self) -> str:
         """The ranks that arrived and those that are missing, as text."""
-        return f"arrived {numbers(self.arrived)} · missing {numbers(self.missing)}"
+        return f"arrived {ranges_text(self.arrived)} · missing {ranges_text(self.missing)}"
 
 
-def open_slots(slots: SlotTable, messages: PointToPointTable) -> tuple[OpenSlot, ...]:
+def collect_open_calls(slots: PendingCollectives, messages: UnmatchedMessages) -> tuple[OpenCalls, ...]:
     """Return the calls that wait: first those of each collective, then each send and receive."""
-    collectives = [OpenSlot(tuple(slot.calls.values()), slot.missing) for slot in slots.open_slots()]
-    return (*collectives, *(_half_message(call, slots) for call in messages.open_calls()))
+    collectives = [OpenCalls(tuple(slot.calls.values()), slot.missing) for slot in slots.list_pending()]
+    return (*collectives, *(_open_message(call, slots) for call in messages.open_calls()))
 
 
-def _half_message(call: Call, slots: SlotTable) -> OpenSlot:
+def _open_message(call: Call, slots: PendingCollectives) -> OpenCalls:
     assert call.peer is not None
     if call.peer != ANY_SOURCE:
-        return OpenSlot((call,), (call.peer,))
-    others = tuple(rank for rank in slots.members(call.group) if rank != call.rank)
-    return OpenSlot((call,), others, any_suffices=True)
+        return OpenCalls((call,), (call.peer,))
+    others = tuple(rank for rank in slots.members_of(call.group) if rank != call.rank)
+    return OpenCalls((call,), others, any_suffices=True)
 
 
 class StreamSnapshot(NamedTuple):
@@ -126,7 +126,7 @@ class Snapshot:
     """All ranks and all waiting calls at a deadlock."""
 
     ranks: tuple[RankSnapshot, ...]
-    open_slots: tuple[OpenSlot, ...]
+    open_slots: tuple[OpenCalls, ...]
     choice_points: int | None = 0
     """None if this was no simulation (a record of a real job)."""
     issued: tuple[Call, ...] = ()
@@ -157,7 +157,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitReading:
+class WaitReason:
     """One reason why ranks wait forever: a missing or dead rank, a cycle, or a store key."""
 
     code: Code

@@ -37,7 +37,7 @@ class Digraph(Generic[Node]):
             self.after[source][target] = None
             self.before[target][source] = None
 
-    def within(self, nodes: Iterable[Node]) -> Digraph[Node]:
+    def subgraph(self, nodes: Iterable[Node]) -> Digraph[Node]:
         """Return the subgraph of these nodes."""
         part: Digraph[Node] = Digraph()
         for node in nodes:
@@ -45,7 +45,7 @@ class Digraph(Generic[Node]):
         part.add_edges((node, after) for node in part.after for after in self.after[node] if after in part.after)
         return part
 
-    def knots(self) -> list[dict[Node, None]]:
+    def strong_components(self) -> list[dict[Node, None]]:
         """Return the strongly connected components of more than one node (all their nodes are on cycles).
 
         Kosaraju's algorithm: of a depth-first search, take the nodes in reverse order of finishing. Each begins a
@@ -55,7 +55,7 @@ class Digraph(Generic[Node]):
         found = []
         for node in reversed(self._in_order_of_finishing()):
             if node not in taken:
-                component = _reached(self.before, [node], taken)
+                component = _reachable_nodes(self.before, [node], taken)
                 taken |= component
                 if len(component) > 1:
                     found.append(component)
@@ -77,13 +77,13 @@ class Digraph(Generic[Node]):
                     path.append((step, iter(self.after[step])))
         return finished
 
-    def ahead_of(self, nodes: Iterable[Node]) -> dict[Node, None]:
+    def ancestors_of(self, nodes: Iterable[Node]) -> dict[Node, None]:
         """Return these nodes and all nodes that have a path to one of them."""
-        return _reached(self.before, nodes, {})
+        return _reachable_nodes(self.before, nodes, {})
 
-    def behind(self, nodes: Iterable[Node]) -> dict[Node, None]:
+    def descendants_of(self, nodes: Iterable[Node]) -> dict[Node, None]:
         """Return these nodes and all nodes that are reachable from one of them."""
-        return _reached(self.after, nodes, {})
+        return _reachable_nodes(self.after, nodes, {})
 
     def shortest_path(self, start: Node, end: Node) -> list[Node]:
         """Return the nodes of a shortest path with both ends; there must be a path from `start` to `end`."""
@@ -101,7 +101,7 @@ class Digraph(Generic[Node]):
         return path
 
 
-def _reached(
+def _reachable_nodes(
     edges: Mapping[Node, Iterable[Node]], starts: Iterable[Node], without: Mapping[Node, None]
 ) -> dict[Node, None]:
     """Return `starts` and all nodes reachable from them by `edges`, without entering the nodes of `without`."""

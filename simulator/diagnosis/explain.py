@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import Line, rank_list, ranks_by
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ def heading(code: Code, step: int | None = None) -> str:
     return f"{kind}  {code}" + ("" if step is None else f"  at step {step}")
 
 
-def finding_lines(code: Code, *parts: Iterable[str | Line], step: int | None = None) -> tuple[str | Line, ...]:
+def finding_lines(code: Code, *parts: Iterable[str | LabelledLine], step: int | None = None) -> tuple[str | LabelledLine, ...]:
     """Return the text of a finding: its heading, then these parts."""
     return (heading(code, step), *chain.from_iterable(parts))
 
@@ -33,7 +33,7 @@ def summarized_finding(
     code: Code,
     ranks: tuple[int, ...],
     summary: str,
-    *parts: Iterable[str | Line],
+    *parts: Iterable[str | LabelledLine],
     sites: tuple[Site, ...] = (),
     calls: Sequence[Call] = (),
 ) -> Finding:
@@ -41,17 +41,17 @@ def summarized_finding(
     return Finding(code, ranks, summary, finding_lines(code, [f"  {summary}"], *parts), sites, calls=tuple(calls))
 
 
-def shortened(text: str, width: int = 72) -> str:
+def shorten_text(text: str, width: int = 72) -> str:
     """Return a text cut to `width` characters."""
     return text if len(text) <= width else text[: width - 3].rstrip() + "..."
 
 
-def elided(texts: Sequence[str]) -> list[str]:
+def shorten_list(texts: Sequence[str]) -> list[str]:
     """Return a short list: of more than 16 texts, the first eight and the last four, with "..." between."""
     return list(texts) if len(texts) <= 2 * MANY_RANKS else [*texts[:MANY_RANKS], "...", *texts[-MANY_RANKS // 2 :]]
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A row of a finding's table: what one rank, or one of its threads, does."""
 
     rank: int
@@ -64,20 +64,20 @@ class Row(NamedTuple):
     """The rank's coordinates in the program's device mesh."""
 
 
-def call_table(calls: Iterable[Call]) -> list[str]:
+def format_call_table(calls: Iterable[Call]) -> list[str]:
     """Return a table with a row for each call: its rank, its arguments and its line."""
-    return table([Row(call.rank, str(call), call.location, coordinates=call.coordinates) for call in calls])
+    return format_table([TableRow(call.rank, str(call), call.location, coordinates=call.coordinates) for call in calls])
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def format_table(rows: Sequence[TableRow]) -> list[str]:
     """Return the rows as aligned lines, by rank; more than MANY_RANKS equal rows share one line."""
-    shared = ranks_by((row.rank, row._replace(rank=0, coordinates="")) for row in rows)
+    shared = ranks_by_value((row.rank, row._replace(rank=0, coordinates="")) for row in rows)
     names = {row.rank: f"rank {row.rank}" + (f" ({row.coordinates})" if row.coordinates else "") for row in rows}
     if any(len(ranks) > MANY_RANKS for ranks in shared.values()):
         cells = []
         for row, ranks in shared.items():
             if len(ranks) > MANY_RANKS:
-                cells.append((rank_list(ranks), row._replace(what=of_many(row.what))))
+                cells.append((rank_list(ranks), row._replace(what=in_plural(row.what))))
             else:
                 cells += [(names[rank], row) for rank in ranks]
     else:
@@ -94,7 +94,7 @@ def table(rows: Sequence[Row]) -> list[str]:
 _VERBS = frozenset({"waits", "changes", "sets", "starts", "reads"})
 
 
-def of_many(what: str) -> str:
+def in_plural(what: str) -> str:
     """Return a rank's text in the plural: "waits in recv" becomes "wait in recv", "was killed" "were killed"."""
     first, space, rest = what.partition(" ")
     words = {"is": "are", "was": "were", "has": "have"}
@@ -123,25 +123,25 @@ def sites_text(calls: Iterable[Call]) -> str:
 # --- ranks at fault ---------------------------------------------------------------------------------------------------
 
 
-def against(sides: Mapping[T, Collection[int]]) -> str:
+def sides_text(sides: Mapping[T, Collection[int]]) -> str:
     """Return the values and the ranks that have each one, as text: `SUM on rank 0 against AVG on ranks 1, 2`."""
     return " against ".join(f"{value} on {rank_list(ranks)}" for value, ranks in sides.items())
 
 
-def minority(sides: Iterable[Collection[int]]) -> tuple[int, ...]:
+def ranks_outside_largest(sides: Iterable[Collection[int]]) -> tuple[int, ...]:
     """Return the ranks outside the largest side; all ranks if no side is larger than the others."""
     by_size = sorted(sides, key=len)
     has_largest = len(by_size) > 1 and len(by_size[-2]) < len(by_size[-1])
     return tuple(sorted({rank for side in (by_size[:-1] if has_largest else by_size) for rank in side}))
 
 
-def sites_of(calls: Iterable[Call], culprits: Collection[int]) -> tuple[Site, ...]:
+def sites_culprits_first(calls: Iterable[Call], culprits: Collection[int]) -> tuple[Site, ...]:
     """Return the lines that made the calls, the culprits' lines first."""
     ordered = sorted(calls, key=lambda call: (call.rank not in culprits, call.rank))
-    return with_callers([call.site for call in ordered], ordered)
+    return sites_with_callers([call.site for call in ordered], ordered)
 
 
-def with_callers(sites: Iterable[Site], calls: Sequence[Call]) -> tuple[Site, ...]:
+def sites_with_callers(sites: Iterable[Site], calls: Sequence[Call]) -> tuple[Site, ...]:
     """Return each line once; a line called from several other lines is followed by those."""
     callers: dict[Site, dict[Site, None]] = {}
     for call in calls:

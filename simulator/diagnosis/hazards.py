@@ -16,19 +16,19 @@ from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.digraph import Digraph
 from ddpsim.simulator.diagnosis.explain import (
-    Row,
-    call_table,
+    TableRow,
+    format_call_table,
     finding_lines,
-    minority,
-    of_many,
-    sites_of,
+    ranks_outside_largest,
+    in_plural,
+    sites_culprits_first,
     summarized_finding,
-    table,
+    format_table,
 )
-from ddpsim.simulator.diagnosis.tensor_names import NamedCall, exchanged
+from ddpsim.simulator.diagnosis.tensor_names import NamedCall, exchanged_names_finding
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import Line, rank_list, ranks_by
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 Slot = tuple[str, int]
 """A group and the number of a collective in it."""
@@ -76,7 +76,7 @@ class WatchedRun(NamedTuple):
         return list(lines.values())
 
 
-def hazards(run: WatchedRun) -> tuple[Finding, ...]:
+def find_hazards(run: WatchedRun) -> tuple[Finding, ...]:
     """Return all hazards of an execution."""
     return tuple(finding for find in HAZARDS for finding in find(run))
 
@@ -84,11 +84,11 @@ def hazards(run: WatchedRun) -> tuple[Finding, ...]:
 def _groups_in_other_order(run: WatchedRun) -> Iterable[Finding]:
     if not run.have_returned:
         return ()
-    found = group_order([call for call, _ in run.issued], [thread for _, thread in run.issued])
+    found = find_group_order([call for call, _ in run.issued], [thread for _, thread in run.issued])
     return () if found is None else (found,)
 
 
-def group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding | None:
+def find_group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding | None:
     """Return the finding for two groups that some ranks use in different orders; None if there are no such groups.
 
     `issued` are all calls of a run, in order of issue. The successive calls of each rank are edges between collectives;
@@ -101,25 +101,25 @@ def group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding 
     for call, thread in zip(issued, threads or [call.rank for call in issued], strict=True):
         if not call.is_point_to_point and call.operation not in CREATING:  # group creation uses the store
             by_thread.setdefault(thread, []).append(call)
-    tangled = _tangled([[(c.group, c.sequence) for c in calls] for calls in by_thread.values()])
+    tangled = _collectives_on_cycles([[(c.group, c.sequence) for c in calls] for calls in by_thread.values()])
     left = {t: [c for c in calls if (c.group, c.sequence) in tangled] for t, calls in sorted(by_thread.items())}
-    return _inversion({thread: calls for thread, calls in left.items() if calls}) if tangled else None
+    return _first_group_inversion({thread: calls for thread, calls in left.items() if calls}) if tangled else None
 
 
 def _unwaited_work(run: WatchedRun) -> Iterable[Finding]:
     for calls in run.calls_by_line(NoticedKind.UNWAITED):
         is_hooks = all(call.origin.by_hook for call in calls)
         cause = Cause.HOOK_DID_NOT_WAIT if is_hooks else Cause.NEVER_WAITED_FOR
-        yield _at_line(Code.HAZARD_UNWAITED_WORK, calls, f"{_count(calls)} never waited for", cause.lines())
+        yield _finding_at_line(Code.HAZARD_UNWAITED_WORK, calls, f"{_calls_text(calls)} never waited for", cause.lines())
 
 
 def _tensors_in_flight(run: WatchedRun) -> Iterable[Finding]:
     for calls in run.calls_by_line(NoticedKind.CHANGED):
-        fact = f"a tensor of {_count(calls)} was changed by its owner before the wait"
-        yield _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.CHANGED_IN_FLIGHT.lines())
+        fact = f"a tensor of {_calls_text(calls)} was changed by its owner before the wait"
+        yield _finding_at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.CHANGED_IN_FLIGHT.lines())
     for calls in run.calls_by_line(NoticedKind.SHARED):
-        fact = f"{_count(calls)} and a call in flight share memory, and one writes it"
-        yield _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.SHARED_IN_FLIGHT.lines())
+        fact = f"{_calls_text(calls)} and a call in flight share memory, and one writes it"
+        yield _finding_at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.SHARED_IN_FLIGHT.lines())
 
 
 def _tensors_read(run: WatchedRun) -> Iterable[Finding]:
@@ -127,11 +127,11 @@ def _tensors_read(run: WatchedRun) -> Iterable[Finding]:
     for calls in run.calls_by_line(NoticedKind.READ):
         where = shown[calls[0]]
         if calls[0].leaves_undefined:
-            fact = f"the tensor of {_count(calls)}, whose sum is on rank {calls[0].signature.root} only, was read"
-            yield _at_line(Code.HAZARD_UNDEFINED_RESULT, calls, fact, Cause.READ_UNDEFINED.lines(fact=where))
+            fact = f"the tensor of {_calls_text(calls)}, whose sum is on rank {calls[0].signature.root} only, was read"
+            yield _finding_at_line(Code.HAZARD_UNDEFINED_RESULT, calls, fact, Cause.READ_UNDEFINED.lines(fact=where))
         else:
-            fact = f"a tensor of {_count(calls)} was read by its owner before the wait"
-            yield _at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.READ_IN_FLIGHT.lines(fact=where))
+            fact = f"a tensor of {_calls_text(calls)} was read by its owner before the wait"
+            yield _finding_at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.READ_IN_FLIGHT.lines(fact=where))
 
 
 def _tags_ignored(run: WatchedRun) -> Iterable[Finding]:
@@ -144,8 +144,8 @@ def _tags_ignored(run: WatchedRun) -> Iterable[Finding]:
     if not any(call.ignored_tag for call in issued):
         return ()
     sends, receives = _with_ignored_tags(issued, "send"), _with_ignored_tags(issued, "recv")
-    pairs = [_first_exchanged(sends[way], receives[way]) for way in sends.keys() & receives.keys()]
-    return map(_exchanged_message, sorted(filter(None, pairs), key=lambda pair: issued.index(pair[0])))
+    pairs = [_first_wrong_message(sends[way], receives[way]) for way in sends.keys() & receives.keys()]
+    return map(_wrong_message_finding, sorted(filter(None, pairs), key=lambda pair: issued.index(pair[0])))
 
 
 def _names_in_other_order(run: WatchedRun) -> Iterable[Finding]:
@@ -154,15 +154,15 @@ def _names_in_other_order(run: WatchedRun) -> Iterable[Finding]:
         if kind is NoticedKind.NAMED:
             (call,) = calls
             lines.setdefault((call.group, call.site), {}).setdefault(call.rank, []).append((call, name))
-    return filter(None, map(exchanged, lines.values()))
+    return filter(None, map(exchanged_names_finding, lines.values()))
 
 
-def _lines_met(run: WatchedRun) -> Iterable[Finding]:
+def _different_lines_met(run: WatchedRun) -> Iterable[Finding]:
     met: dict[frozenset[Site], Sequence[Call]] = {}
     for each in run.noticed:
         if each.kind is NoticedKind.LINES_MEET:
             met.setdefault(frozenset(call.site for call in each.calls), each.calls)
-    return map(_call_site, met.values())
+    return map(_call_site_finding, met.values())
 
 
 HAZARDS: tuple[Callable[[WatchedRun], Iterable[Finding]], ...] = (
@@ -172,29 +172,29 @@ HAZARDS: tuple[Callable[[WatchedRun], Iterable[Finding]], ...] = (
     _tensors_read,
     _tags_ignored,
     _names_in_other_order,
-    _lines_met,
+    _different_lines_met,
 )
 """The functions that find hazards, in the order of their findings."""
 
 
-def _call_site(calls: Sequence[Call]) -> Finding:
+def _call_site_finding(calls: Sequence[Call]) -> Finding:
     """Return the finding for calls that met, from different lines of the user's program."""
-    sides = ranks_by((call.rank, call.site) for call in calls)
-    culprits = minority(sides.values())
+    sides = ranks_by_value((call.rank, call.site) for call in calls)
+    culprits = ranks_outside_largest(sides.values())
     summary = f"{calls[0].operation} calls of {' and '.join(map(str, sides))} meet"
-    lines = finding_lines(Code.HAZARD_CALL_SITE, call_table(calls), Cause.LINES_MEET.lines())
-    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, lines, sites_of(calls, culprits), calls=tuple(calls))
+    lines = finding_lines(Code.HAZARD_CALL_SITE, format_call_table(calls), Cause.LINES_MEET.lines())
+    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, lines, sites_culprits_first(calls, culprits), calls=tuple(calls))
 
 
-def _tangled(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
+def _collectives_on_cycles(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
     """Return the collectives on cycles, or on a path from one cycle to another."""
     edges = dict.fromkeys(edge for slots in orders for edge in pairwise(slots))  # of many ranks nearly all are the same
     graph = Digraph(edges)
-    tangled = [slot for knot in graph.knots() for slot in knot]
-    return graph.ahead_of(tangled).keys() & graph.behind(tangled).keys()
+    tangled = [slot for knot in graph.strong_components() for slot in knot]
+    return graph.ancestors_of(tangled).keys() & graph.descendants_of(tangled).keys()
 
 
-def _inversion(left: dict[int, list[Call]]) -> Finding:
+def _first_group_inversion(left: dict[int, list[Call]]) -> Finding:
     """Return the finding for the first two groups that ranks use in different orders, or for a cycle of more groups."""
     ranks_of: dict[tuple[str, str], list[int]] = {}
     for rank, calls in left.items():
@@ -204,9 +204,9 @@ def _inversion(left: dict[int, list[Call]]) -> Finding:
         orders = {rank: [call for call in left[rank] if call.group in pair] for rank in ranks}
         start = _first_difference(list(orders.values()))
         if start is not None:
-            return _group_order_finding(pair, {rank: _two_groups(calls, start) for rank, calls in orders.items()})
+            return _group_order_finding(pair, {rank: _call_and_next_group(calls, start) for rank, calls in orders.items()})
     groups = tuple(sorted({call.group for calls in left.values() for call in calls}))
-    return _group_order_finding(groups, {rank: _two_groups(calls, 0) for rank, calls in left.items()})
+    return _group_order_finding(groups, {rank: _call_and_next_group(calls, 0) for rank, calls in left.items()})
 
 
 def _first_difference(orders: Sequence[Sequence[Call]]) -> int | None:
@@ -214,7 +214,7 @@ def _first_difference(orders: Sequence[Sequence[Call]]) -> int | None:
     return next((index for index, calls in met if len({(call.group, call.sequence) for call in calls}) > 1), None)
 
 
-def _two_groups(calls: Sequence[Call], start: int) -> tuple[Call, Call]:
+def _call_and_next_group(calls: Sequence[Call], start: int) -> tuple[Call, Call]:
     """Return a call and the next one on another group."""
     first = calls[start]
     return first, next((call for call in calls[start:] if call.group != first.group), calls[-1])
@@ -222,41 +222,41 @@ def _two_groups(calls: Sequence[Call], start: int) -> tuple[Call, Call]:
 
 def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, Call]]) -> Finding:
     """Return the finding for groups in different orders; `pairs` has two calls of each rank that show its order."""
-    firsts = ranks_by((first.rank, first.group) for first, _ in pairs.values())
+    firsts = ranks_by_value((first.rank, first.group) for first, _ in pairs.values())
     # In a cycle of more than two groups, each rank has an order of its own.
-    culprits = minority(firsts.values() if len(groups) == 2 else [{first.rank for first, _ in pairs.values()}])
+    culprits = ranks_outside_largest(firsts.values() if len(groups) == 2 else [{first.rank for first, _ in pairs.values()}])
     names = ", ".join(f'"{group}"' for group in groups)
     summary = f"ranks use groups {names} in different orders"
     rows = [
-        Row(
+        TableRow(
             first.rank,
-            f"{_named(first)}, then {_named(then)}",
+            f"{_call_text(first)}, then {_call_text(then)}",
             ", ".join(dict.fromkeys([str(first.site), str(then.site)])),
             coordinates=first.coordinates,
         )
         for _, (first, then) in sorted(pairs.items())
     ]
-    lines = finding_lines(Code.HAZARD_GROUP_ORDER, table(rows), Cause.GROUP_ORDER.lines(fact=names))
+    lines = finding_lines(Code.HAZARD_GROUP_ORDER, format_table(rows), Cause.GROUP_ORDER.lines(fact=names))
     ordered = sorted(pairs.values(), key=lambda pair: (pair[0].rank not in culprits, pair[0].rank))
     calls = tuple(call for pair in ordered for call in pair)
     sites = tuple(dict.fromkeys(call.site for call in calls))
     return Finding(Code.HAZARD_GROUP_ORDER, culprits, summary, lines, sites, calls=calls)
 
 
-def _named(call: Call) -> str:
+def _call_text(call: Call) -> str:
     return f'{call.operation} #{call.sequence} on "{call.group}"'
 
 
-def _at_line(code: Code, calls: Sequence[Call], fact: str, advice: Iterable[Line]) -> Finding:
+def _finding_at_line(code: Code, calls: Sequence[Call], fact: str, advice: Iterable[LabelledLine]) -> Finding:
     """Return the finding for calls of one line, with the first call of each rank in its table."""
     firsts = {call.rank: call for call in reversed(calls)}
     ranks = tuple(sorted(firsts))
-    rows = call_table(firsts[rank] for rank in ranks)
+    rows = format_call_table(firsts[rank] for rank in ranks)
     summary = f"{rank_list(ranks)}: {fact} ({calls[0].site})"
     return summarized_finding(code, ranks, summary, rows, advice, sites=(calls[0].site,), calls=calls)
 
 
-def _count(calls: Sequence[Call]) -> str:
+def _calls_text(calls: Sequence[Call]) -> str:
     operation = calls[0].operation
     return f"{operation} #{calls[0].sequence}" if len(calls) == 1 else f"{len(calls)} calls of {operation}"
 
@@ -274,7 +274,7 @@ def _with_ignored_tags(issued: Sequence[Call], operation: str) -> dict[tuple[str
     return {way: calls for way, calls in ways.items() if any(call.ignored_tag for call in calls)}
 
 
-def _first_exchanged(sent: Sequence[Call], received: Sequence[Call]) -> tuple[Call, Call] | None:
+def _first_wrong_message(sent: Sequence[Call], received: Sequence[Call]) -> tuple[Call, Call] | None:
     """Return the first message, and its receive, with different tags; None if the two sides use other tags."""
     if sorted(call.ignored_tag for call in sent) != sorted(call.ignored_tag for call in received):
         return None
@@ -282,22 +282,22 @@ def _first_exchanged(sent: Sequence[Call], received: Sequence[Call]) -> tuple[Ca
     return next(((send, receive) for send, receive in pairs if send.ignored_tag != receive.ignored_tag), None)
 
 
-def _exchanged_message(pair: tuple[Call, Call]) -> Finding:
+def _wrong_message_finding(pair: tuple[Call, Call]) -> Finding:
     send, receive = pair
     culprits = tuple(sorted({send.rank, receive.rank}))
     summary = (
         f"send #{send.sequence} with tag {send.ignored_tag} on rank {send.rank} meets recv #{receive.sequence} "
         f'with tag {receive.ignored_tag} on rank {receive.rank}, group "{send.group}"'
     )
-    parts = call_table(pair), Cause.TAGS_IGNORED.lines()
-    sites = sites_of(pair, culprits)
+    parts = format_call_table(pair), Cause.TAGS_IGNORED.lines()
+    sites = sites_culprits_first(pair, culprits)
     return summarized_finding(Code.MISMATCH_ORIGIN, culprits, summary, *parts, sites=sites, calls=pair)
 
 
 # --- ranks as threads of one process ----------------------------------------------------------------------------------
 
 
-class Shared(Enum):
+class SharedState(Enum):
     """Uses of state that belongs to a process, not to a rank."""
 
     FOLDER = "changes the working folder"
@@ -307,9 +307,9 @@ class Shared(Enum):
     LIBRARY = "{of} keeps the state of a rank in its modules"
 
 
-def shared_process(what: Shared, ranks: tuple[int, ...], site: Site, of: str = "") -> Finding:
+def shared_process_finding(what: SharedState, ranks: tuple[int, ...], site: Site, of: str = "") -> Finding:
     """Return the finding for one use at one line; `of` is the environment variable or the library."""
     deed = what.value.format(of=of)
-    summary = f"{rank_list(ranks)} {of_many(deed) if len(ranks) > 1 else deed} at {site}" if ranks else deed
+    summary = f"{rank_list(ranks)} {in_plural(deed) if len(ranks) > 1 else deed} at {site}" if ranks else deed
     sites = (site,) if ranks else ()
     return summarized_finding(Code.HAZARD_SHARED_PROCESS, ranks, summary, Cause.PROCESS_SHARED.lines(), sites=sites)

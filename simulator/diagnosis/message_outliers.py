@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot
-from ddpsim.simulator.wording import Line
+from ddpsim.simulator.wording import LabelledLine
 
 _ENOUGH = 2
 """How many other calls make a pattern."""
@@ -34,7 +34,7 @@ class MessageOutlier(NamedTuple):
     """A call that breaks a pattern which all others follow."""
 
     call: Call
-    lines: list[Line]
+    lines: list[LabelledLine]
     """The cause and what to try."""
     weight: int = 1
 
@@ -43,7 +43,7 @@ _LineOf = tuple[Site, str]
 """A line of the program, and whether it sends or receives there."""
 
 
-class _Made(NamedTuple):
+class _Message(NamedTuple):
     """A send or receive, with the values that may follow a pattern (by kind: neighbour, peer, tag, counted tag)."""
 
     call: Call
@@ -54,28 +54,28 @@ class _Made(NamedTuple):
         """The line of the call, with its operation: a batch sends and receives at one line."""
         return self.call.site, self.call.operation
 
-    def state(self, kind: int) -> tuple[_LineOf, int]:
+    def line_and_value(self, kind: int) -> tuple[_LineOf, int]:
         return self.line, self.values[kind]
 
 
-_Table = Mapping[int, Sequence[_Made]]
+_Table = Mapping[int, Sequence[_Message]]
 """By rank, its sends and receives in order."""
 _Pairs = Counter[tuple[Hashable, Hashable]]
 """How often one value followed another."""
 
 
-def message_outlier(snapshot: Snapshot, involved: Collection[int]) -> MessageOutlier | None:
+def find_message_outlier(snapshot: Snapshot, involved: Collection[int]) -> MessageOutlier | None:
     """Return the first outlier of the rank that breaks the most patterns, if that rank is `involved`."""
     made = _by_rank(snapshot)
     returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
     odd: dict[int, list[MessageOutlier]] = {}
     for each in chain(
-        _alone(made, snapshot),
-        _in_sequence(made),
-        _out_of_order(made),
-        _counted(made, returned),
-        _counted_at_lines(made, returned, snapshot),
-        _with_nobody(made, returned, snapshot),
+        _outliers_at_lines(made, snapshot),
+        _outliers_in_sequence(made),
+        _outliers_in_order(made),
+        _outliers_in_count(made, returned),
+        _outliers_in_count_at_lines(made, returned, snapshot),
+        _outliers_without_partner(made, returned, snapshot),
     ):
         odd.setdefault(each.call.rank, []).append(each)
     weights = Counter({rank: sum(each.weight for each in own) for rank, own in odd.items()}).most_common(2)
@@ -85,49 +85,49 @@ def message_outlier(snapshot: Snapshot, involved: Collection[int]) -> MessageOut
     return odd[weights[0][0]][0]
 
 
-def _by_rank(snapshot: Snapshot) -> dict[int, list[_Made]]:
+def _by_rank(snapshot: Snapshot) -> dict[int, list[_Message]]:
     size = len(snapshot.ranks)
-    made: dict[int, list[_Made]] = {}
+    made: dict[int, list[_Message]] = {}
     counts: Counter[tuple[int, _LineOf]] = Counter()
     for call in snapshot.issued:
         # All messages of a pipeline's stage come from one line, and follow no common pattern.
-        if call.peer is None or call.peer == ANY_SOURCE or not call.origin.is_programs:
+        if call.peer is None or call.peer == ANY_SOURCE or not call.origin.is_of_program:
             continue
         line = call.site, call.operation
         number = counts[call.rank, line]
         counts[call.rank, line] += 1
         values = ((call.peer - call.rank) % size, call.peer, call.tag, call.tag - number)
-        made.setdefault(call.rank, []).append(_Made(call, values))
+        made.setdefault(call.rank, []).append(_Message(call, values))
     return made
 
 
 # --- one call against all others of its line --------------------------------------------------------------------------
 
 
-def _alone(made: _Table, snapshot: Snapshot) -> Iterator[MessageOutlier]:
+def _outliers_at_lines(made: _Table, snapshot: Snapshot) -> Iterator[MessageOutlier]:
     """Find waiting calls whose peer or tag differs from those of all other calls of their line."""
     size = len(snapshot.ranks)
     for ranks in _by_line(made).values():
         calls = [each for own in ranks.values() for each in own]
         counts = [Counter(each.values[kind] for each in calls) for kind in _KINDS]
-        found = _exception(calls, counts, (_PEER, _NEIGHBOUR))
-        if found is not None and found.call in snapshot.slot_by_call and not _wraps(found.call, calls):
+        found = _find_single_value(calls, counts, (_PEER, _NEIGHBOUR))
+        if found is not None and found.call in snapshot.slot_by_call and not _closes_ring(found.call, calls):
             usual = counts[found.kind].most_common(1)[0][0]
             peer = usual if found.kind == _PEER else (found.call.rank + usual) % size
-            yield _outlier(Cause.ODD_PEER, found.call, f"rank {found.call.peer}", f"rank {peer}")
-        found = _exception(calls, counts, (_TAG, _COUNTED_TAG))
+            yield _make_outlier(Cause.ODD_PEER, found.call, f"rank {found.call.peer}", f"rank {peer}")
+        found = _find_single_value(calls, counts, (_TAG, _COUNTED_TAG))
         if found is not None and found.call in snapshot.slot_by_call:
             tag = counts[found.kind].most_common(1)[0][0] + found.call.tag - found.value
-            yield _outlier(Cause.ODD_TAG, found.call, f"tag {found.call.tag}", f"tag {tag}")
+            yield _make_outlier(Cause.ODD_TAG, found.call, f"tag {found.call.tag}", f"tag {tag}")
 
 
-class _Exception(NamedTuple):
+class _SingleValue(NamedTuple):
     call: Call
     kind: int
     value: int
 
 
-def _exception(calls: Sequence[_Made], counts: Sequence[Counter[int]], kinds: Iterable[int]) -> _Exception | None:
+def _find_single_value(calls: Sequence[_Message], counts: Sequence[Counter[int]], kinds: Iterable[int]) -> _SingleValue | None:
     """Return the one call whose value differs from all others; None if there are two, or if a kind has one value."""
     found = []
     for kind in kinds:
@@ -136,11 +136,11 @@ def _exception(calls: Sequence[_Made], counts: Sequence[Counter[int]], kinds: It
             return None
         if len(own) == 2 and min(own.values()) == 1 and max(own.values()) >= _ENOUGH:
             each = next(each for each in calls if own[each.values[kind]] == 1)
-            found.append(_Exception(each.call, kind, each.values[kind]))
+            found.append(_SingleValue(each.call, kind, each.values[kind]))
     return found[0] if found and all(each.call is found[0].call for each in found) else None
 
 
-def _wraps(call: Call, calls: Iterable[_Made]) -> bool:
+def _closes_ring(call: Call, calls: Iterable[_Message]) -> bool:
     """Return True if the call links the last and the first rank of a ring."""
     ranks = [other.call.rank for other in calls]
     return (call.rank, call.peer) in {(max(ranks), min(ranks)), (min(ranks), max(ranks))}
@@ -149,14 +149,14 @@ def _wraps(call: Call, calls: Iterable[_Made]) -> bool:
 # --- one call after another -------------------------------------------------------------------------------------------
 
 
-def _in_sequence(made: _Table) -> Iterator[MessageOutlier]:
+def _outliers_in_sequence(made: _Table) -> Iterator[MessageOutlier]:
     """Find calls whose peer or tag never follows the previous call's elsewhere, while another value does."""
-    lines = _pairs(made.values(), lambda each: each.line)
-    pairs = [_pairs(made.values(), methodcaller("state", kind)) for kind in _KINDS]
-    starts = [_sums(each, 0) for each in pairs]
+    lines = _count_pairs(made.values(), lambda each: each.line)
+    pairs = [_count_pairs(made.values(), methodcaller("state", kind)) for kind in _KINDS]
+    starts = [_sum_pairs(each, 0) for each in pairs]
 
-    def is_new(kind: int, before: _Made, call: _Made) -> bool:
-        start, end = before.state(kind), call.state(kind)
+    def is_new(kind: int, before: _Message, call: _Message) -> bool:
+        start, end = before.line_and_value(kind), call.line_and_value(kind)
         return pairs[kind][start, end] == 1 and starts[kind][start] > _ENOUGH
 
     for own in made.values():
@@ -164,36 +164,36 @@ def _in_sequence(made: _Table) -> Iterator[MessageOutlier]:
             if lines[before.line, each.line] == 1:
                 continue
             if is_new(_NEIGHBOUR, before, each) and is_new(_PEER, before, each):
-                yield _odd_follower("rank", _PEER, before, each, pairs[_PEER])
+                yield _follower_outlier("rank", _PEER, before, each, pairs[_PEER])
             if is_new(_TAG, before, each) and is_new(_COUNTED_TAG, before, each):
-                yield _odd_follower("tag", _TAG, before, each, pairs[_TAG])
+                yield _follower_outlier("tag", _TAG, before, each, pairs[_TAG])
 
 
-def _out_of_order(made: _Table) -> Iterator[MessageOutlier]:
+def _outliers_in_order(made: _Table) -> Iterator[MessageOutlier]:
     """Find calls at a line that follows the previous line nowhere else."""
-    for ranks in _roles(made):
-        pairs = _pairs([made[rank] for rank in ranks], lambda each: each.line)
-        starts, ends = _sums(pairs, 0), _sums(pairs, 1)
+    for ranks in _ranks_by_lines(made):
+        pairs = _count_pairs([made[rank] for rank in ranks], lambda each: each.line)
+        starts, ends = _sum_pairs(pairs, 0), _sum_pairs(pairs, 1)
         for rank in ranks:
             for before, each in pairwise(made[rank]):
                 is_new = pairs[before.line, each.line] == 1
                 if is_new and starts[before.line] > _ENOUGH and ends[each.line] > 1:
                     usual = _followers(pairs, before.line)[0][0]
-                    yield _outlier(Cause.ODD_ORDER, each.call, str(before.call.site), str(usual))
+                    yield _make_outlier(Cause.ODD_ORDER, each.call, str(before.call.site), str(usual))
 
 
-def _counted(made: _Table, returned: Set[int]) -> Iterator[MessageOutlier]:
+def _outliers_in_count(made: _Table, returned: Set[int]) -> Iterator[MessageOutlier]:
     """Find a rank with one call more, or one less, than each returned rank that reached the same lines."""
-    for ranks in _roles(made):
+    for ranks in _ranks_by_lines(made):
         for rank in ranks:
             others = [len(made[each]) for each in ranks if each in returned and each != rank]
             more = len(made[rank]) - min(others, default=0)
             is_usual = len(others) >= _ENOUGH and len(set(others)) == 1
             if is_usual and more == (-1 if rank in returned else 1):
-                yield _outlier(Cause.ODD_COUNT, made[rank][-1].call, str(len(made[rank])), str(others[0]), weight=2)
+                yield _make_outlier(Cause.ODD_COUNT, made[rank][-1].call, str(len(made[rank])), str(others[0]), weight=2)
 
 
-def _counted_at_lines(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
+def _outliers_in_count_at_lines(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
     """Find a rank that made one call more at a line (the ends of a pipeline reach other lines than its middle)."""
     for ranks in _by_line(made).values():
         counts = Counter(len(own) for own in ranks.values())
@@ -203,10 +203,10 @@ def _counted_at_lines(made: _Table, returned: Set[int], snapshot: Snapshot) -> I
             continue
         last = ranks[odd[0]][-1].call
         if len(ranks[odd[0]]) == usual + 1 and last in snapshot.slot_by_call:
-            yield _outlier(Cause.ODD_COUNT_AT_LINE, last, str(usual + 1), str(usual), weight=2)
+            yield _make_outlier(Cause.ODD_COUNT_AT_LINE, last, str(usual + 1), str(usual), weight=2)
 
 
-def _with_nobody(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
+def _outliers_without_partner(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
     """Find a rank that waits for a returned rank to which it has no other message, while another rank waits for it."""
     talked = Counter(frozenset((each.call.rank, each.call.peer)) for own in made.values() for each in own)
     waiting = [call for slot in snapshot.open_slots for call in slot.calls if call.is_point_to_point]
@@ -215,10 +215,10 @@ def _with_nobody(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterat
             fitting = (call.rank, call.group, call.tag)
             others = [each for each in waiting if (each.peer, each.group, each.tag) == fitting]
             if len(others) == 1 and others[0].operation != call.operation:
-                yield _outlier(Cause.ODD_PARTNER, call, f"rank {call.peer}", f"rank {others[0].rank}")
+                yield _make_outlier(Cause.ODD_PARTNER, call, f"rank {call.peer}", f"rank {others[0].rank}")
 
 
-def _roles(made: _Table) -> Iterable[list[int]]:
+def _ranks_by_lines(made: _Table) -> Iterable[list[int]]:
     """Return the ranks, grouped by the set of lines that they reached."""
     roles: dict[frozenset[_LineOf], list[int]] = {}
     for rank, own in made.items():
@@ -226,20 +226,20 @@ def _roles(made: _Table) -> Iterable[list[int]]:
     return roles.values()
 
 
-def _by_line(made: _Table) -> dict[_LineOf, dict[int, list[_Made]]]:
+def _by_line(made: _Table) -> dict[_LineOf, dict[int, list[_Message]]]:
     """Return the calls of each line, by rank."""
-    lines: dict[_LineOf, dict[int, list[_Made]]] = {}
+    lines: dict[_LineOf, dict[int, list[_Message]]] = {}
     for rank, own in made.items():
         for each in own:
             lines.setdefault(each.line, {}).setdefault(rank, []).append(each)
     return lines
 
 
-def _pairs(rows: Iterable[Sequence[_Made]], of: Callable[[_Made], Hashable]) -> _Pairs:
+def _count_pairs(rows: Iterable[Sequence[_Message]], of: Callable[[_Message], Hashable]) -> _Pairs:
     return Counter((of(before), of(each)) for own in rows for before, each in pairwise(own))
 
 
-def _sums(pairs: _Pairs, side: int) -> Counter[Hashable]:
+def _sum_pairs(pairs: _Pairs, side: int) -> Counter[Hashable]:
     sums: Counter[Hashable] = Counter()
     for pair, times in pairs.items():
         sums[pair[side]] += times
@@ -254,14 +254,14 @@ def _followers(pairs: _Pairs, start: Hashable) -> list[Any]:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def _odd_follower(name: str, kind: int, before: _Made, each: _Made, pairs: _Pairs) -> MessageOutlier:
-    own = each.state(kind)
-    usual = [f"{name} {value}" for site, value in _followers(pairs, before.state(kind)) if (site, value) != own]
+def _follower_outlier(name: str, kind: int, before: _Message, each: _Message, pairs: _Pairs) -> MessageOutlier:
+    own = each.line_and_value(kind)
+    usual = [f"{name} {value}" for site, value in _followers(pairs, before.line_and_value(kind)) if (site, value) != own]
     fact = f"{name} {own[1]} after {name} {before.values[kind]}"
-    return _outlier(Cause.ODD_FOLLOWER, each.call, fact, " or ".join(usual[:3]))
+    return _make_outlier(Cause.ODD_FOLLOWER, each.call, fact, " or ".join(usual[:3]))
 
 
-def _outlier(
+def _make_outlier(
     cause: Advice[[str, str, str, str, str]], call: Call, fact: str, usual: str, weight: int = 1
 ) -> MessageOutlier:
     """Return an outlier whose call has `fact` where other calls have `usual`."""

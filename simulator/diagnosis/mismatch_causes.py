@@ -19,11 +19,11 @@ from math import prod
 from ddpsim.simulator.calls import NOWHERE, Call, Phase
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import operations_text, ranks_text, sites_text
-from ddpsim.simulator.diagnosis.parallel_causes import advise_message, advise_parts
+from ddpsim.simulator.diagnosis.parallel_causes import advise_message, advise_parallel_calls
 from ddpsim.simulator.matching.agreement import compared_values
-from ddpsim.simulator.operations import OPERATIONS, Root
+from ddpsim.simulator.operations import OPERATIONS, RootRole
 from ddpsim.simulator.verdict import Code
-from ddpsim.simulator.wording import Line, listed, rank_list
+from ddpsim.simulator.wording import LabelledLine, join_names, rank_list
 
 FIELDS = {
     Code.MISMATCH_OPERATION: "operation",
@@ -48,11 +48,11 @@ _WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
 """What a wrapper does after its buckets."""
 
 
-def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[Line]:
+def advise_mismatch(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[LabelledLine]:
     """Return the cause and what to try, for calls of one collective."""
     if any(call.origin.shadow for call in calls):
         return _with_joined_ranks(calls)
-    parts = advise_parts(calls, code, _who(calls, code, culprits))
+    parts = advise_parallel_calls(calls, code, _culprits_text(calls, code, culprits))
     if parts:
         return parts
     users = [call for call in calls if call.origin.phase is Phase.USER]
@@ -61,10 +61,10 @@ def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list
     wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
     if wrappers:
         return _user_meets_wrapper(users, wrappers)
-    return _between_users(calls, code, _who(calls, code, culprits))
+    return _between_users(calls, code, _culprits_text(calls, code, culprits))
 
 
-def advise_pair(send: Call, receive: Call, code: Code) -> list[Line]:
+def advise_message_mismatch(send: Call, receive: Call, code: Code) -> list[LabelledLine]:
     """Return the cause and what to try, for a message and the receive that takes it."""
     if send.ignored_tag != receive.ignored_tag:
         return Cause.TAGS_IGNORED.lines()
@@ -76,7 +76,7 @@ def advise_pair(send: Call, receive: Call, code: Code) -> list[Line]:
     return Cause.OTHER_MESSAGE.lines(fact=FIELDS[code])
 
 
-def _who(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> str:
+def _culprits_text(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> str:
     """Return the culprits as a subject for "passed another root"."""
     if len(culprits) < len(calls):
         return rank_list(culprits)
@@ -86,7 +86,7 @@ def _who(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> str:
 # --- the user's calls -------------------------------------------------------------------------------------------------
 
 
-def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
+def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[LabelledLine]:
     if code is Code.MISMATCH_GROUP:
         return Cause.OTHER_MEMBERS.lines(who=who)
     if code is Code.MISMATCH_SPLITS:
@@ -104,7 +104,7 @@ def _other_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
         return Cause.OTHER_WITHOUT_LINES
     operation = OPERATIONS.get(calls[0].operation)  # records of real jobs may have operations that are unknown here
     if code is Code.MISMATCH_ROOT:
-        return Cause.OTHER_DESTINATION if operation and operation.root is Root.DESTINATION else Cause.OTHER_ROOT
+        return Cause.OTHER_DESTINATION if operation and operation.root is RootRole.DESTINATION else Cause.OTHER_ROOT
     if code in _BY_FIELD:
         return _BY_FIELD[code]
     if code is Code.MISMATCH_SHAPE and operation is not None and operation.gathers:
@@ -114,12 +114,12 @@ def _other_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
     return Cause.OTHER_ARGUMENT
 
 
-def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list[Line]:
+def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list[LabelledLine]:
     """Return the advice for a user's call that met a wrapper's call; the smaller side is at fault."""
     if all(call.origin.phase in WRAPPING for call in wrappers):
         return Cause.WRAPPED_ALONE.lines(who=ranks_text(users))
     if all(is_later_bucket(call) for call in wrappers):
-        return bucket_left_out(ranks_text(users), wrappers)
+        return advise_bucket_left_out(ranks_text(users), wrappers)
     if any(call.site.function == "forward" for call in users):
         side = users if len(users) < len(wrappers) else wrappers
         return Cause.COLLECTIVE_IN_FORWARD.lines(who=ranks_text(side))
@@ -140,9 +140,9 @@ def _is_above(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
 # --- calls of wrappers ------------------------------------------------------------------------------------------------
 
 
-def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[Line]:
+def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[LabelledLine]:
     """Return the advice for calls of DDP wrappers in different phases or steps."""
-    who = _who(calls, code, culprits)
+    who = _culprits_text(calls, code, culprits)
     phases = {call.origin.phase for call in calls}
     wrapping = [call for call in calls if call.origin.phase in WRAPPING]
     if wrapping and len(wrapping) < len(calls):
@@ -158,12 +158,12 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
         outside = [call for call in calls if call.origin.phase is not Phase.JOIN_CONTROL]
         return Cause.JOINED_ON_SOME_RANKS.lines(who=ranks_text(outside))
     late = [call for call in calls if is_later_bucket(call)]
-    ahead = [call for call in calls if _is_past(call, late)]
+    ahead = [call for call in calls if _is_after_step(call, late)]
     if late and len(ahead) + len(late) == len(calls) > len(late):
-        return bucket_left_out(ranks_text(ahead), late)
+        return advise_bucket_left_out(ranks_text(ahead), late)
     if phases > {Phase.BUFFERS} and phases - {Phase.BUFFERS} <= _REDUCING:
         return Cause.EXTRA_FORWARD.lines(who=ranks_text(c for c in calls if c.origin.phase is Phase.BUFFERS))
-    return _at_other_steps(calls) or _in_one_step(calls, phases, code, who)
+    return _between_steps(calls) or _within_one_step(calls, phases, code, who)
 
 
 def is_later_bucket(call: Call) -> bool:
@@ -171,13 +171,13 @@ def is_later_bucket(call: Call) -> bool:
     return call.origin.phase is Phase.BUCKET and (call.origin.bucket or 0) > 0
 
 
-def bucket_left_out(culprits: str, late: Sequence[Call]) -> list[Line]:
+def advise_bucket_left_out(culprits: str, late: Sequence[Call]) -> list[LabelledLine]:
     """Return the advice for ranks that others wait for in later buckets of a step (`late`)."""
-    parameters = listed(late[0].origin.parameters) or "its parameters"
+    parameters = join_names(late[0].origin.parameters) or "its parameters"
     return Cause.BUCKET_LEFT_OUT.lines(who=culprits, parameters=parameters)
 
 
-def _is_past(call: Call, late: Sequence[Call]) -> bool:
+def _is_after_step(call: Call, late: Sequence[Call]) -> bool:
     """Return True if a call comes after the step of the later buckets."""
     steps = [other.origin.step for other in late if other.origin.step is not None]
     if call.origin.phase is Phase.BUFFERS:
@@ -185,7 +185,7 @@ def _is_past(call: Call, late: Sequence[Call]) -> bool:
     return call.origin.step is not None and bool(steps) and call.origin.step > max(steps)
 
 
-def _at_other_steps(calls: Sequence[Call]) -> list[Line]:
+def _between_steps(calls: Sequence[Call]) -> list[LabelledLine]:
     """Return the advice if some ranks made more synchronising forwards than others; else []."""
     steps = {call.rank: call.origin.step for call in calls}
     known = [step for step in steps.values() if step is not None]
@@ -200,7 +200,7 @@ def _at_other_steps(calls: Sequence[Call]) -> list[Line]:
     return []
 
 
-def _in_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str) -> list[Line]:
+def _within_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str) -> list[LabelledLine]:
     if phases == {Phase.BUFFERS}:
         return Cause.BUFFERS_DIFFER.lines(who=who)
     if phases != {Phase.BUCKET}:
@@ -213,7 +213,7 @@ def _in_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str
 # --- calls of communication hooks -------------------------------------------------------------------------------------
 
 
-def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> list[Line]:
+def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> list[LabelledLine]:
     """Return the cause and what to try, for calls of one wrapper that do not agree; [] if the hook is not the cause.
 
     A hook gets the buckets in order, each in every step. So within one step only the hook can omit a call or make one
@@ -222,7 +222,7 @@ def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> l
     """
     hooked = [call for call in calls if call.origin.by_hook]
     others = [call for call in calls if call not in hooked]
-    if not hooked or _are_filled_otherwise(calls) or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
+    if not hooked or _have_different_parameters(calls) or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
         return []
     if sorted(call.rank for call in others) == sorted(culprits):
         return Cause.HOOK_MADE_NO_CALL.lines(who=who, fact=sites_text(hooked))
@@ -233,7 +233,7 @@ def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> l
     return Cause.HOOK_CALLS_DIFFER.lines(who, sites_text([call for call in hooked if call.rank in culprits]))
 
 
-def _hook_one_off(calls: Sequence[Call]) -> list[Line]:
+def _hook_one_off(calls: Sequence[Call]) -> list[LabelledLine]:
     """Return the advice for calls of several steps; [] if all belong to one step."""
     latest = max(call.origin.step or 0 for call in calls)
     ahead = [call.rank for call in calls if call.origin.step == latest]
@@ -243,7 +243,7 @@ def _hook_one_off(calls: Sequence[Call]) -> list[Line]:
     return Cause.HOOK_ONE_OFF.lines(site=sites_text(calls), ahead=rank_list(ahead), behind=rank_list(behind))
 
 
-def _are_filled_otherwise(calls: Sequence[Call]) -> bool:
+def _have_different_parameters(calls: Sequence[Call]) -> bool:
     """Return True if a bucket has different parameters on some ranks."""
     buckets = {(call.origin.bucket, call.origin.parameters) for call in calls}
     return len(buckets) > len({bucket for bucket, _ in buckets})
@@ -252,7 +252,7 @@ def _are_filled_otherwise(calls: Sequence[Call]) -> bool:
 # --- calls that join makes --------------------------------------------------------------------------------------------
 
 
-def _with_joined_ranks(calls: Sequence[Call]) -> list[Line]:
+def _with_joined_ranks(calls: Sequence[Call]) -> list[LabelledLine]:
     shadows = [call for call in calls if call.origin.shadow]
     others = [call for call in calls if not call.origin.shadow]
     joined = ranks_text(shadows)
@@ -274,7 +274,7 @@ def _is_of_own_joinable(call: Call) -> bool:
     return is_control or (call.origin.phase is Phase.USER and call.site.function == "main_hook")
 
 
-def advise_post_hooks(calls: Sequence[Call]) -> list[Line]:
+def advise_post_hooks(calls: Sequence[Call]) -> list[LabelledLine]:
     """Return the advice if the program's own `post_hook` of a join makes the calls; [] for others."""
     if all(c.origin.shadow and c.origin.phase is Phase.USER and c.site.function == "post_hook" for c in calls):
         return Cause.POST_HOOKS_DIFFER.lines(fact=f"{operations_text(calls)} in it at {sites_text(calls)}")

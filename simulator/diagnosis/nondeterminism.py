@@ -6,16 +6,16 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import NOWHERE, Site
-from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RankOrThread
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import finding_lines
 from ddpsim.simulator.events import Event
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import Line, rank_list
+from ddpsim.simulator.wording import LabelledLine, rank_list
 
 
-class Offer(NamedTuple):
+class OfferedChoice(NamedTuple):
     """A choice point of a run, with its options."""
 
     point: ChoicePoint
@@ -42,34 +42,34 @@ class Offer(NamedTuple):
 class RecordedRun(NamedTuple):
     """The choices and the trace of a run; two runs of one schedule must have equal ones."""
 
-    offers: tuple[Offer, ...]
+    offers: tuple[OfferedChoice, ...]
     trace: Trace
 
 
-def runs_differ(first: RecordedRun, second: RecordedRun) -> Finding | None:
+def find_nondeterminism(first: RecordedRun, second: RecordedRun) -> Finding | None:
     """Return the finding for the first step in which two runs differ; None if they are equal."""
     events = zip_longest(first.trace, second.trace)
     event = next((pair for pair in events if None in pair or len({each.line() for each in pair}) > 1), None)
     offer = next((pair for pair in zip_longest(first.offers, second.offers) if pair[0] != pair[1]), None)
-    if event is not None and (offer is None or _choice_points(*event) <= _choice_points(*offer)):
-        return _events_differ(*event)
-    return None if offer is None else offers_differ(*offer)
+    if event is not None and (offer is None or _earliest_choice_point(*event) <= _earliest_choice_point(*offer)):
+        return _differing_event_finding(*event)
+    return None if offer is None else differing_choice_finding(*offer)
 
 
-def _events_differ(first: Event | None, second: Event | None) -> Finding:
+def _differing_event_finding(first: Event | None, second: Event | None) -> Finding:
     """Return the finding for an event that differs in the second run; None means that the run had ended."""
     one, other = _event_text(first), _event_text(second)
     if one == other and first is not None and second is not None:  # then they differ in when they happened
         one, other = (f"{one}  at step {event.choice_points}, {event.time:g} s" for event in (first, second))
     calls = [event.call for event in (first, second) if event is not None and event.call is not None]
     sites = tuple(dict.fromkeys(call.site for call in calls if call.site != NOWHERE))
-    return _finding(first, second, one, other, sites)
+    return _nondeterminism_finding(first, second, one, other, sites)
 
 
-def offers_differ(first: Offer | None, second: Offer | None) -> Finding:
+def differing_choice_finding(first: OfferedChoice | None, second: OfferedChoice | None) -> Finding:
     """Return the finding for a choice that differs in the second run; None means that the run had ended."""
     one, other = (_ENDED if offer is None else str(offer) for offer in (first, second))
-    return _finding(first, second, one, other)
+    return _nondeterminism_finding(first, second, one, other)
 
 
 _ENDED = "it had ended"
@@ -80,20 +80,20 @@ def _event_text(event: Event | None) -> str:
         return _ENDED
     call = event.call
     what = event.text if call is None else f"{call}  {call.site}" + (f"  {event.text}" if event.text else "")
-    return f"{Who(event.rank, event.thread)}  {event.kind.value}  {what}".rstrip()
+    return f"{RankOrThread(event.rank, event.thread)}  {event.kind.value}  {what}".rstrip()
 
 
-def _choice_points(*there: Event | Offer | None) -> int:
+def _earliest_choice_point(*there: Event | OfferedChoice | None) -> int:
     return min(each.choice_points for each in there if each is not None)
 
 
-def _finding(
-    first: Event | Offer | None, second: Event | Offer | None, one: str, other: str, sites: tuple[Site, ...] = ()
+def _nondeterminism_finding(
+    first: Event | OfferedChoice | None, second: Event | OfferedChoice | None, one: str, other: str, sites: tuple[Site, ...] = ()
 ) -> Finding:
     ranks = sorted({each.rank for each in (first, second) if each is not None})
-    choice_points = _choice_points(first, second)
+    choice_points = _earliest_choice_point(first, second)
     summary = f"two runs of one schedule differ from step {choice_points} on: {one}, and then {other}"
-    both = [str(Line("first", one)), str(Line("again", other))]
+    both = [str(LabelledLine("first", one)), str(LabelledLine("again", other))]
     advice = Cause.RUNS_DIFFER.lines(who=rank_list(ranks))
     lines = finding_lines(Code.NONDETERMINISM, both, advice, step=choice_points)
     return Finding(Code.NONDETERMINISM, tuple(ranks), summary, lines, sites)

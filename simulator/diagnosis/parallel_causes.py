@@ -8,26 +8,26 @@ from ddpsim.simulator.calls import COLLECTS_STATE, Call, Parallelism
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import operations_text, ranks_text
 from ddpsim.simulator.verdict import Code
-from ddpsim.simulator.wording import Line, listed
+from ddpsim.simulator.wording import LabelledLine, join_names
 
 
-def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
+def advise_parallel_calls(calls: Sequence[Call], code: Code, who: str) -> list[LabelledLine]:
     """Return the cause and what to try, for calls of one collective; [] if none is a call of these kinds."""
-    kinds = {kind_of(call) for call in calls}
+    kinds = {parallelism_of(call) for call in calls}
     if kinds == {None}:
         return []
     if Parallelism.CHECKPOINT in kinds:
-        return _with_checkpoint(calls)
+        return _advise_checkpoint(calls)
     for kind in (Parallelism.OPTIMIZER, Parallelism.NORM):
         if kind in kinds and len(kinds) > 1:
-            return _meets(kind, calls)
-    others = [call for call in calls if kind_of(call) is None]
+            return _advise_meeting_kinds(kind, calls)
+    others = [call for call in calls if parallelism_of(call) is None]
     if others:
         cause = Cause.UNITS_MEET_CALL if Parallelism.FSDP in kinds else Cause.DTENSOR_MEETS_CALL
         return cause.lines(who=ranks_text(others), operation=operations_text(others))
     who = "some ranks" if who == "each rank" else who
     if kinds == {Parallelism.FSDP}:
-        return _between_units(calls, code, who)
+        return _advise_fsdp_units(calls, code, who)
     if len(kinds) > 1:
         return Cause.OTHER_BRANCH.lines(who=who)
     differ = len({call.origin.part and call.origin.part[:3] for call in calls}) > 1
@@ -39,20 +39,20 @@ def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
     return Cause.NORM_OF_OTHERS.lines(who=who) if kinds == {Parallelism.NORM} else []
 
 
-def advise_message(send: Call, receive: Call, code: Code) -> list[Line]:
+def advise_message(send: Call, receive: Call, code: Code) -> list[LabelledLine]:
     """Return the advice for a message of a pipeline's stage and the receive that takes it; [] for others."""
     sends, receives = send.origin.part, receive.origin.part
-    if sends is None or receives is None or {kind_of(send), kind_of(receive)} != {Parallelism.PIPELINE}:
+    if sends is None or receives is None or {parallelism_of(send), parallelism_of(receive)} != {Parallelism.PIPELINE}:
         return []
-    if sends.belongs_with(receives):
+    if sends.matches_part(receives):
         return Cause.MICRO_BATCHES_DIFFER.lines() if code is Code.MISMATCH_SHAPE else []
     sent, expected = (f"{part.what}, {part.action}" for part in (sends, receives))
     return Cause.OTHER_STAGES_MESSAGE.lines(fact=f"{sent}, is received as {expected}")
 
 
-def advise_waiting(calls: Sequence[Call], missing: str, *, is_alone: bool = False) -> list[Line]:
+def advise_waiting(calls: Sequence[Call], missing: str, *, is_alone: bool = False) -> list[LabelledLine]:
     """Return the advice for calls that some ranks never make; `is_alone` if the waiting ranks are at fault."""
-    kinds = {kind_of(call) for call in calls}
+    kinds = {parallelism_of(call) for call in calls}
     for kind, (alone, without) in _TAKE_EVERY_RANK.items():
         if kinds == {kind}:
             return (alone if is_alone else without).lines(who=missing)
@@ -71,29 +71,29 @@ _TAKE_EVERY_RANK = {
 """By kind, two causes of waiting: only the waiting ranks make the call, or one rank omitted it."""
 
 
-def kind_of(call: Call) -> Parallelism | None:
+def parallelism_of(call: Call) -> Parallelism | None:
     """Return the part of torch that makes a call, other than DDP; None for the program's own calls and DDP's."""
     return None if call.origin.part is None else call.origin.part.parallelism
 
 
-def _meets(kind: Parallelism, calls: Sequence[Call]) -> list[Line]:
+def _advise_meeting_kinds(kind: Parallelism, calls: Sequence[Call]) -> list[LabelledLine]:
     """Return the advice for calls of a kind (norm or optimizer) that met calls of other kinds."""
     collecting = [call for call in calls if call.origin.part is not None and call.origin.part.action == COLLECTS_STATE]
     if collecting:
         return Cause.STATE_ALONE.lines(who=ranks_text(collecting))
-    others = [call for call in calls if kind_of(call) is not kind]
+    others = [call for call in calls if parallelism_of(call) is not kind]
     cause = Cause.NORM_MEETS_CALL if kind is Parallelism.NORM else Cause.OPTIMIZER_MEETS_CALL
     return cause.lines(who=ranks_text(others), operation=operations_text(others))
 
 
-def _with_checkpoint(calls: Sequence[Call]) -> list[Line]:
-    saving = [call for call in calls if kind_of(call) is Parallelism.CHECKPOINT]
+def _advise_checkpoint(calls: Sequence[Call]) -> list[LabelledLine]:
+    saving = [call for call in calls if parallelism_of(call) is Parallelism.CHECKPOINT]
     if any(call.thread for call in saving) and len({call.thread for call in calls}) > 1:
         return Cause.CHECKPOINT_THREAD.lines(who=ranks_text(call for call in saving if call.thread))
     return Cause.CHECKPOINT_ALONE.lines(who=ranks_text(saving)) if len(saving) < len(calls) else []
 
 
-def _between_units(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
+def _advise_fsdp_units(calls: Sequence[Call], code: Code, who: str) -> list[LabelledLine]:
     if len({call.origin.part for call in calls}) > 1:
         return Cause.UNIT_LEFT_OUT.lines(who=who)
     if code is Code.MISMATCH_ORIGIN:
@@ -103,4 +103,4 @@ def _between_units(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
     if not lacking:
         return []
     left_out = [name for name in every if any(name not in call.origin.parameters for call in lacking)]
-    return Cause.UNUSED_IN_UNIT.lines(who=ranks_text(lacking), parameters=listed(left_out))
+    return Cause.UNUSED_IN_UNIT.lines(who=ranks_text(lacking), parameters=join_names(left_out))

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import minority, of_many, shortened, summarized_finding
+from ddpsim.simulator.diagnosis.explain import ranks_outside_largest, in_plural, shorten_text, summarized_finding
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
+from ddpsim.simulator.wording import LabelledLine, join_names, rank_list, ranks_by_value
 
 _OTHER_COUNT = "DDP expects same model across all ranks"
 _OTHER_SHAPE = "of the same param in process"
@@ -103,31 +103,31 @@ Reason = FailedBarrier | MissingKeys
 """Facts about an error that the simulator raises itself with torch's text."""
 
 
-def kind(error: str) -> str:
+def error_kind(error: str) -> str:
     """Return the part of an error that is equal on all ranks. `error` is the type and message in one line."""
     if _NO_MEMBER in error:
         return error.partition(_NO_MEMBER)[0]  # the group's text differs between its members
     return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE, _RAN_OUT, _REACHED_BARRIER) if words in error), error)
 
 
-def done_by(error: str, longest: int = 72) -> str:
+def error_as_verb(error: str, longest: int = 72) -> str:
     """Return an error as a verb: `raised KeyError: 'a'` or `was killed by SIGSEGV`. `error` as for `kind`."""
     type_name, _, message = error.partition(": ")
-    return message if type_name == LOST else f"raised {shortened(error, longest)}"
+    return message if type_name == LOST else f"raised {shorten_text(error, longest)}"
 
 
-def unused_indices(message: str) -> tuple[int, ...]:
+def unused_parameter_indices(message: str) -> tuple[int, ...]:
     """Return the indices of parameters without gradient, from torch's error text; () if it lists none."""
     found = re.search(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)", message)
     return tuple(map(int, found[1].split())) if found else ()
 
 
-def ran_out(errors: Mapping[int, str]) -> tuple[int, ...]:
+def ranks_out_of_input(errors: Mapping[int, str]) -> tuple[int, ...]:
     """Return the ranks whose error says that they themselves ran out of input."""
     return tuple(sorted(rank for rank, error in errors.items() if _RAN_OUT in error))
 
 
-def rank_error(
+def rank_error_finding(
     errors: Mapping[int, str],
     site: Site | None,
     traceback_text: str,
@@ -143,42 +143,42 @@ def rank_error(
     flight, whose tensors hold NaN or the largest number of their type.
     """
     error = next(iter(errors.values()))
-    culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _at_fault(errors)
+    culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _ranks_at_fault(errors)
     if isinstance(reason, FailedBarrier):
         culprits = reason.missing or culprits
-    first, *others = _by_kind(errors)
+    first, *others = _lines_by_kind(errors)
     summary = first + (f" at {site}" if site else "")
-    lines: list[str | Line] = ["  " + line for line in (*traceback_text.rstrip().splitlines(), *others)]
-    cause = _cause(error, unused, traceback_text)
+    lines: list[str | LabelledLine] = ["  " + line for line in (*traceback_text.rstrip().splitlines(), *others)]
+    cause = _find_cause(error, unused, traceback_text)
     early = poisoned if cause is None and reason is None else ()
     if reason is not None:
-        lines += _because(reason, rank_list(culprits))
+        lines += _advise_reason(reason, rank_list(culprits))
     else:
-        lines += _advise(error, rank_list(culprits), unused, cause, early)
+        lines += _advise_error(error, rank_list(culprits), unused, cause, early)
     sites = dict.fromkeys([*([site] if site else ()), *(call.site for call in early)])
     return summarized_finding(Code.RANK_ERROR, culprits, summary, lines, sites=tuple(sites))
 
 
-def _by_kind(errors: Mapping[int, str]) -> list[str]:
+def _lines_by_kind(errors: Mapping[int, str]) -> list[str]:
     """Return what the ranks did, one line for each kind of error."""
     lines = []
-    for ranks in ranks_by((rank, kind(error)) for rank, error in errors.items()).values():
-        what = done_by(errors[ranks[0]], 200)
-        lines.append(f"{rank_list(ranks)} {of_many(what) if len(ranks) > 1 else what}")
+    for ranks in ranks_by_value((rank, error_kind(error)) for rank, error in errors.items()).values():
+        what = error_as_verb(errors[ranks[0]], 200)
+        lines.append(f"{rank_list(ranks)} {in_plural(what) if len(ranks) > 1 else what}")
     return lines
 
 
-def _at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
+def _ranks_at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
     """Return the ranks at fault: those that the error's text names, or else all that raised it."""
     counts = {rank: found[1] for rank, error in errors.items() if (found := re.search(r"has (\d+) params", error))}
     if len(counts) == len(errors):
-        return minority(ranks_by(counts.items()).values())
+        return ranks_outside_largest(ranks_by_value(counts.items()).values())
     type_name, _, message = next(iter(errors.values())).partition(": ")
     lists = re.findall(_FAULTS[type_name], message) if type_name in _FAULTS else []
     return tuple(sorted({int(rank) for text in lists for rank in re.findall(r"\d+", text)} or errors))
 
 
-def _cause(error: str, unused: Mapping[int, Sequence[str]], traceback_text: str) -> Advice[...] | None:
+def _find_cause(error: str, unused: Mapping[int, Sequence[str]], traceback_text: str) -> Advice[...] | None:
     """Return the cause of a known error; None for others."""
     type_name, _, message = error.partition(": ")
     cause = next((cause for words, cause in _BY_WORDS if words in error), _BY_TYPE.get(type_name))
@@ -192,9 +192,9 @@ def _cause(error: str, unused: Mapping[int, Sequence[str]], traceback_text: str)
     )
 
 
-def _advise(
+def _advise_error(
     error: str, who: str, unused: Mapping[int, Sequence[str]], cause: Advice[...] | None, early: Sequence[Call]
-) -> list[Line]:
+) -> list[LabelledLine]:
     message = error.partition(": ")[2]
     if cause is Cause.CALL_REFUSED:
         return Cause.CALL_REFUSED.lines(fact=message.rpartition(": ")[2])
@@ -202,13 +202,13 @@ def _advise(
         calls = dict.fromkeys(f"{call.operation} #{call.sequence} ({call.site})" for call in early)
         is_undefined = all(call.leaves_undefined for call in early)
         poisoned = Cause.RAISED_OVER_UNDEFINED if is_undefined else Cause.RAISED_IN_FLIGHT
-        return poisoned.lines(who=who, operation=listed(list(calls)))
-    return (cause or Cause.RAISED).lines(who=who, parameters=_unused_text(unused) or _unused_in(message))
+        return poisoned.lines(who=who, operation=join_names(list(calls)))
+    return (cause or Cause.RAISED).lines(who=who, parameters=_unused_text(unused) or _unused_in_message(message))
 
 
-def _because(reason: Reason, who: str) -> list[str | Line]:
+def _advise_reason(reason: Reason, who: str) -> list[str | LabelledLine]:
     if isinstance(reason, MissingKeys):
-        return [*Cause.KEYS_NOT_IN_TIME.lines(who=who, fact=listed(list(map(repr, reason.keys))))]
+        return [*Cause.KEYS_NOT_IN_TIME.lines(who=who, fact=join_names(list(map(repr, reason.keys))))]
     if reason.missing:
         advice = Cause.BARRIER_MISSED.lines(who=who, operation=reason.call, fact=reason.limit)
         return [*reason.whereabouts, *advice]
@@ -217,13 +217,13 @@ def _because(reason: Reason, who: str) -> list[str | Line]:
 
 def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
     """Return `a.weight, a.bias`, or `a.weight on rank 0 and b.weight on rank 1` if the ranks differ."""
-    ranks = ranks_by((rank, listed(names)) for rank, names in sorted(unused.items()))
+    ranks = ranks_by_value((rank, join_names(names)) for rank, names in sorted(unused.items()))
     if len(ranks) == 1:
         return next(iter(ranks))
     return " and ".join(f"{names} on {rank_list(who)}" for names, who in ranks.items())
 
 
-def _unused_in(message: str) -> str:
+def _unused_in_message(message: str) -> str:
     """Return the unused parameters named in the text of an error."""
     found = re.search(r"no gradient came for (.+? on ranks? \d+(?:, \d+)*)", message)
     return found[1] if found else "some parameters"
@@ -235,12 +235,12 @@ _MAY_FOLLOW = ("mismatch.", Code.DEADLOCK_CYCLE.value, Code.DEADLOCK_MISSING_RAN
 """Codes of possible consequences of an exception; deadlocks on a dead rank name the exception already."""
 
 
-def led_by(findings: Sequence[Finding], errors: Mapping[int, str]) -> list[Finding]:
+def mark_consequences(findings: Sequence[Finding], errors: Mapping[int, str]) -> list[Finding]:
     """Return the findings; those caused by ranks that an exception of `errors` was unwinding say so."""
-    return [_consequence(finding, errors) if _follows(finding, errors) else finding for finding in findings]
+    return [_as_consequence(finding, errors) if _is_consequence(finding, errors) else finding for finding in findings]
 
 
-def _follows(finding: Finding, errors: Collection[int]) -> bool:
+def _is_consequence(finding: Finding, errors: Collection[int]) -> bool:
     """Return True if the finding is caused by calls of ranks that were unwinding an exception."""
     if not errors or not finding.code.value.startswith(_MAY_FOLLOW):
         return False
@@ -250,10 +250,10 @@ def _follows(finding: Finding, errors: Collection[int]) -> bool:
     return not set(finding.ranks).isdisjoint(errors) or (bool(callers) and callers.issubset(errors))
 
 
-def _consequence(finding: Finding, errors: Mapping[int, str]) -> Finding:
+def _as_consequence(finding: Finding, errors: Mapping[int, str]) -> Finding:
     ranks = tuple(sorted({*(call.rank for call in finding.calls), *finding.ranks} & errors.keys()))
     calls = dict.fromkeys(f"{call.operation} #{call.sequence}" for call in finding.calls if call.rank in ranks)
-    kinds = listed(list(dict.fromkeys(done_by(errors[rank]).partition(":")[0] for rank in ranks)))
+    kinds = join_names(list(dict.fromkeys(error_as_verb(errors[rank]).partition(":")[0] for rank in ranks)))
     advice = Cause.CALLS_ON_ITS_WAY_OUT.lines(who=rank_list(ranks), operation=" and ".join(calls), fact=kinds)
-    kept = [line for line in finding.lines if not (isinstance(line, Line) and line.label in {"cause", "try"})]
+    kept = [line for line in finding.lines if not (isinstance(line, LabelledLine) and line.label in {"cause", "try"})]
     return dataclasses.replace(finding, ranks=ranks, lines=(*kept, *advice))

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import NOWHERE, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import Row, minority, summarized_finding, table
-from ddpsim.simulator.joins import Joining
+from ddpsim.simulator.diagnosis.explain import TableRow, ranks_outside_largest, summarized_finding, format_table
+from ddpsim.simulator.joins import JoinSummary
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import Line, rank_list
+from ddpsim.simulator.wording import LabelledLine, rank_list
 
 
-class Side(NamedTuple):
+class EqualRanks(NamedTuple):
     """Ranks whose replicas are equal."""
 
     ranks: tuple[int, ...]
@@ -22,7 +22,7 @@ class Side(NamedTuple):
     """Their value at the first difference between the sides."""
 
 
-class Occasion(Enum):
+class ComparisonEvent(Enum):
     """The kind of event at which replicas are compared."""
 
     USUAL = "usual"
@@ -43,7 +43,7 @@ class Occasion(Enum):
     ENDED = "ended"
 
 
-class Moment(NamedTuple):
+class ComparisonPoint(NamedTuple):
     """The point of a training at which replicas were compared."""
 
     wrapper: int
@@ -55,9 +55,9 @@ class Moment(NamedTuple):
     """A description, if this is no optimizer step."""
     optimizer: int = 0
     """The number of the optimizer of the wrapper; each counts its own steps."""
-    occasion: Occasion = Occasion.USUAL
+    occasion: ComparisonEvent = ComparisonEvent.USUAL
 
-    def is_over_by(self, other: Moment) -> bool:
+    def is_passed_at(self, other: ComparisonPoint) -> bool:
         """Return True if a rank that has reached `other` can no longer reach this one."""
         if self.step != other.step or self == other:
             return self.step <= other.step
@@ -66,7 +66,7 @@ class Moment(NamedTuple):
         return self.optimizer_step < other.optimizer_step
 
     def __str__(self) -> str:
-        if self.occasion is not Occasion.USUAL:
+        if self.occasion is not ComparisonEvent.USUAL:
             return self.text
         where = f"step {self.step} of DDP #{self.wrapper}" if self.step else f"DDP #{self.wrapper} was made"
         if self.text:
@@ -75,47 +75,47 @@ class Moment(NamedTuple):
         return f"after {which} that followed {where}" if self.step else f"after {which} since {where}"
 
 
-def when_made(wrapper: int) -> Moment:
+def point_of_construction(wrapper: int) -> ComparisonPoint:
     """Return the moment at which a wrapper was made."""
-    return Moment(wrapper, 0, text=f"when DDP #{wrapper} was made", occasion=Occasion.MADE)
+    return ComparisonPoint(wrapper, 0, text=f"when DDP #{wrapper} was made", occasion=ComparisonEvent.MADE)
 
 
-def when_began(wrapper: int, step: int, optimizer_steps: int) -> Moment:
+def point_of_forward(wrapper: int, step: int, optimizer_steps: int) -> ComparisonPoint:
     """Return the moment of a forward's begin, this many optimizer steps after the latest synchronising forward."""
     text = f"when a forward of DDP #{wrapper} began, after its step {step}"
-    return Moment(wrapper, step, optimizer_steps, text, occasion=Occasion.BEGAN)
+    return ComparisonPoint(wrapper, step, optimizer_steps, text, occasion=ComparisonEvent.BEGAN)
 
 
-def when_reduced_in(wrapper: int, step: int, *, has_ended: bool = False) -> Moment:
+def point_of_backward_end(wrapper: int, step: int, *, has_ended: bool = False) -> ComparisonPoint:
     """Return the moment of a synchronised backward's end, or of the program's end after it without a step."""
     backward = f"the backward of step {step} of DDP #{wrapper}"
     text = f"when the program had ended after {backward}" if has_ended else f"when {backward} had ended"
-    return Moment(wrapper, step, text=text, occasion=Occasion.BACKWARD)
+    return ComparisonPoint(wrapper, step, text=text, occasion=ComparisonEvent.BACKWARD)
 
 
-def when_reduced_by(group: str, sequence: int, *, has_ended: bool = False) -> Moment:
+def point_of_manual_reduction(group: str, sequence: int, *, has_ended: bool = False) -> ComparisonPoint:
     """Return the moment after the program reduced gradients itself: the next forward's begin, or the program's end."""
     what = f'after all_reduce #{sequence} of gradients on group "{group}"'
     text = f"when the program had ended, {what}" if has_ended else f"when the first forward {what} began"
-    return Moment(-1, sequence, int(has_ended), text, occasion=Occasion.REDUCED)
+    return ComparisonPoint(-1, sequence, int(has_ended), text, occasion=ComparisonEvent.REDUCED)
 
 
-def when_updated(group: str, step: int, *, is_beside: bool = False, has_ended: bool = False) -> Moment:
+def point_of_optimizer_step(group: str, step: int, *, is_beside: bool = False, has_ended: bool = False) -> ComparisonPoint:
     """Return the moment of an optimizer step on parameters that are replicated on the ranks of a group."""
     text = f'{"at the end, " if has_ended else ""}after optimizer step {step} along group "{group}"'
-    return Moment(-2, step, int(has_ended), text, occasion=Occasion.BESIDE if is_beside else Occasion.UPDATED)
+    return ComparisonPoint(-2, step, int(has_ended), text, occasion=ComparisonEvent.BESIDE if is_beside else ComparisonEvent.UPDATED)
 
 
-def when_averaged_by(group: str, sequence: int) -> Moment:
+def point_of_manual_average(group: str, sequence: int) -> ComparisonPoint:
     """Return the moment after the program averaged parameters itself and trained no more."""
     text = f'after all_reduce #{sequence} of parameters on group "{group}"'
-    return Moment(-1, sequence, text=text, occasion=Occasion.AVERAGED)
+    return ComparisonPoint(-1, sequence, text=text, occasion=ComparisonEvent.AVERAGED)
 
 
-def when_ended(wrapper: int, step: int) -> Moment:
+def point_of_program_end(wrapper: int, step: int) -> ComparisonPoint:
     """Return the moment at which the program returned."""
     text = f"when the program had ended, after step {step} of DDP #{wrapper}"
-    return Moment(wrapper, step, text=text, occasion=Occasion.ENDED)
+    return ComparisonPoint(wrapper, step, text=text, occasion=ComparisonEvent.ENDED)
 
 
 class FirstDifference(Enum):
@@ -156,20 +156,20 @@ _APART = {
 }
 
 _CAUSES = {
-    Occasion.BEGAN: Cause.CHANGED_BY_HAND,
-    Occasion.UPDATED: Cause.REPLICATED_DTENSORS_DIFFER,
-    Occasion.BESIDE: Cause.NOT_REDUCED_BESIDE,
-    Occasion.REDUCED: Cause.APART_BY_HAND,
-    Occasion.AVERAGED: Cause.AVERAGED_BY_HAND,
-    Occasion.ENDED: Cause.CHANGED_LAST,
+    ComparisonEvent.BEGAN: Cause.CHANGED_BY_HAND,
+    ComparisonEvent.UPDATED: Cause.REPLICATED_DTENSORS_DIFFER,
+    ComparisonEvent.BESIDE: Cause.NOT_REDUCED_BESIDE,
+    ComparisonEvent.REDUCED: Cause.APART_BY_HAND,
+    ComparisonEvent.AVERAGED: Cause.AVERAGED_BY_HAND,
+    ComparisonEvent.ENDED: Cause.CHANGED_LAST,
 }
 
 
-def divergence(
+def divergence_finding(
     code: Code,
-    moment: Moment,
+    moment: ComparisonPoint,
     name: str,
-    sides: Sequence[Side],
+    sides: Sequence[EqualRanks],
     *,
     sites: Mapping[int, Site],
     index: str = "",
@@ -179,17 +179,17 @@ def divergence(
 
     `sites` are, by rank, the lines at which the replicas were compared.
     """
-    culprits = known.skippers or minority(side.ranks for side in sides)
-    summary = f"{name}{index} differs {_between(sides)} {moment}"
-    rows = [Row(rank, f"{name}{index} = {side.value}", _text(sites[rank])) for side in sides for rank in side.ranks]
+    culprits = known.skippers or ranks_outside_largest(side.ranks for side in sides)
+    summary = f"{name}{index} differs {_sides_text(sides)} {moment}"
+    rows = [TableRow(rank, f"{name}{index} = {side.value}", _site_text(sites[rank])) for side in sides for rank in side.ranks]
     who = "some ranks" if len(culprits) == sum(len(side.ranks) for side in sides) else rank_list(culprits)
-    lines: list[str | Line] = [f"DIVERGENCE  {code}  {moment}", *table(rows)]
-    lines += _advise(code, moment, name, who, known)
+    lines: list[str | LabelledLine] = [f"DIVERGENCE  {code}  {moment}", *format_table(rows)]
+    lines += _advise_divergence(code, moment, name, who, known)
     culprits_first = sorted(sites, key=lambda rank: (rank not in culprits, rank))
-    return Finding(code, culprits, summary, tuple(lines), _known(sites[rank] for rank in culprits_first))
+    return Finding(code, culprits, summary, tuple(lines), _known_sites(sites[rank] for rank in culprits_first))
 
 
-def _between(sides: Sequence[Side]) -> str:
+def _sides_text(sides: Sequence[EqualRanks]) -> str:
     """Name the ranks that differ, such as "between ranks 0-2 and rank 3", or "on all of ranks 0-3"."""
     if len(sides) > 2 and all(len(side.ranks) == 1 for side in sides):
         return f"on all of {rank_list(rank for side in sides for rank in side.ranks)}"
@@ -197,16 +197,16 @@ def _between(sides: Sequence[Side]) -> str:
     return f"between {', '.join(first)} and {last}"
 
 
-def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[int, Site]) -> Finding:
+def skipped_step_finding(moment: ComparisonPoint, skippers: Mapping[int, Site], others: Mapping[int, Site]) -> Finding:
     """Return the finding for ranks that omitted the last optimizer step, so there is no later step to compare.
 
     `skippers` and `others` have, by rank, the line of the last optimizer step that the rank made, if it made one.
     """
-    text = skip_text(moment, skippers, rank_list(others))
-    rows = [Row(rank, "skipped it", _text(site) and f"last step at {site}") for rank, site in skippers.items()]
-    rows += [Row(rank, "made it", _text(site)) for rank, site in others.items()]
-    parts = table(rows), Cause.STEP_SKIPPED.lines(fact=text)
-    sites = _known([*skippers.values(), *others.values()])
+    text = skipped_step_text(moment, skippers, rank_list(others))
+    rows = [TableRow(rank, "skipped it", _site_text(site) and f"last step at {site}") for rank, site in skippers.items()]
+    rows += [TableRow(rank, "made it", _site_text(site)) for rank, site in others.items()]
+    parts = format_table(rows), Cause.STEP_SKIPPED.lines(fact=text)
+    sites = _known_sites([*skippers.values(), *others.values()])
     return summarized_finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, *parts, sites=sites)
 
 
@@ -214,36 +214,36 @@ NOTHING_COMPARED = "no replicas were compared: no two ranks had one of a model a
 """The note for a run that should compare replicas, but found none to compare."""
 
 
-def nothing_compared(world_size: int) -> Finding:
+def nothing_compared_finding(world_size: int) -> Finding:
     """Return the finding for a check of replicas that compared nothing."""
     summary = 'check="replicas" compared nothing: no two ranks had a replica of a model at the same moment'
     return summarized_finding(Code.UNCHECKED, tuple(range(world_size)), summary, Cause.NOTHING_COMPARED.lines())
 
 
-def skip_text(moment: Moment, skippers: Iterable[int], others: str = "the others") -> str:
+def skipped_step_text(moment: ComparisonPoint, skippers: Iterable[int], others: str = "the others") -> str:
     """Return the text that ranks omitted an optimizer step."""
     where = f"after step {moment.step} of DDP #{moment.wrapper}"
     return f"{rank_list(skippers)} made no optimizer step {where}, and {others} did"
 
 
-def _text(site: Site) -> str:
+def _site_text(site: Site) -> str:
     return "" if site == NOWHERE else str(site)
 
 
-def _known(sites: Iterable[Site]) -> tuple[Site, ...]:
+def _known_sites(sites: Iterable[Site]) -> tuple[Site, ...]:
     return tuple(dict.fromkeys(site for site in sites if site != NOWHERE))
 
 
-def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstances) -> list[Line]:
+def _advise_divergence(code: Code, moment: ComparisonPoint, name: str, who: str, known: Circumstances) -> list[LabelledLine]:
     """Return the cause and what to try, for replicas that differ between ranks."""
     if code is Code.DIVERGENCE_GRADIENTS:
         return Cause.GRADIENTS_DIFFER.lines()
     if code is Code.DIVERGENCE_BUFFERS:
-        is_made = moment.occasion is Occasion.MADE
+        is_made = moment.occasion is ComparisonEvent.MADE
         return Cause.BUFFERS_IN_OTHER_ORDER.lines(who=who) if is_made else _advise_buffers(moment).lines()
     if known.skipped:
         return Cause.STEP_SKIPPED.lines(fact=known.skipped)
-    if known.is_order or moment.occasion is Occasion.MADE:
+    if known.is_order or moment.occasion is ComparisonEvent.MADE:
         return Cause.PARAMETERS_IN_OTHER_ORDER.lines(who=who)
     if moment.occasion in _CAUSES:
         return _CAUSES[moment.occasion].lines()
@@ -264,7 +264,7 @@ def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstance
     return _APART[known.apart].lines()
 
 
-def _advise_buffers(moment: Moment) -> Advice[[]]:
+def _advise_buffers(moment: ComparisonPoint) -> Advice[[]]:
     if "evaluation" in moment.text:
         return Cause.BUFFERS_IN_EVALUATION
     return Cause.BUFFER_HOOK_DIFFERS if moment.optimizer_step else Cause.BUFFERS_NOT_SYNCHRONISED
@@ -287,7 +287,7 @@ class Deviation(NamedTuple):
     """True if the program reduces gradients itself, without a wrapper."""
 
 
-def advise_deviation(deviation: Deviation, joins: Sequence[Joining]) -> list[Line]:
+def advise_deviation(deviation: Deviation, joins: Sequence[JoinSummary]) -> list[LabelledLine]:
     """Return the cause and what to try; `joins` are the `join()` blocks of the run."""
     if deviation.is_no_number:
         return Cause.NO_NUMBER.lines()
@@ -295,7 +295,7 @@ def advise_deviation(deviation: Deviation, joins: Sequence[Joining]) -> list[Lin
         return Cause.SCALED.lines(fact=_factor_text(deviation.factor, deviation.world_size))
     if len(deviation.ranks) < deviation.world_size:
         return Cause.OTHER_ON_SOME_RANKS.lines(who=rank_list(deviation.ranks))
-    joined = [rank for joining in joins for rank in joining.ranks if rank.calls]
+    joined = [rank for joining in joins for rank in joining.ranks if rank.shadowed_call_count]
     phases = {phase for rank in joined for phase, _ in rank.shadowed}
     cause = _cause_in_join(deviation.code, phases) if joined else None
     if cause is not None:

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import Row, against, minority, summarized_finding, table
+from ddpsim.simulator.diagnosis.explain import TableRow, sides_text, ranks_outside_largest, summarized_finding, format_table
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import Line, rank_list, ranks_by
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 
-class Sampling(NamedTuple):
+class SamplerSettings(NamedTuple):
     """The settings from which a DistributedSampler computes its samples."""
 
     num_replicas: int
@@ -25,11 +25,11 @@ class Sampling(NamedTuple):
     drop_last: bool
 
 
-class Read(NamedTuple):
+class SamplerRead(NamedTuple):
     """One iteration of a rank over its sampler."""
 
     rank: int
-    sampling: Sampling
+    sampling: SamplerSettings
     made: Site
     """The line that made the sampler."""
     site: Site
@@ -39,7 +39,7 @@ class Read(NamedTuple):
 _SETTINGS = ("num_replicas", "samples", "shuffle", "drop_last", "seed", "epoch")
 
 
-def parts_differ(read: Sequence[Read]) -> Finding | None:
+def sampler_finding(read: Sequence[SamplerRead]) -> Finding | None:
     """Return the finding for samplers that all ranks made at one line, if their parts do not fit together.
 
     Only if some sampler's `num_replicas` is the world size: another number may belong to a group of ranks.
@@ -54,34 +54,34 @@ def parts_differ(read: Sequence[Read]) -> Finding | None:
     for name in _SETTINGS if orders_differ else _SETTINGS[:-2]:
         values = [getattr(each, name) for each in settings]
         if len(set(values)) > 1:
-            return _finding(read, "length of the data set" if name == "samples" else name, values)
-    return _same_part(read) if len({each.rank for each in settings}) < size else None
+            return _differing_setting_finding(read, "length of the data set" if name == "samples" else name, values)
+    return _same_part_finding(read) if len({each.rank for each in settings}) < size else None
 
 
-def _finding(read: Sequence[Read], name: str, values: Sequence[object]) -> Finding:
-    sides = ranks_by((each.rank, value) for each, value in zip(read, values, strict=True))
-    culprits = minority(sides.values())
+def _differing_setting_finding(read: Sequence[SamplerRead], name: str, values: Sequence[object]) -> Finding:
+    sides = ranks_by_value((each.rank, value) for each, value in zip(read, values, strict=True))
+    culprits = ranks_outside_largest(sides.values())
     epochs = Cause.SAMPLERS_OF_OTHER_EPOCHS.lines()
     advice = epochs if name == "epoch" else Cause.SAMPLERS_DIFFER.lines(fact=name)
-    return _worded(read, culprits, f"{name} {against(sides)}", advice)
+    return _make_finding(read, culprits, f"{name} {sides_text(sides)}", advice)
 
 
-def _same_part(read: Sequence[Read]) -> Finding:
-    sides = ranks_by((each.rank, each.sampling.rank) for each in read)
+def _same_part_finding(read: Sequence[SamplerRead]) -> Finding:
+    sides = ranks_by_value((each.rank, each.sampling.rank) for each in read)
     culprits = tuple(sorted(rank for ranks in sides.values() if len(ranks) > 1 for rank in ranks))
     what = ", ".join(f"rank={part} on {rank_list(ranks)}" for part, ranks in sides.items() if len(ranks) > 1)
-    return _worded(read, culprits, what, Cause.SAMPLERS_OF_ONE_RANK.lines())
+    return _make_finding(read, culprits, what, Cause.SAMPLERS_OF_ONE_RANK.lines())
 
 
-def _worded(read: Sequence[Read], culprits: tuple[int, ...], what: str, advice: Sequence[Line]) -> Finding:
+def _make_finding(read: Sequence[SamplerRead], culprits: tuple[int, ...], what: str, advice: Sequence[LabelledLine]) -> Finding:
     """Return the finding for samplers that differ in `what`."""
     summary = f"samplers made at {read[0].made} differ: {what}"
-    rows = table([Row(each.rank, _text(each.sampling), str(each.site)) for each in read])
+    rows = format_table([TableRow(each.rank, _settings_text(each.sampling), str(each.site)) for each in read])
     sites = (read[0].site, read[0].made)
     return summarized_finding(Code.HAZARD_SAMPLER, culprits, summary, rows, advice, sites=sites)
 
 
-def _text(sampling: Sampling) -> str:
+def _settings_text(sampling: SamplerSettings) -> str:
     how = f"seed {sampling.seed}  epoch {sampling.epoch}" if sampling.shuffle else "not shuffled"
     drops = "  drop_last" if sampling.drop_last else ""
     part = f"part {sampling.rank} of {sampling.num_replicas}"

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import Row, minority, sites_of, summarized_finding, table
+from ddpsim.simulator.diagnosis.explain import TableRow, ranks_outside_largest, sites_culprits_first, summarized_finding, format_table
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import rank_list, ranks_by
+from ddpsim.simulator.wording import rank_list, ranks_by_value
 
 MOST_NAMED = 256
 """The most tensors of one line whose names are looked up; a look-up takes as long as half a call."""
@@ -27,7 +27,7 @@ NamedCall = tuple[Call, TensorName]
 """A call, with the name of its tensor."""
 
 
-def exchanged(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
+def exchanged_names_finding(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
     """Return the finding for the calls of one line and group, if ranks used the same names in different orders.
 
     Different names may be intended. So all ranks must have the same names, equally often, in calls that met.
@@ -37,7 +37,7 @@ def exchanged(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
     sequences = [[call.sequence for call, _ in calls] for calls in ranks]
     if len(ranks) < 2 or any(each != sequences[0] for each in sequences) or all(each == names[0] for each in names):
         return None
-    for length in _lengths(len(names[0])):
+    for length in _lengths_to_compare(len(names[0])):
         if all(sorted(each[:length]) == sorted(names[0][:length]) for each in names):
             break
     else:
@@ -46,21 +46,21 @@ def exchanged(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
     if all(each == names[0] for each in names):
         return None
     first = next(index for index, met in enumerate(zip(*names, strict=True)) if len(set(met)) > 1)
-    return _finding([calls[first] for _, calls in sorted(named.items())])
+    return _make_finding([calls[first] for _, calls in sorted(named.items())])
 
 
-def _lengths(longest: int) -> range:
+def _lengths_to_compare(longest: int) -> range:
     """Return the lengths to compare: all calls; or fewer if only the first calls have names, without the last round."""
     return range(longest, longest // 2 if longest >= MOST_NAMED else longest - 1, -1)
 
 
-def _finding(met: Sequence[NamedCall]) -> Finding:
-    sides = ranks_by((call.rank, name.text) for call, name in met)
-    culprits = minority(sides.values())
+def _make_finding(met: Sequence[NamedCall]) -> Finding:
+    sides = ranks_by_value((call.rank, name.text) for call, name in met)
+    culprits = ranks_outside_largest(sides.values())
     calls = [call for call, _ in met]
     code = Code.MISMATCH_ORIGIN if all(name.is_sure for _, name in met) else Code.HAZARD_TENSOR_ORDER
     names = " meets ".join(f"{name} of {rank_list(ranks)}" for name, ranks in sides.items())
     summary = f'{calls[0].operation} #{calls[0].sequence} on group "{calls[0].group}": {names}'
-    rows = table([Row(call.rank, f"{call}  {name.text}", call.location) for call, name in met])
-    sites, advice = sites_of(calls, culprits), Cause.NAMES_MEET.lines()
+    rows = format_table([TableRow(call.rank, f"{call}  {name.text}", call.location) for call, name in met])
+    sites, advice = sites_culprits_first(calls, culprits), Cause.NAMES_MEET.lines()
     return summarized_finding(code, culprits, summary, rows, advice, sites=sites, calls=calls)

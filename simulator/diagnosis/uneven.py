@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot, WaitReading
-from ddpsim.simulator.diagnosis.explain import minority
+from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot, WaitReason
+from ddpsim.simulator.diagnosis.explain import ranks_outside_largest
 from ddpsim.simulator.matching.agreement import call_sites_differ
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait
-from ddpsim.simulator.wording import Line, rank_list, ranks_by
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 _MAY_FOLLOW = (Code.DEADLOCK_MISSING_RANK, Code.DEADLOCK_CYCLE)
 
@@ -26,47 +26,47 @@ _A_LOOP = 2
 """A rank that reached a line this often reached it in a loop."""
 
 
-def counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int] = ()) -> list[Line]:
+def loop_counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int] = ()) -> list[LabelledLine]:
     """Return a line for each loop that some ranks ran through more often than others.
 
     Compared are the ranks of `calls` (which met or wait), and the ranks that are `missing` there.
     """
-    loops = _unequal(calls, issued, missing)
-    return [Line("counts", f"{what} {_by_count(times, 'time', 'times')}") for what, times in loops]
+    loops = _unequal_loops(calls, issued, missing)
+    return [LabelledLine("counts", f"{what} {_counts_text(times, 'time', 'times')}") for what, times in loops]
 
 
-def with_batches(findings: Iterable[Finding], batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[Finding]:
+def add_batch_counts(findings: Iterable[Finding], batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[Finding]:
     """Add the data loaders' batch counts to findings that uneven data may cause, if the counts differ between ranks.
 
     `batches` has, by rank and line, the count of each loop in order. Ranks are compared in the same loop.
     """
-    lines = list(_of_loaders(batches))
+    lines = list(_loader_counts(batches))
     for finding in findings:
         if lines and (finding.code in _MAY_FOLLOW or finding.code.value.startswith("mismatch.")):
-            cause = next(i for i, line in enumerate(finding.lines) if isinstance(line, Line) and line.label == "cause")
+            cause = next(i for i, line in enumerate(finding.lines) if isinstance(line, LabelledLine) and line.label == "cause")
             finding = replace(finding, lines=(*finding.lines[:cause], *lines, *finding.lines[cause:]))
         yield finding
 
 
-def _unequal(
+def _unequal_loops(
     calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int]
 ) -> Iterator[tuple[str, Mapping[int, int]]]:
     ranks = dict.fromkeys([*(call.rank for call in calls), *missing])
-    for what, times in (*_of_lines(calls, issued, ranks), *_of_wrappers(calls, issued, ranks)):
+    for what, times in (*_line_counts(calls, issued, ranks), *_wrapper_counts(calls, issued, ranks)):
         if len(set(times.values())) > 1 and max(times.values()) >= _A_LOOP:
             yield what, times
 
 
-def _of_loaders(batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[Line]:
+def _loader_counts(batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[LabelledLine]:
     for site in dict.fromkeys(site for own in batches.values() for site in own):
         loops = {rank: own[site] for rank, own in batches.items() if site in own}
         last = min(map(len, loops.values())) - 1
         batches_of = {rank: own[last] for rank, own in loops.items()}
         if len(set(batches_of.values())) > 1:
-            yield Line("batches", f"the data loader of {site} has {_by_count(batches_of, 'batch', 'batches')}")
+            yield LabelledLine("batches", f"the data loader of {site} has {_counts_text(batches_of, 'batch', 'batches')}")
 
 
-def _of_lines(
+def _line_counts(
     calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]
 ) -> Iterator[tuple[str, Mapping[int, int]]]:
     own = [call for call in calls if call.origin.phase is Phase.USER and call.operation not in CREATING]
@@ -78,7 +78,7 @@ def _of_lines(
         yield f"{call.operation} at {call.site} was called", {rank: made[rank] for rank in ranks}
 
 
-def _of_wrappers(
+def _wrapper_counts(
     calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]
 ) -> Iterator[tuple[str, Mapping[int, int]]]:
     """Count synchronising forwards by wrapper and rank; calls that `join()` makes for a joined rank do not count."""
@@ -91,9 +91,9 @@ def _of_wrappers(
         yield f"DDP #{wrapper} went forward", steps
 
 
-def _by_count(counts: Mapping[int, int], one: str, many: str) -> str:
+def _counts_text(counts: Mapping[int, int], one: str, many: str) -> str:
     """Return the counts of ranks as text, the largest first: `3 times on rank 0; 1 time on ranks 1, 2`."""
-    sides = sorted(ranks_by(counts.items()).items(), reverse=True)
+    sides = sorted(ranks_by_value(counts.items()).items(), reverse=True)
     return "; ".join(f"{count} {one if count == 1 else many} on {rank_list(ranks)}" for count, ranks in sides)
 
 
@@ -104,16 +104,16 @@ def _by_count(counts: Mapping[int, int], one: str, many: str) -> str:
 # in the collective of a loop, which it reached before, but less often than they did.
 
 
-def unequal_loops(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
+def advise_unequal_messages(calls: Sequence[Call], issued: Sequence[Call]) -> list[LabelledLine]:
     """Return the cause and what to try, if ranks of a cycle made unequal numbers of messages; else []."""
     waiting = {call.rank: call for call in calls}
     for call in calls:
         there = waiting.get(call.peer) if call.peer is not None else None
-        site = _met_at(call, issued)
+        site = _peer_line(call, issued)
         if there is None or site is None or site == there.site:
             continue
-        mine = _times_at(issued, call.rank, call.site)
-        theirs = _times_at(issued, there.rank, site)
+        mine = _times_text(issued, call.rank, call.site)
+        theirs = _times_text(issued, there.rank, site)
         went_on = (
             f"rank {there.rank} reached {COUNTERPART[call.operation]} at {site} {theirs} and continued at {there.site}"
         )
@@ -123,7 +123,7 @@ def unequal_loops(calls: Sequence[Call], issued: Sequence[Call]) -> list[Line]:
     return []
 
 
-def left_for_messages(snapshot: Snapshot, reading: WaitReading) -> dict[int, Call]:
+def messages_after_loop(snapshot: Snapshot, reading: WaitReason) -> dict[int, Call]:
     """Return, by rank, the messages of ranks that reached a loop's collective less often than those waiting there.
 
     A line that sent or received before belongs to the loop itself. Callers are compared, too, because a function that
@@ -141,26 +141,26 @@ def left_for_messages(snapshot: Snapshot, reading: WaitReading) -> dict[int, Cal
         for call in waiting
         if call.is_point_to_point and call.rank in reading.cycle and times[call.rank, call.site, call.caller] == 1
     }
-    loops = [made for _, made in _unequal(collectives, of_loops, tuple(messages))]
+    loops = [made for _, made in _unequal_loops(collectives, of_loops, tuple(messages))]
     return {rank: messages[rank] for rank in messages if any(made[rank] < max(made.values()) for made in loops)}
 
 
-def _met_at(call: Call, issued: Sequence[Call]) -> Site | None:
+def _peer_line(call: Call, issued: Sequence[Call]) -> Site | None:
     """Return the peer's line whose messages met those of the call's line; None if there are several."""
     if call.peer in (None, ANY_SOURCE):
         return None
-    way, other_way = _way(call), (call.peer, COUNTERPART[call.operation], call.rank, call.group, call.tag)
-    own = [each for each in issued if _way(each) == way]
-    others = [each for each in issued if _way(each) == other_way]
+    way, other_way = _message_key(call), (call.peer, COUNTERPART[call.operation], call.rank, call.group, call.tag)
+    own = [each for each in issued if _message_key(each) == way]
+    others = [each for each in issued if _message_key(each) == other_way]
     sites = {other.site for each, other in zip(own, others, strict=False) if each.site == call.site}
     return sites.pop() if len(sites) == 1 else None
 
 
-def _way(call: Call) -> tuple[int, str, int | None, str, int]:
+def _message_key(call: Call) -> tuple[int, str, int | None, str, int]:
     return call.rank, call.operation, call.peer, call.group, call.tag
 
 
-def _times_at(issued: Sequence[Call], rank: int, site: Site) -> str:
+def _times_text(issued: Sequence[Call], rank: int, site: Site) -> str:
     count = sum(each.rank == rank and each.site == site for each in issued)
     return "once" if count == 1 else f"{count} times"
 
@@ -184,7 +184,7 @@ class OffByOneBranch(NamedTuple):
     @property
     def culprits(self) -> tuple[int, ...]:
         """The ranks outside the largest side; all ranks if there is no largest side."""
-        return minority(self.ranks.values())
+        return ranks_outside_largest(self.ranks.values())
 
     @property
     def sites(self) -> list[Site]:
@@ -193,14 +193,14 @@ class OffByOneBranch(NamedTuple):
         order = {site: (ranks[0] not in blamed, site == self.left_over, ranks) for site, ranks in self.ranks.items()}
         return sorted(order, key=order.__getitem__)
 
-    def lines(self) -> list[Line]:
+    def advice_lines(self) -> list[LabelledLine]:
         """The cause and what to try, as lines of the report."""
         sides = ", ".join(f"{rank_list(self.ranks[site])} at {site}" for site in self.sites)
         surplus = " and ".join(str(site) for site in self.sites if site != self.left_over)
         return Cause.CALLS_ONE_OFF.lines(operation=self.operation, sides=sides, site=surplus)
 
 
-def find_off_by_one_branch(snapshot: Snapshot, reading: WaitReading) -> OffByOneBranch | None:
+def find_off_by_one_branch(snapshot: Snapshot, reading: WaitReason) -> OffByOneBranch | None:
     """Return where calls became off by one, if ranks wait because of that."""
     waits = [snapshot.ranks[rank].wait for rank in reading.victims]
     calls = [call for wait in waits if isinstance(wait, CallWait) for call in wait.calls]
@@ -221,20 +221,20 @@ def find_off_by_one_branch(snapshot: Snapshot, reading: WaitReading) -> OffByOne
     for call in on_group:
         if call.sequence < last.sequence:
             met.setdefault(call.sequence, []).append(call)
-    return next((_detour(met[number], last) for number in sorted(met) if _lines_differ(met[number])), None)
+    return next((_make_off_by_one_branch(met[number], last) for number in sorted(met) if _come_from_different_lines(met[number])), None)
 
 
-def _lines_differ(calls: list[Call]) -> bool:
+def _come_from_different_lines(calls: list[Call]) -> bool:
     """Return True if the user's program made the calls from different lines, directly or through a function."""
     return call_sites_differ(calls) or (
         calls[0].origin.phase is Phase.USER and len({call.caller for call in calls}) > 1
     )
 
 
-def _detour(calls: list[Call], left_over: Call) -> OffByOneBranch:
+def _make_off_by_one_branch(calls: list[Call], left_over: Call) -> OffByOneBranch:
     """Build the result from a slot's calls, by their callers' lines where those differ (as for a metric's method)."""
     by_caller = len({call.caller for call in calls}) > 1
     lines = [call.caller or call.site if by_caller else call.site for call in (*calls, left_over)]
-    ranks = ranks_by(zip([call.rank for call in calls], lines[:-1], strict=True))
+    ranks = ranks_by_value(zip([call.rank for call in calls], lines[:-1], strict=True))
     together = {site: tuple(sorted(own)) for site, own in ranks.items()}
     return OffByOneBranch(f"{calls[0].operation} #{calls[0].sequence}", together, lines[-1])

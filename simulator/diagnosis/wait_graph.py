@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator
 from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
-from ddpsim.simulator.choices import Who
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankState, Snapshot, WaitReading
+from ddpsim.simulator.choices import RankOrThread
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankState, Snapshot, WaitReason
 from ddpsim.simulator.diagnosis.digraph import Digraph
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
@@ -35,14 +35,14 @@ from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, Thr
 Graph: TypeAlias = Digraph[Any]
 
 
-class Thread(NamedTuple):
+class ThreadNode(NamedTuple):
     """The node of a thread; a rank's main thread has the rank's number."""
 
     rank: int
     number: int
 
 
-class Stream(NamedTuple):
+class StreamNode(NamedTuple):
     """The node of a rank's stream (its queue of calls)."""
 
     rank: int
@@ -61,19 +61,19 @@ class WaitGraph:
         self.snapshot = snapshot
         self.graph: Graph = Digraph()
         self.alternatives: set[Any] = set()
-        self.waits: dict[Thread, Wait | None] = {}
+        self.waits: dict[ThreadNode, Wait | None] = {}
         """By thread, its wait; without started threads that only wait for a timer."""
         for rank in snapshot.ranks:
-            self.waits[Thread(rank.rank, rank.rank)] = rank.wait
+            self.waits[ThreadNode(rank.rank, rank.rank)] = rank.wait
         for rank in snapshot.ranks:
             for thread in rank.threads:
                 if not isinstance(thread.wait, (ClockWait, NoneType)):
-                    self.waits[Thread(rank.rank, thread.number)] = thread.wait
-        self._build()
+                    self.waits[ThreadNode(rank.rank, thread.number)] = thread.wait
+        self._add_all_nodes()
 
     # --- building -----------------------------------------------------------------------------------------------------
 
-    def _build(self) -> None:
+    def _add_all_nodes(self) -> None:
         """Add a node for each wait, with the edges to all that it waits for."""
         graph, slot_by_call, queued = self.graph, self.snapshot.slot_by_call, self.snapshot.stream_by_queued
         for node in self.waits:
@@ -83,28 +83,28 @@ class WaitGraph:
                 if len(wait.calls) > 1:
                     self.alternatives.add(node)
                 graph.add_edges((node, ("slot", slot_by_call[call])) for call in wait.calls if call in slot_by_call)
-                graph.add_edges((node, Stream(call.rank)) for call in wait.calls if call in queued)
+                graph.add_edges((node, StreamNode(call.rank)) for call in wait.calls if call in queued)
             elif isinstance(wait, (ThreadWait, LockWait)):
                 self._add_thread_wait(node, wait)
         for stream in self.snapshot.streams:
             # A call that does not agree is in no slot.
             slots = [slot_by_call[call] for call in stream.started if call in slot_by_call]
-            graph.add_edges((Stream(stream.rank), ("slot", slot)) for slot in slots)
+            graph.add_edges((StreamNode(stream.rank), ("slot", slot)) for slot in slots)
         for index, slot in enumerate(self.snapshot.open_slots):
             if ("slot", index) in graph.after:
                 if slot.any_suffices:
                     self.alternatives.add(("slot", index))
-                graph.add_edges((("slot", index), self._missing_in(slot, rank)) for rank in slot.missing)
+                graph.add_edges((("slot", index), self._node_of_missing_call(slot, rank)) for rank in slot.missing)
         self._add_store_waits()
 
-    def _missing_in(self, slot: OpenSlot, rank: int) -> Thread | Stream:
+    def _node_of_missing_call(self, slot: OpenCalls, rank: int) -> ThreadNode | StreamNode:
         """Return the node that must make a rank's missing call: its stream if the call is queued, or its thread."""
         is_queued = any(
-            slot.lacks(call) for stream in self.snapshot.streams if stream.rank == rank for call in stream.queued
+            slot.is_waiting_for(call) for stream in self.snapshot.streams if stream.rank == rank for call in stream.queued
         )
-        return Stream(rank) if is_queued else Thread(rank, rank)
+        return StreamNode(rank) if is_queued else ThreadNode(rank, rank)
 
-    def _add_thread_wait(self, node: Thread, wait: ThreadWait | LockWait) -> None:
+    def _add_thread_wait(self, node: ThreadNode, wait: ThreadWait | LockWait) -> None:
         nodes = {each.number: each for each in self.waits}
         if isinstance(wait, ThreadWait):
             if wait.thread in nodes:
@@ -117,7 +117,7 @@ class WaitGraph:
 
     def _add_store_waits(self) -> None:
         """See Note [Store keys]. A ring of the different waits keeps the graph small."""
-        by_keys: dict[tuple[str, ...], list[Thread]] = {}
+        by_keys: dict[tuple[str, ...], list[ThreadNode]] = {}
         for node, wait in self.waits.items():
             if isinstance(wait, StoreWait):
                 by_keys.setdefault(wait.keys, []).append(node)
@@ -131,13 +131,13 @@ class WaitGraph:
 
     # --- edges as values ----------------------------------------------------------------------------------------------
 
-    def waiting(self) -> tuple[Waiting, ...]:
+    def list_waiting(self) -> tuple[Waiting, ...]:
         """Return each waiting thread and those it waits for, by rank: the graph as values, without slots and keys."""
-        who: dict[Any, Who] = {node: Who(node.rank, self.snapshot.threads[node.number].name) for node in self.waits}
-        who |= {node: Who(node.rank, "") for node in self.graph.after if isinstance(node, Stream)}
-        beyond: dict[Any, tuple[Who, ...]] = {}  # calls that wait in one slot share the tuple
+        who: dict[Any, RankOrThread] = {node: RankOrThread(node.rank, self.snapshot.threads[node.number].name) for node in self.waits}
+        who |= {node: RankOrThread(node.rank, "") for node in self.graph.after if isinstance(node, StreamNode)}
+        beyond: dict[Any, tuple[RankOrThread, ...]] = {}  # calls that wait in one slot share the tuple
 
-        def through(node: Any) -> tuple[Who, ...]:
+        def through(node: Any) -> tuple[RankOrThread, ...]:
             if node not in beyond:
                 beyond[node] = tuple(who[each] for each in ((node,) if node in who else self.graph.after[node]))
             return beyond[node]
@@ -150,48 +150,48 @@ class WaitGraph:
                     through(after[0]) if len(after) == 1 else tuple(one for each in after for one in through(each))
                 )
                 is_or = not self.alternatives.isdisjoint((node, *after))
-                found.append(Waiting(who[node], wait, targets, is_or, self._missing(wait)))
+                found.append(Waiting(who[node], wait, targets, is_or, self._missing_ranks(wait)))
         return tuple(sorted(found, key=lambda each: each.who))
 
-    def _missing(self, wait: Wait) -> tuple[tuple[int, ...], ...]:
+    def _missing_ranks(self, wait: Wait) -> tuple[tuple[int, ...], ...]:
         """Return, for each call of a wait, the missing ranks of its slot; () if the slot is no longer open."""
         slots = [self.snapshot.slot_by_call.get(call) for call in wait.calls] if isinstance(wait, CallWait) else []
         return tuple(() if slot is None else self.snapshot.open_slots[slot].missing for slot in slots)
 
     # --- readings -----------------------------------------------------------------------------------------------------
 
-    def readings(self) -> tuple[WaitReading, ...]:
+    def find_wait_reasons(self) -> tuple[WaitReason, ...]:
         """Return a reading for each cycle and for each set of ends that the same ranks wait for, by lowest victim."""
-        readings = [*self._cycles(), *self._ends()]
+        readings = [*self._cycles(), *self._ends_of_waits()]
         return tuple(sorted(readings, key=lambda reading: (reading.victims, reading.code, reading.culprits)))
 
-    def _cycles(self) -> Iterator[WaitReading]:
+    def _cycles(self) -> Iterator[WaitReason]:
         """Yield the shortest cycle of each strongly connected component that waits for itself.
 
         An OR node with a successor outside the component is omitted: the cycle is not the reason for its wait.
         """
-        for knot in self.graph.knots():
+        for knot in self.graph.strong_components():
             closed = [
                 node for node in knot if node not in self.alternatives or self.graph.after[node].keys() <= knot.keys()
             ]
-            cycle = _shortest_cycle(self.graph.within(closed))
+            cycle = _shortest_cycle(self.graph.subgraph(closed))
             if cycle:
-                victims = _ranks(self.graph.ahead_of(knot))
+                victims = _ranks_of_nodes(self.graph.ancestors_of(knot))
                 ranks = tuple(dict.fromkeys(node.rank for node in cycle))
                 if len(ranks) > 1 or not any(map(_is_within_rank, knot)):
-                    streams = tuple(node.rank for node in cycle if isinstance(node, Stream))
-                    yield WaitReading(Code.DEADLOCK_CYCLE, tuple(sorted(ranks)), victims, ranks, streams=streams)
+                    streams = tuple(node.rank for node in cycle if isinstance(node, StreamNode))
+                    yield WaitReason(Code.DEADLOCK_CYCLE, tuple(sorted(ranks)), victims, ranks, streams=streams)
                 else:
-                    numbers = tuple(node.number for node in cycle if isinstance(node, Thread))
-                    yield WaitReading(Code.DEADLOCK_THREADS, ranks, victims, threads=numbers)
+                    numbers = tuple(node.number for node in cycle if isinstance(node, ThreadNode))
+                    yield WaitReason(Code.DEADLOCK_THREADS, ranks, victims, threads=numbers)
 
-    def _ends(self) -> Iterator[WaitReading]:
+    def _ends_of_waits(self) -> Iterator[WaitReason]:
         """Yield a reading for each end of waits: ranks that raised or returned, store keys that no rank sets."""
         graph = self.graph
         # Ends with the same nodes before them have the same ancestors, so those are looked for once.
         ends: dict[tuple[RankState, frozenset[Any]], list[Any]] = {}
         for node in (node for node, after in graph.after.items() if not after):
-            is_over = isinstance(node, Thread) and self.waits[node] is None
+            is_over = isinstance(node, ThreadNode) and self.waits[node] is None
             state = self.snapshot.ranks[node.rank].state if is_over else RankState.WAITING
             if graph.before[node] or state is RankState.WAITING:
                 alone = (node,) if state is RankState.WAITING else ()
@@ -199,42 +199,42 @@ class WaitGraph:
         merged: dict[tuple[RankState, tuple[int, ...]], list[Any]] = {}
         for (state, _), nodes in ends.items():
             starts = nodes[:1] if state is RankState.WAITING else graph.before[nodes[0]]
-            merged.setdefault((state, _ranks(graph.ahead_of(starts))), []).extend(nodes)
+            merged.setdefault((state, _ranks_of_nodes(graph.ancestors_of(starts))), []).extend(nodes)
         for (state, victims), nodes in merged.items():
             before = {node for end in nodes for node in graph.before[end]}
-            culprits = _ranks(nodes)
+            culprits = _ranks_of_nodes(nodes)
             code = Code.DEADLOCK_DEAD_RANK if state is RankState.RAISED else Code.DEADLOCK_MISSING_RANK
             if any(isinstance(self.waits.get(node), (LockWait, ThreadWait)) for node in nodes):
                 code = Code.DEADLOCK_THREADS
             elif state is RankState.WAITING:
-                culprits = _ranks({*nodes, *before})
+                culprits = _ranks_of_nodes({*nodes, *before})
             any_suffices = len(nodes) > 1 and before <= self.alternatives
-            yield WaitReading(code, culprits, victims, any_suffices=any_suffices)
+            yield WaitReason(code, culprits, victims, any_suffices=any_suffices)
 
 
 def _is_within_rank(node: Any) -> bool:
     """Return True for a started thread or a lock, which only exist within one rank."""
-    return node.number != node.rank if isinstance(node, Thread) else node[0] == "lock"
+    return node.number != node.rank if isinstance(node, ThreadNode) else node[0] == "lock"
 
 
-def _ranks(nodes: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(sorted({node.rank for node in nodes if isinstance(node, (Thread, Stream))}))
+def _ranks_of_nodes(nodes: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(sorted({node.rank for node in nodes if isinstance(node, (ThreadNode, StreamNode))}))
 
 
-def _shortest_cycle(graph: Graph) -> tuple[Thread | Stream, ...]:
+def _shortest_cycle(graph: Graph) -> tuple[ThreadNode | StreamNode, ...]:
     """Return the threads and streams of a shortest cycle, starting at the lowest rank; () if there is none."""
     starts = [
-        (min((node for node in knot if isinstance(node, (Thread, Stream))), key=_order), knot) for knot in graph.knots()
+        (min((node for node in knot if isinstance(node, (ThreadNode, StreamNode))), key=_node_order), knot) for knot in graph.strong_components()
     ]
     if not starts:
         return ()
     start, knot = min(starts, key=lambda each: each[0].rank)
-    within = graph.within(knot)
+    within = graph.subgraph(knot)
     paths = [within.shortest_path(after, start) for after in sorted(within.after[start], key=repr)]
     cycle = [start, *min(paths, key=len)[:-1]]
-    return tuple(node for node in cycle if isinstance(node, (Thread, Stream)))
+    return tuple(node for node in cycle if isinstance(node, (ThreadNode, StreamNode)))
 
 
-def _order(node: Thread | Stream) -> tuple[int, bool, int]:
+def _node_order(node: ThreadNode | StreamNode) -> tuple[int, bool, int]:
     """Sort key: by rank, its main thread first."""
-    return node.rank, isinstance(node, Stream), node.number if isinstance(node, Thread) else 0
+    return node.rank, isinstance(node, StreamNode), node.number if isinstance(node, ThreadNode) else 0

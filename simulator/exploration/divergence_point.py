@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.transcript import Choice
+from ddpsim.simulator.transcript import TakenChoice
 from ddpsim.simulator.verdict import Verdict
 
-Run = Callable[[tuple[int, ...]], tuple[Result, Sequence[Choice]]]
+Run = Callable[[tuple[int, ...]], tuple[Result, Sequence[TakenChoice]]]
 """Runs the program under these choices (clipped to the options), then the default; returns all choices offered."""
 
 
@@ -23,13 +23,13 @@ Run = Callable[[tuple[int, ...]], tuple[Result, Sequence[Choice]]]
 class DivergencePoint:
     """The first choice in which a failing and a passing run differ."""
 
-    before: tuple[Choice, ...]
+    before: tuple[TakenChoice, ...]
     """The equal choices before it, in order."""
-    failing: Choice
-    passing: Choice
+    failing: TakenChoice
+    passing: TakenChoice
 
 
-def closest_pass(
+def find_closest_pass(
     failing: Result,
     passing: Result | None,
     run: Run,
@@ -51,13 +51,13 @@ def closest_pass(
         return None
     found, choices = run(passed)
     ways = dict.fromkeys([passed, (0,) * length, *(_random_choices(seed, length) for seed in range(drawn))])
-    shared, differs = _shared_length(failed, choices), length
+    shared, differs = _shared_prefix_length(failed, choices), length
     while found.verdict is Verdict.PASS and differs - shared > 1 and not is_over():
         middle = (shared + differs) // 2
         for way in ways:
             result, offered = run(failed[:middle] + way[middle:])
             if result.verdict is Verdict.PASS:
-                found, choices, shared = result, offered, max(middle, _shared_length(failed, offered))
+                found, choices, shared = result, offered, max(middle, _shared_prefix_length(failed, offered))
                 break
         else:
             differs = middle
@@ -74,13 +74,13 @@ def _random_choices(seed: int, length: int) -> tuple[int, ...]:
     return tuple(int(numbers.random() * 60) for _ in range(length))
 
 
-def _shared_length(failed: Sequence[int], passing: Sequence[Choice]) -> int:
+def _shared_prefix_length(failed: Sequence[int], passing: Sequence[TakenChoice]) -> int:
     """Return the length of the prefix of choices that a run shares with the failed one."""
     pairs = enumerate(zip(failed, passing, strict=False))
     return next((number for number, (taken, choice) in pairs if taken != choice.taken), 0)
 
 
-def _first_divergence(failed: Sequence[int], passing: Sequence[Choice]) -> DivergencePoint | None:
+def _first_divergence(failed: Sequence[int], passing: Sequence[TakenChoice]) -> DivergencePoint | None:
     """Return the first choice in which a run differs from the failed one; None if there is none."""
     for number, (taken, choice) in enumerate(zip(failed, passing, strict=False)):
         if taken != choice.taken:

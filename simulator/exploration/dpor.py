@@ -42,19 +42,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import filterfalse
 
-from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
+from ddpsim.simulator.accesses import Access, Accesses, AccessMode, Object
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
-from ddpsim.simulator.diagnosis.nondeterminism import Offer
-from ddpsim.simulator.exploration.happens_before import HappensBefore, initials
-from ddpsim.simulator.exploration.nodes import Node, Sleep, disturbed, lets_run
-from ddpsim.simulator.matching.point_to_point import channel_of
-from ddpsim.simulator.policies.dfs import find_other_offers
+from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice
+from ddpsim.simulator.exploration.happens_before import HappensBefore, initial_ranks
+from ddpsim.simulator.exploration.nodes import ChoiceNode, Sleep, sleep_after_access, may_run
+from ddpsim.simulator.matching.point_to_point import channel_object
+from ddpsim.simulator.policies.dfs import find_offer_divergence
 from ddpsim.simulator.policies.observer import CallName
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding, Verdict
-from ddpsim.simulator.wording import listed
+from ddpsim.simulator.wording import join_names
 
 OF_THE_STORE = frozenset(
     {
@@ -81,7 +81,7 @@ OF_THREADS = frozenset(
 _COMPARED = OF_THE_STORE | OF_THREADS
 
 
-def not_compared(used: Iterable[str]) -> list[str]:
+def uncompared_features(used: Iterable[str]) -> list[str]:
     """Return the used features for which there was no comparison, sorted."""
     return sorted(set(used) - _COMPARED)
 
@@ -94,7 +94,7 @@ class Dpor:
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
-        self._path: list[Node] = []
+        self._path: list[ChoiceNode] = []
         self._new_from = 0
         """The number of nodes at the start of the path that equal those of the run before; their races are known."""
         self._loops: dict[Location, bool] = {}
@@ -106,15 +106,15 @@ class Dpor:
     @property
     def outside(self) -> str:
         """Effects that DPOR does not see, and used features for which it was not compared with all schedules."""
-        names = not_compared(self._used)
-        used = f", and for {listed(names)}, for which DPOR was not tested" if names else ""
+        names = uncompared_features(self._used)
+        used = f", and for {join_names(names)}, for which DPOR was not tested" if names else ""
         return f"files, shared objects, hash order and time{used}"
 
     def next_policy(self) -> DporRun | None:
         """Return the policy of the next execution; None once all classes were explored."""
         if self._run is not None and not self._differs and not self._run.spins.has_learned:
             self._run.find_alternatives()
-            self._advance()
+            self._choose_next_path()
         if self.is_complete or self._differs:
             return None
         self._run = DporRun(self._world_size, self._path, self._new_from, SpinDetection(self._loops), self._used)
@@ -123,14 +123,14 @@ class Dpor:
     def take(self, result: Result) -> Finding | None:
         """Check that the execution repeated the choices it shares with the one before; return a finding if not."""
         assert self._run is not None
-        self._run.spins.conclude()
-        self._differs = self._run.divergence(is_cut=result.verdict is Verdict.UNKNOWN)
+        self._run.spins.conclude_execution()
+        self._differs = self._run.find_divergence(is_cut=result.verdict is Verdict.UNKNOWN)
         if self._differs is None and self._run.is_redundant:
             raise RedundantRun
         return self._differs
 
-    def _advance(self) -> None:
-        while self._path and not self._path[-1].advance():
+    def _choose_next_path(self) -> None:
+        while self._path and not self._path[-1].advance_to_next_option():
             self._path.pop()
         self._new_from = len(self._path)
         self.is_complete = not self._path
@@ -139,7 +139,7 @@ class Dpor:
 class DporRun(HappensBefore):
     """The policy of one execution, and its observer: the happens-before order of the run and the choices in it."""
 
-    def __init__(self, world_size: int, path: list[Node], new_from: int, spins: SpinDetection, used: set[str]) -> None:
+    def __init__(self, world_size: int, path: list[ChoiceNode], new_from: int, spins: SpinDetection, used: set[str]) -> None:
         super().__init__(world_size)
         self.observer = self
         self._used = used
@@ -150,7 +150,7 @@ class DporRun(HappensBefore):
         self._known = len(path)
         self._new_from = new_from
         self._depth = 0
-        self._differs: tuple[Offer, Offer] | None = None
+        self._differs: tuple[OfferedChoice, OfferedChoice] | None = None
         self._old_races = 0
         self._intents: list[Accesses] = [()] * world_size
         self._looks_again: tuple[int, int] | None = None
@@ -166,73 +166,73 @@ class DporRun(HappensBefore):
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
         """Return the index of the option on the path; after the path's end, of the first one worth a try."""
-        offer = Offer(point, tuple(options))
+        offer = OfferedChoice(point, tuple(options))
         if self._differs is not None:
             return 0
-        if (alone := self.spins.follow(offer.options)) is not None:
+        if (alone := self.spins.thread_to_run_alone(offer.options)) is not None:
             return offer.options.index(alone)
         if self.is_redundant:
             raise RedundantRun
         if point.kind is ChoiceKind.SOURCE:
-            return self._index(offer, self._source(offer))
-        if self._looks_again is not None and (rank := self._same_step(*self._looks_again, offer)) is not None:
+            return self._index_of_chosen(offer, self._choose_source(offer))
+        if self._looks_again is not None and (rank := self._continue_failed_poll(*self._looks_again, offer)) is not None:
             return offer.options.index(rank)
-        fresh = list(filterfalse(self.spins.is_idle, offer.options))
+        fresh = list(filterfalse(self.spins.would_poll_in_vain, offer.options))
         if len(fresh) > 1:
-            return self._index(offer, self._rank(offer, fresh))
+            return self._index_of_chosen(offer, self._choose_rank(offer, fresh))
         chosen = (fresh or offer.options)[0]
-        if not lets_run(self._sleep, chosen):
+        if not may_run(self._sleep, chosen):
             raise RedundantRun
-        self._wake(chosen)
+        self._wake_rank(chosen)
         return offer.options.index(chosen)
 
-    def _same_step(self, rank: int, node: int, offer: Offer) -> int | None:
+    def _continue_failed_poll(self, rank: int, node: int, offer: OfferedChoice) -> int | None:
         """Return the rank if the same ranks can still run; otherwise its failed poll was a step of its own."""
         self._looks_again = None
         if set(self._path[node].offer.options) == set(offer.options):
             return rank
         for access in self._intents[rank]:
-            self.touched(rank, Access(access.object, Mode.READ))
-        self.begins(rank, None)
+            self.accessed(rank, Access(access.object, AccessMode.READ))
+        self.begin_step(rank, None)
         return None
 
-    def _index(self, offer: Offer, node: Node) -> int:
-        if node.offer != offer and (node.is_compared or node.chosen not in offer.options):
+    def _index_of_chosen(self, offer: OfferedChoice, node: ChoiceNode) -> int:
+        if node.offer != offer and (node.is_compared or node.chosen_option not in offer.options):
             self._differs = node.offer, offer
             return 0
-        return offer.options.index(node.chosen)
+        return offer.options.index(node.chosen_option)
 
     def _can_be_observed(self, rank: int) -> bool:
         """Return whether the rank's next step may depend on other ranks' steps; decides which rank is tried first."""
         return any(
-            mode is not Mode.CONTRIBUTE and (mode is not Mode.SEND or self._open_receives.get(object, 0) > 0)
+            mode is not AccessMode.CONTRIBUTE and (mode is not AccessMode.SEND or self._open_receives.get(object, 0) > 0)
             for object, mode in self._intents[rank]
         )
 
-    def _rank(self, offer: Offer, fresh: list[int]) -> Node:
+    def _choose_rank(self, offer: OfferedChoice, fresh: list[int]) -> ChoiceNode:
         if self._depth == len(self._path):
-            awake = [rank for rank in fresh if lets_run(self._sleep, rank)] if self._sleep else fresh
+            awake = [rank for rank in fresh if may_run(self._sleep, rank)] if self._sleep else fresh
             if not awake:
                 raise RedundantRun
             hidden = next((rank for rank in awake if not self._can_be_observed(rank)), None)
             first = awake[0] if hidden is None else hidden
-            self._path.append(Node(offer, fresh, self._sleep, [first], is_compared=hidden is None))
-        self.begins(self._path[self._depth].chosen, self._depth)
-        node = self._next_node()
+            self._path.append(ChoiceNode(offer, fresh, self._sleep, [first], is_compared=hidden is None))
+        self.begin_step(self._path[self._depth].chosen_option, self._depth)
+        node = self._advance_to_next_node()
         self._sleep = node.sleep
-        self._wake(node.chosen)
+        self._wake_rank(node.chosen_option)
         if self._taken:
-            node.sources |= self._taken.get(node.chosen, frozenset())
+            node.sources |= self._taken.get(node.chosen_option, frozenset())
         return node
 
-    def _wake(self, rank: int) -> None:
+    def _wake_rank(self, rank: int) -> None:
         """Remove a chosen rank from the sleep set, if it is there."""
         self._taken.pop(rank, None)
         if rank in self._sleep:
             self._taken[rank] = self._sleep[rank].sources
             self._sleep = {each: sleeper for each, sleeper in self._sleep.items() if each != rank}
 
-    def _source(self, offer: Offer) -> Node:
+    def _choose_source(self, offer: OfferedChoice) -> ChoiceNode:
         rank = offer.point.rank
         taken = self._taken.get(rank, frozenset())
         if rank in self._sleep:  # no other rank could run, so it was not chosen
@@ -241,101 +241,101 @@ class DporRun(HappensBefore):
             left = [source for source in offer.options if source not in taken]
             if not left:
                 raise RedundantRun
-            self._path.append(Node(offer, offer.options, {}, left))
-        return self._next_node()
+            self._path.append(ChoiceNode(offer, offer.options, {}, left))
+        return self._advance_to_next_node()
 
-    def _next_node(self) -> Node:
+    def _advance_to_next_node(self) -> ChoiceNode:
         self._depth += 1
         if self._depth == self._new_from:
             self._old_races = len(self.races)
         return self._path[self._depth - 1]
 
-    def divergence(self, *, is_cut: bool) -> Finding | None:
+    def find_divergence(self, *, is_cut: bool) -> Finding | None:
         """Return the finding if this execution offered other choices than the one whose path it repeats."""
         missing = self._path[self._depth].offer if self._depth < self._known else None
-        return find_other_offers(self._differs, missing, is_cut=is_cut)
+        return find_offer_divergence(self._differs, missing, is_cut=is_cut)
 
     def find_alternatives(self) -> None:
         """After the run: for each race, schedule a run in which the later step comes before the earlier one."""
-        for race in (*self.races[self._old_races :], *self._messages.left()):
+        for race in (*self.races[self._old_races :], *self._messages.remaining_races()):
             if race.earlier.node is not None:  # else only its own rank could run there
-                self._path[race.earlier.node].try_one_of(initials(race, self.steps))
+                self._path[race.earlier.node].add_one_of(initial_ranks(race, self.steps))
         if self._ended_by is not None:
-            self._path[self._ended_by].try_another()
+            self._path[self._ended_by].add_another_rank()
 
     # --- observing ----------------------------------------------------------------------------------------------------
 
-    def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
+    def about_to_access(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
         """Note the accesses of a rank's next step; its accesses until now belong to the step before."""
         if rank in self._sleep:
             self.is_redundant = True
         self._taken.pop(rank, None)  # it belonged to the step that ends here; the next receive may take from any source
-        self.spins.intends(rank, accesses, looks_again=looks_again)
+        self.spins.about_to_access(rank, accesses, looks_again=looks_again)
         node = self._nodes[rank]
         is_first_look = looks_again and accesses == self._intents[rank] and self._current[rank] is None
-        if node is not None and is_first_look and not self.spins.is_idle(rank):
+        if node is not None and is_first_look and not self.spins.would_poll_in_vain(rank):
             self._looks_again = rank, node
             return
         self._looks_again = None
         self._intents[rank] = accesses
-        self.begins(rank, None)
+        self.begin_step(rank, None)
 
-    def issued(self, rank: int, name: CallName, call: Call) -> None:
+    def issued_call(self, rank: int, name: CallName, call: Call) -> None:
         """Note that a rank issued a call."""
-        self.spins.issued(rank, name, call)
-        super().issued(rank, name, call)
+        self.spins.issued_call(rank, name, call)
+        super().issued_call(rank, name, call)
         if call.peer == ANY_SOURCE:
-            channel = channel_of(call)
+            channel = channel_object(call)
             self._open_receives[channel] = self._open_receives.get(channel, 0) + 1
 
-    def started(self, rank: int, thread: int) -> None:
+    def started_thread(self, rank: int, thread: int) -> None:
         """Note a thread that a rank started; it can be chosen from now on."""
-        self.spins.started(rank, thread)
+        self.spins.started_thread(rank, thread)
         self._intents.append(())
-        super().started(rank, thread)
+        super().started_thread(rank, thread)
 
-    def woke(self, by: int | None, rank: int) -> None:
+    def woke_task(self, by: int | None, rank: int) -> None:
         """Note that rank `by` (None: the clock) let `rank` continue."""
-        self.spins.woke(by, rank)
-        super().woke(by, rank)
+        self.spins.woke_task(by, rank)
+        super().woke_task(by, rank)
 
-    def cancelled(self, rank: int) -> None:
+    def cancelled_thread(self, rank: int) -> None:
         """Note that a rank's thread was cancelled: its next step will not happen."""
         self._intents[rank] = ()
         self._sleep = {each: sleeper for each, sleeper in self._sleep.items() if each != rank}
 
-    def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
+    def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """Note an access: it wakes sleeping ranks whose steps depend on it, and may be in races."""
-        self.spins.touched(rank, access)
+        self.spins.accessed(rank, access)
         self._looks_again = None
-        if access.mode in (Mode.RECEIVE, Mode.ANSWER):
+        if access.mode in (AccessMode.RECEIVE, AccessMode.ANSWER):
             self._open_receives[access.object] -= 1
         if source is not None:
-            self._note_source(rank, source)
-        elif not lets_run(self._sleep, rank):
+            self._note_message_source(rank, source)
+        elif not may_run(self._sleep, rank):
             self.is_redundant = True
         if self._sleep:
-            self._sleep = disturbed(self._sleep, rank, access)
+            self._sleep = sleep_after_access(self._sleep, rank, access)
         node = self._nodes[rank]
         if node is not None:
             self._path[node].accesses[access] = None
             if source is not None:
                 self._path[node].sources.add(source)
-        super().touched(rank, access, source, candidates)
+        super().accessed(rank, access, source, candidates)
 
-    def _note_source(self, rank: int, source: int) -> None:
+    def _note_message_source(self, rank: int, source: int) -> None:
         """Note the source of a received message; the run is redundant if this receive took it in an earlier run."""
         self._taken[rank] = taken = self._taken.get(rank, frozenset())
         if rank in self._sleep:
             taken |= self._sleep[rank].sources
-            self._wake(rank)
+            self._wake_rank(rank)
         if source in taken:
             self.is_redundant = True
 
-    def used(self, kind: str) -> None:
+    def used_feature(self, kind: str) -> None:
         """Note a kind of feature that the program used, on which its coverage depends."""
         self._used.add(kind)
 
-    def cut_short(self, rank: int) -> None:
+    def run_cut_short(self, rank: int) -> None:
         """Note which rank's step ended the run early."""
         self._ended_by = self._nodes[rank]

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
-from ddpsim.simulator.choices import in_words
+from ddpsim.simulator.choices import identity_in_words
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Verdict
 
 
-class End(Enum):
+class ExplorationEnd(Enum):
     """Why an exploration ended."""
 
     COVERED = "covered"
@@ -57,7 +57,7 @@ class Exploration:
     outcomes: Counter[str]
     """How often each outcome occurred. An outcome is the verdict, the findings' codes with their ranks, and the
     returned values if executions that passed differ in them."""
-    end: End
+    end: ExplorationEnd
     seconds: float
     limits: str = ""
     """A limit on all schedules, such as "with at most 2 preemptions"."""
@@ -67,10 +67,10 @@ class Exploration:
     @property
     def interrupted(self) -> bool:
         """True if Ctrl-C ended the exploration; results until then are kept."""
-        return self.end is End.INTERRUPT
+        return self.end is ExplorationEnd.INTERRUPT
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict.name}  {in_words(self.program)}", f"  {self.extent}"]
+        lines = [f"{self.verdict.name}  {identity_in_words(self.program)}", f"  {self.coverage_text}"]
         lines += [f"  {count:>7}  {outcome}" for outcome, count in self.outcomes.most_common()]
         if self.first_failure is None:
             if self.first_pass is not None and self.first_pass.not_struck:
@@ -79,15 +79,15 @@ class Exploration:
         return "\n".join([*lines, "", str(self.first_failure)])
 
     @property
-    def extent(self) -> str:
+    def coverage_text(self) -> str:
         """A sentence on how much was covered."""
         runs = "1 execution" if self.executions == 1 else f"{self.executions} executions"
         limits = f" {self.limits}" if self.limits else ""
-        if self.end is End.COVERED:
+        if self.end is ExplorationEnd.COVERED:
             fails = all(outcome.startswith(Verdict.FAIL.value) for outcome in self.outcomes)
             outside = f", but for {self.outside}" if self.outside else ""
             return f"All interleavings{limits} covered{outside}: {runs}{', and every one fails' if fails else ''}"
-        if self.end is End.FAILURE:
+        if self.end is ExplorationEnd.FAILURE:
             where = "The first execution" if self.executions == 1 else f"Execution {self.executions}"
             return f"{where} failed: stopped there; other interleavings{limits} were not run"
         ended = "interrupted after" if self.interrupted else "the budget ran out after"

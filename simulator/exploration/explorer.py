@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import ChoicePoint, Policy, RedundantRun
-from ddpsim.simulator.diagnosis.nondeterminism import Offer, RecordedRun, runs_differ
-from ddpsim.simulator.exploration.exploration import End, Exploration, Progress
-from ddpsim.simulator.exploration.outcomes import Outcome, counted, outcome_of
+from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice, RecordedRun, find_nondeterminism
+from ddpsim.simulator.exploration.exploration import ExplorationEnd, Exploration, Progress
+from ddpsim.simulator.exploration.outcomes import Outcome, count_outcomes, outcome_of_result
 from ddpsim.simulator.exploration.strategy import Strategy
-from ddpsim.simulator.policies.schedule_replay import Guided
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Code, Verdict
 
@@ -69,31 +69,31 @@ class Explorer:
     def explore(self, program: str) -> Exploration:
         """Run until the end. Ctrl-C ends the exploration and keeps the results so far."""
         try:
-            end = self._loop()
+            end = self._run_executions()
         except KeyboardInterrupt:
-            end = End.INTERRUPT
-        is_complete = self._strategy.is_complete and end is End.COVERED
+            end = ExplorationEnd.INTERRUPT
+        is_complete = self._strategy.is_complete and end is ExplorationEnd.COVERED
         return Exploration(
             program=program,
             executions=self._executions,
             complete=is_complete,
-            verdict=self._verdict(is_complete),
+            verdict=self._overall_verdict(is_complete),
             first_failure=self._first.get(Verdict.FAIL),
             first_pass=self._first.get(Verdict.PASS),
-            outcomes=counted(self._outcomes),
+            outcomes=count_outcomes(self._outcomes),
             end=end,
-            seconds=self._seconds,
+            seconds=self._elapsed_seconds,
             limits=self._strategy.limits,
             outside=getattr(self._strategy, "outside", ""),
         )
 
-    def _loop(self) -> End:
+    def _run_executions(self) -> ExplorationEnd:
         while (policy := self._strategy.next_policy()) is not None:
-            left = self._budget.seconds - self._seconds
+            left = self._budget.seconds - self._elapsed_seconds
             if self._verdicts[Verdict.FAIL] and not self._keep_going:
-                return End.FAILURE
+                return ExplorationEnd.FAILURE
             if self._executions >= self._budget.executions or left <= 0:
-                return End.BUDGET
+                return ExplorationEnd.BUDGET
             try:
                 result = self._run(policy, dataclasses.replace(self._budget, seconds=left))
                 finding = self._strategy.take(result)
@@ -103,33 +103,33 @@ class Explorer:
                 with_it = dataclasses.replace(result, findings=(finding, *result.findings))
                 result = with_it.with_replay(result.replay)
             self._executions += 1
-            self._outcomes[outcome_of(result)] += 1
+            self._outcomes[outcome_of_result(result)] += 1
             self._verdicts[result.verdict] += 1
             self._first.setdefault(result.verdict, result)
-            progress = Progress(self._executions, self._verdicts[Verdict.FAIL], self._seconds, self._strategy.coverage)
+            progress = Progress(self._executions, self._verdicts[Verdict.FAIL], self._elapsed_seconds, self._strategy.coverage)
             self._on_progress = report_progress(self._on_progress, progress)
             if finding is not None and finding.code is Code.NONDETERMINISM:
-                return End.FAILURE  # the remaining schedules come from executions that do not repeat
+                return ExplorationEnd.FAILURE  # the remaining schedules come from executions that do not repeat
         # An execution whose budget ran out has further schedules.
-        return End.BUDGET if self._verdicts[Verdict.UNKNOWN] else End.COVERED
+        return ExplorationEnd.BUDGET if self._verdicts[Verdict.UNKNOWN] else ExplorationEnd.COVERED
 
-    def _verdict(self, is_complete: bool) -> Verdict:
+    def _overall_verdict(self, is_complete: bool) -> Verdict:
         if self._verdicts[Verdict.FAIL]:
             return Verdict.FAIL
         return Verdict.PASS if is_complete and not self._verdicts[Verdict.UNKNOWN] else Verdict.UNKNOWN
 
     @property
-    def _seconds(self) -> float:
+    def _elapsed_seconds(self) -> float:
         return time.monotonic() - self._started
 
 
 def run_twice(run: Callable[[Policy], Result], policy: Policy) -> Result:
     """Run twice under the same choices; return the first result, with a `nondeterminism` finding if they differ."""
-    first = _Recorder(policy)
+    first = _RecordingPolicy(policy)
     result = run(first)
-    second = _Recorder(Guided(first.choices))
+    second = _RecordingPolicy(GuidedPolicy(first.choices))
     again = run(second)
-    finding = runs_differ(
+    finding = find_nondeterminism(
         RecordedRun(tuple(first.offers), result.trace), RecordedRun(tuple(second.offers), again.trace)
     )
     if finding is None:
@@ -137,17 +137,17 @@ def run_twice(run: Callable[[Policy], Result], policy: Policy) -> Result:
     return dataclasses.replace(result, findings=(finding, *result.findings)).with_replay(result.replay)
 
 
-class _Recorder:
+class _RecordingPolicy:
     """Wraps a policy and records its choice points and its choices."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.observer = getattr(policy, "observer", None)
-        self.offers: list[Offer] = []
+        self.offers: list[OfferedChoice] = []
         self.choices: list[int] = []
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        self.offers.append(Offer(point, tuple(options)))
+        self.offers.append(OfferedChoice(point, tuple(options)))
         choice = self._policy.choose(point, options)
         self.choices.append(choice)
         return choice

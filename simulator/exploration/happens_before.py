@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
-from ddpsim.simulator.accesses import ALL_KEYS, Access, Mode, Object, depends
+from ddpsim.simulator.accesses import ALL_KEYS, Access, AccessMode, Object, are_dependent
 from ddpsim.simulator.calls import ANY_SOURCE, Call
-from ddpsim.simulator.matching.point_to_point import channel_of
+from ddpsim.simulator.matching.point_to_point import channel_object
 from ddpsim.simulator.policies.observer import CallName, Observer
 
 Clock = list[int]
@@ -30,7 +30,7 @@ Never changed after it was given to a rank, a call or a key.
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class ObservedStep:
     """One step that others can observe."""
 
     position: int
@@ -47,11 +47,11 @@ class Step:
 class Race(NamedTuple):
     """Two steps that could have come in either order."""
 
-    earlier: Step
-    later: Step
+    earlier: ObservedStep
+    later: ObservedStep
 
 
-def initials(race: Race, steps: Sequence[Step]) -> list[int]:
+def initial_ranks(race: Race, steps: Sequence[ObservedStep]) -> list[int]:
     """Return the ranks that can run instead of the earlier step, so that the later step comes before it.
 
     Let `v` be the steps after the earlier one that do not depend on it, up to the later one. The result is the ranks
@@ -61,32 +61,32 @@ def initials(race: Race, steps: Sequence[Step]) -> list[int]:
     firsts: dict[int, int] = {}
     found = []
     for step in (*steps[earlier.position + 1 : later.position], later):
-        if step.rank in firsts or (step is not later and knows(step.clock, earlier.rank, earlier.number)):
+        if step.rank in firsts or (step is not later and clock_includes(step.clock, earlier.rank, earlier.number)):
             continue
-        if not any(knows(step.clock, rank, number) for rank, number in firsts.items()):
+        if not any(clock_includes(step.clock, rank, number) for rank, number in firsts.items()):
             found.append(step.rank)
         firsts[step.rank] = step.number
     return found
 
 
-def knows(clock: Clock, rank: int, number: int) -> bool:
+def clock_includes(clock: Clock, rank: int, number: int) -> bool:
     """Return whether a rank's step of this number happened before the clock."""
     return rank < len(clock) and clock[rank] >= number
 
 
-def joined(clocks: Iterable[Clock]) -> Clock:
+def join_clocks(clocks: Iterable[Clock]) -> Clock:
     """Return the join (element-wise maximum) of several clocks."""
     return list(map(max, zip_longest(*clocks, fillvalue=0)))
 
 
-class Match(NamedTuple):
+class MessageMatch(NamedTuple):
     """The steps of a message and of the receive from any source that took it."""
 
-    send: Step
-    receive: Step
+    send: ObservedStep
+    receive: ObservedStep
 
     @property
-    def was_posted(self) -> bool:
+    def was_receive_first(self) -> bool:
         """Return whether the receive was issued before the message."""
         return self.receive.position < self.send.position
 
@@ -108,57 +108,57 @@ class MessageRaces:
     """
 
     def __init__(self) -> None:
-        self._steps: dict[CallName, Step] = {}
+        self._steps: dict[CallName, ObservedStep] = {}
         """By call (messages, and receives from any source), the step that issued it."""
         self._channels: dict[CallName, Object] = {}
         """By receive from any source, its channel."""
-        self._matches: dict[Object, dict[CallName, Match]] = {}
+        self._matches: dict[Object, dict[CallName, MessageMatch]] = {}
         """By channel and receive, the matches; without receives that were waited for at once."""
         self._unless_waited_for: dict[CallName, list[Race]] = {}
         """By receive: races of its message, which count unless its rank waits for the receive at once."""
 
-    def issued(self, name: CallName, step: Step, channel: Object, *, is_wild: bool) -> None:
+    def note_call(self, name: CallName, step: ObservedStep, channel: Object, *, is_wild: bool) -> None:
         """Note that a step issued a message or a receive; `is_wild` for a receive from any source."""
         self._steps[name] = step
         if is_wild:
             self._channels[name] = channel
 
-    def met(self, send: CallName, receive: CallName) -> None:
+    def note_match(self, send: CallName, receive: CallName) -> None:
         """Note that a receive took a message."""
         if (channel := self._channels.get(receive)) is not None:
-            self._matches.setdefault(channel, {})[receive] = Match(self._steps[send], self._steps[receive])
+            self._matches.setdefault(channel, {})[receive] = MessageMatch(self._steps[send], self._steps[receive])
 
-    def waited_for(self, name: CallName, rank: int, number: int) -> None:
+    def note_completion_seen(self, name: CallName, rank: int, number: int) -> None:
         """Note that a rank, in its step `number`, has seen its call complete."""
         matches = self._matches.get(self._channels.get(name, ()), {})
         match = matches.get(name)  # None if it was waited for before
-        if match and not match.was_posted and (match.receive.rank, match.receive.number) == (rank, number):
+        if match and not match.was_receive_first and (match.receive.rank, match.receive.number) == (rank, number):
             del matches[name]
             self._unless_waited_for.pop(name, None)
 
-    def comes(self, channel: Object, step: Step, clock: Clock) -> list[Race]:
+    def races_of_message(self, channel: Object, step: ObservedStep, clock: Clock) -> list[Race]:
         """Return the races of a new message, issued in `step` by a rank with this clock, with earlier receives."""
         found = []
         for name, match in self._matches.get(channel, {}).items():
             send, receive = match
             if send.rank == step.rank:
                 continue
-            if not knows(clock, send.rank, send.number):
-                if not match.was_posted:  # else they depend on each other (simulator/accesses.py)
+            if not clock_includes(clock, send.rank, send.number):
+                if not match.was_receive_first:  # else they depend on each other (simulator/accesses.py)
                     self._unless_waited_for.setdefault(name, []).append(Race(send, step))
-            elif match.was_posted and not knows(clock, receive.rank, receive.number):
+            elif match.was_receive_first and not clock_includes(clock, receive.rank, receive.number):
                 found.append(Race(receive, step))
         return found
 
-    def left(self) -> Iterator[Race]:
+    def remaining_races(self) -> Iterator[Race]:
         """Return, at the end of a run, the races of messages whose receives were not waited for at once."""
         return chain.from_iterable(self._unless_waited_for.values())
 
 
-class Touch(NamedTuple):
+class RecordedAccess(NamedTuple):
     """One access to an object, and the step that made it."""
 
-    step: Step
+    step: ObservedStep
     access: Access
     candidates: Sequence[int]
     """For a receive from any source: the ranks whose messages were available."""
@@ -168,11 +168,11 @@ class HappensBefore(Observer):
     """The steps of a run, and the races among them."""
 
     def __init__(self, world_size: int) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[ObservedStep] = []
         self.races: list[Race] = []
         self._messages = MessageRaces()
         self._clocks: list[Clock] = [[0] * world_size for _ in range(world_size)]
-        self._current: list[Step | None] = [None] * world_size
+        self._current: list[ObservedStep | None] = [None] * world_size
         """By rank, its current step, once the step has done something that others can observe."""
         self._nodes: list[int | None] = [None] * world_size
         """By rank, the index of the node that chose it for its current step."""
@@ -180,25 +180,25 @@ class HappensBefore(Observer):
         """By call, the clock of the rank that issued it."""
         self._of_keys: dict[Object, tuple[Clock, int]] = {}
         """By store key, the clock of the rank that created it, and how many accesses there were by then."""
-        self._touches: dict[Object, list[Touch]] = {}
-        self._could_have_come_sooner: dict[int, list[Step]] = {}
+        self._touches: dict[Object, list[RecordedAccess]] = {}
+        self._could_have_come_sooner: dict[int, list[ObservedStep]] = {}
         """By rank, the steps that removed a key which was created again before the rank needed it."""
 
-        self._waits: dict[int, Step | None] = {}
+        self._waits: dict[int, ObservedStep | None] = {}
         """By rank, the step in which it began to wait for keys; None if it polls again afterwards."""
         self._unless_removed: dict[Object, list[Race]] = {}
         """By key, the races between such a wait and the step that ended it; they count if the key is removed."""
 
-    def begins(self, rank: int, node: int | None) -> None:
+    def begin_step(self, rank: int, node: int | None) -> None:
         """Begin another step of a rank."""
         self._current[rank] = None
         self._nodes[rank] = node
 
-    def created(self, rank: int, key: Object) -> None:
+    def created_key(self, rank: int, key: Object) -> None:
         """Note that a rank created a store key."""
         self._of_keys[key] = self._clocks[rank], len(self._touches.get(key, ()))
 
-    def needs(self, rank: int, key: Object) -> None:
+    def needed_key(self, rank: int, key: Object) -> None:
         """Note that a rank could not have continued before the key was created.
 
         So the rank's step is in no race with that creation. It may be in a race with an earlier removal of the key.
@@ -206,96 +206,96 @@ class HappensBefore(Observer):
         if key in self._of_keys:
             clock, count = self._of_keys[key]
             if count > 1 and key[0] == "key":
-                rivals, _ = self._rivals(rank, Access(key, Mode.MISS), reversed(self._touches[key][: count - 1]))
+                rivals, _ = self._racing_steps(rank, Access(key, AccessMode.MISS), reversed(self._touches[key][: count - 1]))
                 self._could_have_come_sooner.setdefault(rank, []).extend(rivals)
-            self._learn(rank, clock)
+            self._join_clock(rank, clock)
 
-    def waits(self, rank: int, *, is_for_good: bool) -> None:
+    def began_to_wait(self, rank: int, *, is_for_good: bool) -> None:
         """Note that a rank begins to wait for store keys in its current step."""
         self._waits[rank] = self._current[rank] if is_for_good else None
 
-    def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
+    def released_rank(self, by: int, rank: int, keys: Sequence[Object]) -> None:
         """Note that rank `by` created the last of the keys that `rank` waits for.
 
         The waiting rank might have come after the keys. That makes no difference, unless one of the keys is removed.
         """
         began, made = self._waits.pop(rank), self._current[by]
-        if began is not None and made is not None and not knows(made.clock, rank, began.number):
+        if began is not None and made is not None and not clock_includes(made.clock, rank, began.number):
             for key in keys:
                 self._unless_removed.setdefault(key, []).append(Race(began, made))
 
-    def removed(self, key: Object) -> None:
+    def removed_key(self, key: Object) -> None:
         """Note that a store key was removed."""
         self.races += self._unless_removed.pop(key, ())
 
-    def issued(self, rank: int, name: CallName, call: Call) -> None:
+    def issued_call(self, rank: int, name: CallName, call: Call) -> None:
         """Note that a rank issued a call."""
         self._of_calls[name] = self._clocks[rank]
         if call.peer is not None:
             step = self._current[rank]
             assert step is not None, "other ranks can observe that a call is issued"
-            self._messages.issued(name, step, channel_of(call), is_wild=call.peer == ANY_SOURCE)
+            self._messages.note_call(name, step, channel_object(call), is_wild=call.peer == ANY_SOURCE)
 
-    def completed(self, names: Sequence[CallName]) -> None:
+    def completed_calls(self, names: Sequence[CallName]) -> None:
         """Note calls that completed together: a rank that sees one complete knows what all their ranks knew."""
         if len(names) == 2:
-            self._messages.met(*names)
-        together = joined(self._of_calls[name] for name in names)
+            self._messages.note_match(*names)
+        together = join_clocks(self._of_calls[name] for name in names)
         for name in names:
             self._of_calls[name] = together
 
-    def started(self, rank: int, thread: int) -> None:
+    def started_thread(self, rank: int, thread: int) -> None:
         """Note that a rank started a thread, which begins with the rank's clock."""
         assert thread == len(self._clocks)
-        self._touch(rank, Access(("start", thread), Mode.WRITE))  # so that it is a step that leads to more
+        self._record_access(rank, Access(("start", thread), AccessMode.WRITE))  # so that it is a step that leads to more
         self._clocks.append(self._clocks[rank])
         self._current.append(None)
         self._nodes.append(None)
 
-    def joined(self, rank: int, thread: int) -> None:
+    def joined_thread(self, rank: int, thread: int) -> None:
         """Note that a rank has seen a thread end."""
-        self._learn(rank, self._clocks[thread])
+        self._join_clock(rank, self._clocks[thread])
 
-    def learned(self, rank: int, name: CallName) -> None:
+    def saw_completion(self, rank: int, name: CallName) -> None:
         """Note that a rank has seen its own call complete."""
-        self._messages.waited_for(name, rank, self._clocks[rank][rank])
-        self._learn(rank, self._of_calls[name])
+        self._messages.note_completion_seen(name, rank, self._clocks[rank][rank])
+        self._join_clock(rank, self._of_calls[name])
 
-    def woke(self, by: int | None, rank: int) -> None:
+    def woke_task(self, by: int | None, rank: int) -> None:
         """Note that rank `by` let `rank` continue; None: virtual time did, after all ranks were blocked."""
-        self._learn(rank, joined(self._clocks) if by is None else self._clocks[by])
+        self._join_clock(rank, join_clocks(self._clocks) if by is None else self._clocks[by])
 
-    def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
+    def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """Note an access of a rank, and the races of its step with earlier steps."""
-        self._touch(rank, access, candidates)
+        self._record_access(rank, access, candidates)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _touch(self, rank: int, access: Access, candidates: Sequence[int] = ()) -> None:
-        rivals, known = self._rivals(rank, access, self._earlier(access.object))
+    def _record_access(self, rank: int, access: Access, candidates: Sequence[int] = ()) -> None:
+        rivals, known = self._racing_steps(rank, access, self._earlier_accesses(access.object))
         rivals += self._could_have_come_sooner.pop(rank, ())
         before = self._clocks[rank]
-        step = self._step(rank, known)
+        step = self._current_step(rank, known)
         self.races += [Race(earlier, step) for earlier in rivals]
-        if access.mode in (Mode.SEND, Mode.ANSWER):
-            self.races += self._messages.comes(access.object, step, before)
-        self._touches.setdefault(access.object, []).append(Touch(step, access, tuple(candidates)))
+        if access.mode in (AccessMode.SEND, AccessMode.ANSWER):
+            self.races += self._messages.races_of_message(access.object, step, before)
+        self._touches.setdefault(access.object, []).append(RecordedAccess(step, access, tuple(candidates)))
 
-    def _learn(self, rank: int, more: Clock) -> None:
+    def _join_clock(self, rank: int, more: Clock) -> None:
         clock = self._clocks[rank]
         if more is clock:
             return
-        self._clocks[rank] = clock = joined((clock, more))
+        self._clocks[rank] = clock = join_clocks((clock, more))
         current = self._current[rank]
         if current is not None:
             current.clock = clock
 
-    def _step(self, rank: int, known: Clock) -> Step:
+    def _current_step(self, rank: int, known: Clock) -> ObservedStep:
         step = self._current[rank]
         if step is None:
             clock = known + [0] * (rank + 1 - len(known))
             clock[rank] += 1
-            step = Step(len(self.steps), rank, clock[rank], clock, self._nodes[rank])
+            step = ObservedStep(len(self.steps), rank, clock[rank], clock, self._nodes[rank])
             self.steps.append(step)
             self._current[rank] = step
             self._clocks[rank] = clock
@@ -303,27 +303,27 @@ class HappensBefore(Observer):
             self._clocks[rank] = step.clock = known
         return step
 
-    def _rivals(self, rank: int, access: Access, before: Iterable[Touch]) -> tuple[list[Step], Clock]:
+    def _racing_steps(self, rank: int, access: Access, before: Iterable[RecordedAccess]) -> tuple[list[ObservedStep], Clock]:
         """Return the earlier steps that could also come after this access, and the rank's clock joined with theirs.
 
         `before` are the earlier accesses, the last one first.
         """
         clock = self._clocks[rank]
-        rivals: list[Step] = []
+        rivals: list[ObservedStep] = []
         for touch in before:
             step = touch.step
-            if step.rank == rank or knows(clock, step.rank, step.number):
-                if touch.access.mode is Mode.WRITE and access.object[0] == "key" and access.object != ALL_KEYS:
+            if step.rank == rank or clock_includes(clock, step.rank, step.number):
+                if touch.access.mode is AccessMode.WRITE and access.object[0] == "key" and access.object != ALL_KEYS:
                     break  # all that matters before that write came before this access, too
                 continue
-            if depends(access, touch.access):
+            if are_dependent(access, touch.access):
                 rivals.append(step)
-                clock = joined((clock, step.clock))
+                clock = join_clocks((clock, step.clock))
             elif _might_have_taken(touch, rank, access):
                 rivals.append(step)
         return rivals, clock
 
-    def _earlier(self, object: Object) -> Iterator[Touch]:
+    def _earlier_accesses(self, object: Object) -> Iterator[RecordedAccess]:
         """Return the accesses of an object, and for store keys those of all keys at once, the last one first."""
         if object[0] == "key" and (object == ALL_KEYS or ALL_KEYS in self._touches):
             kept = [
@@ -337,10 +337,10 @@ class HappensBefore(Observer):
         return reversed(self._touches.get(object, ()))
 
 
-def _might_have_taken(receive: Touch, sender: int, access: Access) -> bool:
+def _might_have_taken(receive: RecordedAccess, sender: int, access: Access) -> bool:
     """Return whether a receive could have taken a later message, had the message come earlier."""
     return (
-        receive.access.mode is Mode.RECEIVE
-        and access.mode in (Mode.SEND, Mode.ANSWER)
+        receive.access.mode is AccessMode.RECEIVE
+        and access.mode in (AccessMode.SEND, AccessMode.ANSWER)
         and sender not in receive.candidates
     )

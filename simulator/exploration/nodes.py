@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ddpsim.simulator.accesses import Access, Mode, depends
+from ddpsim.simulator.accesses import Access, AccessMode, are_dependent
 from ddpsim.simulator.choices import ChoiceKind
-from ddpsim.simulator.diagnosis.nondeterminism import Offer
+from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice
 
 
-class Sleeper(NamedTuple):
+class ExploredStep(NamedTuple):
     """A step that was explored already; it need not be taken again until a step that it depends on has happened."""
 
     accesses: tuple[Access, ...]
@@ -21,33 +21,33 @@ class Sleeper(NamedTuple):
     """For a receive: there are messages that it has not taken."""
 
 
-Sleep = Mapping[int, Sleeper]
+Sleep = Mapping[int, ExploredStep]
 """The sleep set: by rank, its explored step. Never changed after it was given to a node."""
 
 
-def lets_run(sleep: Sleep, rank: int) -> bool:
+def may_run(sleep: Sleep, rank: int) -> bool:
     """Return whether a rank is awake, or its next step can differ from the explored one."""
     return rank not in sleep or sleep[rank].has_more
 
 
-def disturbed(sleep: Sleep, rank: int, access: Access) -> Sleep:
+def sleep_after_access(sleep: Sleep, rank: int, access: Access) -> Sleep:
     """Return the sleep set after an access of a rank: without the steps that depend on that access."""
     left = {}
     for number, sleeper in sleep.items():
-        if number != rank and any(depends(own, access) for own in sleeper.accesses):
+        if number != rank and any(are_dependent(own, access) for own in sleeper.accesses):
             continue
-        is_more = access.mode is Mode.SEND and any(
-            Access(access.object, mode) in sleeper.accesses for mode in (Mode.RECEIVE, Mode.POST)
+        is_more = access.mode is AccessMode.SEND and any(
+            Access(access.object, mode) in sleeper.accesses for mode in (AccessMode.RECEIVE, AccessMode.POST)
         )
         left[number] = sleeper._replace(has_more=True) if is_more else sleeper
     return left
 
 
 @dataclass(slots=True)
-class Node:
+class ChoiceNode:
     """One choice point on the path of runs."""
 
-    offer: Offer
+    offer: OfferedChoice
     options: Sequence[int]
     """The options that are worth a try."""
     sleep: Sleep
@@ -64,32 +64,32 @@ class Node:
     """The sources of the messages that it took, in this run and others."""
 
     @property
-    def chosen(self) -> int:
+    def chosen_option(self) -> int:
         """The option of the current run."""
         return self.todo[self.tried]
 
-    def advance(self) -> bool:
+    def advance_to_next_option(self) -> bool:
         """Put the explored option to sleep and choose the next one; False if none is left."""
         if self.tried + 1 == len(self.todo):
             return False
         if self.offer.point.kind is ChoiceKind.RANK:
-            sleeper = Sleeper(tuple(self.accesses), frozenset(self.sources))
-            self.sleep = {**self.sleep, self.chosen: sleeper}
+            sleeper = ExploredStep(tuple(self.accesses), frozenset(self.sources))
+            self.sleep = {**self.sleep, self.chosen_option: sleeper}
             self.accesses, self.sources = {}, set()
         self.tried += 1
         return True
 
-    def try_one_of(self, initials: Sequence[int]) -> None:
+    def add_one_of(self, initials: Sequence[int]) -> None:
         """Add one of these ranks to `todo`, unless one is there already, or its step was explored elsewhere."""
         if any(rank in self.todo for rank in initials):
             return
         able = [rank for rank in initials if rank in self.options]
-        if any(not lets_run(self.sleep, rank) for rank in able):
+        if any(not may_run(self.sleep, rank) for rank in able):
             return
-        self.todo += able[:1] or [rank for rank in self.options if rank not in self.todo and lets_run(self.sleep, rank)]
+        self.todo += able[:1] or [rank for rank in self.options if rank not in self.todo and may_run(self.sleep, rank)]
 
-    def try_another(self) -> None:
+    def add_another_rank(self) -> None:
         """Add another rank to `todo`, if one is awake."""
         if len(self.todo) == 1:
-            awake = [rank for rank in self.options if rank not in self.todo and lets_run(self.sleep, rank)]
+            awake = [rank for rank in self.options if rank not in self.todo and may_run(self.sleep, rank)]
             self.todo += awake[:1]

@@ -31,13 +31,13 @@ class Outcome(NamedTuple):
     """The values that the ranks returned, if the execution passed."""
 
 
-def outcome_of(result: Result) -> Outcome:
+def outcome_of_result(result: Result) -> Outcome:
     """Return the outcome of an execution."""
-    judgement = "  ".join([result.verdict.value, *sorted({_finding(each) for each in _telling(result)})])
-    return Outcome(judgement, text_of(result.returns) if result.verdict is Verdict.PASS else "")
+    judgement = "  ".join([result.verdict.value, *sorted({_finding_text(each) for each in _stable_findings(result)})])
+    return Outcome(judgement, value_text(result.returns) if result.verdict is Verdict.PASS else "")
 
 
-def counted(outcomes: Counter[Outcome]) -> Counter[str]:
+def count_outcomes(outcomes: Counter[Outcome]) -> Counter[str]:
     """Count outcomes by their text, which has the returned values only if executions differ in them."""
     variants = Counter(outcome.judgement for outcome in outcomes)
     return Counter(
@@ -50,7 +50,7 @@ def counted(outcomes: Counter[Outcome]) -> Counter[str]:
     )
 
 
-def _telling(result: Result) -> list[Finding]:
+def _stable_findings(result: Result) -> list[Finding]:
     """Return the findings that do not depend on the progress of other ranks.
 
     A mismatch ends a run at once, so errors that uninvolved ranks raised before it are chance. So are the hazards of a
@@ -63,7 +63,7 @@ def _telling(result: Result) -> list[Finding]:
     return [each for each in result.findings if is_pass or not each.code.value.startswith("hazard.")]
 
 
-def _finding(finding: Finding) -> str:
+def _finding_text(finding: Finding) -> str:
     return f"{finding.code} {rank_list(finding.ranks)}" if finding.ranks else str(finding.code)
 
 
@@ -73,16 +73,16 @@ _MOST_NUMBERS = 4096
 _DEEPEST = 20
 
 
-def text_of(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return the text of a value; a long text is cut, and ends in a digest of the whole."""
-    text = _text(value, 0)
+    text = _nested_value_text(value, 0)
     if len(text) <= _LONGEST:
         return text
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return f"{text[: _LONGEST - 15].rstrip()}... #{digest}"
 
 
-def _text(value: Any, depth: int) -> str:
+def _nested_value_text(value: Any, depth: int) -> str:
     if depth > _DEEPEST:
         return "..."
     if isinstance(value, Enum):
@@ -92,37 +92,37 @@ def _text(value: Any, depth: int) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, (list, tuple)):
-        inner = ", ".join(_text(item, depth + 1) for item in value)
+        inner = ", ".join(_nested_value_text(item, depth + 1) for item in value)
         if isinstance(value, list):
             return f"[{inner}]"
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_text(k, depth + 1)}: {_text(v, depth + 1)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_nested_value_text(k, depth + 1)}: {_nested_value_text(v, depth + 1)}" for k, v in value.items()) + "}"
     if isinstance(value, (set, frozenset)):
-        return "{" + ", ".join(sorted(_text(item, depth + 1) for item in value)) + "}"
+        return "{" + ", ".join(sorted(_nested_value_text(item, depth + 1) for item in value)) + "}"
     try:
-        return _text_of_object(value, depth)
+        return _object_text(value, depth)
     except Exception:  # the user's code raised, or a tensor has no numbers (meta)
         return type(value).__name__
 
 
-def _text_of_object(value: Any, depth: int) -> str:
+def _object_text(value: Any, depth: int) -> str:
     name = type(value).__name__
     if isinstance(value, BaseException):
         return f"{name}({value})"
     if is_dataclass(value) and not isinstance(value, type):
-        inner = ", ".join(f"{field.name}={_text(getattr(value, field.name), depth + 1)}" for field in fields(value))
+        inner = ", ".join(f"{field.name}={_nested_value_text(getattr(value, field.name), depth + 1)}" for field in fields(value))
         return f"{name}({inner})"
     if callable(getattr(value, "tolist", None)):  # a tensor, or an array or number of numpy's
-        return _text_of_numbers(value, depth)
+        return _tensor_text(value, depth)
     if callable(getattr(value, "state_dict", None)):
-        return f"{name}({_text(dict(value.state_dict()), depth + 1)})"
+        return f"{name}({_nested_value_text(dict(value.state_dict()), depth + 1)})"
     return name
 
 
-def _text_of_numbers(value: Any, depth: int) -> str:
+def _tensor_text(value: Any, depth: int) -> str:
     shape = tuple(value.shape)
     if prod(shape) <= _MOST_NUMBERS:
-        return _text(value.tolist(), depth + 1)
-    first = _text(value.flatten()[:8].tolist(), depth + 1)
-    return f"{first[:-1]}, ...] of {list(shape)} with sum {_text(value.sum().item(), depth + 1)}"
+        return _nested_value_text(value.tolist(), depth + 1)
+    first = _nested_value_text(value.flatten()[:8].tolist(), depth + 1)
+    return f"{first[:-1]}, ...] of {list(shape)} with sum {_nested_value_text(value.sum().item(), depth + 1)}"

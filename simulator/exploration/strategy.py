@@ -44,7 +44,7 @@ class Strategy(Protocol):
         """Effects between ranks that are not seen when schedules are taken as equivalent, such as "files"."""
 
 
-class Wrapped:
+class ForwardingStrategy:
     """A strategy that forwards to another one; subclasses override some of its methods."""
 
     def __init__(self, strategy: Strategy) -> None:
@@ -79,7 +79,7 @@ class Wrapped:
         return getattr(self._strategy, "outside", "")
 
 
-class Walks:
+class RandomSchedules:
     """The strategy that runs random schedules, one for each seed from `seed` on, without end; schedules may repeat.
 
     It is complete only if the first execution had no choice.
@@ -118,7 +118,7 @@ COVERING: dict[str, Callable[[int, int | None], Strategy]] = {
 """By policy name, makes a strategy that can be complete from a world size and the policy's option."""
 
 
-def strategy_of(
+def strategy_by_name(
     policy: str | Strategy,
     world_size: int,
     *,
@@ -144,5 +144,5 @@ def strategy_of(
     wanted = None if row.option is None else given[row.option.name]
     if policy in COVERING:
         return COVERING[policy](world_size, wanted)
-    row.policy(seed, wanted)  # a wrong option raises now
-    return Walks(seed, lambda seed, choices: row.policy(seed, wanted, choices))
+    row.make_policy(seed, wanted)  # a wrong option raises now
+    return RandomSchedules(seed, lambda seed, choices: row.make_policy(seed, wanted, choices))

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ddpsim.simulator.foreign_names.names import ForeignNames, NameUse
 
 
-class Misfit(NamedTuple):
+class NameMismatch(NamedTuple):
     """A name that is missing on this machine, or differs from what ddpsim needs."""
 
     name: str
@@ -31,54 +31,54 @@ class Misfit(NamedTuple):
     """The row of the table, which says what fails without the name."""
 
 
-def misfits(table: Iterable[ForeignNames]) -> list[Misfit]:
+def find_mismatches(table: Iterable[ForeignNames]) -> list[NameMismatch]:
     """Return the names of a table that do not fit, without those of libraries other than torch that are missing."""
     found = []
     for row in table:
         library = row.owner.partition(".")[0]
         is_installed = library == "torch" or library in sys.modules or find_spec(library) is not None
-        if row.use is NameUse.ADDED or not _is_of_this_version(row) or not is_installed:
+        if row.use is NameUse.ADDED or not _matches_version(row) or not is_installed:
             continue
         for name in row.names:
-            if problem := _problem(row, name):
-                found.append(Misfit(f"{row.owner}.{name}", problem, row))
+            if problem := _describe_problem(row, name):
+                found.append(NameMismatch(f"{row.owner}.{name}", problem, row))
     return found
 
 
-def _is_of_this_version(row: ForeignNames) -> bool:
-    since, until = _version_of(row.since), _version_of(row.until)
+def _matches_version(row: ForeignNames) -> bool:
+    since, until = _compare_version(row.since), _compare_version(row.until)
     return (since is None or since[0] >= since[1]) and (until is None or until[0] <= until[1])
 
 
-def _version_of(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _compare_version(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the installed version and that of a bound such as "torch 2.15"; None without a bound."""
     if not bound:
         return None
     library, version = bound.split()
     installed = platform.python_version() if library == "python" else importlib.import_module(library).__version__
-    return _numbers(installed), _numbers(version)
+    return _version_numbers(installed), _version_numbers(version)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int("".join(filter(str.isdigit, each)) or 0) for each in version.split(".")[:2])
 
 
-def _problem(row: ForeignNames, name: str) -> str:
+def _describe_problem(row: ForeignNames, name: str) -> str:
     """Return the problem of a name; "" if it fits."""
     if row.use is NameUse.FRAME:
-        return _problem_of_frame(row, name)
+        return _describe_frame_problem(row, name)
     try:
-        owner = resolved(row.owner)
+        owner = resolve_name_path(row.owner)
     except (ImportError, AttributeError, OSError) as error:
         return f"{row.owner} is missing ({error})"
     try:
-        value = _attribute(owner, name)
+        value = _get_nested_attribute(owner, name)
     except AttributeError:
-        return "" if _is_set_in_code(owner, name) else f"{name} is missing"
-    return _problem_of_signature(value, row.signature)
+        return "" if _is_attribute_in_code(owner, name) else f"{name} is missing"
+    return _describe_signature_problem(value, row.signature)
 
 
-def resolved(path: str) -> Any:
+def resolve_name_path(path: str) -> Any:
     """Return the module or attribute with a dotted name. Raises ImportError or AttributeError."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
@@ -88,17 +88,17 @@ def resolved(path: str) -> Any:
             if error.name is None or not path.startswith(error.name) or count == 1:
                 raise
             continue
-        return _attribute(module, ".".join(parts[count:]))
+        return _get_nested_attribute(module, ".".join(parts[count:]))
     raise ImportError(path)
 
 
-def _attribute(owner: Any, path: str) -> Any:
+def _get_nested_attribute(owner: Any, path: str) -> Any:
     for name in filter(None, path.split(".")):
         owner = getattr(owner, name)
     return owner
 
 
-def _problem_of_signature(value: Any, relied_on: tuple[str, ...]) -> str:
+def _describe_signature_problem(value: Any, relied_on: tuple[str, ...]) -> str:
     if not relied_on:
         return ""
     try:
@@ -114,9 +114,9 @@ def _problem_of_signature(value: Any, relied_on: tuple[str, ...]) -> str:
     return f"takes ({', '.join(found)}), expected ({', '.join(relied_on)})"
 
 
-def _problem_of_frame(row: ForeignNames, name: str) -> str:
+def _describe_frame_problem(row: ForeignNames, name: str) -> str:
     try:
-        codes = [code for code in codes_of(row.owner) if code.co_name == name]
+        codes = [code for code in code_objects_of(row.owner) if code.co_name == name]
     except (ImportError, OSError) as error:
         return f"{row.owner} is missing ({error})"
     if not codes:
@@ -130,7 +130,7 @@ def _missing_locals(code: CodeType, expected: tuple[str, ...]) -> list[str]:
     return [each for each in expected if known.isdisjoint(each.split("|"))]
 
 
-def _is_set_in_code(owner: Any, name: str) -> bool:
+def _is_attribute_in_code(owner: Any, name: str) -> bool:
     """Return whether the code of a class's module, or of a function, mentions an attribute."""
     if isinstance(owner, FunctionType):
         return name in owner.__code__.co_names
@@ -138,26 +138,26 @@ def _is_set_in_code(owner: Any, name: str) -> bool:
         return False
     for module in {kind.__module__ for kind in owner.__mro__ if kind is not object}:
         with suppress(ImportError, OSError):
-            if any(name in code.co_names for code in codes_of(module)):
+            if any(name in code.co_names for code in code_objects_of(module)):
                 return True
     return False
 
 
 @cache
-def codes_of(module: str) -> tuple[CodeType, ...]:
+def code_objects_of(module: str) -> tuple[CodeType, ...]:
     """Return the code of a module and of all functions in it. Raises ImportError or OSError if it has none."""
-    code = SourceFileLoader(module, _file_of(module)).get_code(module)
-    return tuple(_within(code)) if isinstance(code, CodeType) else ()
+    code = SourceFileLoader(module, _source_file_of(module)).get_code(module)
+    return tuple(_nested_code_objects(code)) if isinstance(code, CodeType) else ()
 
 
-def _within(code: CodeType) -> Iterator[CodeType]:
+def _nested_code_objects(code: CodeType) -> Iterator[CodeType]:
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _within(each)
+            yield from _nested_code_objects(each)
 
 
-def _file_of(module: str) -> str:
+def _source_file_of(module: str) -> str:
     """Return the file of a module; only its outermost package is imported."""
     top, *rest = module.split(".")
     package: ModuleType = importlib.import_module(top)

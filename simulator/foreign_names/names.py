@@ -61,12 +61,12 @@ _LINE = re.compile(
 
 
 @cache
-def table() -> tuple[ForeignNames, ...]:
+def load_table() -> tuple[ForeignNames, ...]:
     """Return the rows of `table.txt`."""
-    return tuple(parsed(files(__package__).joinpath("table.txt").read_text(encoding="utf-8")))
+    return tuple(parse_table(files(__package__).joinpath("table.txt").read_text(encoding="utf-8")))
 
 
-def parsed(text: str) -> Iterator[ForeignNames]:
+def parse_table(text: str) -> Iterator[ForeignNames]:
     """Yield the rows of a text in the form of `table.txt`. Raises ValueError for an invalid line."""
     where = why = ""
     for line in text.splitlines():

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
-from ddpsim.simulator.hazards.poison import Poisoned
-from ddpsim.simulator.hazards.poison_marks import MOST, SHORT, UNKNOWN, holds_poison, may_hold_mark, numbers_in, unmark
-from ddpsim.simulator.runtime.host import Pending
+from ddpsim.simulator.hazards.poison import PoisonedTensors
+from ddpsim.simulator.hazards.poison_marks import MOST, SHORT, UNKNOWN, may_hold_poison, may_hold_mark, call_numbers_in, remove_marks
+from ddpsim.simulator.runtime.host import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
 _TENSORS_WATCHED = 8
@@ -38,7 +38,7 @@ _Span = tuple[int, int]
 """The first address of a tensor's memory, and the one after its end."""
 
 
-class _Whole:
+class _WatchedTensor:
     """A tensor that shares its storage with no other: a new version is a change."""
 
     __slots__ = ("_tensor", "_version")
@@ -47,12 +47,12 @@ class _Whole:
         self._tensor = tensor
         self._version = tensor._version
 
-    def has_changed(self, pending: Pending) -> bool:
+    def has_changed(self, pending: PendingCall) -> bool:
         """Return whether the rank wrote to the tensor since the call was issued."""
         return self._tensor._version != self._version
 
 
-class _Part:
+class _WatchedPart:
     """A tensor that is a part of a larger storage. See Note [Parts]."""
 
     __slots__ = ("_content", "_has_changed", "_is_current", "_is_output", "_tensor", "_version")
@@ -63,37 +63,37 @@ class _Part:
         self._is_current = not is_output
         """False for an output until its content was copied after the call had written it."""
         self._has_changed = False
-        self._copy()
+        self._copy_content()
 
-    def _copy(self) -> None:
+    def _copy_content(self) -> None:
         self._version = self._tensor._version
-        self._content = _bytes(self._tensor).clone()
+        self._content = _as_bytes(self._tensor).clone()
 
-    def slot_fills(self) -> None:
+    def note_outputs_written_next(self) -> None:
         """Note that the call writes its outputs next."""
-        self._has_changed = self._is_output and self._differs()
+        self._has_changed = self._is_output and self._has_other_content()
 
-    def is_delivered(self) -> None:
+    def note_completion_delivered(self) -> None:
         """Note that the call has written its outputs, and that its rank is about to run again."""
         if self._is_output:
-            self._copy()
+            self._copy_content()
             self._is_current = True
 
-    def has_changed(self, pending: Pending) -> bool:
+    def has_changed(self, pending: PendingCall) -> bool:
         """Return whether the rank wrote to the tensor since the call was issued."""
         can_tell = self._is_current or not pending.is_complete
-        return self._has_changed or (can_tell and self._differs())
+        return self._has_changed or (can_tell and self._has_other_content())
 
-    def _differs(self) -> bool:
-        return self._tensor._version != self._version and not torch.equal(_bytes(self._tensor), self._content)
+    def _has_other_content(self) -> bool:
+        return self._tensor._version != self._version and not torch.equal(_as_bytes(self._tensor), self._content)
 
 
-class _InFlight:
+class _CallInFlight:
     """A call that its rank has not waited for yet."""
 
     __slots__ = ("_brought", "_read", "_written", "is_sharing", "pending", "watched")
 
-    def __init__(self, pending: Pending, watched: Sequence[_Whole | _Part | Poisoned], brought: Payload) -> None:
+    def __init__(self, pending: PendingCall, watched: Sequence[_WatchedTensor | _WatchedPart | PoisonedTensors], brought: Payload) -> None:
         self.pending = pending
         self.watched = watched
         """The watches on its tensors."""
@@ -105,31 +105,31 @@ class _InFlight:
         self._written: Sequence[_Span] = ()
 
     @property
-    def parts(self) -> list[_Part]:
+    def watched_parts(self) -> list[_WatchedPart]:
         """The tensors that are parts of larger storages."""
-        return [each for each in self.watched if isinstance(each, _Part)]
+        return [each for each in self.watched if isinstance(each, _WatchedPart)]
 
-    def has_changed(self) -> bool:
+    def has_changed_tensors(self) -> bool:
         """Return whether the rank changed the call's tensors."""
-        return any(each.has_changed(self.pending) for each in self.watched)
+        return any(each.has_changed_tensors(self.pending) for each in self.watched)
 
-    def shares_with(self, other: _InFlight) -> bool:
+    def shares_memory_with(self, other: _CallInFlight) -> bool:
         """Return whether one of two calls writes memory that the other one reads or writes."""
-        mine, theirs = self._memory(), other._memory()
-        return _meet(mine[1], theirs[0]) or _meet(theirs[1], mine[0])
+        mine, theirs = self._memory_spans(), other._memory_spans()
+        return _overlap_in_memory(mine[1], theirs[0]) or _overlap_in_memory(theirs[1], mine[0])
 
-    def _memory(self) -> tuple[Sequence[_Span], Sequence[_Span]]:
+    def _memory_spans(self) -> tuple[Sequence[_Span], Sequence[_Span]]:
         """Return the memory that the call reads or writes on its rank, and the part that it may write."""
         if self._read is None:
             inputs, outputs, signature = self._brought.inputs, self._brought.outputs, self.pending.call.signature
             touched = inputs if inputs is outputs else (*inputs, *outputs)
             is_source = signature.operation == "broadcast" and signature.root == self.pending.call.rank
-            self._read = [_span(tensor) for tensor in touched[:_TENSORS_WATCHED]]
-            self._written = () if is_source else [_span(tensor) for tensor in outputs[:_TENSORS_WATCHED]]
+            self._read = [_memory_span(tensor) for tensor in touched[:_TENSORS_WATCHED]]
+            self._written = () if is_source else [_memory_span(tensor) for tensor in outputs[:_TENSORS_WATCHED]]
         return self._read, self._written
 
 
-class _Numbered:
+class _NumberedCall:
     """A call whose poisoned tensors contain its number."""
 
     __slots__ = ("call", "is_done")
@@ -140,7 +140,7 @@ class _Numbered:
         """True if no early read of its tensors needs to be reported any more."""
 
 
-class EarlyReads:
+class EarlyReadWatch:
     """Finds reads of poisoned tensors before the wait, on the ranks of this process in one execution."""
 
     def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
@@ -150,57 +150,57 @@ class EarlyReads:
         """True if tensors of some call were poisoned."""
         self._undefined: list[list[tuple[Call, ref[Tensor]]]] = [[] for _ in range(world_size)]
         """The tensors that calls leave undefined, by rank."""
-        self.numbered: dict[int, _Numbered] = {}
+        self.numbered: dict[int, _NumberedCall] = {}
         """The latest call with each number."""
         self._count = [0] * world_size
         """The number of calls with a number, by rank."""
-        self._short: dict[int, _Numbered] = {}
+        self._short: dict[int, _NumberedCall] = {}
         """By rank, the latest call whose tensors had no room for the number."""
 
-    def number(self, call: Call) -> int:
+    def mark_number(self, call: Call) -> int:
         """Give a call a number for the marks in its tensors; after 65535 calls, numbers repeat."""
         number = (self._count[call.rank] * len(self._count) + call.rank) % MOST + 1
         self._count[call.rank] += 1
-        numbered = self.numbered[number] = _Numbered(call)
+        numbered = self.numbered[number] = _NumberedCall(call)
         if call.signature.dtype in SHORT:
             self._short[call.rank] = numbered
         return number
 
-    def note_poisoned(self, pending: Pending) -> None:
+    def note_poisoned(self, pending: PendingCall) -> None:
         """Note that a rank issued a call whose tensors are poisoned."""
         self.has_poisoned = True
         self._undefined[pending.call.rank] += [(pending.call, ref(each)) for each in pending.poisoned.undefined]
 
-    def left_undefined(self, rank: int) -> Sequence[tuple[Call, Tensor]]:
+    def undefined_tensors(self, rank: int) -> Sequence[tuple[Call, Tensor]]:
         """Return the tensors that a rank's calls have left undefined, if they still exist."""
         return [(call, tensor) for call, left in self._undefined[rank] if (tensor := left()) is not None]
 
-    def leave_out(self, calls: Sequence[Call]) -> None:
+    def ignore_reads_of(self, calls: Sequence[Call]) -> None:
         """Report no early reads of the tensors of these calls."""
         for numbered in (*self.numbered.values(), *self._short.values()) if calls else ():
             numbered.is_done = numbered.is_done or any(numbered.call is each for each in calls)
 
-    def came_to_light(self, rank: int, value: Any, where: str) -> None:
+    def check_for_poison(self, rank: int, value: Any, where: str) -> None:
         """Report the calls whose marks are in a value of the program, because it read their tensors too early."""
-        for number in sorted(numbers_in(value)) if self.numbered else ():
+        for number in sorted(call_numbers_in(value)) if self.numbered else ():
             numbered = self._short.get(rank) if number == UNKNOWN else self.numbered.get(number)
             if numbered is not None and not numbered.is_done:
                 numbered.is_done = True
                 self._ask(Noticed(NoticedKind.READ, (numbered.call,), where))
 
 
-class HazardWatch(EarlyReads):
+class HazardWatch(EarlyReadWatch):
     """Watches the calls of the ranks of this process for all hazards, in one execution."""
 
     def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
         """`ask` sends a request to the kernel."""
         super().__init__(world_size, ask)
-        self._in_flight: list[dict[int, _InFlight]] = [{} for _ in range(world_size)]
+        self._in_flight: list[dict[int, _CallInFlight]] = [{} for _ in range(world_size)]
         """The user's and communication hooks' calls that were not waited for yet, by rank and handle."""
-        self.listeners: list[Callable[[Pending], None]] = []
+        self.listeners: list[Callable[[PendingCall], None]] = []
         """Functions that get each of the user's calls."""
 
-    def issued(self, pending: Pending) -> None:
+    def call_issued(self, pending: PendingCall) -> None:
         """Note that a rank issued a call."""
         call = pending.call
         if pending.poisoned is not None:
@@ -208,139 +208,139 @@ class HazardWatch(EarlyReads):
         mine = self._in_flight[call.rank]
         in_flight = None
         if call.origin.by_hook:
-            mine[pending.handle] = _InFlight(pending, (), _NOTHING)  # its tensors are the engine's
+            mine[pending.handle] = _CallInFlight(pending, (), _NOTHING)  # its tensors are the engine's
         elif call.origin.phase is _USER and call.signature.operation != "monitored_barrier":
-            held: Poisoned | None = pending.poisoned
-            tensors: Sequence[_Whole | _Part | Poisoned] = [held] if held is not None else _watched(pending.payload)
+            held: PoisonedTensors | None = pending.poisoned
+            tensors: Sequence[_WatchedTensor | _WatchedPart | PoisonedTensors] = [held] if held is not None else _watch_tensors(pending.payload)
             for listener in self.listeners:
                 listener(pending)
-            in_flight = _InFlight(pending, tensors, pending.payload if held is None else held.brought)
+            in_flight = _CallInFlight(pending, tensors, pending.payload if held is None else held.brought)
             if mine:
-                self._look_for_shared(in_flight, mine.values())
+                self._report_shared_memory(in_flight, mine.values())
             mine[pending.handle] = in_flight
-            if tensors and (parts := in_flight.parts):
-                _see_delivery(pending, parts)
+            if tensors and (parts := in_flight.watched_parts):
+                _note_delivery_to_parts(pending, parts)
         is_sharing = in_flight is not None and in_flight.is_sharing
         if (
             self.numbered
             and not is_sharing
-            and not _only_writes(call)
+            and not _only_writes_tensors(call)
             and any(map(may_hold_mark, pending.payload.inputs))
         ):
             where = f"what was brought to {call.operation} #{call.sequence} at {call.site}"
-            self.came_to_light(call.rank, pending.payload.inputs, where)
+            self.check_for_poison(call.rank, pending.payload.inputs, where)
 
-    def settled(self, pending: Pending) -> None:
+    def call_settled(self, pending: PendingCall) -> None:
         """Note that the rank of a call waits for it, or has found it complete: it may use the tensors again."""
         in_flight = self._in_flight[pending.call.rank].pop(pending.handle, None)
-        if in_flight is not None and not in_flight.is_sharing and in_flight.has_changed():
-            self._notice(NoticedKind.CHANGED, pending.call)
+        if in_flight is not None and not in_flight.is_sharing and in_flight.has_changed_tensors():
+            self._report_hazard(NoticedKind.CHANGED, pending.call)
 
-    def unwaited(self, rank: int) -> Sequence[Call]:
+    def unwaited_calls(self, rank: int) -> Sequence[Call]:
         """Return the user's calls that a rank has not waited for yet."""
         calls = [each.pending.call for each in self._in_flight[rank].values()]
         return [call for call in calls if call.origin.phase is _USER]
 
-    def poisoned(self, rank: int) -> Sequence[Call]:
+    def poisoned_calls(self, rank: int) -> Sequence[Call]:
         """Return a rank's calls with poisoned tensors: calls in flight, and calls that left their tensors undefined."""
         pendings = [each.pending for each in self._in_flight[rank].values()]
         in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
-        left = self.left_undefined(rank)
-        return in_flight + [call for call, tensor in left if holds_poison(tensor) and call not in in_flight]
+        left = self.undefined_tensors(rank)
+        return in_flight + [call for call, tensor in left if may_hold_poison(tensor) and call not in in_flight]
 
-    def returned(self, rank: int, value: Any) -> None:
+    def program_returned(self, rank: int, value: Any) -> None:
         """Search the value that a program returned for early reads; calls without a wait have their own finding."""
-        self.leave_out([each.pending.call for each in self._in_flight[rank].values()])
-        self.came_to_light(rank, value, "what the program returned")
+        self.ignore_reads_of([each.pending.call for each in self._in_flight[rank].values()])
+        self.check_for_poison(rank, value, "what the program returned")
 
-    def slot_filled(self, pendings: Sequence[Pending]) -> None:
+    def collective_matched(self, pendings: Sequence[PendingCall]) -> None:
         """Note that the calls of a collective match, and write their outputs next."""
         for pending in pendings:
             in_flight = self._in_flight[pending.call.rank].get(pending.handle)
             if in_flight is not None and pending.call.peer is None:
-                for part in in_flight.parts:
-                    part.slot_fills()
+                for part in in_flight.watched_parts:
+                    part.note_outputs_written_next()
 
     def rank_ended(self, rank: int) -> None:
         """Note that a rank's program returned."""
-        self._unmark(rank)
+        self._remove_marks(rank)
         for each in list(self._in_flight[rank].values()):
-            self.settled(each.pending)
-            self._notice(NoticedKind.UNWAITED, each.pending.call)
+            self.call_settled(each.pending)
+            self._report_hazard(NoticedKind.UNWAITED, each.pending.call)
 
     def run_ended(self) -> None:
         """Note that no rank runs any more."""
         for rank in range(len(self._in_flight)):
-            self._unmark(rank)
+            self._remove_marks(rank)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _notice(self, kind: NoticedKind, call: Call) -> None:
+    def _report_hazard(self, kind: NoticedKind, call: Call) -> None:
         self._ask(Noticed(kind, (call,)))
 
-    def _look_for_shared(self, mine: _InFlight, others: Iterable[_InFlight]) -> None:
+    def _report_shared_memory(self, mine: _CallInFlight, others: Iterable[_CallInFlight]) -> None:
         """Report a call that shares memory with other calls in flight, of which one writes it.
 
         The greetings of a pipeline in torch 2.11 share a tensor that nothing reads.
         """
-        sharing = [other for other in others if mine.shares_with(other)]
+        sharing = [other for other in others if mine.shares_memory_with(other)]
         if sharing:
             part = mine.pending.call.origin.part
             if part is None or part.what != GREETING:
-                self._notice(NoticedKind.SHARED, mine.pending.call)
+                self._report_hazard(NoticedKind.SHARED, mine.pending.call)
             for each in (mine, *sharing):
                 each.is_sharing = True
 
-    def _unmark(self, rank: int) -> None:
+    def _remove_marks(self, rank: int) -> None:
         """Remove the numbers of calls from memory, which may be reused without being written to."""
         if not self.has_poisoned:
             return
         for each in self._in_flight[rank].values():
             if each.pending.poisoned is not None:
                 each.pending.poisoned.unmark()
-        for _, tensor in self.left_undefined(rank):
-            unmark(tensor)
+        for _, tensor in self.undefined_tensors(rank):
+            remove_marks(tensor)
 
 
-def _see_delivery(pending: Pending, parts: Sequence[_Part]) -> None:
+def _note_delivery_to_parts(pending: PendingCall, parts: Sequence[_WatchedPart]) -> None:
     deliver = pending.receive_completion
 
     def receive_completion() -> None:
         for part in parts:
-            part.is_delivered()
+            part.note_completion_delivered()
         deliver()
 
     pending.receive_completion = receive_completion
 
 
-def _watched(payload: Any) -> Sequence[_Whole | _Part]:
+def _watch_tensors(payload: Any) -> Sequence[_WatchedTensor | _WatchedPart]:
     if not (payload.outputs or payload.inputs):
         return ()
     outputs, inputs = payload.outputs[:_TENSORS_WATCHED], payload.inputs[:_TENSORS_WATCHED]
     tensors = [(tensor, True) for tensor in outputs]
     if payload.inputs is not payload.outputs:
         tensors += [(tensor, False) for tensor in inputs]
-    watched: list[_Whole | _Part] = []
+    watched: list[_WatchedTensor | _WatchedPart] = []
     for tensor, is_output in tensors:
         if tensor.is_inference():
             continue  # it has no version
         if tensor.layout is not torch.strided or tensor.nbytes >= tensor.untyped_storage().nbytes():
-            watched.append(_Whole(tensor))
+            watched.append(_WatchedTensor(tensor))
         elif tensor.nbytes <= _COPIED_BYTES:
-            watched.append(_Part(tensor, is_output=is_output))
+            watched.append(_WatchedPart(tensor, is_output=is_output))
     return watched
 
 
-def _only_writes(call: Call) -> bool:
+def _only_writes_tensors(call: Call) -> bool:
     """Return whether the call is a broadcast on a rank that is not its root, which does not read the tensors."""
     return call.signature.operation == "broadcast" and call.signature.root != call.rank
 
 
-def _meet(written: Sequence[_Span], others: Sequence[_Span]) -> bool:
+def _overlap_in_memory(written: Sequence[_Span], others: Sequence[_Span]) -> bool:
     return any(start < other_end and other_start < end for start, end in written for other_start, other_end in others)
 
 
-def _span(tensor: Tensor) -> _Span:
+def _memory_span(tensor: Tensor) -> _Span:
     """Return the memory of a tensor; an empty span if it is not contiguous, as others may lie in its gaps."""
     if tensor.layout is not torch.strided or not tensor.is_contiguous() or not tensor.nbytes:
         return 0, 0
@@ -348,5 +348,5 @@ def _span(tensor: Tensor) -> _Span:
     return start, start + tensor.nbytes
 
 
-def _bytes(tensor: Tensor) -> Tensor:
+def _as_bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)

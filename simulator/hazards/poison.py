@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.calls import Call, Phase, Signature
-from ddpsim.simulator.hazards.poison_marks import fill, is_plain, is_told, unmark, whole_number
+from ddpsim.simulator.hazards.poison_marks import fill_with_mark, is_plain_tensor, has_room_for_signature, remove_marks, integer_mark
 from ddpsim.simulator.transport.payload import Payload
 
 _MAKING_CALLS = distributed_c10d._rank_not_in_group.__code__.co_filename
@@ -38,7 +38,7 @@ _FRAMES = 10
 _USER, _BUCKET = Phase.USER, Phase.BUCKET  # faster to look up, see scheduler.py
 
 
-class Poisoned:
+class PoisonedTensors:
     """The poisoned tensors of one call that is in flight."""
 
     __slots__ = (
@@ -69,36 +69,36 @@ class Poisoned:
         with torch._C._AutoDispatchBelowADInplaceOrView():
             self._copies = {key: tensor.clone() for key, tensor in tensors.items()}
             for tensor in outputs:
-                fill(tensor, number)
-            for tensor in self._pure_inputs():
+                fill_with_mark(tensor, number)
+            for tensor in self._inputs_only():
                 if outputs:
                     tensor.copy_(self._copies[id(tensor)])
-        inputs = self._copied(brought.inputs)
-        copied = inputs if is_in_place else self._copied(brought.outputs)
+        inputs = self._copies_of(brought.inputs)
+        copied = inputs if is_in_place else self._copies_of(brought.outputs)
         self.moved = Payload(inputs, copied, *brought[2:])  # as _replace, in a fifth of the time
         self._versions = [(tensor, tensor._version) for tensor in tensors.values() if _has_own_version(tensor)]
 
-    def has_changed(self, pending: Any) -> bool:
+    def has_changed_tensors(self, pending: Any) -> bool:
         """Return whether the program has written to the tensors since the call was issued."""
         if self._is_revealed:
             return False
         if any(tensor._version != version for tensor, version in self._versions):
             return True
-        inputs = self._pure_inputs()
+        inputs = self._inputs_only()
         number = self._number if self._is_marked else None
         with torch._C._AutoDispatchBelowADInplaceOrView():
-            if any(not _overlap(each, inputs) and not _is_poison(each, number) for each in self._outputs):
+            if any(not _share_storage(each, inputs) and not _is_poison(each, number) for each in self._outputs):
                 return True
-            return any(not _same(tensor, self._copies[id(tensor)]) for tensor in inputs)
+            return any(not _are_equal(tensor, self._copies[id(tensor)]) for tensor in inputs)
 
-    def unmark(self) -> None:
+    def remove_marks(self) -> None:
         """Remove the call's number from the poison."""
         if not self._is_revealed:
             self._is_marked = False
             for tensor in self._outputs:
-                unmark(tensor)
+                remove_marks(tensor)
 
-    def reveal(self) -> None:
+    def reveal_results(self) -> None:
         """Copy the results to the program's tensors, which it may read from now on."""
         if self._is_revealed:
             return
@@ -107,34 +107,34 @@ class Poisoned:
             for tensor in self._outputs:
                 tensor.copy_(self._copies[id(tensor)])
             for tensor in self.undefined:
-                fill(tensor, self._number)
+                fill_with_mark(tensor, self._number)
 
-    def _copied(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def _copies_of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [self._copies[id(tensor)] for tensor in tensors]
 
-    def _pure_inputs(self) -> list[Tensor]:
+    def _inputs_only(self) -> list[Tensor]:
         if self.brought.inputs is self.brought.outputs:
             return []
         outputs = {id(tensor) for tensor in self.brought.outputs}
         return [tensor for tensor in self.brought.inputs if id(tensor) not in outputs]
 
 
-def poisoned(call: Call, payload: Payload, number: Callable[[Call], int]) -> Poisoned | None:
+def poison_call(call: Call, payload: Payload, number: Callable[[Call], int]) -> PoisonedTensors | None:
     """Poison the tensors of a call that is being issued; return None if it needs no poison or cannot be poisoned."""
     phase, tensors = call.origin.phase, (*payload.inputs, *payload.outputs)
     if not (phase is _USER or phase is _BUCKET) or not tensors:
         return None
     undefined: Sequence[Tensor] = ()
     if phase is _USER and call.leaves_undefined:
-        undefined = [tensor for tensor in payload.inputs if is_told(tensor)]
-    if not undefined and _waits_inside():
+        undefined = [tensor for tensor in payload.inputs if has_room_for_signature(tensor)]
+    if not undefined and _is_synchronous_call():
         return None
-    if not all(map(is_plain, tensors)):
+    if not all(map(is_plain_tensor, tensors)):
         return None
-    return Poisoned(payload, _written(call.signature, payload, call.rank), number(call), undefined=undefined)
+    return PoisonedTensors(payload, _written_tensors(call.signature, payload, call.rank), number(call), undefined=undefined)
 
 
-def _written(signature: Signature, payload: Payload, rank: int) -> Sequence[Tensor]:
+def _written_tensors(signature: Signature, payload: Payload, rank: int) -> Sequence[Tensor]:
     """Return the tensors that the call writes on a rank."""
     root = signature.root
     if root is not None and signature.operation in ("reduce", "gather") and root != rank:
@@ -142,7 +142,7 @@ def _written(signature: Signature, payload: Payload, rank: int) -> Sequence[Tens
     return () if signature.operation == "broadcast" and root == rank else payload.outputs
 
 
-def _overlap(output: Tensor, inputs: Sequence[Tensor]) -> bool:
+def _share_storage(output: Tensor, inputs: Sequence[Tensor]) -> bool:
     """Return whether an input is in an output's storage."""
     if not inputs:
         return False
@@ -150,7 +150,7 @@ def _overlap(output: Tensor, inputs: Sequence[Tensor]) -> bool:
     return any(tensor.untyped_storage().data_ptr() == storage for tensor in inputs)
 
 
-def _waits_inside() -> bool:
+def _is_synchronous_call() -> bool:
     frame = sys._getframe(_OWN_FRAMES)
     for _ in range(_FRAMES):
         if frame.f_code.co_filename == _MAKING_CALLS:
@@ -173,8 +173,8 @@ def _has_own_version(tensor: Tensor) -> bool:
 def _is_poison(tensor: Tensor, number: int | None) -> bool:
     if tensor.is_floating_point() or tensor.is_complex():
         return bool((tensor != tensor).all())
-    return bool((tensor == whole_number(tensor.dtype, number)).all())
+    return bool((tensor == integer_mark(tensor.dtype, number)).all())
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
+def _are_equal(first: Tensor, second: Tensor) -> bool:
     return bool(((first == second) | (first != first) & (second != second)).all())

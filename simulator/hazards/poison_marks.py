@@ -40,18 +40,18 @@ _ITEMS = 10_000
 """The most values that are searched for marks."""
 
 
-def is_plain(tensor: Tensor) -> bool:
+def is_plain_tensor(tensor: Tensor) -> bool:
     """Return whether a tensor is dense, and neither of a subclass nor on the meta device."""
     return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_meta
 
 
-def fill(tensor: Tensor, number: int) -> None:
+def fill_with_mark(tensor: Tensor, number: int) -> None:
     """Overwrite a tensor with the mark of a call, or with the largest value of its type if that has no room."""
     if tensor.is_complex():
-        fill(torch.view_as_real(tensor.resolve_conj()), number)
+        fill_with_mark(torch.view_as_real(tensor.resolve_conj()), number)
     elif tensor.dtype in _BITS:
         integer, nan, shift = _BITS[tensor.dtype]
-        bits = nan | _shifted(_OURS << 16 | number, shift)
+        bits = nan | _shift_bits(_OURS << 16 | number, shift)
         if tensor.is_neg():  # a lazy negation, of which no other dtype is a view
             tensor.copy_(torch.tensor(bits, dtype=integer, device=tensor.device).view(tensor.dtype))
         else:
@@ -59,22 +59,22 @@ def fill(tensor: Tensor, number: int) -> None:
     elif tensor.is_floating_point():
         tensor.fill_(float("nan"))
     else:
-        tensor.fill_(whole_number(tensor.dtype, number))
+        tensor.fill_(integer_mark(tensor.dtype, number))
 
 
-def whole_number(dtype: torch.dtype, number: int | None) -> int:
+def integer_mark(dtype: torch.dtype, number: int | None) -> int:
     """Return the mark of a call for a tensor of integers or booleans; without a number, the largest value."""
     if dtype is torch.bool:
         return True
     return torch.iinfo(dtype).max if number is None or dtype is not torch.int64 else _LONG | number
 
 
-def is_told(tensor: Tensor) -> bool:
+def has_room_for_signature(tensor: Tensor) -> bool:
     """Return whether `fill` puts a mark with the signature into the tensor."""
     return tensor.dtype in _BITS or tensor.dtype is torch.int64 or tensor.is_complex()
 
 
-def unmark(tensor: Tensor) -> None:
+def remove_marks(tensor: Tensor) -> None:
     """Replace the marks of calls in a tensor by plain NaN, or by the largest integer."""
     with torch._C._AutoDispatchBelowADInplaceOrView():
         if tensor.is_floating_point() or tensor.is_complex():
@@ -83,25 +83,25 @@ def unmark(tensor: Tensor) -> None:
             tensor.masked_fill_(tensor >> 16 == _LONG >> 16, torch.iinfo(torch.int64).max)
 
 
-def holds_poison(tensor: Tensor) -> bool:
+def may_hold_poison(tensor: Tensor) -> bool:
     """Return whether a tensor has a value that `fill` or `unmark` may have put there."""
     if tensor.is_floating_point() or tensor.is_complex():
         return bool((tensor != tensor).any())
     return bool((tensor >= _LONG).any())
 
 
-def numbers_in(value: Any) -> set[int]:
+def call_numbers_in(value: Any) -> set[int]:
     """Return the numbers of the calls whose marks are in a value: a number, tensor or array, or a container of them."""
     found: set[int] = set()
-    for each, _ in zip(_parts(value, set()), range(_ITEMS), strict=False):
+    for each, _ in zip(_numbers_and_tensors_in(value, set()), range(_ITEMS), strict=False):
         if isinstance(each, Tensor):
-            found |= _in_tensor(each)
+            found |= _call_numbers_in_tensor(each)
         else:
-            found |= _in_float(each) if isinstance(each, float) else _in_integers([each])
+            found |= _call_numbers_in_float(each) if isinstance(each, float) else _call_numbers_in_integers([each])
     return found
 
 
-def _parts(value: Any, seen: set[int]) -> Iterator[float | int | Tensor]:
+def _numbers_and_tensors_in(value: Any, seen: set[int]) -> Iterator[float | int | Tensor]:
     """Yield the numbers and tensors in a value."""
     if isinstance(value, (float, int, Tensor)):
         yield value
@@ -109,11 +109,11 @@ def _parts(value: Any, seen: set[int]) -> Iterator[float | int | Tensor]:
         yield from (value.real, value.imag)
     elif id(value) not in seen:
         seen.add(id(value))
-        for each in _inside(value):
-            yield from _parts(each, seen)
+        for each in _children_of(value):
+            yield from _numbers_and_tensors_in(each, seen)
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _children_of(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
         return [part for pair in value.items() for part in pair]
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -128,11 +128,11 @@ def _inside(value: Any) -> Iterable[Any]:
     return ()
 
 
-def _in_float(value: float) -> set[int]:
+def _call_numbers_in_float(value: float) -> set[int]:
     if value == value:
         return set()
     (bits,) = struct.unpack("<q", struct.pack("<d", value))
-    return _numbers([bits >> 29 & 0x3FFFFF])
+    return _call_numbers_of_marks([bits >> 29 & 0x3FFFFF])
 
 
 def may_hold_mark(tensor: Tensor) -> bool:
@@ -140,35 +140,35 @@ def may_hold_mark(tensor: Tensor) -> bool:
 
     A tensor with NaN is not equal to itself; on a GPU torch may not compare a tensor with itself.
     """
-    if not is_plain(tensor):
+    if not is_plain_tensor(tensor):
         return False
     if tensor.dtype is torch.int64:
-        return holds_poison(tensor)
+        return may_hold_poison(tensor)
     if not (tensor.dtype in _BITS or tensor.is_complex()):
         return False
     return not (tensor.is_cpu and tensor.equal(tensor))
 
 
-def _in_tensor(tensor: Tensor) -> set[int]:
+def _call_numbers_in_tensor(tensor: Tensor) -> set[int]:
     if not may_hold_mark(tensor):
         return set()
     values = tensor.detach()
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
     if values.dtype is torch.int64:
-        return _in_integers(values[values >> 16 == _LONG >> 16].unique().tolist())
+        return _call_numbers_in_integers(values[values >> 16 == _LONG >> 16].unique().tolist())
     nans = values[values != values]
     integer, _, shift = _BITS[values.dtype]
-    return _numbers(_shifted(bits, -shift) & 0x3FFFFF for bits in nans.view(integer).unique().tolist())
+    return _call_numbers_of_marks(_shift_bits(bits, -shift) & 0x3FFFFF for bits in nans.view(integer).unique().tolist())
 
 
-def _in_integers(values: Iterable[int]) -> set[int]:
+def _call_numbers_in_integers(values: Iterable[int]) -> set[int]:
     return {value & MOST for value in values if value >> 16 == _LONG >> 16}
 
 
-def _numbers(marks: Iterable[int]) -> set[int]:
+def _call_numbers_of_marks(marks: Iterable[int]) -> set[int]:
     return {mark & MOST for mark in marks if mark >> 16 == _OURS}
 
 
-def _shifted(bits: int, by: int) -> int:
+def _shift_bits(bits: int, by: int) -> int:
     return bits << by if by >= 0 else bits >> -by

@@ -10,7 +10,7 @@ from ddpsim.simulator.faults import Crash, EarlyReturn
 # --- final answers ----------------------------------------------------------------------------------------------------
 
 
-class GoOn(NamedTuple):
+class Continue(NamedTuple):
     """The request is done; the caller continues with `value`."""
 
     value: Any = None
@@ -20,14 +20,14 @@ class Unwind(NamedTuple):
     """The caller must leave its program, because the execution or its rank has ended."""
 
 
-class Strike(NamedTuple):
+class StrikeFault(NamedTuple):
     """An injected fault strikes the caller, and again at each call that it makes while it unwinds."""
 
     fault: Crash | EarlyReturn
     call_number: int
 
 
-class Refuse(NamedTuple):
+class RejectRequest(NamedTuple):
     """The request was invalid; the caller's program gets an error."""
 
     kind: str
@@ -37,19 +37,19 @@ class Refuse(NamedTuple):
 # --- intermediate -----------------------------------------------------------------------------------------------------
 
 
-class Switch(NamedTuple):
+class SwitchTask(NamedTuple):
     """The caller waits until it gets the baton back. `to` is the next task; None once all tasks have ended."""
 
     to: int | None
 
 
-class Deliver(NamedTuple):
+class DeliverCompletion(NamedTuple):
     """A call of the caller's rank is complete: the host sets the call's futures on the caller's thread."""
 
     handle: int
 
 
-class Move(NamedTuple):
+class MoveTensors(NamedTuple):
     """Calls of several ranks match: the host moves their data."""
 
     signature: Signature
@@ -59,16 +59,16 @@ class Move(NamedTuple):
     """The global ranks of the group."""
 
 
-class TellStack(NamedTuple):
+class ReportStack(NamedTuple):
     """The host is asked for the current stack of the caller's program."""
 
 
-class LookOutside(NamedTuple):
+class AwaitExternalThreads(NamedTuple):
     """No task can run. The host is asked to wait for a thread that belongs to no rank and may wake one."""
 
 
-Answer = GoOn | Unwind | Strike | Refuse | Switch | Deliver | Move | TellStack | LookOutside
+Answer = Continue | Unwind | StrikeFault | RejectRequest | SwitchTask | DeliverCompletion | MoveTensors | ReportStack | AwaitExternalThreads
 
-GO_ON = GoOn()
-IN_TIME = GoOn(value=True)
+GO_ON = Continue()
+IN_TIME = Continue(value=True)
 UNWIND = Unwind()

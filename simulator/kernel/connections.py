@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.kernel.tasks import RankRecord
-from ddpsim.simulator.matching.point_to_point import PointToPointTable
-from ddpsim.simulator.matching.slots import SlotTable
+from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
+from ddpsim.simulator.matching.slots import PendingCollectives
 
 
-class Connections:
+class RankConnections:
     """The connections between the ranks of one execution."""
 
-    def __init__(self, slots: SlotTable, messages: PointToPointTable) -> None:
+    def __init__(self, slots: PendingCollectives, messages: UnmatchedMessages) -> None:
         self._slots = slots
         self._messages = messages
         self.left_behind: list[Call] = []
@@ -26,7 +26,7 @@ class Connections:
         """Groups whose ranks are all connected."""
         self._pairs: set[tuple[str, frozenset[int]]] = set()
 
-    def made(self, calls: Sequence[Call]) -> None:
+    def record_connections(self, calls: Sequence[Call]) -> None:
         """Record that the ranks of matched calls are connected."""
         if calls[0].peer is None:
             self._groups.add(calls[0].group)
@@ -41,9 +41,9 @@ class Connections:
                 continue
             self.left_behind.append(call)
             if call.peer is None:
-                self._slots.withdraw(call)
+                self._slots.remove_call(call)
             else:
-                self._messages.withdraw(call)
+                self._messages.remove_call(call)
 
     def _is_connected(self, call: Call) -> bool:
         is_of_pair = call.peer is not None and (call.group, frozenset((call.rank, call.peer))) in self._pairs

@@ -7,99 +7,99 @@ from collections.abc import Generator
 from typing import NoReturn
 
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.deadlock import deadlocks, waiting_lines
+from ddpsim.simulator.diagnosis.deadlock import find_deadlocks, waiting_lines
 from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot
-from ddpsim.simulator.diagnosis.mismatch import early_mismatches
-from ddpsim.simulator.diagnosis.uneven import with_batches
+from ddpsim.simulator.diagnosis.mismatch import find_early_mismatches
+from ddpsim.simulator.diagnosis.uneven import add_batch_counts
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
-from ddpsim.simulator.kernel.answers import UNWIND, Answer, LookOutside, Refuse, Strike, TellStack, Unwind
-from ddpsim.simulator.kernel.requests import Looked, StackTold
-from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.states import Ending
+from ddpsim.simulator.kernel.answers import UNWIND, Answer, AwaitExternalThreads, RejectRequest, StrikeFault, ReportStack, Unwind
+from ddpsim.simulator.kernel.requests import AwaitedExternalThreads, StackReport
+from ddpsim.simulator.kernel.run import RunState
+from ddpsim.simulator.kernel.states import RunEnding
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import Line
+from ddpsim.simulator.wording import LabelledLine
 
 
 class RequestEnded(Exception):
     """Raised in a script to end its request with an answer after which the caller does not continue."""
 
-    def __init__(self, answer: Unwind | Strike | Refuse = UNWIND) -> None:
+    def __init__(self, answer: Unwind | StrikeFault | RejectRequest = UNWIND) -> None:
         super().__init__()
         self.answer = answer
 
 
-def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
+def end_with_findings(run: RunState, ending: RunEnding, *findings: Finding) -> NoReturn:
     """Stop the execution with findings; the caller is unwound."""
-    run.findings.extend(with_batches(findings, run.batches()))
-    run.waiting = WaitGraph(run.snapshot()).waiting()
+    run.findings.extend(add_batch_counts(findings, run.batch_counts()))
+    run.waiting = WaitGraph(run.snapshot()).list_waiting()
     if run.observer is not None:
         assert run.running is not None
-        run.observer.cut_short(run.running.number)
+        run.observer.run_cut_short(run.running.number)
     run.life.stop(ending)
     raise RequestEnded
 
 
-def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
+def stop_without_enabled_task(run: RunState) -> Generator[Answer, AwaitedExternalThreads, bool]:
     """Stop because no task can run and the clock has no alarm. Report why tasks wait, if any do.
 
     Return True instead if a thread outside the simulation woke a task.
     """
     if all(rank.main.is_finished for rank in run.ranks):
-        run.life.stop(Ending.FINISHED)
+        run.life.stop(RunEnding.FINISHED)
         return False
-    if (yield LookOutside()).woke_somebody:
+    if (yield AwaitExternalThreads()).woke_somebody:
         return True
     try:
-        mismatches = [finding for _, finding in early_mismatches(run.slots, run.steps, run.calls())]
+        mismatches = [finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls())]
         graph = WaitGraph(run.snapshot())
-        run.waiting = graph.waiting()
-        run.findings.extend(with_batches(mismatches or deadlocks(graph), run.batches()))
+        run.waiting = graph.list_waiting()
+        run.findings.extend(add_batch_counts(mismatches or find_deadlocks(graph), run.batch_counts()))
     except Exception as error:  # a bug in ddpsim, but the other ranks must not sleep forever
         run.life.break_off_by_bug(error, None if run.running is None else run.running.rank.rank)
-    run.life.stop(Ending.DEADLOCK)
+    run.life.stop(RunEnding.DEADLOCK)
     return False
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-def out_of_steps(run: Run, me: Task) -> Generator[Answer, StackTold, NoReturn]:
+def stop_out_of_steps(run: RunState, me: Task) -> Generator[Answer, StackReport, NoReturn]:
     """Stop the run, which has passed too many choice points."""
-    stack = yield TellStack()
-    fail(run, Ending.STEPS, limit_passed(run, Ending.STEPS, me, stack))
+    stack = yield ReportStack()
+    end_with_findings(run, RunEnding.STEPS, limit_finding(run, RunEnding.STEPS, me, stack))
 
 
-def out_of_polls(run: Run, me: Task, polls: int) -> Generator[Answer, StackTold, NoReturn]:
+def stop_out_of_polls(run: RunState, me: Task, polls: int) -> Generator[Answer, StackReport, NoReturn]:
     """Stop the run: a rank polls, and no other rank can run."""
-    stack = yield TellStack()
-    fail(run, Ending.POLLS, limit_passed(run, Ending.POLLS, me, stack, polls=polls))
+    stack = yield ReportStack()
+    end_with_findings(run, RunEnding.POLLS, limit_finding(run, RunEnding.POLLS, me, stack, polls=polls))
 
 
-def limit_passed(run: Run, ending: Ending, task: Task | None, stack: StackTold | None, *, polls: int = 0) -> Finding:
+def limit_finding(run: RunState, ending: RunEnding, task: Task | None, stack: StackReport | None, *, polls: int = 0) -> Finding:
     """Return the finding of a passed limit. It lists what the other ranks wait for, as a possible reason.
 
     Ranks may still run while this finding of a wall-time limit is made, so its lines may describe different instants.
     """
     budget, snapshot = run.budget, run.snapshot()
-    if ending is Ending.STUCK:
+    if ending is RunEnding.STUCK:
         summary = f"{task} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
         is_at_lock = stack is not None and stack.is_at_lock
         cause = Cause.BLOCKED_AT_LOCK if is_at_lock else Cause.BLOCKED_OUTSIDE
         cause = Cause.ASYNCIO_TURNS if _is_in_asyncio(stack) else cause
-        return _cut_short("STUCK", Code.STUCK, task, stack, summary, cause, snapshot)
+        return _finding_with_stack("STUCK", Code.STUCK, task, stack, summary, cause, snapshot)
     summary, cause = {
-        Ending.SECONDS: (
+        RunEnding.SECONDS: (
             f"the run took longer than {budget.seconds:g} s of wall time",
             Cause.ASYNCIO_TURNS if _is_in_asyncio(stack) else Cause.OUT_OF_TIME,
         ),
-        Ending.STEPS: (f"the run took more than {budget.steps} steps", Cause.OUT_OF_STEPS),
-        Ending.POLLS: (f"{task} polled {polls} times in a row while nobody else could run", Cause.POLLS_IN_VAIN),
+        RunEnding.STEPS: (f"the run took more than {budget.steps} steps", Cause.OUT_OF_STEPS),
+        RunEnding.POLLS: (f"{task} polled {polls} times in a row while nobody else could run", Cause.POLLS_IN_VAIN),
     }[ending]
-    return _cut_short("UNKNOWN", Code.BUDGET, task, stack, summary, cause, snapshot)
+    return _finding_with_stack("UNKNOWN", Code.BUDGET, task, stack, summary, cause, snapshot)
 
 
-def _is_in_asyncio(stack: StackTold | None) -> bool:
+def _is_in_asyncio(stack: StackReport | None) -> bool:
     """True if an asyncio event loop runs in the stack."""
     return (
         stack is not None
@@ -107,16 +107,16 @@ def _is_in_asyncio(stack: StackTold | None) -> bool:
     )
 
 
-def _cut_short(
+def _finding_with_stack(
     kind: str,
     code: Code,
     task: Task | None,
-    stack: StackTold | None,
+    stack: StackReport | None,
     summary: str,
     cause: Advice[[]],
     snapshot: Snapshot,
 ) -> Finding:
-    lines: list[str | Line] = [f"{kind}  {code}", f"  {summary}", *waiting_lines(snapshot)]
+    lines: list[str | LabelledLine] = [f"{kind}  {code}", f"  {summary}", *waiting_lines(snapshot)]
     if task is not None and stack is not None:
         lines += [f"  stack of {task}", *("  " + line for line in stack.text.splitlines())]
     lines += cause.lines()

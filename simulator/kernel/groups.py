@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ddpsim.simulator.diagnosis.deadlock import whereabouts
-from ddpsim.simulator.kernel.requests import Declare, Destroy, GivenUp, GiveUp, NameGroup, Whereabouts
-from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.diagnosis.deadlock import lines_of_ranks
+from ddpsim.simulator.kernel.requests import DeclareGroup, DestroyGroup, AskGivenUpBarrier, GiveUpBarrier, NameGroup, AskWhereabouts
+from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.tasks import Task
 
 
-class Groups:
+class GroupRecords:
     """The process groups of one execution."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
         self._labels: dict[tuple[str, int], str] = {}
         """The group's label, by torch's name and the number of groups that had this name before."""
@@ -20,7 +20,7 @@ class Groups:
         self._given_up: dict[tuple[str, int], tuple[int, ...]] = {}
         """The ranks that were missing at an abandoned barrier, by group and sequence number."""
 
-    def name(self, me: Task, request: NameGroup) -> str:
+    def on_name_group(self, me: Task, request: NameGroup) -> str:
         """Handle a `NameGroup` request: return the group's label, which is unique in the run."""
         key = (request.name, request.made)
         if key not in self._labels:
@@ -28,24 +28,24 @@ class Groups:
             self._labels[key] = request.proposed if taken == 1 else f"{request.proposed} #{taken}"
         return self._labels[key]
 
-    def declare(self, me: Task, request: Declare) -> None:
+    def on_declare(self, me: Task, request: DeclareGroup) -> None:
         """Handle a `Declare` request: record the group's members."""
-        self._run.slots.declare(request.group, request.members)
+        self._run.slots.declare_group(request.group, request.members)
         if request.is_beside_streams and self._run.streams is not None:
-            self._run.streams.leave_out(request.group)
+            self._run.streams.exempt_group(request.group)
 
-    def destroy(self, me: Task, request: Destroy) -> None:
+    def on_destroy(self, me: Task, request: DestroyGroup) -> None:
         """Handle a `Destroy` request: record the line at which the rank destroyed the group."""
         me.rank.destroyed.setdefault(request.group, request.site)
 
-    def give_up(self, me: Task, request: GiveUp) -> None:
+    def on_give_up(self, me: Task, request: GiveUpBarrier) -> None:
         """Handle a `GiveUp` request: record the ranks for which a barrier was abandoned."""
         self._given_up[request.group, request.sequence] = request.missing
 
-    def given_up(self, me: Task, request: GivenUp) -> tuple[int, ...]:
+    def on_given_up(self, me: Task, request: AskGivenUpBarrier) -> tuple[int, ...]:
         """Handle a `GivenUp` request: return the ranks for which a barrier was abandoned."""
         return self._given_up.get((request.group, request.sequence), ())
 
-    def whereabouts(self, me: Task, request: Whereabouts) -> tuple[str, ...]:
+    def on_whereabouts(self, me: Task, request: AskWhereabouts) -> tuple[str, ...]:
         """Handle a `Whereabouts` request: return lines that say where ranks are."""
-        return whereabouts(self._run.snapshot(), request.ranks)
+        return lines_of_ranks(self._run.snapshot(), request.ranks)

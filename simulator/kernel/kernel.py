@@ -21,18 +21,18 @@ from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.diagnosis.hazards import Noticed
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
-from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, UNWIND, Answer, GoOn
-from ddpsim.simulator.kernel.call_matching import Exchange
-from ddpsim.simulator.kernel.endings import RequestEnded, limit_passed
-from ddpsim.simulator.kernel.groups import Groups
-from ddpsim.simulator.kernel.key_values import KeyValues
-from ddpsim.simulator.kernel.lifecycle import Lifecycle
-from ddpsim.simulator.kernel.notes import Notes
+from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, UNWIND, Answer, Continue
+from ddpsim.simulator.kernel.call_matching import CallMatcher
+from ddpsim.simulator.kernel.endings import RequestEnded, limit_finding
+from ddpsim.simulator.kernel.groups import GroupRecords
+from ddpsim.simulator.kernel.key_values import KeyValueStore
+from ddpsim.simulator.kernel.lifecycle import TaskLifecycle
+from ddpsim.simulator.kernel.notes import RankReports
 from ddpsim.simulator.kernel.pauses import Pauses
-from ddpsim.simulator.kernel.requests import RankError, Reply, Request, StackTold
-from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.scheduler import Turns
-from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
+from ddpsim.simulator.kernel.requests import RankError, Reply, Request, StackReport
+from ddpsim.simulator.kernel.run import RunState
+from ddpsim.simulator.kernel.scheduler import Scheduler
+from ddpsim.simulator.kernel.states import TaskChange, RunEnding, RunPhase, TaskState
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.policies.observer import Observer
 
@@ -53,15 +53,15 @@ class Kernel:
         semantics: BackendSemantics = GLOO,
     ) -> None:
         observer: Observer | None = getattr(policy, "observer", None)
-        self.run = run = Run(world_size, budget, observer, semantics)
+        self.run = run = RunState(world_size, budget, observer, semantics)
         """The state of the execution. The kernel changes it; a host only ends its life, by `break_off`."""
         if observer is not None and faults:
-            observer.used("faults")
-        self._turns = turns = Turns(run, policy)
+            observer.used_feature("faults")
+        self._turns = turns = Scheduler(run, policy)
         pauses = Pauses(run, turns)
-        calls = Exchange(run, turns, pauses, faults)
-        self._lifecycle = lifecycle = Lifecycle(run, turns)
-        groups, notes = Groups(run), Notes(run)
+        calls = CallMatcher(run, turns, pauses, faults)
+        self._lifecycle = lifecycle = TaskLifecycle(run, turns)
+        groups, notes = GroupRecords(run), RankReports(run)
         self._serve: Mapping[type[Any], Serve] = {
             ask.Checkpoint: pauses.on_checkpoint,
             ask.Poll: pauses.on_poll,
@@ -69,39 +69,39 @@ class Kernel:
             ask.Sleep: pauses.on_sleep,
             ask.ReadClock: pauses.on_read_clock,
             ask.BeginCall: calls.on_begin,
-            ask.Issue: calls.on_issue,
-            ask.Announce: calls.on_announce,
-            ask.OpenBatch: calls.open_batch,
-            ask.CloseBatch: calls.close_batch,
+            ask.IssueCall: calls.on_issue,
+            ask.AnnounceGroup: calls.on_announce,
+            ask.OpenBatch: calls.on_open_batch,
+            ask.CloseBatch: calls.on_close_batch,
             ask.WaitFor: pauses.on_wait_for,
             ask.IsComplete: pauses.on_is_complete,
-            ask.StoreOperation: KeyValues(run, turns, pauses).on_operation,
-            ask.Finish: lifecycle.on_finish,
-            ask.Missing: calls.missing,
-            ask.OthersDeliver: pauses.others_deliver,
-            ask.NameGroup: groups.name,
-            ask.Declare: groups.declare,
-            ask.Destroy: groups.destroy,
-            ask.GiveUp: groups.give_up,
-            ask.GivenUp: groups.given_up,
-            ask.Whereabouts: groups.whereabouts,
-            ask.StartThread: lifecycle.start,
-            ask.Wake: lifecycle.wake,
-            ask.Cancel: lifecycle.cancel,
-            ask.SawEnd: lifecycle.saw_end,
-            ask.Returned: lifecycle.returned,
-            ask.Raised: lifecycle.raised,
-            ask.Touch: notes.touch,
-            ask.Release: notes.release,
-            ask.Acquire: notes.acquire,
-            ask.Use: notes.use,
-            ask.Note: notes.note,
-            Noticed: notes.noticed,
-            ask.Agree: notes.on_agree,
-            ask.LatestStep: notes.latest_step,
-            ask.LoaderBegun: notes.loader_begun,
-            ask.Sampled: notes.on_sampled,
-            ask.StepDone: notes.count_step,
+            ask.StoreOperation: KeyValueStore(run, turns, pauses).on_operation,
+            ask.FinishTask: lifecycle.on_finish,
+            ask.AskMissingRanks: calls.on_missing,
+            ask.AskOthersDeliver: pauses.on_others_deliver,
+            ask.NameGroup: groups.on_name_group,
+            ask.DeclareGroup: groups.on_declare,
+            ask.DestroyGroup: groups.on_destroy,
+            ask.GiveUpBarrier: groups.on_give_up,
+            ask.AskGivenUpBarrier: groups.on_given_up,
+            ask.AskWhereabouts: groups.on_whereabouts,
+            ask.StartThread: lifecycle.on_start_thread,
+            ask.WakeTask: lifecycle.on_wake,
+            ask.CancelThread: lifecycle.on_cancel,
+            ask.SawThreadEnd: lifecycle.on_saw_end,
+            ask.ProgramReturned: lifecycle.on_returned,
+            ask.ProgramRaised: lifecycle.on_raised,
+            ask.ReportAccesses: notes.on_touch,
+            ask.ReleaseObject: notes.on_release,
+            ask.AcquireObject: notes.on_acquire,
+            ask.ReportUse: notes.on_use,
+            ask.WriteNote: notes.on_note,
+            Noticed: notes.on_noticed,
+            ask.ReportAgreedValue: notes.on_agree,
+            ask.AskLatestStep: notes.on_latest_step,
+            ask.LoaderStarted: notes.on_loader_begun,
+            ask.SamplerStarted: notes.on_sampled,
+            ask.StepDone: notes.on_step_done,
         }
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -116,8 +116,8 @@ class Kernel:
             return ended.answer
         if type(served) is GeneratorType:
             me.scripts.append(served)
-            return self._advance(me, None)
-        return GO_ON if served is None else IN_TIME if served is True else GoOn(served)
+            return self._advance_script(me, None)
+        return GO_ON if served is None else IN_TIME if served is True else Continue(served)
 
     def watch(self, handle: int) -> bool:
         """Note that code depends on a call's completion. False, as this kernel delivers every completion anyway."""
@@ -127,7 +127,7 @@ class Kernel:
         """Continue the running task's request with the host's reply to the last answer."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
-        return self._advance(me, said)
+        return self._advance_script(me, said)
 
     def drop(self) -> None:
         """Give up the running task's request, because the host could not do what the last answer asked for."""
@@ -142,15 +142,15 @@ class Kernel:
             if task.scripts:
                 task.scripts.pop().close()
             return UNWIND
-        return self._advance(task, None) if task.scripts else GO_ON
+        return self._advance_script(task, None) if task.scripts else GO_ON
 
-    def _advance(self, me: Task, said: Reply | None) -> Answer:
+    def _advance_script(self, me: Task, said: Reply | None) -> Answer:
         try:
             return me.scripts[-1].send(said)
         except StopIteration as done:
             me.scripts.pop()
             value = done.value
-            return GO_ON if value is None else IN_TIME if value is True else GoOn(value)
+            return GO_ON if value is None else IN_TIME if value is True else Continue(value)
         except RequestEnded as ended:
             me.scripts.pop()
             return ended.answer
@@ -160,55 +160,55 @@ class Kernel:
 
     # --- for the host only -------------------------------------------------------------------------------------------
 
-    def start(self) -> int:
+    def first_task(self) -> int:
         """Return the number of the task that runs first."""
-        return self._turns.first()
+        return self._turns.first_task()
 
     def is_unwinding(self, task: Task) -> bool:
         """True if a task has the baton, or will get it, only to unwind its program."""
-        return self.run.life.phase is not Phase.RUNNING or task.state is State.CANCELLED
+        return self.run.life.phase is not RunPhase.RUNNING or task.state is TaskState.CANCELLED
 
-    def stop(self, ending: Ending) -> None:
+    def stop_run(self, ending: RunEnding) -> None:
         """Start to unwind every task; `next_unfinished` returns the order."""
         self.run.life.stop(ending)
 
-    def stop_at_limit(self, ending: Ending, task: Task | None, stack: StackTold | None) -> None:
+    def stop_at_limit(self, ending: RunEnding, task: Task | None, stack: StackReport | None) -> None:
         """Stop because a limit of wall time has passed, and record a finding."""
-        self.run.findings.append(limit_passed(self.run, ending, task, stack))
-        self.stop(ending)
+        self.run.findings.append(limit_finding(self.run, ending, task, stack))
+        self.stop_run(ending)
 
     def give_baton(self, number: int | None) -> None:
         """Record that the host gives a task the baton; `resume` follows when the task runs."""
         self.run.running = None if number is None else self.run.tasks[number]
 
-    def abandon(self, task: Task) -> None:
+    def abandon_task(self, task: Task) -> None:
         """Stop without a task that never returns; the other tasks are unwound."""
-        task.change(Change.ABANDON)
-        self._turns.disable(task)
+        task.change_state(TaskChange.ABANDON)
+        self._turns.disable_task(task)
 
-    def lose(self, rank: RankRecord, error: RankError | None) -> Answer | None:
+    def remove_lost_rank(self, rank: RankRecord, error: RankError | None) -> Answer | None:
         """Remove a rank that disappeared without a report. `error` is None if its program ended that way.
 
         If the rank was running, return the answer for the task that runs next.
         """
-        if not self._lifecycle.lose(rank, error):
+        if not self._lifecycle.remove_lost_rank(rank, error):
             return None
         me = self.run.running = rank.main
-        me.scripts.append(self._lifecycle.go_on_after(me))
-        return self._advance(me, None)
+        me.scripts.append(self._lifecycle.switch_from_ended_task(me))
+        return self._advance_script(me, None)
 
-    def never_started(self, task: Task) -> None:
+    def remove_unstarted_task(self, task: Task) -> None:
         """Remove a task that the host could not start; it has no program to unwind."""
-        task.change(Change.UNWIND)
+        task.change_state(TaskChange.UNWIND)
 
-    def next_unfinished(self) -> int | None:
+    def next_task_to_unwind(self) -> int | None:
         """Return the task to unwind next; None once all have ended."""
-        successor = self._turns.next_unfinished()
+        successor = self._turns.next_unfinished_task()
         if successor is None:
-            self.run.life.end()
+            self.run.life.mark_ended()
         return successor
 
     @property
-    def choices(self) -> tuple[int, ...]:
+    def schedule(self) -> tuple[int, ...]:
         """Return the schedule so far: the choices made."""
         return tuple(self._turns.choices)

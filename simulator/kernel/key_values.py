@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from ddpsim.simulator.accesses import ALL_KEYS, Access, Accesses, Mode
+from ddpsim.simulator.accesses import ALL_KEYS, Access, Accesses, AccessMode
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.answers import Refuse
+from ddpsim.simulator.kernel.answers import RejectRequest
 from ddpsim.simulator.kernel.endings import RequestEnded
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import StoreOperation
-from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.scheduler import Turns
-from ddpsim.simulator.kernel.states import State
+from ddpsim.simulator.kernel.run import RunState
+from ddpsim.simulator.kernel.scheduler import Scheduler
+from ddpsim.simulator.kernel.states import TaskState
 from ddpsim.simulator.kernel.tasks import Script, Task
 from ddpsim.simulator.waits import StoreWait
 
@@ -35,10 +35,10 @@ _LOOKS_OF_READERS = 2
 """So many equal reads in a row, with nothing else between them, count as polling. One repeated write counts at once."""
 
 
-class KeyValues:
+class KeyValueStore:
     """The values that ranks of one execution stored, and which ranks wait for which keys."""
 
-    def __init__(self, run: Run, turns: Turns, pauses: Pauses) -> None:
+    def __init__(self, run: RunState, turns: Scheduler, pauses: Pauses) -> None:
         self._run = run
         self._turns = turns
         self._pauses = pauses
@@ -58,47 +58,47 @@ class KeyValues:
         operation, keys = request.operation, request.keys
         accesses = _accesses(operation, keys)
         if self._run.observer is not None:
-            self._run.observer.used(operation)
+            self._run.observer.used_feature(operation)
         successor = self._turns.yield_point(me, accesses)
         if successor is not None:
             yield from self._pauses.wait_for_turn(me, successor)
-        self._run.record(_STORE, text=f"{operation} {', '.join(keys)}".rstrip())
-        if (look := self._look(request)) is not None and self._has_found_before(me, request, look):
-            yield from self._pauses.poll(me, accesses)
+        self._run.record_event(_STORE, text=f"{operation} {', '.join(keys)}".rstrip())
+        if (look := self._unchanged_result(request)) is not None and self._has_found_before(me, request, look):
+            yield from self._pauses.poll_task(me, accesses)
         if operation in self._at_once:
             return self._at_once[operation](self, me, request)
         return (yield from self._waiting_operations[operation](self, me, request))
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
-    def _set(self, me: Task, request: StoreOperation) -> None:
+    def _set_keys(self, me: Task, request: StoreOperation) -> None:
         try:
             for key, value in zip(request.keys, request.values, strict=True):
-                self._put(me, key, value)
+                self._store_value(me, key, value)
         except ValueError as error:
-            raise RequestEnded(Refuse("ValueError", str(error))) from error
+            raise RequestEnded(RejectRequest("ValueError", str(error))) from error
 
-    def _get(self, me: Task, request: StoreOperation) -> Script:
+    def _get_values(self, me: Task, request: StoreOperation) -> Script:
         """Return the values of keys once all exist."""
         if request.operation == "multi_get":
-            yield from self._await(me, request.keys, request)
+            yield from self._await_keys(me, request.keys, request)
         found = []
         for key in request.keys:
-            while not self._has((key,)):  # it may be deleted between the wake-up and now
-                yield from self._await(me, (key,), request)
-            self._read(me, (key,), is_needed=True)
+            while not self._all_exist((key,)):  # it may be deleted between the wake-up and now
+                yield from self._await_keys(me, (key,), request)
+            self._report_reads(me, (key,), is_needed=True)
             found.append(self._values[key] if key in self._values else self._queues[key][0])
         return tuple(found)
 
-    def _add(self, me: Task, request: StoreOperation) -> int:
+    def _add_to_number(self, me: Task, request: StoreOperation) -> int:
         """Add to a number and return the sum. Adding 0 counts as a read."""
         (key,) = request.keys
         try:
             total = int(self._values.get(key, b"0")) + request.amount
         except ValueError as error:
-            self._read(me, request.keys)
-            raise RequestEnded(Refuse("ValueError", str(error))) from error
-        self._put(me, key, str(total).encode())
+            self._report_reads(me, request.keys)
+            raise RequestEnded(RejectRequest("ValueError", str(error))) from error
+        self._store_value(me, key, str(total).encode())
         return total
 
     def _compare_set(self, me: Task, request: StoreOperation) -> bytes:
@@ -106,122 +106,122 @@ class KeyValues:
         (key,), (expected, desired) = request.keys, request.values
         found = self._values.get(key)
         if found == expected or (found is None and not expected):
-            self._put(me, key, desired)
+            self._store_value(me, key, desired)
             return desired
-        self._read(me, request.keys)
+        self._report_reads(me, request.keys)
         return expected if found is None else found
 
-    def _append(self, me: Task, request: StoreOperation) -> None:
+    def _append_to_value(self, me: Task, request: StoreOperation) -> None:
         (key,), (value,) = request.keys, request.values
-        self._put(me, key, self._values.get(key, b"") + value)
+        self._store_value(me, key, self._values.get(key, b"") + value)
 
-    def _delete(self, me: Task, request: StoreOperation) -> bool:
+    def _delete_key(self, me: Task, request: StoreOperation) -> bool:
         (key,) = request.keys
-        if not self._has((key,)):
-            self._read(me, (key,))
+        if not self._all_exist((key,)):
+            self._report_reads(me, (key,))
             return False
-        self._touch(me, key, Mode.WRITE)
+        self._report_access(me, key, AccessMode.WRITE)
         self._queues.pop(key, None)
         self._values.pop(key, None)
-        self._note_gone(key)
-        self._tell_waiting(key)
+        self._report_removed_key(key)
+        self._update_waits(key)
         return True
 
     def _count_keys(self, me: Task, request: StoreOperation) -> int:
-        self._read(me, ALL_KEYS[1:])
+        self._report_reads(me, ALL_KEYS[1:])
         return len(self._values)
 
     def _list_keys(self, me: Task, request: StoreOperation) -> tuple[str, ...]:
         """Return the keys sorted by name, as torch promises no order and the order of creation must not be seen."""
-        self._read(me, ALL_KEYS[1:])
+        self._report_reads(me, ALL_KEYS[1:])
         return tuple(sorted(key for key in self._values if key.startswith(request.prefix)))
 
-    def _check(self, me: Task, request: StoreOperation) -> Script:
+    def _check_keys(self, me: Task, request: StoreOperation) -> Script:
         """True if all keys exist. If not, the other ranks run first."""
-        if not self._has(request.keys):
-            yield from self._pauses.poll(me, _accesses("check", request.keys))
-        self._read(me, request.keys)
-        return self._has(request.keys)
+        if not self._all_exist(request.keys):
+            yield from self._pauses.poll_task(me, _accesses("check", request.keys))
+        self._report_reads(me, request.keys)
+        return self._all_exist(request.keys)
 
-    def _wait(self, me: Task, request: StoreOperation) -> Script:
+    def _wait_for_keys(self, me: Task, request: StoreOperation) -> Script:
         """Wait until all keys exist. Return the missing keys if the time-out passed first."""
-        if (yield from self._await(me, request.keys, request)):
-            self._read(me, request.keys, is_needed=True)
+        if (yield from self._await_keys(me, request.keys, request)):
+            self._report_reads(me, request.keys, is_needed=True)
             return ()
-        self._read(me, request.keys)
-        return self._missing(request.keys)  # they may have been set at the instant of the time-out
+        self._report_reads(me, request.keys)
+        return self._missing_keys(request.keys)  # they may have been set at the instant of the time-out
 
-    def _push(self, me: Task, request: StoreOperation) -> None:
+    def _push_to_queue(self, me: Task, request: StoreOperation) -> None:
         (key,), (value,) = request.keys, request.values
-        self._touch(me, key, Mode.WRITE)
-        self._note_new(me, key)
+        self._report_access(me, key, AccessMode.WRITE)
+        self._report_new_key(me, key)
         self._queues.setdefault(key, []).append(value)
         self._wake_waiting(me, key)
 
-    def _pop(self, me: Task, request: StoreOperation) -> Script:
+    def _pop_from_queue(self, me: Task, request: StoreOperation) -> Script:
         """Take a queue's oldest value. None if it is empty and the caller does not wait, or the key has a value."""
         (key,) = request.keys
         while key not in self._queues:
             if not request.may_wait or key in self._values:  # as torch's stores: it waits for the key, whatever it has
-                self._read(me, (key,), is_needed=request.may_wait)
+                self._report_reads(me, (key,), is_needed=request.may_wait)
                 return None
-            yield from self._await(me, (key,), request)
-        self._touch(me, key, Mode.WRITE, is_needed=request.may_wait)
+            yield from self._await_keys(me, (key,), request)
+        self._report_access(me, key, AccessMode.WRITE, is_needed=request.may_wait)
         value = self._queues[key].pop(0)
         if not self._queues[key]:
             del self._queues[key]
-            self._note_gone(key)
-            self._tell_waiting(key)
+            self._report_removed_key(key)
+            self._update_waits(key)
         return value
 
-    def _length(self, me: Task, request: StoreOperation) -> int:
+    def _queue_length(self, me: Task, request: StoreOperation) -> int:
         (key,) = request.keys
-        self._read(me, (key,))
+        self._report_reads(me, (key,))
         return len(self._queues.get(key, ()))
 
-    _at_once: ClassVar[Mapping[str, Callable[[KeyValues, Task, StoreOperation], Any]]] = {
-        "set": _set,
-        "multi_set": _set,
-        "add": _add,
+    _at_once: ClassVar[Mapping[str, Callable[[KeyValueStore, Task, StoreOperation], Any]]] = {
+        "set": _set_keys,
+        "multi_set": _set_keys,
+        "add": _add_to_number,
         "compare_set": _compare_set,
-        "append": _append,
-        "delete_key": _delete,
+        "append": _append_to_value,
+        "delete_key": _delete_key,
         "num_keys": _count_keys,
         "list_keys": _list_keys,
-        "queue_push": _push,
-        "queue_len": _length,
+        "queue_push": _push_to_queue,
+        "queue_len": _queue_length,
     }
-    _waiting_operations: ClassVar[Mapping[str, Callable[[KeyValues, Task, StoreOperation], Script]]] = {
-        "get": _get,
-        "multi_get": _get,
-        "check": _check,
-        "wait": _wait,
-        "queue_pop": _pop,
+    _waiting_operations: ClassVar[Mapping[str, Callable[[KeyValueStore, Task, StoreOperation], Script]]] = {
+        "get": _get_values,
+        "multi_get": _get_values,
+        "check": _check_keys,
+        "wait": _wait_for_keys,
+        "queue_pop": _pop_from_queue,
     }
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _has(self, keys: Sequence[str]) -> bool:
+    def _all_exist(self, keys: Sequence[str]) -> bool:
         """True if every key has a value or a queue that is not empty."""
         return all(key in self._values or key in self._queues for key in keys)
 
-    def _read(self, me: Task, keys: Sequence[str | int], *, is_needed: bool = False) -> None:
+    def _report_reads(self, me: Task, keys: Sequence[str | int], *, is_needed: bool = False) -> None:
         for key in keys:
-            self._touch(me, key, Mode.READ, is_needed=is_needed)
+            self._report_access(me, key, AccessMode.READ, is_needed=is_needed)
 
-    def _touch(self, me: Task, key: str | int, mode: Mode, *, is_needed: bool = False) -> None:
+    def _report_access(self, me: Task, key: str | int, mode: AccessMode, *, is_needed: bool = False) -> None:
         """Report an access to the exploration. A needed key exists by now; the rank would have waited for it."""
-        if mode is Mode.WRITE:
+        if mode is AccessMode.WRITE:
             self._written[me.number] = self._written.get(me.number, 0) + 1
         observer = self._run.observer
         if observer is not None:
             if is_needed:
-                observer.needs(me.number, ("key", key))
-            observer.touched(me.number, Access(("key", key), mode))
+                observer.needed_key(me.number, ("key", key))
+            observer.accessed(me.number, Access(("key", key), mode))
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
-    def _look(self, request: StoreOperation) -> object:
+    def _unchanged_result(self, request: StoreOperation) -> object:
         """Return the result of an operation that changes nothing now; None if it would change something or wait."""
         operation, keys, values = request.operation, request.keys, self._values
         if operation in _OF_ALL_KEYS:
@@ -248,18 +248,18 @@ class KeyValues:
         self._looked[me.number, request] = found, done, times
         return times > (1 if request.operation in _WRITING else _LOOKS_OF_READERS)
 
-    def _note_new(self, me: Task, key: str) -> None:
+    def _report_new_key(self, me: Task, key: str) -> None:
         observer = self._run.observer
-        if observer is not None and not self._has((key,)):
-            observer.created(me.number, ("key", key))
+        if observer is not None and not self._all_exist((key,)):
+            observer.created_key(me.number, ("key", key))
 
-    def _put(self, me: Task, key: str, value: bytes) -> None:
-        self._touch(me, key, Mode.READ if self._values.get(key) == value else Mode.WRITE)
-        self._note_new(me, key)
+    def _store_value(self, me: Task, key: str, value: bytes) -> None:
+        self._report_access(me, key, AccessMode.READ if self._values.get(key) == value else AccessMode.WRITE)
+        self._report_new_key(me, key)
         self._values[key] = value
         self._wake_waiting(me, key)
 
-    def _note_gone(self, key: str) -> None:
+    def _report_removed_key(self, key: str) -> None:
         """Report a removed key to the exploration, and each rank that waits for this key and others.
 
         Such a rank lacks the key from now on. It would not lack it if the other keys had been set sooner.
@@ -267,65 +267,65 @@ class KeyValues:
         observer = self._run.observer
         if observer is None:
             return
-        observer.removed(("key", key))
+        observer.removed_key(("key", key))
         for number, (task, keys) in self._waiting.items():
-            if key in keys and task.state is State.WAITING:
-                observer.touched(number, Access(("key", key), Mode.MISS))
-                observer.intends(number, _accesses("wait", keys))
+            if key in keys and task.state is TaskState.WAITING:
+                observer.accessed(number, Access(("key", key), AccessMode.MISS))
+                observer.about_to_access(number, _accesses("wait", keys))
 
-    def _note_let_go(self, me: Task, number: int, keys: Sequence[str]) -> None:
+    def _report_released_rank(self, me: Task, number: int, keys: Sequence[str]) -> None:
         """Report a rank that continues. By this, the rank that set the last of its keys has seen the other keys."""
         observer = self._run.observer
-        if observer is not None and self._run.tasks[number].state is State.WAITING:
+        if observer is not None and self._run.tasks[number].state is TaskState.WAITING:
             for key in keys[1:] and keys:  # a single key, which this rank has just set
-                observer.touched(me.number, Access(("key", key), Mode.READ))
-            observer.let_go(me.number, number, tuple([("key", key) for key in keys]))
+                observer.accessed(me.number, Access(("key", key), AccessMode.READ))
+            observer.released_rank(me.number, number, tuple([("key", key) for key in keys]))
 
     def _wake_waiting(self, me: Task, key: str) -> None:
         """Wake all ranks that wait only for `key`. A rank that wants to take the value checks again."""
         for number, (_, keys) in [each for each in self._waiting.items() if key in each[1][1]]:
-            if self._has(keys):
-                self._note_let_go(me, number, keys)
+            if self._all_exist(keys):
+                self._report_released_rank(me, number, keys)
                 del self._waiting[number]
-                self._turns.wake(number)  # unless its alarm has already done so
-        self._tell_waiting(key)
+                self._turns.wake_task(number)  # unless its alarm has already done so
+        self._update_waits(key)
 
-    def _tell_waiting(self, key: str) -> None:
+    def _update_waits(self, key: str) -> None:
         """Update the ranks that wait for `key` and others: each waits for the keys that are missing now."""
         for task, keys in self._waiting.values():
             if key in keys and isinstance(task.wait, StoreWait):
-                task.wait = replace(task.wait, keys=self._missing(keys))
+                task.wait = replace(task.wait, keys=self._missing_keys(keys))
 
-    def _missing(self, keys: Sequence[str]) -> tuple[str, ...]:
-        return tuple([key for key in keys if not self._has((key,))])
+    def _missing_keys(self, keys: Sequence[str]) -> tuple[str, ...]:
+        return tuple([key for key in keys if not self._all_exist((key,))])
 
-    def _await(self, me: Task, keys: Sequence[str], request: StoreOperation) -> Script:
+    def _await_keys(self, me: Task, keys: Sequence[str], request: StoreOperation) -> Script:
         """Wait until all keys exist. False if the time-out of the `wait` request passed first.
 
         The keys may have been set at that instant, before the rank ran.
         """
-        if self._has(keys):
+        if self._all_exist(keys):
             return True
-        missing = self._missing(keys)
+        missing = self._missing_keys(keys)
         has_alarm = (
             request.timeout_seconds is not None
         )  # otherwise it makes no difference whether it waited before the key
         for key in missing:
-            self._touch(me, key, Mode.READ if has_alarm else Mode.MISS)
+            self._report_access(me, key, AccessMode.READ if has_alarm else AccessMode.MISS)
         if self._run.observer is not None:
-            self._run.observer.waits(me.number, is_for_good=len(keys) > 1 or request.operation == "wait")
+            self._run.observer.began_to_wait(me.number, is_for_good=len(keys) > 1 or request.operation == "wait")
         what = f"store key {', '.join(missing)}"
         self._waiting[me.number] = me, tuple(keys)
-        self._run.record(EventKind.WAIT, text=what)
-        in_time = yield from self._pauses.block(me, StoreWait(missing, request.site), request.timeout_seconds)
+        self._run.record_event(EventKind.WAIT, text=what)
+        in_time = yield from self._pauses.block_task(me, StoreWait(missing, request.site), request.timeout_seconds)
         self._waiting.pop(me.number, None)
-        has_come = in_time or self._has(keys)
-        self._run.record(EventKind.DONE, text=what if has_come else f"{what} timed out")
+        has_come = in_time or self._all_exist(keys)
+        self._run.record_event(EventKind.DONE, text=what if has_come else f"{what} timed out")
         return in_time
 
 
 def _accesses(operation: str, keys: Sequence[str]) -> Accesses:
     if operation in _OF_ALL_KEYS:
-        return (Access(ALL_KEYS, Mode.READ),)
-    mode = Mode.READ if operation in _READING else Mode.WRITE
+        return (Access(ALL_KEYS, AccessMode.READ),)
+    mode = AccessMode.READ if operation in _READING else AccessMode.WRITE
     return tuple([Access(("key", key), mode) for key in keys])

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.simulator.accesses import Access, Accesses, Mode
+from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.answers import Deliver
-from ddpsim.simulator.kernel.endings import out_of_polls, out_of_steps
+from ddpsim.simulator.kernel.answers import DeliverCompletion
+from ddpsim.simulator.kernel.endings import stop_out_of_polls, stop_out_of_steps
 from ddpsim.simulator.kernel.requests import (
     Block,
     Checkpoint,
     IsComplete,
-    OthersDeliver,
+    AskOthersDeliver,
     Poll,
     ReadClock,
     Sleep,
     WaitFor,
 )
-from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.scheduler import Turns
-from ddpsim.simulator.kernel.states import Change, State
+from ddpsim.simulator.kernel.run import RunState
+from ddpsim.simulator.kernel.scheduler import Scheduler
+from ddpsim.simulator.kernel.states import TaskChange, TaskState
 from ddpsim.simulator.kernel.tasks import Script, Task
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 
-_WAIT, _DONE, _TIMED_OUT = EventKind.WAIT, EventKind.DONE, State.TIMED_OUT  # faster to look up, see scheduler.py
+_WAIT, _DONE, _TIMED_OUT = EventKind.WAIT, EventKind.DONE, TaskState.TIMED_OUT  # faster to look up, see scheduler.py
 
 _CLOCK_READS_PER_POLL = 1_000
 """So many reads of the clock in a row, with nothing else between them, count as a loop that waits for time to pass."""
@@ -34,7 +34,7 @@ _CLOCK_READS_PER_POLL = 1_000
 class Pauses:
     """The pauses of one execution. Requests are handled here, and other parts of the kernel build on these scripts."""
 
-    def __init__(self, run: Run, turns: Turns) -> None:
+    def __init__(self, run: RunState, turns: Scheduler) -> None:
         self._run = run
         self._turns = turns
         self._most_steps = run.budget.steps
@@ -45,27 +45,27 @@ class Pauses:
 
     def on_checkpoint(self, me: Task, request: Checkpoint) -> Script:
         """Handle a `Checkpoint` request: other tasks may run."""
-        return self.checkpoint(me, request.intent)
+        return self.pass_checkpoint(me, request.intent)
 
     def on_poll(self, me: Task, request: Poll) -> Script:
         """Handle a `Poll` request: all other tasks run first."""
-        return self.poll(me, request.intent)
+        return self.poll_task(me, request.intent)
 
     def on_block(self, me: Task, request: Block) -> Script:
         """Handle a `Block` request: wait until another task wakes the caller."""
         wait = request.wait
         if not isinstance(wait, ThreadWait):
-            return (yield from self.block(me, wait, request.timeout_seconds))
+            return (yield from self.block_task(me, wait, request.timeout_seconds))
         other = self._run.tasks[wait.thread]
         other.joiners.append(me.number)
         try:
-            return (yield from self.block(me, wait, request.timeout_seconds))
+            return (yield from self.block_task(me, wait, request.timeout_seconds))
         finally:
             other.joiners.remove(me.number)
 
     def on_sleep(self, me: Task, request: Sleep) -> Script:
         """Handle a `Sleep` request. A sleep of 0 seconds lets the other tasks run."""
-        return self.sleep(me, request.seconds)
+        return self.sleep_task(me, request.seconds)
 
     def on_read_clock(self, me: Task, request: ReadClock) -> float | Script:
         """Handle a `ReadClock` request: return the virtual time in seconds."""
@@ -75,7 +75,7 @@ class Pauses:
         return run.clock.now if self._clock_reads < _CLOCK_READS_PER_POLL else self._poll_clock(me)
 
     def _poll_clock(self, me: Task) -> Script:
-        yield from self.poll(me)
+        yield from self.poll_task(me)
         return self._run.clock.now
 
     # --- for calls ----------------------------------------------------------------------------------------------------
@@ -100,46 +100,46 @@ class Pauses:
         waited = tuple([open_calls[handle].call for handle in handles if handle in open_calls])
         if len(waited) < len(handles):
             if run.observer is not None or me.rank.delivering:
-                yield from self._see(me, handles)
+                yield from self._see_completions(me, handles)
             return True
-        run.record(_WAIT, waited[0])
-        in_time = yield from self.block(me, CallWait(waited), timeout_seconds)
+        run.record_event(_WAIT, waited[0])
+        in_time = yield from self.block_task(me, CallWait(waited), timeout_seconds)
         if not in_time and run.observer is not None:
             for call in waited:
-                run.observer.touched(me.number, Access(call_object(call), Mode.READ))
+                run.observer.accessed(me.number, Access(call_object(call), AccessMode.READ))
         in_time = in_time or not all(
             handle in open_calls for handle in handles
         )  # a call may have completed at the instant of the time-out
         if run.observer is not None or me.rank.delivering:
-            yield from self._see(me, handles)
-        run.record(_DONE, waited[0], "" if in_time else "timed out")
+            yield from self._see_completions(me, handles)
+        run.record_event(_DONE, waited[0], "" if in_time else "timed out")
         return in_time
 
     def on_is_complete(self, me: Task, request: IsComplete) -> bool | Script:
         """Handle an `IsComplete` request: return whether a call is complete."""
         look = request.look
         if request.handle in me.rank.open:
-            return self._look(me, request, self.poll(me, (look,)))
+            return self._check_completion(me, request, self.poll_task(me, (look,)))
         successor = self._turns.yield_point(me, (look,))
         if successor is None and self._run.observer is None:
             return True
-        return self._look(me, request, () if successor is None else self.wait_for_turn(me, successor))
+        return self._check_completion(me, request, () if successor is None else self.wait_for_turn(me, successor))
 
-    def _look(self, me: Task, request: IsComplete, pause: Script | tuple[()]) -> Script:
+    def _check_completion(self, me: Task, request: IsComplete, pause: Script | tuple[()]) -> Script:
         look, observer = request.look, self._run.observer
         yield from pause
         is_complete = request.handle not in me.rank.open
         if observer is not None:
-            observer.touched(me.number, look)
+            observer.accessed(me.number, look)
             if is_complete:
-                observer.learned(me.number, (me.rank.rank, request.handle))
+                observer.saw_completion(me.number, (me.rank.rank, request.handle))
         return is_complete
 
-    def others_deliver(self, me: Task, request: OthersDeliver) -> bool:
+    def on_others_deliver(self, me: Task, request: AskOthersDeliver) -> bool:
         """Handle an `OthersDeliver` request: return whether another thread of the rank delivers a completion."""
         return any(task is not me for _, task in me.rank.delivering)
 
-    def _see(self, me: Task, handles: Sequence[int]) -> Script:
+    def _see_completions(self, me: Task, handles: Sequence[int]) -> Script:
         """Record which calls the caller, which waited for them, sees complete.
 
         Other threads finish their deliveries first.
@@ -148,13 +148,13 @@ class Pauses:
         if observer is not None:
             for handle in handles:
                 if handle not in rank.open:
-                    observer.learned(me.number, (rank.rank, handle))
+                    observer.saw_completion(me.number, (rank.rank, handle))
         while any(task is not me and handle in handles for handle, task in rank.delivering):
-            yield from self.poll(me)
+            yield from self.poll_task(me)
 
     # --- what they are made of ----------------------------------------------------------------------------------------
 
-    def checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
+    def pass_checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
         """A choice point before the accesses `intent`. Completions that came in the meantime are then delivered."""
         successor = self._turns.yield_point(me, intent)
         if successor is not None:
@@ -163,66 +163,66 @@ class Pauses:
     def wait_for_turn(self, me: Task, successor: int) -> Script:
         """Give the baton to `successor` and continue later. `Turns.yield_point` made the choice."""
         if successor != me.number:
-            yield self._turns.switch(successor)
+            yield self._turns.switch_to(successor)
         if self._run.steps > self._most_steps:
-            yield from out_of_steps(self._run, me)
+            yield from stop_out_of_steps(self._run, me)
         if me.rank.completed:
-            yield from self._deliver(me)
+            yield from self._deliver_completions(me)
 
-    def poll(self, me: Task, intent: Accesses = ()) -> Script:
+    def poll_task(self, me: Task, intent: Accesses = ()) -> Script:
         """A choice point for a caller whose check failed: the other tasks run first."""
         run, turns = self._run, self._turns
         if run.observer is not None:
-            run.observer.intends(me.number, intent, looks_again=True)
-        successor = turns.after_poll(me)
+            run.observer.about_to_access(me.number, intent, looks_again=True)
+        successor = turns.next_after_poll(me)
         if successor != me.number:
-            yield turns.switch(successor)
+            yield turns.switch_to(successor)
         if (
-            turns.vain_rounds > run.budget.polls
+            turns.failed_poll_rounds > run.budget.polls
         ):  # checked now, and not before the switch: another task may have made progress
-            yield from out_of_polls(run, me, turns.vain_rounds)
+            yield from stop_out_of_polls(run, me, turns.failed_poll_rounds)
         if run.steps > self._most_steps:
-            yield from out_of_steps(run, me)
+            yield from stop_out_of_steps(run, me)
         if me.rank.completed:
-            yield from self._deliver(me)
+            yield from self._deliver_completions(me)
 
-    def block(self, me: Task, wait: Wait, timeout_seconds: float | None = None) -> Script:
+    def block_task(self, me: Task, wait: Wait, timeout_seconds: float | None = None) -> Script:
         """Wait until another task wakes the caller. False if the time-out passed first."""
         run, turns = self._run, self._turns
         if run.observer is not None:
-            run.observer.intends(me.number, _touched_after(wait, has_alarm=timeout_seconds is not None))
-        answer = turns.suspend(me, wait, timeout_seconds)
+            run.observer.about_to_access(me.number, _accesses_after_wait(wait, has_alarm=timeout_seconds is not None))
+        answer = turns.suspend_task(me, wait, timeout_seconds)
         if answer is None:
-            successor = yield from turns.next(me.number)
+            successor = yield from turns.next_task(me.number)
             if successor == me.number:
-                turns.check(me)
+                turns.check_not_unwinding(me)
             else:
-                answer = turns.switch(successor)
+                answer = turns.switch_to(successor)
         if answer is not None:
             yield answer
         in_time = me.state is not _TIMED_OUT
         if not in_time:
-            me.change(Change.GO_ON)
+            me.change_state(TaskChange.GO_ON)
         completed, delivering = me.rank.completed, me.rank.delivering
         while completed:  # repeats _deliver: one more generator at each wait would cost 1 % of a barrier
             entry = completed.pop(0), me
             delivering.append(entry)
             try:
-                yield Deliver(entry[0])
+                yield DeliverCompletion(entry[0])
             finally:
                 delivering.remove(entry)
         return in_time
 
-    def sleep(self, me: Task, seconds: float) -> Script:
+    def sleep_task(self, me: Task, seconds: float) -> Script:
         """Wait until so many seconds of virtual time have passed."""
         if not seconds:
-            yield from self.poll(me)
+            yield from self.poll_task(me)
             return
-        yield from self.checkpoint(me)
-        self._run.record(EventKind.SLEEP, text=repr(seconds))
-        yield from self.block(me, ClockWait(seconds), seconds)
+        yield from self.pass_checkpoint(me)
+        self._run.record_event(EventKind.SLEEP, text=repr(seconds))
+        yield from self.block_task(me, ClockWait(seconds), seconds)
 
-    def _deliver(self, me: Task) -> Script:
+    def _deliver_completions(self, me: Task) -> Script:
         """Deliver completions to the running task, in the order in which they came. Futures are set there.
 
         Any thread of the rank may be the one that runs next: a thread may wait for a call that another thread issued.
@@ -232,17 +232,17 @@ class Pauses:
             entry = completed.pop(0), me
             delivering.append(entry)
             try:
-                yield Deliver(entry[0])
+                yield DeliverCompletion(entry[0])
             finally:
                 delivering.remove(entry)
 
 
-def _touched_after(wait: Wait, *, has_alarm: bool) -> Accesses:
+def _accesses_after_wait(wait: Wait, *, has_alarm: bool) -> Accesses:
     """Return the accesses of a task that continues after a wait. After a time-out it checks what it waited for."""
     if isinstance(wait, StoreWait):
-        return tuple(Access(("key", key), Mode.READ) for key in wait.keys)
+        return tuple(Access(("key", key), AccessMode.READ) for key in wait.keys)
     if isinstance(wait, LockWait):
-        return (Access(wait.lock, Mode.READ if has_alarm else Mode.CONTRIBUTE),)
+        return (Access(wait.lock, AccessMode.READ if has_alarm else AccessMode.CONTRIBUTE),)
     if isinstance(wait, CallWait) and has_alarm:
-        return tuple(Access(call_object(call), Mode.READ) for call in wait.calls)
+        return tuple(Access(call_object(call), AccessMode.READ) for call in wait.calls)
     return ()

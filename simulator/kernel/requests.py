@@ -11,9 +11,9 @@ from typing import NamedTuple
 from ddpsim.simulator.accesses import Access, Accesses, Object
 from ddpsim.simulator.calls import NOWHERE, Call, Site
 from ddpsim.simulator.diagnosis.hazards import Noticed
-from ddpsim.simulator.diagnosis.samplers import Sampling
+from ddpsim.simulator.diagnosis.samplers import SamplerSettings
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.states import Change
+from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.waits import Wait
 
 # --- at a choice point ------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class BeginCall(NamedTuple):
     intent: Accesses = ()
 
 
-class Issue(NamedTuple):
+class IssueCall(NamedTuple):
     """The caller makes a call. If the call completes a collective, or matches a message, the data moves now."""
 
     handle: int
@@ -93,16 +93,16 @@ class ReadClock(NamedTuple):
     """The caller asks for the virtual time in seconds. A caller that only reads the clock again and again polls."""
 
 
-class Finish(NamedTuple):
+class FinishTask(NamedTuple):
     """The caller's program or thread has ended; it makes no more requests."""
 
-    how: Change
+    how: TaskChange
 
 
 # --- served at once ---------------------------------------------------------------------------------------------------
 
 
-class Wake(NamedTuple):
+class WakeTask(NamedTuple):
     """A task that waits is enabled. A task that no longer waits is left alone."""
 
     number: int
@@ -110,7 +110,7 @@ class Wake(NamedTuple):
     """True if the caller is a thread that belongs to no rank."""
 
 
-class Cancel(NamedTuple):
+class CancelThread(NamedTuple):
     """A thread of the caller's rank is unwound when it runs next."""
 
     number: int
@@ -127,7 +127,7 @@ class NameGroup(NamedTuple):
     proposed: str
 
 
-class Declare(NamedTuple):
+class DeclareGroup(NamedTuple):
     """A group and its members become known. A later declaration of the same group changes nothing."""
 
     group: str
@@ -136,7 +136,7 @@ class Declare(NamedTuple):
     """True if the group's calls start when they are issued, even on a backend that runs a rank's calls in order."""
 
 
-class Announce(NamedTuple):
+class AnnounceGroup(NamedTuple):
     """A rank outside a new group states its view of the group, which is compared with the members' views."""
 
     call: Call
@@ -150,20 +150,20 @@ class CloseBatch(NamedTuple):
     """The batch of the caller's rank is complete."""
 
 
-class Destroy(NamedTuple):
+class DestroyGroup(NamedTuple):
     """The caller's rank destroyed a group, and makes no more calls on it."""
 
     group: str
     site: Site
 
 
-class Missing(NamedTuple):
+class AskMissingRanks(NamedTuple):
     """The caller asks for the ranks that have not made their call of a collective."""
 
     handle: int
 
 
-class GiveUp(NamedTuple):
+class GiveUpBarrier(NamedTuple):
     """A barrier is abandoned, because ranks of its group are missing."""
 
     group: str
@@ -171,20 +171,20 @@ class GiveUp(NamedTuple):
     missing: tuple[int, ...]
 
 
-class GivenUp(NamedTuple):
+class AskGivenUpBarrier(NamedTuple):
     """The caller asks for the ranks for which a barrier was abandoned; the answer is () if it was not."""
 
     group: str
     sequence: int
 
 
-class Whereabouts(NamedTuple):
+class AskWhereabouts(NamedTuple):
     """The caller asks for lines that say where ranks are: what they wait for, or how they ended."""
 
     ranks: tuple[int, ...]
 
 
-class OthersDeliver(NamedTuple):
+class AskOthersDeliver(NamedTuple):
     """The caller asks whether another thread of its rank is delivering a completion."""
 
 
@@ -194,44 +194,44 @@ class StartThread(NamedTuple):
     name: str
 
 
-class SawEnd(NamedTuple):
+class SawThreadEnd(NamedTuple):
     """The caller has seen that a thread has ended."""
 
     number: int
 
 
-class Touch(NamedTuple):
+class ReportAccesses(NamedTuple):
     """The caller has accessed objects that other ranks or threads may observe."""
 
     accesses: Accesses
 
 
-class Release(NamedTuple):
+class ReleaseObject(NamedTuple):
     """The caller releases an object. The next task that acquires it runs after everything before this release."""
 
     object: Object
 
 
-class Acquire(NamedTuple):
+class AcquireObject(NamedTuple):
     """The caller acquires an object that another task released."""
 
     object: Object
 
 
-class Use(NamedTuple):
+class ReportUse(NamedTuple):
     """The caller uses a kind of object by which threads wait for each other, such as a Lock."""
 
     kind: str
 
 
-class Note(NamedTuple):
+class WriteNote(NamedTuple):
     """An event is written to the trace."""
 
     kind: EventKind
     text: str = ""
 
 
-class Agree(NamedTuple):
+class ReportAgreedValue(NamedTuple):
     """The caller's rank reports a value that must be equal on all ranks."""
 
     name: str
@@ -239,24 +239,24 @@ class Agree(NamedTuple):
     site: Site
 
 
-class LatestStep(NamedTuple):
+class AskLatestStep(NamedTuple):
     """The caller asks for the latest step of a DDP wrapper to which any rank's call belongs; 0 if there is none."""
 
     group: str
     wrapper: int
 
 
-class LoaderBegun(NamedTuple):
+class LoaderStarted(NamedTuple):
     """The caller's rank begins to iterate over a data loader."""
 
     batches: int
     site: Site
 
 
-class Sampled(NamedTuple):
+class SamplerStarted(NamedTuple):
     """The caller's rank begins to iterate over its part of a data set."""
 
-    sampling: Sampling
+    sampling: SamplerSettings
     made: Site
     """The line that constructed the sampler."""
     site: Site
@@ -266,7 +266,7 @@ class StepDone(NamedTuple):
     """An optimizer of the caller's rank finished a step."""
 
 
-class Returned(NamedTuple):
+class ProgramReturned(NamedTuple):
     """The program of the caller's rank returned."""
 
 
@@ -280,7 +280,7 @@ class RankError(NamedTuple):
     site: Site | None
 
 
-class Raised(NamedTuple):
+class ProgramRaised(NamedTuple):
     """The program of the caller's rank raised an exception."""
 
     error: RankError
@@ -289,17 +289,17 @@ class Raised(NamedTuple):
 # --- what a host says to an answer ------------------------------------------------------------------------------------
 
 
-class Delivered(NamedTuple):
+class DeliveredCompletion(NamedTuple):
     """The host's reply to `Deliver`: the futures are set, and their callbacks have run."""
 
 
-class Moved(NamedTuple):
+class MovedTensors(NamedTuple):
     """The host's reply to `Move`: the data has moved, or the transport refused."""
 
     error: str | None = None
 
 
-class StackTold(NamedTuple):
+class StackReport(NamedTuple):
     """The host's reply to `TellStack`: the stack of the caller's program."""
 
     text: str
@@ -307,22 +307,22 @@ class StackTold(NamedTuple):
     """True if the program seems to wait for a lock."""
 
 
-class Looked(NamedTuple):
+class AwaitedExternalThreads(NamedTuple):
     """The host's reply to `LookOutside`: whether a task was woken."""
 
     woke_somebody: bool
 
 
 Request = (
-    Checkpoint | Poll | Sleep | BeginCall | Issue | WaitFor | IsComplete | Block | StoreOperation | ReadClock | Finish
-    | Wake | Cancel | NameGroup | Declare | Announce | Destroy | Missing | GiveUp | GivenUp | Whereabouts
-    | OthersDeliver | OpenBatch | CloseBatch | StartThread | SawEnd | Touch | Release | Acquire | Use | Note | Agree
-    | LatestStep | LoaderBegun | Sampled | StepDone | Returned | Raised | Noticed
+    Checkpoint | Poll | Sleep | BeginCall | IssueCall | WaitFor | IsComplete | Block | StoreOperation | ReadClock | FinishTask
+    | WakeTask | CancelThread | NameGroup | DeclareGroup | AnnounceGroup | DestroyGroup | AskMissingRanks | GiveUpBarrier | AskGivenUpBarrier | AskWhereabouts
+    | AskOthersDeliver | OpenBatch | CloseBatch | StartThread | SawThreadEnd | ReportAccesses | ReleaseObject | AcquireObject | ReportUse | WriteNote | ReportAgreedValue
+    | AskLatestStep | LoaderStarted | SamplerStarted | StepDone | ProgramReturned | ProgramRaised | Noticed
 )  # fmt: skip
-Reply = Delivered | Moved | StackTold | Looked
+Reply = DeliveredCompletion | MovedTensors | StackReport | AwaitedExternalThreads
 
 UNANSWERED = frozenset({
-    Acquire, CloseBatch, Declare, Destroy, GiveUp, LoaderBegun, Note, Noticed, OpenBatch, Release, Returned, Sampled,
-    SawEnd, StepDone, Touch,
+    AcquireObject, CloseBatch, DeclareGroup, DestroyGroup, GiveUpBarrier, LoaderStarted, WriteNote, Noticed, OpenBatch, ReleaseObject, ProgramReturned, SamplerStarted,
+    SawThreadEnd, StepDone, ReportAccesses,
 })  # fmt: skip
 """Requests that are always done at once and have no answer value, so a rank that is a process need not wait."""

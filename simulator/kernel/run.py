@@ -9,15 +9,15 @@ from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.clock import VirtualClock
-from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, ThreadSnapshot, open_slots
-from ddpsim.simulator.diagnosis.hazards import Noticed, WatchedRun, hazards
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, ThreadSnapshot, collect_open_calls
+from ddpsim.simulator.diagnosis.hazards import Noticed, WatchedRun, find_hazards
 from ddpsim.simulator.events import Event, EventKind
-from ddpsim.simulator.kernel.connections import Connections
-from ddpsim.simulator.kernel.states import Life
-from ddpsim.simulator.kernel.streams import Streams
+from ddpsim.simulator.kernel.connections import RankConnections
+from ddpsim.simulator.kernel.states import RunLife
+from ddpsim.simulator.kernel.streams import CallStreams
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
-from ddpsim.simulator.matching.point_to_point import PointToPointTable
-from ddpsim.simulator.matching.slots import SlotTable
+from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
+from ddpsim.simulator.matching.slots import PendingCollectives
 from ddpsim.simulator.policies.observer import Observer
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import Waiting
@@ -25,7 +25,7 @@ from ddpsim.simulator.waits import Waiting
 _new = tuple.__new__
 
 
-class Run:
+class RunState:
     """The state of one execution. The parts of the kernel change it; it makes no decisions."""
 
     __slots__ = (
@@ -58,13 +58,13 @@ class Run:
         self.budget = budget
         self.semantics = semantics
         self.observer = observer
-        self.life = Life()
+        self.life = RunLife()
         self.clock = VirtualClock()
-        self.slots = SlotTable()
-        self.messages = PointToPointTable()
-        self.streams = Streams(world_size, batch_is_unit=semantics.batch_is_unit) if semantics.calls_in_order else None
+        self.slots = PendingCollectives()
+        self.messages = UnmatchedMessages()
+        self.streams = CallStreams(world_size, batch_is_unit=semantics.batch_is_unit) if semantics.calls_in_order else None
         """The ranks' streams; None on a backend where a call starts when it is issued."""
-        self.connections = Connections(self.slots, self.messages) if semantics.connects_lazily else None
+        self.connections = RankConnections(self.slots, self.messages) if semantics.connects_lazily else None
         """The connections between ranks; None on a backend whose groups are connected from the beginning."""
         self.events: list[Event] = []
         self.issued: list[tuple[Call, int]] = []
@@ -74,7 +74,7 @@ class Run:
         """All that was noticed in ranks, except replicas."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}
         """The latest step to which a call belongs, by group and the number of the wrapper in it."""
-        self.judge: Callable[[Any], None] = _ignore
+        self.judge: Callable[[Any], None] = _ignore_replica
         """Takes each replica's state that was noticed, to compare it."""
         self.waiting: tuple[Waiting, ...] = ()
         self.steps = 0
@@ -91,23 +91,23 @@ class Run:
         """True if an exploration records what each step accesses."""
         return self.observer is not None
 
-    def record(self, kind: EventKind, call: Call | None = None, text: str = "") -> None:
+    def record_event(self, kind: EventKind, call: Call | None = None, text: str = "") -> None:
         """Write an event of the running task into the trace."""
         me = self.running
         assert me is not None
         # does what Event(...) does in half the time: there are three events to each call
         self.events.append(_new(Event, (kind, me.rank_number, self.steps, self.clock.now, call, text, me.name)))
 
-    def calls(self) -> tuple[Call, ...]:
+    def all_calls(self) -> tuple[Call, ...]:
         """Return all calls that were made so far, in order of issue."""
         return tuple([call for call, _ in self.issued])
 
-    def hazards(self) -> tuple[Finding, ...]:
+    def hazard_findings(self) -> tuple[Finding, ...]:
         """Return the hazards of the execution, which has ended."""
         returned = sum(event.kind is EventKind.RETURN for event in self.events)
-        return hazards(WatchedRun(self.noticed, self.issued, have_returned=returned == len(self.ranks)))
+        return find_hazards(WatchedRun(self.noticed, self.issued, have_returned=returned == len(self.ranks)))
 
-    def batches(self) -> Mapping[int, Mapping[Site, Sequence[int]]]:
+    def batch_counts(self) -> Mapping[int, Mapping[Site, Sequence[int]]]:
         """Return the number of batches of each data loader pass, by rank and line."""
         return {rank.rank: rank.batches for rank in self.ranks if rank.batches}
 
@@ -116,10 +116,10 @@ class Run:
         ranks = tuple(map(_snapshot_of, self.ranks))
         streams = () if self.streams is None else self.streams.snapshot()
         left_behind = () if self.connections is None else tuple(self.connections.left_behind)
-        return Snapshot(ranks, open_slots(self.slots, self.messages), self.steps, self.calls(), streams, left_behind)
+        return Snapshot(ranks, collect_open_calls(self.slots, self.messages), self.steps, self.all_calls(), streams, left_behind)
 
 
-def _ignore(what: object) -> None:
+def _ignore_replica(what: object) -> None:
     """Ignore a replica: this run compares none."""
 
 

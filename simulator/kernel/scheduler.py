@@ -18,19 +18,19 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any, overload
 
 from ddpsim.simulator.accesses import Accesses
-from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, Who
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, RankOrThread
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.answers import Answer, Switch
-from ddpsim.simulator.kernel.endings import RequestEnded, nobody_enabled
-from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.states import Change, Phase, State, state_after
+from ddpsim.simulator.kernel.answers import Answer, SwitchTask
+from ddpsim.simulator.kernel.endings import RequestEnded, stop_without_enabled_task
+from ddpsim.simulator.kernel.run import RunState
+from ddpsim.simulator.kernel.states import TaskChange, RunPhase, TaskState, state_after
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.waits import Wait
 
 # globals are faster to look up than members of an enum, and these are read at each context switch
-_RUNNING, _CANCELLED, _WAITING = Phase.RUNNING, State.CANCELLED, State.WAITING
-_WAIT, _WAKE, _RANK = Change.WAIT, Change.WAKE, ChoiceKind.RANK
+_RUNNING, _CANCELLED, _WAITING = RunPhase.RUNNING, TaskState.CANCELLED, TaskState.WAITING
+_WAIT, _WAKE, _RANK = TaskChange.WAIT, TaskChange.WAKE, ChoiceKind.RANK
 _new = tuple.__new__
 
 _MOST_TIMER_ROUNDS = 10_000
@@ -71,10 +71,10 @@ class EnabledRanks(Sequence[int]):
         return self._ranks[(self._start + index) % len(self._ranks)]
 
 
-class Turns:
+class Scheduler:
     """The order in which the tasks of one execution run."""
 
-    def __init__(self, run: Run, policy: Policy) -> None:
+    def __init__(self, run: RunState, policy: Policy) -> None:
         self._run = run
         self._policy = policy
         self._most_steps = run.budget.steps
@@ -84,7 +84,7 @@ class Turns:
         """False for round robin, which always takes the default: it need not be asked at every choice."""
         self._enabled = list(run.tasks)
         """Numbers of the enabled tasks, in order."""
-        self._numbered: tuple[Who, ...] = ()
+        self._numbered: tuple[RankOrThread, ...] = ()
         self._polled_in_vain: set[int] = set()
         """Tasks whose check failed since any task last made progress."""
         self._vain_rounds = 0
@@ -92,14 +92,14 @@ class Turns:
         """The number of times in a row that the clock woke only threads that ranks started."""
         self._timer_threads: set[int] = set()
         """The numbers of those threads."""
-        self._switches = [Switch(number) for number in run.tasks]
+        self._switches = [SwitchTask(number) for number in run.tasks]
         """The answer that switches to each task, by number."""
         self.choices: list[int] = []
         """The choices made so far: the schedule."""
 
     # --- of the running task ------------------------------------------------------------------------------------------
 
-    def check(self, me: Task) -> None:
+    def check_not_unwinding(self, me: Task) -> None:
         """End the request of a task that is being unwound."""
         if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise RequestEnded
@@ -112,7 +112,7 @@ class Turns:
         """
         run, enabled = self._run, self._enabled
         if run.observer is not None:
-            run.observer.intends(me.number, intent)
+            run.observer.about_to_access(me.number, intent)
         if run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise RequestEnded
         run.steps += 1
@@ -127,37 +127,37 @@ class Turns:
             successor = enabled[(here + choice) % len(enabled)]
         return successor if successor != me.number or me.rank.completed or is_held_up else None
 
-    def suspend(self, me: Task, wait: Wait, timeout_seconds: float | None) -> Switch | None:
+    def suspend_task(self, me: Task, wait: Wait, timeout_seconds: float | None) -> SwitchTask | None:
         """Count a step of the running task, let it wait, and return the answer that gives the baton away.
 
         None if no task is enabled. Ends the request of a task that is being unwound.
         """
-        self.check(me)
+        self.check_not_unwinding(me)
         run, number = self._run, me.number
         run.steps += 1
         if timeout_seconds is not None:
             run.clock.set_alarm(number, timeout_seconds)
         me.wait = wait
         me.state = state_after((me.state, _WAIT))
-        self.disable(me)
+        self.disable_task(me)
         successor = self.next_enabled(number)
-        return None if successor is None else self.switch(successor)
+        return None if successor is None else self.switch_to(successor)
 
-    def after_poll(self, me: Task) -> int:
+    def next_after_poll(self, me: Task) -> int:
         """Count a step of a task whose check failed and return the task that runs next.
 
         The default is the next enabled task. Time passes when the checks of all enabled tasks have failed and none made
         progress in between. Ends the request of a task that is being unwound.
         """
-        self.check(me)
+        self.check_not_unwinding(me)
         self._run.steps += 1
         self._polled_in_vain.add(me.number)
         if all(number in self._polled_in_vain for number in self._enabled):
             self._polled_in_vain.clear()
             self._vain_rounds += 1
-            self._run.clock.tick(POLL_SECONDS)
-            if self._run.clock.due():
-                self._ring()
+            self._run.clock.add_seconds(POLL_SECONDS)
+            if self._run.clock.has_due_alarm():
+                self._ring_alarms()
         if len(self._enabled) == 1:
             return me.number
         here = bisect_left(self._enabled, me.number) + 1
@@ -165,11 +165,11 @@ class Turns:
         return self._enabled[(here + choice) % len(self._enabled)]
 
     @property
-    def vain_rounds(self) -> int:
+    def failed_poll_rounds(self) -> int:
         """The number of times in a row that the checks of all enabled tasks failed."""
         return self._vain_rounds
 
-    def disable(self, me: Task) -> None:
+    def disable_task(self, me: Task) -> None:
         """Remove a task from the enabled ones."""
         index = bisect_left(self._enabled, me.number)
         if index < len(self._enabled) and self._enabled[index] == me.number:
@@ -183,33 +183,33 @@ class Turns:
         start = bisect_left(enabled, number) % len(enabled)
         return enabled[(start + self._choose_task(number, start)) % len(enabled)]
 
-    def next(self, number: int) -> Generator[Answer, Any, int | None]:
+    def next_task(self, number: int) -> Generator[Answer, Any, int | None]:
         """As `next_enabled`, but if no task is enabled, time passes or the run stops. None once all have ended."""
         while self._run.life.phase is _RUNNING:
             successor = self.next_enabled(number)
             if successor is not None:
                 return successor
-            if not self._ring():
-                yield from nobody_enabled(self._run)
-        return self.next_unfinished()
+            if not self._ring_alarms():
+                yield from stop_without_enabled_task(self._run)
+        return self.next_unfinished_task()
 
-    def next_unfinished(self) -> int | None:
+    def next_unfinished_task(self) -> int | None:
         """Return the task that is unwound next; None once all tasks have ended."""
         return next((number for number, task in self._run.tasks.items() if not task.is_finished), None)
 
-    def first(self) -> int:
+    def first_task(self) -> int:
         """Return the task that runs first."""
         return self._enabled[self._choose_task(0, 0)]
 
-    def switch(self, successor: int | None) -> Switch:
+    def switch_to(self, successor: int | None) -> SwitchTask:
         """Return the answer that gives the baton to a task; None ends the run."""
         ends = self._run.steps + TURN_STEPS
         self._turn_ends = ends if ends < self._most_steps else self._most_steps  # faster than min(), at each switch
-        return Switch(None) if successor is None else self._switches[successor]
+        return SwitchTask(None) if successor is None else self._switches[successor]
 
     # --- of others ----------------------------------------------------------------------------------------------------
 
-    def wake(self, number: int, *, from_outside: bool = False, change: Change = _WAKE) -> None:
+    def wake_task(self, number: int, *, from_outside: bool = False, change: TaskChange = _WAKE) -> None:
         """Enable a waiting task. A task that no longer waits stays as it is.
 
         `from_outside`: the clock or a thread that belongs to no rank wakes it.
@@ -220,33 +220,33 @@ class Turns:
             return
         self.note_progress()
         if run.observer is not None:
-            run.observer.woke(None if from_outside or run.running is None else run.running.number, number)
+            run.observer.woke_task(None if from_outside or run.running is None else run.running.number, number)
         woken.wait = None
         woken.state = state_after((woken.state, change))
         if number in run.clock.live:
-            run.clock.cancel(number)
+            run.clock.cancel_alarm(number)
         insort(self._enabled, number)
 
-    def add(self, task: Task) -> None:
+    def add_task(self, task: Task) -> None:
         """Enable a task that has just been started."""
         run = self._run
         assert task.number == run.started
-        self._numbered = (*(self._numbered or map(Who, range(run.started))), Who(task.rank.rank, task.name))
+        self._numbered = (*(self._numbered or map(RankOrThread, range(run.started))), RankOrThread(task.rank.rank, task.name))
         run.started += 1
         run.tasks[task.number] = task
         self._enabled.append(task.number)
-        self._switches.append(Switch(task.number))
+        self._switches.append(SwitchTask(task.number))
         self.note_progress()
 
-    def end(self, me: Task, change: Change) -> None:
+    def end_task(self, me: Task, change: TaskChange) -> None:
         """Remove a task that has ended, and wake the tasks that wait for its end."""
         run = self._run
-        me.change(change)
+        me.change_state(change)
         self.note_progress()
-        self.disable(me)
-        run.clock.cancel(me.number)
+        self.disable_task(me)
+        run.clock.cancel_alarm(me.number)
         for number in me.joiners:
-            self.wake(number)
+            self.wake_task(number)
         if not me.is_main and me.number in run.tasks:
             del run.tasks[me.number]
             me.rank.tasks.remove(me)
@@ -265,15 +265,15 @@ class Turns:
     def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
         """Ask the policy to choose, and record the choice in the schedule. A single option is not recorded."""
         count = len(options)
-        return self._ask(kind, number, options, count) if self._is_choosy and count > 1 else 0
+        return self._ask_policy(kind, number, options, count) if self._is_choosy and count > 1 else 0
 
-    def _ask(self, kind: ChoiceKind, number: int, options: Sequence[int], count: int) -> int:
+    def _ask_policy(self, kind: ChoiceKind, number: int, options: Sequence[int], count: int) -> int:
         try:
             # does what ChoicePoint(...) does in half the time, at each context switch
             point = _new(ChoicePoint, (kind, self._run.steps, number, self._numbered))
             choice = self._policy.choose(point, options)
             if type(choice) is not int or not 0 <= choice < count:
-                choice = self._checked(choice, count)
+                choice = self._checked_choice(choice, count)
         except (
             BaseException
         ) as error:  # an error of the policy and not of the rank: it ends the run and goes to the caller of the run
@@ -283,7 +283,7 @@ class Turns:
         self.choices.append(choice)
         return choice
 
-    def _checked(self, choice: object, count: int) -> int:
+    def _checked_choice(self, choice: object, count: int) -> int:
         try:
             index = operator.index(choice)  # type: ignore[arg-type]
         except TypeError:
@@ -299,25 +299,25 @@ class Turns:
         count = len(self._enabled)
         if not self._is_choosy or count < 2:
             return 0
-        return self._ask(_RANK, number, EnabledRanks(self._enabled, start), count)
+        return self._ask_policy(_RANK, number, EnabledRanks(self._enabled, start), count)
 
     # --- the clock ----------------------------------------------------------------------------------------------------
 
-    def _ring(self) -> bool:
+    def _ring_alarms(self) -> bool:
         """Wake tasks by the clock's next alarms. False if it has none, or if waking the tasks again is pointless."""
         run, seen = self._run, self._timer_threads
-        woken = run.clock.advance()
+        woken = run.clock.advance_to_next_alarm()
         rounds = (
             self._timer_rounds + 1 if seen.issuperset(woken) else 0
         )  # a thread that wakes for the first time may change something
         is_timer = not any(run.tasks[number].is_main for number in woken)
         for number in woken:
-            self.wake(number, from_outside=True, change=Change.RING)
+            self.wake_task(number, from_outside=True, change=TaskChange.RING)
         if is_timer:
             self._timer_rounds, self._timer_threads = rounds, seen.union(woken)
-        return bool(woken) and (self._timer_rounds <= _MOST_TIMER_ROUNDS or self._others_wait_for_the_clock())
+        return bool(woken) and (self._timer_rounds <= _MOST_TIMER_ROUNDS or self._other_tasks_await_clock())
 
-    def _others_wait_for_the_clock(self) -> bool:
+    def _other_tasks_await_clock(self) -> bool:
         """True if an alarm will wake a task that is not one of the threads woken again and again."""
         clock, timers = self._run.clock, self._timer_threads
         return any(number in clock.live and number not in timers for number in self._run.tasks)

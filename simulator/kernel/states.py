@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from ddpsim.simulator.errors import internal_error
+from ddpsim.simulator.errors import make_internal_error
 
 
-class Phase(Enum):
+class RunPhase(Enum):
     """The phase of an execution."""
 
     RUNNING = "running"
@@ -19,7 +19,7 @@ class Phase(Enum):
     """The last task has ended."""
 
 
-class Ending(Enum):
+class RunEnding(Enum):
     """The reason why an execution stops."""
 
     FINISHED = "every rank has ended"
@@ -33,44 +33,44 @@ class Ending(Enum):
     BROKEN = "the machinery broke"
 
 
-class Life:
+class RunLife:
     """The life of one execution: it runs, then stops for one reason, then has ended."""
 
     __slots__ = ("ending", "failed_under", "failure", "phase")
 
     def __init__(self) -> None:
-        self.phase = Phase.RUNNING
-        self.ending: Ending | None = None
+        self.phase = RunPhase.RUNNING
+        self.ending: RunEnding | None = None
         self.failure: BaseException | None = None
         """The error that ended the run and that is no rank's own, such as one raised by a policy. Only the first is
         kept."""
         self.failed_under: int | None = None
         """The rank that ran when `failure` was raised."""
 
-    def stop(self, ending: Ending) -> None:
+    def stop(self, ending: RunEnding) -> None:
         """Begin to unwind all tasks. Only the first reason is kept."""
-        if self.phase is Phase.RUNNING:
-            self.phase, self.ending = Phase.STOPPING, ending
+        if self.phase is RunPhase.RUNNING:
+            self.phase, self.ending = RunPhase.STOPPING, ending
 
-    def end(self) -> None:
+    def mark_ended(self) -> None:
         """Record that the last task has ended."""
-        self.stop(Ending.FINISHED)
-        self.phase = Phase.OVER
+        self.stop(RunEnding.FINISHED)
+        self.phase = RunPhase.OVER
 
     def break_off(self, error: BaseException, under: int | None) -> None:
         """Stop with an error that the caller of the run gets."""
         if self.failure is None:
             self.failure, self.failed_under = error, under
-        self.stop(Ending.BROKEN)
+        self.stop(RunEnding.BROKEN)
 
     def break_off_by_bug(self, error: Exception, under: int | None) -> None:
         """Stop with an internal error of ddpsim. A RecursionError may be the rank's own and is passed on as it is."""
         if not isinstance(error, RecursionError):
-            error = internal_error(error, "the run" if under is None else f"the run, at rank {under}")
+            error = make_internal_error(error, "the run" if under is None else f"the run, at rank {under}")
         self.break_off(error, under)
 
 
-class State(Enum):
+class TaskState(Enum):
     """The state of a task."""
 
     READY = "ready"
@@ -93,7 +93,7 @@ class State(Enum):
     __hash__ = object.__hash__  # used at each context switch; Enum's own is written in Python
 
 
-class Change(Enum):
+class TaskChange(Enum):
     """An event in the life of a task."""
 
     WAIT = "wait"
@@ -112,24 +112,24 @@ class Change(Enum):
     __hash__ = object.__hash__  # as in State
 
 
-UNFINISHED = (State.READY, State.TIMED_OUT, State.WAITING, State.CANCELLED)
+UNFINISHED = (TaskState.READY, TaskState.TIMED_OUT, TaskState.WAITING, TaskState.CANCELLED)
 _ENDS = {
-    Change.RETURN: State.RETURNED,
-    Change.RAISE: State.RAISED,
-    Change.UNWIND: State.UNWOUND,
-    Change.ABANDON: State.ABANDONED,
+    TaskChange.RETURN: TaskState.RETURNED,
+    TaskChange.RAISE: TaskState.RAISED,
+    TaskChange.UNWIND: TaskState.UNWOUND,
+    TaskChange.ABANDON: TaskState.ABANDONED,
 }
-_NEXT: dict[tuple[State, Change], State] = {
-    (State.READY, Change.WAIT): State.WAITING,
-    (State.WAITING, Change.WAKE): State.READY,
-    (State.WAITING, Change.RING): State.TIMED_OUT,
-    (State.TIMED_OUT, Change.GO_ON): State.READY,
-    **{(state, Change.CANCEL): State.CANCELLED for state in UNFINISHED},
+_NEXT: dict[tuple[TaskState, TaskChange], TaskState] = {
+    (TaskState.READY, TaskChange.WAIT): TaskState.WAITING,
+    (TaskState.WAITING, TaskChange.WAKE): TaskState.READY,
+    (TaskState.WAITING, TaskChange.RING): TaskState.TIMED_OUT,
+    (TaskState.TIMED_OUT, TaskChange.GO_ON): TaskState.READY,
+    **{(state, TaskChange.CANCEL): TaskState.CANCELLED for state in UNFINISHED},
     **{(state, change): end for state in UNFINISHED for change, end in _ENDS.items()},
-    **{(end, change): end for end in _ENDS.values() for change in (*_ENDS, Change.CANCEL)},
+    **{(end, change): end for end in _ENDS.values() for change in (*_ENDS, TaskChange.CANCEL)},
 }
 """A task that has ended stays in its state: an interrupt may make it report its end twice."""
 
 
-state_after: Callable[[tuple[State, Change]], State] = _NEXT.__getitem__
+state_after: Callable[[tuple[TaskState, TaskChange]], TaskState] = _NEXT.__getitem__
 """The state after a change. KeyError if the change is impossible in that state."""

@@ -13,7 +13,7 @@ from ddpsim.simulator.kernel.tasks import IssuedCall
 from ddpsim.simulator.operations import CREATING
 
 
-class _Stream:
+class _RankStream:
     """The stream of one rank: a queue of calls."""
 
     __slots__ = ("batch", "queued", "started")
@@ -25,28 +25,28 @@ class _Stream:
         self.batch = 0
         """The number of the open batch; 0 if none is open."""
 
-    def start(self, starting: deque[IssuedCall]) -> None:
+    def start_next_calls(self, starting: deque[IssuedCall]) -> None:
         """Start the next call if no call is under way. The calls of one batch start together."""
         while self.queued and (not self.started or self.started[0][1] == self.queued[0][1] != 0):
             self.started.append(self.queued.popleft())
             starting.append(self.started[-1][0])
 
 
-class Streams:
+class CallStreams:
     """The streams of all ranks."""
 
     def __init__(self, world_size: int, *, batch_is_unit: bool) -> None:
-        self._streams = [_Stream() for _ in range(world_size)]
+        self._streams = [_RankStream() for _ in range(world_size)]
         self._batch_is_unit = batch_is_unit
         self._batches = 0
         self._left_out: set[str] = set()
         """Groups whose calls do not wait in a stream."""
 
-    def leave_out(self, group: str) -> None:
+    def exempt_group(self, group: str) -> None:
         """Exempt the calls of a group from the streams."""
         self._left_out.add(group)
 
-    def has(self, call: Call) -> bool:
+    def holds_call(self, call: Call) -> bool:
         """True for a call that waits in its rank's stream. Calls that create groups do not."""
         return call.operation not in CREATING and call.group not in self._left_out
 
@@ -60,23 +60,23 @@ class Streams:
         """End the batch of a rank."""
         self._streams[rank].batch = 0
 
-    def join(self, issued: IssuedCall, starting: deque[IssuedCall]) -> bool:
+    def queue_call(self, issued: IssuedCall, starting: deque[IssuedCall]) -> bool:
         """Put a call at the end of its rank's stream.
 
         Add the calls that start by this to `starting`; True if this one does.
         """
         stream = self._streams[issued.rank.rank]
         stream.queued.append((issued, stream.batch))
-        stream.start(starting)
+        stream.start_next_calls(starting)
         return not stream.queued
 
-    def leave(self, issued: IssuedCall, starting: deque[IssuedCall]) -> None:
+    def remove_call(self, issued: IssuedCall, starting: deque[IssuedCall]) -> None:
         """Remove a completed call, and add the calls that start by this to `starting`."""
-        if not self.has(issued.call):
+        if not self.holds_call(issued.call):
             return
         stream = self._streams[issued.rank.rank]
         stream.started = [each for each in stream.started if each[0] is not issued]
-        stream.start(starting)
+        stream.start_next_calls(starting)
 
     def snapshot(self) -> tuple[StreamSnapshot, ...]:
         """Return the streams in which a call waits for earlier calls, by rank."""

@@ -9,7 +9,7 @@ from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.faults import Crash, EarlyReturn
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import RankError
-from ddpsim.simulator.kernel.states import UNFINISHED, Change, State, state_after
+from ddpsim.simulator.kernel.states import UNFINISHED, TaskChange, TaskState, state_after
 from ddpsim.simulator.waits import Wait
 
 Script = Generator[Answer, Any, Any]
@@ -81,7 +81,7 @@ class Task:
         self.rank_number = rank.rank
         self.name = name
         """The name of the Python thread; "" for a rank's program."""
-        self.state = State.READY
+        self.state = TaskState.READY
         self.wait: Wait | None = None
         self.fault: tuple[Crash | EarlyReturn, int] | None = None
         """The fault that ended the task, and the number of the call before which it struck."""
@@ -90,7 +90,7 @@ class Task:
         self.scripts: list[Script] = []
         """The scripts under way; the innermost is last."""
 
-    def change(self, change: Change) -> None:
+    def change_state(self, change: TaskChange) -> None:
         """Change the task's state."""
         self.state = state_after((self.state, change))
 
@@ -107,7 +107,7 @@ class Task:
     @property
     def is_enabled(self) -> bool:
         """True if the task can take a step."""
-        return self.state in (State.READY, State.TIMED_OUT, State.CANCELLED)
+        return self.state in (TaskState.READY, TaskState.TIMED_OUT, TaskState.CANCELLED)
 
     def __str__(self) -> str:
         rank = self.rank.rank

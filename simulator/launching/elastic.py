@@ -22,7 +22,7 @@ from torch.distributed.launcher import api as launcher_api
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.launcher import Launcher
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes.own_process import environment
+from ddpsim.simulator.rank_processes.own_process import torchrun_environment
 
 LAUNCHERS = (launcher_api, launcher_package)
 """The modules that have `launch_agent`."""
@@ -31,27 +31,27 @@ _HARMLESS = ("-u", "-B")
 """Options of Python that a command line may have."""
 
 
-class Agent:
+class ElasticAgent:
     """Replaces torchrun's agent."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
 
-    def launch(self, config: Any, entrypoint: Any, args: Sequence[Any], health_check_server: object = None) -> Any:
+    def launch_ranks(self, config: Any, entrypoint: Any, args: Sequence[Any], health_check_server: object = None) -> Any:
         """Replace `launch_agent` of torch: start the ranks, wait for them, and return their results by rank."""
         if config.max_nodes != 1:
-            self._launcher.refuse(
+            self._launcher.reject_program(
                 f"elastic_launch is called for {config.min_nodes} to {config.max_nodes} nodes, expected one: use "
                 "max_nodes=1 or --nnodes 1"
             )
         size = int(config.nproc_per_node)
         settings = [
-            {**environment(rank, size), "ROLE_NAME": config.role, "TORCHELASTIC_RUN_ID": config.run_id or "none"}
+            {**torchrun_environment(rank, size), "ROLE_NAME": config.role, "TORCHELASTIC_RUN_ID": config.run_id or "none"}
             for rank in range(size)
         ]
         start = self._start_functions if callable(entrypoint) else self._start_commands
         sentinels, code_of, returned = start(config, entrypoint, args, settings)
-        values = _collect(sentinels, returned)
+        values = _collect_results(sentinels, returned)
         failures = {
             rank: ProcessFailure(rank, os.getpid(), code, "<N/A>")
             for rank, code in enumerate(map(code_of, range(size)))
@@ -78,11 +78,11 @@ class Agent:
         return [worker.sentinel for worker in workers], code_of, returned
 
     def _start_commands(self, config: Any, command: str, args: Sequence[Any], settings: _Settings) -> _Started:
-        program = self._program((command, *map(str, args)))
+        program = self._parse_command((command, *map(str, args)))
         ranks = [self._launcher.start_command(program, own) for own in settings]
         return [rank.sentinel for rank in ranks], lambda rank: int(ranks[rank].wait() or 0), []
 
-    def _program(self, words: Sequence[str]) -> Script:
+    def _parse_command(self, words: Sequence[str]) -> Script:
         """Parse the command line of a rank, and reject one that does not run Python."""
         command = list(words)
         if os.path.basename(words[0]).startswith("python") or words[0] == sys.executable:
@@ -90,15 +90,15 @@ class Agent:
             while command and command[0] in _HARMLESS:
                 command = command[1:]
         if not command or not (command[0] == "-m" or command[0].endswith(".py")):
-            self._launcher.refuse(
+            self._launcher.reject_program(
                 f"elastic_launch starts the command {words[0]!r}, expected a function, or Python with a file or a "
                 "module: start the ranks by one of these"
             )
         program = Script(tuple(command))
         try:
-            program.check()
+            program.check_source()
         except UsageError as error:
-            self._launcher.refuse(str(error))
+            self._launcher.reject_program(str(error))
         return program
 
 
@@ -107,7 +107,7 @@ _Started = tuple[list[int], Callable[[int], int], list[Any]]
 """A sentinel for each rank, a function for the exit code of a rank, and the pipes for the results."""
 
 
-def _collect(sentinels: Sequence[int], returned: Sequence[Any]) -> dict[int, Any]:
+def _collect_results(sentinels: Sequence[int], returned: Sequence[Any]) -> dict[int, Any]:
     """Wait for all ranks, and return their results. They are read as they arrive, because a pipe holds little."""
     values: dict[int, Any] = dict.fromkeys(range(len(sentinels)))
     receivers = {receiver: rank for rank, receiver in enumerate(returned)}
@@ -115,15 +115,15 @@ def _collect(sentinels: Sequence[int], returned: Sequence[Any]) -> dict[int, Any
     while left:
         ready = connection.wait([*left, *receivers])
         for receiver in [each for each in receivers if each in ready]:
-            values[receivers.pop(receiver)] = _received(receiver)
+            values[receivers.pop(receiver)] = _receive_result(receiver)
         left = [each for each in left if each not in ready]
     for receiver, rank in receivers.items():
         if receiver.poll():
-            values[rank] = _received(receiver)
+            values[rank] = _receive_result(receiver)
     return values
 
 
-def _received(receiver: Any) -> Any:
+def _receive_result(receiver: Any) -> Any:
     try:
         return pickle.loads(receiver.recv_bytes())
     except EOFError:  # the rank has returned nothing

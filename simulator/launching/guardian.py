@@ -12,7 +12,7 @@ import signal
 from contextlib import suppress
 
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.rank_processes.rank_files import check_broken, end_broken
+from ddpsim.simulator.rank_processes.rank_files import raise_reported_internal_error, exit_with_internal_error
 
 _ENTRY_BYTES = 8
 
@@ -38,26 +38,26 @@ class Guardian:
         if not self._pid:
             try:
                 os.close(self._writing)
-                _guard(reading)
+                _run_guardian(reading)
             except BaseException as error:
-                end_broken(self._report, error, "the process that ends what ranks have started")
+                exit_with_internal_error(self._report, error, "the process that ends what ranks have started")
         os.close(reading)
 
-    def guard(self, pid: int) -> None:
+    def add_process_group(self, pid: int) -> None:
         """Add the process group of a rank."""
         with suppress(BrokenPipeError):  # the guardian failed, which `end` reports
             os.write(self._writing, pid.to_bytes(_ENTRY_BYTES, "little"))
 
-    def end(self) -> None:
+    def kill_groups(self) -> None:
         """Kill the rest of the groups, and end the guardian. Raises InternalError if the guardian failed."""
         os.close(self._writing)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
         with os.fdopen(self._report, "rb"):
-            check_broken(self._report)
+            raise_reported_internal_error(self._report)
 
 
-def _guard(reading: int) -> None:
+def _run_guardian(reading: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.setpgid(0, 0)

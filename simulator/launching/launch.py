@@ -12,34 +12,34 @@ from typing import Any
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.guardian import Guardian
-from ddpsim.simulator.launching.launcher_detection import launches_by_strategy, may_launch
-from ddpsim.simulator.launching.launcher_line import EXIT_CODE, Begin, Done, Refused, Started, StartsAgain
+from ddpsim.simulator.launching.launcher_detection import uses_trainer_strategy, may_start_own_ranks
+from ddpsim.simulator.launching.launcher_line import EXIT_CODE, RanksMayBegin, ProgramEnded, LaunchRejected, RankStarted, StartsRanksAgain
 from ddpsim.simulator.launching.program_ranks import adopting_orphans, start_launcher
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes.channel import Channel, Line
-from ddpsim.simulator.rank_processes.children import Child
+from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
+from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
-from ddpsim.simulator.rank_processes.messages import unpacked
-from ddpsim.simulator.rank_processes.parcels import Arena
-from ddpsim.simulator.rank_processes.process_config import ProcessConfig, sent
-from ddpsim.simulator.rank_processes.rank_files import Files
-from ddpsim.simulator.runtime.outcome import Raised
+from ddpsim.simulator.rank_processes.messages import unpickle_value
+from ddpsim.simulator.rank_processes.parcels import SharedArena
+from ddpsim.simulator.rank_processes.process_config import ProcessConfig, fields_for_launched_rank
+from ddpsim.simulator.rank_processes.rank_files import RankFiles
+from ddpsim.simulator.runtime.outcome import RaisedError
 
 _POLL_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
 """A launcher that has started ranks and uses no CPU for this long waits for them in a way that is not replaced."""
 
 
-class Launch:
+class LauncherRun:
     """A program that runs as its own launcher, and the ranks that it has started."""
 
     def __init__(self, config: ProcessConfig) -> None:
         """Start the program. Raises UsageError if the system starts no process."""
-        self.children: list[Child] = []
+        self.children: list[ChildProcess] = []
         self._exit_files: list[int] = []
         """The pipes on which the launcher waits for the exit codes of the ranks."""
         self._guardian = Guardian()
-        self._line, theirs = Line.pair()
+        self._line, theirs = PacketConnection.pair()
         self._adopting = ExitStack()
         self._adopting.enter_context(adopting_orphans())
         try:
@@ -47,7 +47,7 @@ class Launch:
         except BaseException:
             self._adopting.close()
             self._line.close()
-            self._guardian.end()
+            self._guardian.kill_groups()
             raise
         finally:
             theirs.close()
@@ -58,12 +58,12 @@ class Launch:
         idle_since, cpu = time.monotonic(), 0.0
         with self._adopting:
             while time.monotonic() < end:
-                message = self._hear(_POLL_SECONDS)
-                if isinstance(message, Begin):
+                message = self._receive_message(_POLL_SECONDS)
+                if isinstance(message, RanksMayBegin):
                     return True
-                if isinstance(message, Refused):
+                if isinstance(message, LaunchRejected):
                     raise UsageError(message.line)
-                if message is not None and not isinstance(message, Started):
+                if message is not None and not isinstance(message, RankStarted):
                     break
                 now = self._launcher.core_seconds()
                 if now - cpu > _POLL_SECONDS / 10 or message is not None:
@@ -72,29 +72,29 @@ class Launch:
                     return True
         return bool(self.children)
 
-    def _hear(self, seconds: float) -> Any:
+    def _receive_message(self, seconds: float) -> Any:
         """Wait for a message of the launcher; None if none arrives in time."""
         if not select.select([self._line], [], [], seconds)[0]:
             return None
         message, files = self._line.receive()
-        if isinstance(message, Started):
+        if isinstance(message, RankStarted):
             channel, arena, output, errors, stack, exit_file = files
-            end = Channel(socket.socket(fileno=channel))
-            made = Files(output, errors, stack)
-            self.children.append(Child(len(self.children), message.pid, end, Arena(file=arena), made))
+            end = MessageChannel(socket.socket(fileno=channel))
+            made = RankFiles(output, errors, stack)
+            self.children.append(ChildProcess(len(self.children), message.pid, end, SharedArena(file=arena), made))
             self._exit_files.append(exit_file)
-            self._guardian.guard(message.pid)
+            self._guardian.add_process_group(message.pid)
             os.close(arena)
         if message is None:
-            self._launcher.check_broken()
-            return Done(None)
+            self._launcher.raise_internal_error()
+            return ProgramEnded(None)
         return message
 
-    def begin(self, config: ProcessConfig) -> list[Child]:
+    def configure_ranks(self, config: ProcessConfig) -> list[ChildProcess]:
         """Send the ranks their configuration, and return them."""
         for child in self.children:
             with suppress(OSError):  # the rank is gone, which the coordinator notices
-                child.channel.send(sent(config))
+                child.channel.send(fields_for_launched_rank(config))
         return self.children
 
     def forward_output(self) -> None:
@@ -102,7 +102,7 @@ class Launch:
         for stream, text in zip((sys.stdout, sys.stderr), self._launcher.new_output(), strict=True):
             stream.write(text)
 
-    def end_well(self, seconds: float) -> Raised | None:
+    def finish_program(self, seconds: float) -> RaisedError | None:
         """After the ranks have ended: run the program to its end, and return its exception."""
         for child, exit_file in zip(self.children, self._exit_files, strict=True):
             with suppress(OSError):
@@ -111,43 +111,43 @@ class Launch:
         self._exit_files = []
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            message = self._hear(_POLL_SECONDS)
-            if isinstance(message, Refused):
+            message = self._receive_message(_POLL_SECONDS)
+            if isinstance(message, LaunchRejected):
                 raise UsageError(message.line)
-            if isinstance(message, StartsAgain):
+            if isinstance(message, StartsRanksAgain):
                 raise UsageError(
                     "the program starts ranks a second time, expected one world of ranks in a run, which has one "
                     "schedule and one trace: let one start do both, or run each by itself, by an argument"
                 )
-            if isinstance(message, Done):
+            if isinstance(message, ProgramEnded):
                 return message.raised
         return None
 
-    def drop(self) -> None:
+    def discard_program(self) -> None:
         """End a program that starts no ranks, and discard its output: its ranks will write it again."""
-        self._launcher.kill()
+        self._launcher.kill_process()
         self._launcher.new_output()
         self.close()
 
     def close(self) -> None:
         """End the launcher and its ranks, and release everything."""
         for child in (self._launcher, *self.children):
-            child.kill()
+            child.kill_process()
         self.forward_output()
         for child in (self._launcher, *self.children):
-            child.close()
+            child.release_resources()
         self._line.close()
         for exit_file in self._exit_files:
             os.close(exit_file)
-        self._guardian.end()
+        self._guardian.kill_groups()
 
 
-def launched(config: ProcessConfig, seconds: float, external_processes: ExternalProcesses) -> Launch | None:
+def start_own_ranks(config: ProcessConfig, seconds: float, external_processes: ExternalProcesses) -> LauncherRun | None:
     """Run a program until it has started its ranks; None if it does not start them itself."""
     program = config.program
-    if not isinstance(program, Script) or not may_launch(program):
+    if not isinstance(program, Script) or not may_start_own_ranks(program):
         return None
-    launch = Launch(config._replace(is_launched=launches_by_strategy(program)))
+    launch = LauncherRun(config._replace(is_launched=uses_trainer_strategy(program)))
     try:
         if launch.await_ranks(seconds):
             if len(launch.children) == config.world_size or program.counts_ranks:
@@ -158,22 +158,22 @@ def launched(config: ProcessConfig, seconds: float, external_processes: External
                 f"the program starts {count} rank{'' if count == 1 else 's'} itself, expected {config.world_size}: "
                 f"take world size {count} (--world-size {count})"
             )
-        external_processes.check()
+        external_processes.raise_if_reported()
     except BaseException:
         launch.close()
         raise
-    launch.drop()
+    launch.discard_program()
     return None
 
 
-def _exit_code(child: Child) -> int:
+def _exit_code(child: ChildProcess) -> int:
     """Return the exit code of a rank as multiprocessing defines it."""
     if child.ended is None:
         return 1 if child.status is None else os.waitstatus_to_exitcode(child.status)
     if not child.ended.error:
         return 0
     try:
-        error = unpacked(child.ended.error)
+        error = unpickle_value(child.ended.error)
     except Exception:  # its class exists only in the rank
         return 1
     if isinstance(error, SystemExit) and isinstance(error.code, int):

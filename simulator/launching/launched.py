@@ -22,7 +22,7 @@ def is_worker_of_spawn(worker: Any) -> bool:
     return worker._target is _worker_of_spawn
 
 
-class Worker:
+class WorkerBody:
     """A process of multiprocessing that becomes a rank."""
 
     DupFd = popen_spawn_posix._DupFd
@@ -60,7 +60,7 @@ class Worker:
         util._finalizer_registry.clear()  # type: ignore[attr-defined]
         util._run_after_forkers()  # type: ignore[attr-defined]
         try:
-            _run(self._worker)
+            _run_worker(self._worker)
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
                 raise
@@ -68,7 +68,7 @@ class Worker:
             util._exit_function()  # type: ignore[attr-defined]
 
 
-def _run(worker: Any) -> None:
+def _run_worker(worker: Any) -> None:
     __tracebackhide__ = True
     if not is_worker_of_spawn(worker):
         worker.run()
@@ -83,7 +83,7 @@ def _run(worker: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandBody:
     """A command line that the launcher starts as a rank."""
 
     program: Script
@@ -100,5 +100,5 @@ class Command:
         self.program(rank)
 
 
-Body = Worker | Command
+Body = WorkerBody | CommandBody
 """Forked, a body continues with the launcher's state; otherwise it starts anew, and imports its modules."""

@@ -29,59 +29,59 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ddpsim.simulator.errors import is_internal
-from ddpsim.simulator.launching.launched import Body, Command, Worker, is_worker_of_spawn
+from ddpsim.simulator.errors import is_internal_error
+from ddpsim.simulator.launching.launched import Body, CommandBody, WorkerBody, is_worker_of_spawn
 from ddpsim.simulator.launching.launcher_line import (
     EXIT_CODE,
-    Begin,
-    Done,
-    MakesGroup,
-    Refused,
-    Started,
-    StartsAgain,
+    RanksMayBegin,
+    ProgramEnded,
+    MakesOwnGroup,
+    LaunchRejected,
+    RankStarted,
+    StartsRanksAgain,
 )
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes.channel import Channel, Line
-from ddpsim.simulator.rank_processes.external_processes import watch_children
+from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
+from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
-from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes, environment, flush, make_own_process
-from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.rank_processes.own_process import shut_down_process_executors, torchrun_environment, flush_streams, make_own_process
+from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
-from ddpsim.simulator.rank_processes.rank_files import Files, end_broken
-from ddpsim.simulator.rank_processes.rank_process import main as run_rank
+from ddpsim.simulator.rank_processes.rank_files import RankFiles, exit_with_internal_error
+from ddpsim.simulator.rank_processes.rank_process import run_rank_process as run_rank
 from ddpsim.simulator.runtime import outcome
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _GLANCES = 10
 """A program that polls a process more often than this waits for it; printing processes polls them a few times."""
 
 
-def main(rank_config: RankConfig, line: Line) -> NoReturn:
+def run_launcher(rank_config: RankConfig, line: PacketConnection) -> NoReturn:
     """Run the program as its own launcher, and end the process."""
     raised = None
     try:
         make_own_process(rank_config)
-        watch_children(rank_config.common.external_processes, "the program")
+        detect_groups_in_new_pythons(rank_config.common.external_processes, "the program")
         launcher = Launcher(line, rank_config.common)
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
         try:
             with launcher:
                 rank_config.common.program(0)
-                end_executors_of_processes()
+                shut_down_process_executors()
                 util._exit_function()  # type: ignore[attr-defined]
         except BaseException as error:
-            if is_internal(error):
+            if is_internal_error(error):
                 raise
-            raised = outcome.describe(0, error)
+            raised = outcome.describe_error(0, error)
             raised = raised._replace(traceback=raised.traceback[-(1 << 15) :])
             if not launcher.has_begun:
                 traceback.print_exc()
-        flush()
-        line.send(Done(raised))
+        flush_streams()
+        line.send(ProgramEnded(raised))
     except BaseException as error:
-        end_broken(rank_config.files.stack, error, "the process of the program, which starts the ranks")
+        exit_with_internal_error(rank_config.files.stack, error, "the process of the program, which starts the ranks")
     finally:
-        flush()
+        flush_streams()
         os._exit(0)
 
 
@@ -94,13 +94,13 @@ class RankPopen:
         self._glances = 0
         self.method = "fork" if body.is_forked else "spawn"
         util._flush_std_streams()  # type: ignore[attr-defined]
-        mine, theirs = Channel.pair()
-        arena_file, files = os.memfd_create("arena"), Files.opened()
-        arena = Arena(file=arena_file)
+        mine, theirs = MessageChannel.pair()
+        arena_file, files = os.memfd_create("arena"), RankFiles.open_rank_files()
+        arena = SharedArena(file=arena_file)
         self.pid = _fork_without_parent(lambda: launcher.run_rank(rank, body, theirs, arena, files))
         self.sentinel, writing = os.pipe()
         sent = [mine.fileno(), arena_file, files.output, files.errors, files.stack, writing]
-        launcher.line.send(Started(self.pid), sent)
+        launcher.line.send(RankStarted(self.pid), sent)
         mine.close()
         theirs.close()
         arena.close()
@@ -111,18 +111,18 @@ class RankPopen:
     def poll(self, flag: int = os.WNOHANG) -> int | None:
         """Return the exit code; None if the rank has not ended. Many calls mean that the program waits for it."""
         self._glances += 1
-        return self.wait(0.0) if self._glances > _GLANCES else self._code_within(0.0)
+        return self.wait(0.0) if self._glances > _GLANCES else self._wait_for_exit_code(0.0)
 
-    def forget_glances(self) -> None:
+    def reset_poll_count(self) -> None:
         """Reset the count of polls: multiprocessing polls all processes when another one is started."""
         self._glances = 0
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait until the rank has ended, and return its exit code."""
-        self._launcher.begin()
-        return self._code_within(timeout)
+        self._launcher.begin_ranks()
+        return self._wait_for_exit_code(timeout)
 
-    def _code_within(self, timeout: float | None) -> int | None:
+    def _wait_for_exit_code(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self.sentinel], [], [], timeout)[0]:
             data = os.read(self.sentinel, EXIT_CODE.size)
             self.returncode = EXIT_CODE.unpack(data)[0] if data else -9
@@ -140,56 +140,56 @@ class RankPopen:
 class Launcher:
     """Replaces the functions that start processes, so that those which are ranks become ranks of the simulation."""
 
-    def __init__(self, line: Line, config: ProcessConfig) -> None:
+    def __init__(self, line: PacketConnection, config: ProcessConfig) -> None:
         self.line = line
         self.has_begun = False
         self._pid = os.getpid()
         self.config = config
-        entries = _entries()
+        entries = _environment_entries()
         for name, value in entries.items():
-            entries[name] = _Ours(value)
+            entries[name] = _UnsetByProgram(value)
         self._modules = frozenset(sys.modules)
         self._path = tuple(sys.path)
         self._target: Any = None
         self._ranks: list[RankPopen] = []
-        self._replaced = Replaced()
+        self._replaced = ReplacedAttributes()
 
     def __enter__(self) -> None:
         for kind in (context.ForkProcess, context.SpawnProcess, context.ForkServerProcess):
-            self._replaced.put(kind, "_Popen", staticmethod(self._popen(kind)))
-        self._replaced.replace(multiprocessing.connection, "wait", self._waiter)
+            self._replaced.set_attribute(kind, "_Popen", staticmethod(self._popen_replacement(kind)))
+        self._replaced.replace_attribute(multiprocessing.connection, "wait", self._wait_replacement)
         for owner, name in (
             (distributed_c10d, "_new_process_group_helper"),
             (sys.modules["torch.distributed.rendezvous"], "_create_c10d_store"),
             (dist, "TCPStore"),
         ):
-            self._replaced.replace(owner, name, self._group_maker)
+            self._replaced.replace_attribute(owner, name, self._group_creation_replacement)
         elastic = importlib.import_module("ddpsim.simulator.launching.elastic")  # only launchers need its imports
         for module in elastic.LAUNCHERS:
-            self._replaced.put(module, "launch_agent", elastic.Agent(self).launch)
+            self._replaced.set_attribute(module, "launch_agent", elastic.Agent(self).launch)
         if (gpus := self.config.gpus) is not None:  # launchers only count GPUs
             accelerator = torch.device("cuda") if gpus else None
             for counting in (torch.cuda, torch.accelerator):
-                self._replaced.put(counting, "is_available", lambda: gpus > 0)
-                self._replaced.put(counting, "device_count", lambda: gpus)
-            self._replaced.put(torch.accelerator, "current_accelerator", lambda check_available=False: accelerator)
+                self._replaced.set_attribute(counting, "is_available", lambda: gpus > 0)
+                self._replaced.set_attribute(counting, "device_count", lambda: gpus)
+            self._replaced.set_attribute(torch.accelerator, "current_accelerator", lambda check_available=False: accelerator)
 
     def __exit__(self, *error: object) -> None:
-        self._replaced.put_back()
+        self._replaced.restore_attributes()
 
-    def begin(self) -> None:
+    def begin_ranks(self) -> None:
         """Let the ranks begin: the program waits for them, so it has started all."""
         if self._ranks and not self.has_begun:
             self.has_begun = True
-            self.line.send(Begin())
+            self.line.send(RanksMayBegin())
 
-    def _take_own_environment(self) -> None:
+    def _remove_torchrun_variables(self) -> None:
         """In a rank: remove the variables of torchrun that the program has not set."""
-        for name in environment(0, self.config.world_size).keys() - {"OMP_NUM_THREADS"}:
-            if isinstance(_entries().get(os.fsencode(name)), _Ours):
+        for name in torchrun_environment(0, self.config.world_size).keys() - {"OMP_NUM_THREADS"}:
+            if isinstance(_environment_entries().get(os.fsencode(name)), _UnsetByProgram):
                 del os.environ[name]
 
-    def _forget_modules(self) -> None:
+    def _unload_project_modules(self) -> None:
         """In a rank that is not forked from the program: make it import the project's modules itself."""
         places = (sysconfig.get_path("stdlib"), *site.getsitepackages(), sysconfig.get_path("purelib"))
         for name in [name for name in sys.modules if name not in self._modules]:
@@ -201,44 +201,44 @@ class Launcher:
     def start_command(self, program: Script, environment: Mapping[str, str]) -> RankPopen:
         """Start a rank that runs a command line."""
         self._target = program
-        return self._start(Command(program, environment, self._path))
+        return self._start_rank(CommandBody(program, environment, self._path))
 
-    def refuse(self, line: str) -> NoReturn:
+    def reject_program(self, line: str) -> NoReturn:
         """End the run with an error message."""
-        self.line.send(Refused(line))
+        self.line.send(LaunchRejected(line))
         os._exit(0)
 
-    def _start(self, body: Body) -> RankPopen:
+    def _start_rank(self, body: Body) -> RankPopen:
         for other in self._ranks:
-            other.forget_glances()
+            other.reset_poll_count()
         rank = RankPopen(self, len(self._ranks), body)
         self._ranks.append(rank)
         return rank
 
-    def run_rank(self, rank: int, body: Body, channel: Channel, arena: Arena, files: Files) -> NoReturn:
+    def run_rank(self, rank: int, body: Body, channel: MessageChannel, arena: SharedArena, files: RankFiles) -> NoReturn:
         """Run a rank in its process."""
         try:
             self.__exit__()
             self.line.close()
-            self._take_own_environment()
+            self._remove_torchrun_variables()
             config = self.config._replace(**channel.receive())
             if not body.is_forked:
-                self._forget_modules()
+                self._unload_project_modules()
             config = config._replace(program=body, is_forked_by_program=body.is_forked)
             run_rank(RankConfig(rank, config, channel, arena, files))
         except EOFError:  # the coordinator has closed the channel
             os._exit(0)
         except BaseException as error:
-            end_broken(files.stack, error, f"the process of rank {rank}, before its program began")
+            exit_with_internal_error(files.stack, error, f"the process of rank {rank}, before its program began")
 
-    def _popen(self, kind: Any) -> Callable[[Any], Any]:
+    def _popen_replacement(self, kind: Any) -> Callable[[Any], Any]:
         original = vars(kind)["_Popen"].__func__
 
         def popen(worker: Any) -> Any:
             if os.getpid() != self._pid or not self._is_rank(worker):
                 return original(worker)
             self._target = worker._target
-            return self._start(Worker(worker, is_forked=kind is context.ForkProcess))
+            return self._start_rank(WorkerBody(worker, is_forked=kind is context.ForkProcess))
 
         return popen
 
@@ -246,7 +246,7 @@ class Launcher:
         if worker._target is None:
             return False
         if self.has_begun and worker._target is self._target:
-            self.line.send(StartsAgain())
+            self.line.send(StartsRanksAgain())
             os._exit(0)
         if self.has_begun:
             return False
@@ -258,34 +258,34 @@ class Launcher:
         given = (*worker._args, *worker._kwargs.values())
         return any(type(value) is int and value == number for value in given)
 
-    def _waiter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wait_replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def wait(object_list: Any, timeout: float | None = None) -> Any:
             waited = list(object_list)
             if os.getpid() == self._pid and any(rank.sentinel in waited for rank in self._ranks):
-                self.begin()
+                self.begin_ranks()
             return original(waited, timeout)
 
         return wait
 
-    def _group_maker(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _group_creation_replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Replace a function that makes a process group, which would wait here for ranks that do not run."""
 
         def make(*arguments: Any, **options: Any) -> Any:
             if os.getpid() != self._pid:
-                in_children.refuse()
+                in_children.reject_process_group()
             if not self._ranks:
-                self.line.send(MakesGroup())
+                self.line.send(MakesOwnGroup())
                 os._exit(0)
             return original(*arguments, **options)
 
         return make
 
 
-class _Ours(bytes):
+class _UnsetByProgram(bytes):
     """The value of a variable that the program has not set."""
 
 
-def _entries() -> Any:
+def _environment_entries() -> Any:
     environment: Any = os.environ
     return environment._data
 

@@ -42,32 +42,32 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def may_launch(program: Script) -> bool:
+def may_start_own_ranks(program: Script) -> bool:
     """Return whether a program, or a project file that it imports, may start ranks."""
     trees: dict[str, ast.AST] = {}
     processes: list[ast.Call] = []
-    for file, text, tree in _files_of(program):
+    for file, text, tree in _project_files(program):
         trees[file] = tree
         if _IS_WORTH_READING.search(text):
             nodes = list(ast.walk(tree))
             if any(map(_starts_ranks, nodes)) or any(map(_names_strategy, nodes)):
                 return True
-            processes += [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == _PROCESS]
-    return bool(processes) and any(map(Project(trees).may_be_rank, processes))
+            processes += [node for node in nodes if isinstance(node, ast.Call) and _referenced_name(node.func) == _PROCESS]
+    return bool(processes) and any(map(ProjectDefinitions(trees).may_start_rank, processes))
 
 
-def launches_by_strategy(program: Script) -> bool:
+def uses_trainer_strategy(program: Script) -> bool:
     """Return whether a Trainer may start the ranks; a Trainer starts none under the environment of torchrun."""
     return any(
         any(map(_names_strategy, ast.walk(tree)))
-        for _, text, tree in _files_of(program)
+        for _, text, tree in _project_files(program)
         if _IS_WORTH_READING.search(text)
     )
 
 
-def _files_of(program: Script) -> Iterator[tuple[str, str, ast.AST]]:
+def _project_files(program: Script) -> Iterator[tuple[str, str, ast.AST]]:
     """Yield the program's file and the project files that it imports, each with its text and tree."""
-    first = program.file()
+    first = program.python_file()
     if first is None:
         return
     root = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(first))
@@ -81,14 +81,14 @@ def _files_of(program: Script) -> Iterator[tuple[str, str, ast.AST]]:
         except (OSError, SyntaxError, ValueError):  # it may never be imported
             continue
         yield file, text, tree
-        found = {each for name in _imported(tree, file, root) for each in _files(name)} - seen
+        found = {each for name in _imported_paths(tree, file, root) for each in _existing_files(name)} - seen
         seen |= found
         todo += sorted(found)
 
 
 def _starts_ranks(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
-        return _name(node.func) in _STARTS - {_PROCESS}
+        return _referenced_name(node.func) in _STARTS - {_PROCESS}
     if isinstance(node, ast.ImportFrom):  # imported under another name
         is_run = node.module == "torch.distributed" and any(each.name == "run" for each in node.names)
         is_of_run = node.module == "torch.distributed.run"
@@ -102,7 +102,7 @@ def _names_strategy(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(_STRATEGIES)
 
 
-def _imported(tree: ast.AST, file: str, root: str) -> Iterator[str]:
+def _imported_paths(tree: ast.AST, file: str, root: str) -> Iterator[str]:
     """Yield the paths, without suffix, at which imported modules would be if they belong to the project."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -118,13 +118,13 @@ def _imported(tree: ast.AST, file: str, root: str) -> Iterator[str]:
                 yield os.path.join(base, each.name)
 
 
-def _files(name: str) -> Iterator[str]:
+def _existing_files(name: str) -> Iterator[str]:
     for file in (f"{name}.py", os.path.join(name, "__init__.py")):
         if os.path.isfile(file):
             yield file
 
 
-class Project:
+class ProjectDefinitions:
     """The definitions and imports of the files of a program."""
 
     def __init__(self, trees: Mapping[str, ast.AST]) -> None:
@@ -136,7 +136,7 @@ class Project:
             for node in ast.walk(tree):
                 if isinstance(node, _DEFINITIONS):
                     self._definitions.setdefault(node.name, []).append(node)
-                for name, module in _bound(node):
+                for name, module in _imported_names(node):
                     self._modules.setdefault(name, set()).add(module)
         for file in trees:
             parts = file.removesuffix(".py").split("/")
@@ -144,14 +144,14 @@ class Project:
         self._own = own
         """The names of the project's modules and packages."""
 
-    def may_be_rank(self, call: ast.Call) -> bool:
+    def may_start_rank(self, call: ast.Call) -> bool:
         """Return whether a call of `Process` may start a rank: its target makes a group, or calls unknown code."""
         given = [each.value for each in call.keywords if each.arg == "target"] or call.args[1:2]
         if not given:
             return any(each.arg is None for each in call.keywords)  # psutil.Process(pid) starts none
         todo: list[ast.AST] = [given[0]] if isinstance(given[0], ast.Lambda) else []
         if not todo:
-            todo += self._definitions.get(_name(given[0]), ())
+            todo += self._definitions.get(_referenced_name(given[0]), ())
         if not todo:
             return True
         seen: set[ast.AST] = set()
@@ -159,13 +159,13 @@ class Project:
             node = todo.pop()
             if node not in seen:
                 seen.add(node)
-                names = set(_names(node))
-                if names & _OF_RANKS or any(self._is_unknown(name) for name in names):
+                names = set(_referenced_names(node))
+                if names & _OF_RANKS or any(self._is_unknown_name(name) for name in names):
                     return True
                 todo += [each for name in names for each in self._definitions.get(name, ())]
         return False
 
-    def _is_unknown(self, name: str) -> bool:
+    def _is_unknown_name(self, name: str) -> bool:
         """Return whether a name is imported from a package that may make groups."""
         if name in self._definitions:
             return False
@@ -173,21 +173,21 @@ class Project:
         return bool(roots - _HARMLESS_PACKAGES - self._own - {""})
 
 
-def _name(node: ast.AST) -> str:
+def _referenced_name(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def _names(node: ast.AST) -> Iterator[str]:
+def _referenced_names(node: ast.AST) -> Iterator[str]:
     """Yield all names that a definition uses, and the parts of the modules that it imports."""
     for each in ast.walk(node):
         if isinstance(each, (ast.Name, ast.Attribute)):
-            yield _name(each)
-        for name, module in _bound(each):
+            yield _referenced_name(each)
+        for name, module in _imported_names(each):
             yield name
             yield from module.split(".")
 
 
-def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
+def _imported_names(node: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield each name that an import binds, and its module; "" for a relative import."""
     if isinstance(node, ast.Import):
         for each in node.names:

@@ -5,37 +5,37 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from ddpsim.simulator.runtime.outcome import Raised
+from ddpsim.simulator.runtime.outcome import RaisedError
 
 EXIT_CODE = struct.Struct("<i")
 """The exit code of a rank, as the coordinator writes it for the launcher."""
 
 
-class Started(NamedTuple):
+class RankStarted(NamedTuple):
     """A rank is started and waits. Its files come with the message, in the order of `RankPopen`."""
 
     pid: int
 
 
-class Begin(NamedTuple):
+class RanksMayBegin(NamedTuple):
     """All ranks are started, and the program waits for them."""
 
 
-class MakesGroup(NamedTuple):
+class MakesOwnGroup(NamedTuple):
     """The program makes a process group itself without starting a rank: it is not a launcher."""
 
 
-class StartsAgain(NamedTuple):
+class StartsRanksAgain(NamedTuple):
     """The program starts ranks a second time."""
 
 
-class Refused(NamedTuple):
+class LaunchRejected(NamedTuple):
     """The program starts its ranks in a way that cannot be simulated."""
 
     line: str
 
 
-class Done(NamedTuple):
+class ProgramEnded(NamedTuple):
     """The program has ended."""
 
-    raised: Raised | None
+    raised: RaisedError | None

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.guardian import Guardian
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, Birth
-from ddpsim.simulator.launching.servers import STANDING, Server, ServerGone, server_keys
-from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.children import Child
-from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, RankStart
+from ddpsim.simulator.launching.servers import STANDING, ServerProcess, ServerGone, server_keys
+from ddpsim.simulator.rank_processes.channel import MessageChannel
+from ddpsim.simulator.rank_processes.children import ChildProcess
+from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
-from ddpsim.simulator.rank_processes.rank_files import Files
+from ddpsim.simulator.rank_processes.rank_files import RankFiles
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
@@ -27,82 +27,82 @@ _AT_ONCE = MOST_FILES // (FILES_OF_A_RANK + 1)
 """The number of processes that a server is asked for at a time."""
 
 
-class _Coming(NamedTuple):
+class _ProcessResources(NamedTuple):
     """The resources of a process that is not forked yet."""
 
     rank: int
-    channel: Channel
-    theirs: Channel
-    arena: Arena
+    channel: MessageChannel
+    theirs: MessageChannel
+    arena: SharedArena
     arena_file: int
-    files: Files
+    files: RankFiles
 
     @classmethod
-    def made(cls, rank: int) -> _Coming:
+    def open_for_rank(cls, rank: int) -> _ProcessResources:
         """Open the resources. Raises OSError if the system has no files or address space left."""
         with ExitStack() as made:
-            channel, theirs = Channel.pair()
+            channel, theirs = MessageChannel.pair()
             made.callback(channel.close)
             made.callback(theirs.close)
-            files = Files.opened()
+            files = RankFiles.open_rank_files()
             made.callback(files.close)
             arena_file = os.memfd_create("arena")
             made.callback(os.close, arena_file)
-            arena = Arena(file=arena_file)
+            arena = SharedArena(file=arena_file)
             made.pop_all()
         return cls(rank, channel, theirs, arena, arena_file, files)
 
-    def give_away(self) -> None:
+    def close_process_ends(self) -> None:
         """Close the process's ends, after it has been forked."""
         self.theirs.close()
         os.close(self.arena_file)
 
-    def drop(self) -> None:
+    def close_all(self) -> None:
         """Close all, because the process is not forked."""
-        self.give_away()
+        self.close_process_ends()
         self.channel.close()
         self.arena.close()
         self.files.close()
 
-    def given(self, announced: int, more: Sequence[int]) -> list[int]:
+    def files_to_send(self, announced: int, more: Sequence[int]) -> list[int]:
         """Return the files of the process in the order that `server.py` expects."""
         own = [self.theirs.fileno(), self.arena_file, self.files.output, self.files.errors, self.files.stack]
         return [*own, announced, *more]
 
 
-def start_ranks(config: ProcessConfig, guardian: Guardian) -> list[Child]:
+def start_ranks(config: ProcessConfig, guardian: Guardian) -> list[ChildProcess]:
     """Start the process of each rank. Raises UsageError if the system has no processes left."""
-    return _start(config, config.world_size, guardian, [])
+    return _start_with_retry(config, config.world_size, guardian, [])
 
 
-def start_launcher(config: ProcessConfig, guardian: Guardian, line: int) -> Child:
+def start_launcher(config: ProcessConfig, guardian: Guardian, line: int) -> ChildProcess:
     """Start the process of a program that starts its ranks itself; `line` is its end of the line to the coordinator."""
-    return _start(config, 1, guardian, [line])[0]
+    return _start_with_retry(config, 1, guardian, [line])[0]
 
 
-def _start(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
+def _start_with_retry(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[ChildProcess]:
     try:
-        return _started(config, count, guardian, more)
+        return _start_processes(config, count, guardian, more)
     except ServerGone as gone:
         if not gone.was_ready:
             raise
-    return _started(config, count, guardian, more)  # an idle server was killed: retry with a new one
+    return _start_processes(config, count, guardian, more)  # an idle server was killed: retry with a new one
 
 
-def _started(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
+def _start_processes(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[ChildProcess]:
     """Fork the processes from the servers of the program; kill those that are started if one fails."""
     assert isinstance(config.program, Script)
-    children: list[Child] = []
+    children: list[ChildProcess] = []
     keys = server_keys(config.program, config.start.hash_seeds[:count], config.preload)
     try:
-        with STANDING.in_use(keys, wants_dynamo=config.program.may_need_dynamo()) as servers, adopting_orphans():
+        with STANDING.use_servers(keys, wants_dynamo=config.program.may_need_dynamo()) as servers, adopting_orphans():
             for first in range(0, count, _AT_ONCE * len(servers)):
                 ranks = range(first, min(first + _AT_ONCE * len(servers), count))
-                _fork(config, ranks, servers, children, guardian, more)
+                _fork_ranks(config, ranks, servers, children, guardian, more)
     except BaseException as error:
         for child in children:
-            child.kill()
-            child.close()
+            child.kill_process()
+            child.release_resources()
         if isinstance(error, OSError):
             raise UsageError(
                 f"the system does not start {count} processes for ranks ({error.strerror}), expected one for each: "
@@ -112,54 +112,54 @@ def _started(config: ProcessConfig, count: int, guardian: Guardian, more: list[i
     return children
 
 
-def _fork(
+def _fork_ranks(
     config: ProcessConfig,
     ranks: range,
-    servers: Sequence[Server],
-    children: list[Child],
+    servers: Sequence[ServerProcess],
+    children: list[ChildProcess],
     guardian: Guardian,
     more: Sequence[int],
 ) -> None:
     """Let the servers fork some ranks in parallel. Raises OSError if the system has no resources left."""
-    coming: list[_Coming] = []
+    coming: list[_ProcessResources] = []
     try:
         for rank in ranks:
-            coming.append(_Coming.made(rank))
+            coming.append(_ProcessResources.open_for_rank(rank))
         shares = [coming[number :: len(servers)] for number in range(len(servers))]
-        with _undisturbed():
-            pids, error = _forked(servers, shares, config.announcement.file, more)
+        with _ctrl_c_delayed():
+            pids, error = _fork_in_servers(servers, shares, config.announcement.file, more)
     except BaseException:
         for each in coming:
-            each.drop()
+            each.close_all()
         raise
     values = config._asdict()
     del values["announcement"]
     for each in coming:
         if each.rank not in pids:
-            each.drop()
+            each.close_all()
             continue
-        guardian.guard(pids[each.rank])
-        child = Child(each.rank, pids[each.rank], each.channel, each.arena, each.files)
+        guardian.add_process_group(pids[each.rank])
+        child = ChildProcess(each.rank, pids[each.rank], each.channel, each.arena, each.files)
         children.append(child)
-        each.give_away()
+        each.close_process_ends()
         with suppress(OSError):  # the process is gone, which the coordinator notices
-            child.channel.send(Birth(each.rank, values, dict(os.environ), os.getcwd(), tuple(sys.path)))
+            child.channel.send(RankStart(each.rank, values, dict(os.environ), os.getcwd(), tuple(sys.path)))
     if error:
         raise OSError(error, os.strerror(error))
 
 
-def _forked(
-    servers: Sequence[Server], shares: Sequence[Sequence[_Coming]], announced: int, more: Sequence[int]
+def _fork_in_servers(
+    servers: Sequence[ServerProcess], shares: Sequence[Sequence[_ProcessResources]], announced: int, more: Sequence[int]
 ) -> tuple[dict[int, int], int]:
     """Return the process ids by rank, and the error number if some are missing, else 0."""
     asked = [(server, share) for server, share in zip(servers, shares, strict=True) if share]
     for server, share in asked:
-        server.ask_to_fork([each.given(announced, more) for each in share])
+        server.ask_to_fork([each.files_to_send(announced, more) for each in share])
     pids: dict[int, int] = {}
     errors, gone = [], None
     for server, share in asked:
         try:
-            forked = server.forked()
+            forked = server.receive_forked()
         except UsageError as error:  # this server has ended; the other servers still fork
             gone = error
             continue
@@ -187,7 +187,7 @@ def adopting_orphans() -> Iterator[None]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _ctrl_c_delayed() -> Iterator[None]:
     """Delay Ctrl-C, which would leave processes that are forked and not recorded yet."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:

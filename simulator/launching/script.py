@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-from ddpsim.simulator.choices import HASH_SEEDS, Start
+from ddpsim.simulator.choices import HASH_SEEDS, RankSeeds
 from ddpsim.simulator.errors import UsageError
 
 _USES_DYNAMO = re.compile(
@@ -68,16 +68,16 @@ class Script:
 
     def may_need_dynamo(self) -> bool:
         """Return whether the program may load torch's compiler, as far as its text and imports show."""
-        return self._may(_USES_DYNAMO)
+        return self._may_contain(_USES_DYNAMO)
 
     def ignores_arguments(self) -> bool:
         """Return whether the program cannot read its arguments, as far as its text and imports show."""
-        return not self._may(_READS_ARGUMENTS)
+        return not self._may_contain(_READS_ARGUMENTS)
 
-    def _may(self, pattern: re.Pattern[str]) -> bool:
+    def _may_contain(self, pattern: re.Pattern[str]) -> bool:
         """Return whether the text matches a pattern, or imports more than torch, numpy and the standard library."""
         try:
-            text = self.text()
+            text = self.source_text()
             tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError):
             return True
@@ -86,13 +86,13 @@ class Script:
         known = {*sys.stdlib_module_names, "torch", "numpy"}
         return not text or bool(pattern.search(text)) or any(name.split(".")[0] not in known for name in names)
 
-    def check(self) -> None:
+    def check_source(self) -> None:
         """Raise UsageError if the program does not exist, or is not valid Python."""
         path = self._module_file() if self.is_module else self.command[0]
         if not path:
             return
         try:
-            source = _source(path)
+            source = _read_source(path)
         except FileNotFoundError:
             raise UsageError(f"there is no file {path!r}, expected a program: correct the path") from None
         except OSError as error:
@@ -115,15 +115,15 @@ class Script:
         path = _find_module_file(self.command[1])
         return os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
 
-    def file(self) -> str | None:
+    def python_file(self) -> str | None:
         """Return the Python file of the program; None if it has none."""
         path = self._module_file() if self.is_module else self.command[0]
         return path if path.endswith(".py") else None
 
-    def text(self) -> str:
+    def source_text(self) -> str:
         """Return the source of the program; "" if it has none."""
-        file = self.file()
-        return "" if file is None else _source(file)
+        file = self.python_file()
+        return "" if file is None else _read_source(file)
 
     def __call__(self, rank: int) -> int | None:
         """Run the program as `__main__`; return 0 if it ends by SystemExit with 0 or None."""
@@ -153,23 +153,23 @@ class Script:
         main.__file__ = path
         vars(main)["__builtins__"] = __builtins__
         sys.modules["__main__"] = main
-        exec(compile(_source(path), path, "exec", dont_inherit=True), vars(main))
+        exec(compile(_read_source(path), path, "exec", dont_inherit=True), vars(main))
 
 
-def _source(path: str) -> str:
+def _read_source(path: str) -> str:
     with tokenize.open(path) as file:
         return file.read()
 
 
-def start_of_programs(alike: bool) -> Start:
+def program_seeds(alike: bool) -> RankSeeds:
     """Return the seeds of a program's ranks. The caller's PYTHONHASHSEED applies to all ranks, as under torchrun."""
-    own = own_hash_seed()
+    own = environment_hash_seed()
     if own is not None:
-        return Start(alike, (own,))
-    return Start(alike, HASH_SEEDS[:1] if alike else HASH_SEEDS)
+        return RankSeeds(alike, (own,))
+    return RankSeeds(alike, HASH_SEEDS[:1] if alike else HASH_SEEDS)
 
 
-def own_hash_seed() -> int | None:
+def environment_hash_seed() -> int | None:
     """Return this process's PYTHONHASHSEED; None if it is not set or not a number."""
     own = os.environ.get("PYTHONHASHSEED", "")
     return int(own) if own.isdecimal() and int(own) < 1 << 32 else None
@@ -200,9 +200,9 @@ def _find_module_file(name: str) -> str:
     """Return the file that `python -m name` runs in the working folder, without importing anything; "" if that is not a
     Python file. Raises UsageError if there is no such module.
     """
-    spec = _spec_of(name)
+    spec = _find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
-        spec = _spec_in(f"{name}.__main__", spec.submodule_search_locations)
+        spec = _find_spec_in(f"{name}.__main__", spec.submodule_search_locations)
         if spec is None:
             raise UsageError(
                 f"module {name!r} is a package without __main__.py, expected a module that `python -m {name}` runs: "
@@ -213,11 +213,11 @@ def _find_module_file(name: str) -> str:
     return spec.origin if spec.origin is not None and spec.origin.endswith(".py") else ""
 
 
-def _spec_of(name: str) -> ModuleSpec | None:
+def _find_spec(name: str) -> ModuleSpec | None:
     locations: Sequence[str] | None = None
     spec, parts = None, name.split(".")
     for number in range(len(parts)):
-        package, spec = spec, _spec_in(".".join(parts[: number + 1]), locations)
+        package, spec = spec, _find_spec_in(".".join(parts[: number + 1]), locations)
         if spec is None:
             # A package that sets `__path__` says only when it is imported where its modules are.
             return ModuleSpec(name, None) if package is not None and "__path__" in _package_source(package) else None
@@ -235,7 +235,7 @@ def _package_source(spec: ModuleSpec) -> str:
         return file.read()
 
 
-def _spec_in(name: str, locations: Sequence[str] | None) -> ModuleSpec | None:
+def _find_spec_in(name: str, locations: Sequence[str] | None) -> ModuleSpec | None:
     before = sys.path[:]
     sys.path.insert(0, os.getcwd())  # as for `python -m`
     try:

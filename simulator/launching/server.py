@@ -18,9 +18,9 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from ddpsim.simulator.errors import InternalError, internal_error, is_unexpected
-from ddpsim.simulator.imports import without_collections
-from ddpsim.simulator.rank_processes.channel import Channel, Line
+from ddpsim.simulator.errors import InternalError, make_internal_error, is_unexpected_error
+from ddpsim.simulator.imports import pause_garbage_collection
+from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
 
 FILES_OF_A_RANK = 6
 """Its channel, arena, output, errors and stack, and the file of `Announcement`; a launcher also has its line."""
@@ -32,7 +32,7 @@ MOST_FILES = 240
 """The most files that are sent at a time; the system allows 253."""
 
 
-class Load(NamedTuple):
+class LoadModules(NamedTuple):
     """Import modules for all ranks that are forked later. A file with the module search path comes with the message.
 
     The answer is a text: why ranks with these modules cannot be forked; "" if they can.
@@ -43,13 +43,13 @@ class Load(NamedTuple):
     """The user has named the modules, so problems are reported."""
 
 
-class Fork(NamedTuple):
+class ForkProcesses(NamedTuple):
     """Fork processes. Their files come with the message, equally many for each. Answered by `Forked`."""
 
     processes: int
 
 
-class Forked(NamedTuple):
+class ForkResult(NamedTuple):
     """The processes that a server has forked."""
 
     pids: tuple[int, ...]
@@ -57,7 +57,7 @@ class Forked(NamedTuple):
     """The error number of the fork that failed; 0 if none did."""
 
 
-class Birth(NamedTuple):
+class RankStart(NamedTuple):
     """The first message to a forked process: the rank that it becomes, and the state of the coordinator's process."""
 
     rank: int
@@ -68,35 +68,35 @@ class Birth(NamedTuple):
     path: tuple[str, ...]
 
 
-def path_in(file: int) -> list[str]:
+def read_search_path(file: int) -> list[str]:
     """Return the module search path in a file of `servers.file_of`; it may be longer than a message."""
     return os.pread(file, os.fstat(file).st_size, 0).decode(errors="surrogateescape").split("\0")
 
 
-def main(number: int, caller: int) -> NoReturn:
+def run_server(number: int, caller: int) -> NoReturn:
     """Serve the process `caller`, which has the other end of socket `number`, until it ends."""
     try:
         is_caller_there = os.pidfd_open(caller)
         if os.getppid() != caller:  # the caller has ended already
             os._exit(0)
-        with _Watch(is_caller_there):
-            _load_what_all_ranks_need()
-        _Server(Line(socket.socket(fileno=number)), is_caller_there).serve()
+        with _CallerWatch(is_caller_there):
+            _import_common_modules()
+        _RankServer(PacketConnection(socket.socket(fileno=number)), is_caller_there).serve_requests()
     except (EOFError, OSError):  # the caller has ended
         os._exit(0)
     except Exception as error:
-        if not is_unexpected(error):
+        if not is_unexpected_error(error):
             raise
-        print(internal_error(error, WHERE), file=sys.stderr, flush=True)
-        os._exit(_part("rank_processes.rank_files").BROKEN_STATUS)
+        print(make_internal_error(error, WHERE), file=sys.stderr, flush=True)
+        os._exit(_import_simulator_module("rank_processes.rank_files").BROKEN_STATUS)
 
 
-class _Watch:
+class _CallerWatch:
     """Ends this process if the caller ends while this process is busy. Its thread ends, too, so that forks are safe."""
 
     def __init__(self, is_caller_there: int) -> None:
         self._files = is_caller_there, os.eventfd(0)
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._exit_with_caller, daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -106,46 +106,46 @@ class _Watch:
         self._thread.join()
         os.close(self._files[1])
 
-    def _look(self) -> None:
+    def _exit_with_caller(self) -> None:
         if self._files[0] in select.select(self._files, [], [])[0]:
             os._exit(0)
 
 
-def _load_what_all_ranks_need() -> None:
-    with without_collections():
+def _import_common_modules() -> None:
+    with pause_garbage_collection():
         torch: Any = importlib.import_module("torch")
         torch.set_num_threads(1)
         for name in ("rank_processes.rank_process", "launching.launcher"):
-            _part(name)
+            _import_simulator_module(name)
 
 
-def _part(name: str) -> Any:
+def _import_simulator_module(name: str) -> Any:
     """Import a module of the simulator that imports torch; this module does not, so that `_Watch` starts before."""
     return importlib.import_module(f"ddpsim.simulator.{name}")
 
 
-class _Server:
-    def __init__(self, line: Line, is_caller_there: int) -> None:
+class _RankServer:
+    def __init__(self, line: PacketConnection, is_caller_there: int) -> None:
         self._line = line
         self._is_caller_there = is_caller_there
         self._changed: dict[str, str] = {}
         """Environment variables that modules named by the user have set."""
 
-    def serve(self) -> NoReturn:
+    def serve_requests(self) -> NoReturn:
         while True:
             gc.collect()
             gc.freeze()  # garbage collection in the ranks then copies no shared page
-            message, files = self._receive()
-            if isinstance(message, Load):
-                with _Watch(self._is_caller_there):
-                    answer: Any = self._load(message, path_in(files[0]))
+            message, files = self._receive_request()
+            if isinstance(message, LoadModules):
+                with _CallerWatch(self._is_caller_there):
+                    answer: Any = self._load_modules(message, read_search_path(files[0]))
             else:
-                answer = self._fork(message, files)
+                answer = self._fork_processes(message, files)
             for file in files:
                 os.close(file)
             self._line.send(answer)
 
-    def _receive(self) -> tuple[Any, list[int]]:
+    def _receive_request(self) -> tuple[Any, list[int]]:
         """Wait for a message and its files. Raises EOFError if the caller has ended."""
         if self._line.fileno() not in select.select([self._line.fileno(), self._is_caller_there], [], [])[0]:
             raise EOFError
@@ -154,16 +154,16 @@ class _Server:
             raise EOFError
         return message, files
 
-    def _load(self, request: Load, path: list[str]) -> str:
+    def _load_modules(self, request: LoadModules, path: list[str]) -> str:
         before = dict(os.environ)
         sys.path[:] = path
-        problem = next((found for name in request.modules if (found := _problem_of(name))), "")
+        problem = next((found for name in request.modules if (found := _import_for_preload(name))), "")
         if request.is_by_request:
             self._changed.update({name: value for name, value in os.environ.items() if before.get(name) != value})
             return problem
         return ""
 
-    def _fork(self, request: Fork, files: list[int]) -> Forked:
+    def _fork_processes(self, request: ForkProcesses, files: list[int]) -> ForkResult:
         """Fork processes from a process that then ends, so that they are orphans."""
         reading, writing = os.pipe()
         try:
@@ -171,42 +171,42 @@ class _Server:
         except OSError as error:
             os.close(reading)
             os.close(writing)
-            return Forked((), error.errno or -1)
+            return ForkResult((), error.errno or -1)
         if not between:
             os.close(reading)
             try:
-                result: Forked | InternalError = self._fork_orphans(request.processes, files, writing)
+                result: ForkResult | InternalError = self._fork_orphans(request.processes, files, writing)
             except BaseException as error:
-                result = internal_error(error, WHERE)
+                result = make_internal_error(error, WHERE)
             os.write(writing, pickle.dumps(result))
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
             data = pipe.read()
         os.waitpid(between, 0)
-        forked: Forked | InternalError = pickle.loads(data)
+        forked: ForkResult | InternalError = pickle.loads(data)
         if isinstance(forked, InternalError):
             raise forked
         return forked
 
-    def _fork_orphans(self, count: int, files: list[int], writing: int) -> Forked:
+    def _fork_orphans(self, count: int, files: list[int], writing: int) -> ForkResult:
         pids: list[int] = []
         of_each = len(files) // count
         for start in range(0, len(files), of_each):
             try:
                 pid = os.fork()
             except OSError as error:
-                return Forked(tuple(pids), error.errno or -1)
+                return ForkResult(tuple(pids), error.errno or -1)
             if not pid:
                 for file in (*files[:start], *files[start + of_each :], writing, self._is_caller_there):
                     os.close(file)
                 self._line.close()
-                _begin(files[start : start + of_each], self._changed)
+                _begin_process(files[start : start + of_each], self._changed)
             pids.append(pid)
-        return Forked(tuple(pids), 0)
+        return ForkResult(tuple(pids), 0)
 
 
-def _problem_of(name: str) -> str:
+def _import_for_preload(name: str) -> str:
     """Import a module; return why ranks with it cannot be forked, or "" if they can."""
     try:
         importlib.import_module(name)
@@ -230,24 +230,24 @@ def _problem_of(name: str) -> str:
     return ""
 
 
-def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
+def _begin_process(files: list[int], changed: dict[str, str]) -> NoReturn:
     """Become a rank or a launcher when its `Birth` arrives."""
     try:
-        _become(files, changed)
+        _become_rank_or_launcher(files, changed)
     except BaseException as error:  # an internal error: `main` handles those of a program
-        _part("rank_processes.rank_files").end_broken(
+        _import_simulator_module("rank_processes.rank_files").end_broken(
             files[4], error, "the process of a rank, before its program began"
         )
     finally:
         os._exit(1)
 
 
-def _become(files: list[int], changed: dict[str, str]) -> None:
+def _become_rank_or_launcher(files: list[int], changed: dict[str, str]) -> None:
     names = ("process_config", "parcels", "rank_files")
-    configs, parcels, rank_files = [_part(f"rank_processes.{name}") for name in names]
-    channel = Channel(socket.socket(fileno=files[0]))
+    configs, parcels, rank_files = [_import_simulator_module(f"rank_processes.{name}") for name in names]
+    channel = MessageChannel(socket.socket(fileno=files[0]))
     try:
-        birth: Birth = channel.receive()
+        birth: RankStart = channel.receive()
     except EOFError:  # the coordinator has closed the channel
         os._exit(0)
     sys.modules["__main__"] = ModuleType("__main__")
@@ -256,12 +256,12 @@ def _become(files: list[int], changed: dict[str, str]) -> None:
     os.environ.update({**changed, **birth.environment})
     with suppress(OSError):  # the folder is gone, which the program notices
         os.chdir(birth.folder)
-    announcement = _part("virtual_gpus.announcement").Announcement(files[5])
+    announcement = _import_simulator_module("virtual_gpus.announcement").Announcement(files[5])
     config = configs.ProcessConfig(**birth.config, announcement=announcement)
     arena = parcels.Arena(file=files[1])
     for file in (files[1], files[5]):
         os.close(file)
     rank_config = configs.RankConfig(birth.rank, config, channel, arena, rank_files.Files(*files[2:5]))
     if len(files) == FILES_OF_A_RANK:
-        _part("rank_processes.rank_process").main(rank_config)
-    _part("launching.launcher").main(rank_config, Line(socket.socket(fileno=files[6])))
+        _import_simulator_module("rank_processes.rank_process").main(rank_config)
+    _import_simulator_module("launching.launcher").main(rank_config, PacketConnection(socket.socket(fileno=files[6])))

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, NoReturn
 from ddpsim.simulator.choices import HASH_SEEDS
 from ddpsim.simulator.errors import InternalError, UsageError
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.launching.server import Fork, Forked, Load
-from ddpsim.simulator.rank_processes.channel import Line
+from ddpsim.simulator.launching.server import ForkProcesses, ForkResult, LoadModules
+from ddpsim.simulator.rank_processes.channel import PacketConnection
 from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS
 
 _MAIN = """
@@ -50,7 +50,7 @@ class ServerKey(NamedTuple):
     """The folder in which those modules are searched first; "" without them."""
 
     @property
-    def is_usual(self) -> bool:
+    def is_default(self) -> bool:
         """True for the server of a run with default options."""
         return self.hash_seed in HASH_SEEDS and not self.preload
 
@@ -65,21 +65,21 @@ _APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) els
 """Puts servers into another process group, so that Ctrl-C does not reach them."""
 
 
-class Server:
+class ServerProcess:
     """One server. It loads torch after the constructor has returned; `settle` waits for that."""
 
     def __init__(self, key: ServerKey) -> None:
         """Start the process. Raises OSError if the system has no process or files left."""
         self._key = key
         self._awaited = 0
-        self._line, theirs = Line.pair()
+        self._line, theirs = PacketConnection.pair()
         self._errors = os.memfd_create("errors")
         self._has_dynamo = False
         self._was_ready = False
-        path = file_of(sys.path)
+        path = write_search_path(sys.path)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, *_flags(), "-c", _MAIN.format(path=path, file=theirs.fileno(), caller=os.getpid())],
+                [sys.executable, *_python_flags(), "-c", _MAIN.format(path=path, file=theirs.fileno(), caller=os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
@@ -95,40 +95,40 @@ class Server:
             theirs.close()
             os.close(path)
         if key.preload:
-            self._load(key.preload, [key.folder, *sys.path], is_by_request=True)
+            self._request_load(key.preload, [key.folder, *sys.path], is_by_request=True)
 
     @property
-    def is_there(self) -> bool:
+    def is_alive(self) -> bool:
         """False if the process has ended."""
         return self._process.poll() is None
 
-    def want_dynamo(self) -> None:
+    def load_dynamo(self) -> None:
         """Load torch's compiler, which takes a second, once for all ranks."""
         if not self._has_dynamo:
             self._has_dynamo = True
-            self._load(("torch._dynamo",), sys.path, is_by_request=False)
+            self._request_load(("torch._dynamo",), sys.path, is_by_request=False)
 
-    def settle(self) -> None:
+    def await_ready(self) -> None:
         """Wait until the server has loaded everything. Raises UsageError if it cannot."""
         while self._awaited:
-            problem = self._receive()
+            problem = self._receive_answer()
             self._awaited -= 1
             if problem:
                 raise UsageError(problem)
-        self._was_ready = self._was_ready or self.is_there
+        self._was_ready = self._was_ready or self.is_alive
 
     def ask_to_fork(self, files: Sequence[Sequence[int]]) -> None:
         """Ask for processes; `files` has the files of each."""
         try:
-            self._line.send(Fork(len(files)), [file for each in files for file in each])
+            self._line.send(ForkProcesses(len(files)), [file for each in files for file in each])
         except ConnectionError:  # the server is gone, which `forked` reports
             return
         except OSError:
-            self._is_gone()
+            self._raise_server_gone()
 
-    def forked(self) -> Forked:
+    def receive_forked(self) -> ForkResult:
         """Wait for the processes that were asked for."""
-        answer: Forked = self._receive()
+        answer: ForkResult = self._receive_answer()
         return answer
 
     def close(self) -> None:
@@ -138,29 +138,29 @@ class Server:
         self._line.close()
         os.close(self._errors)
 
-    def let_go(self) -> None:
+    def release_after_fork(self) -> None:
         """Release the server in a fork of the process that owns it."""
         self._line.close()
         os.close(self._errors)
         self._process.returncode = 0
 
-    def _load(self, modules: tuple[str, ...], path: Sequence[str], *, is_by_request: bool) -> None:
-        file = file_of(path)
+    def _request_load(self, modules: tuple[str, ...], path: Sequence[str], *, is_by_request: bool) -> None:
+        file = write_search_path(path)
         with suppress(OSError):  # the server is gone, which the next receive reports
-            self._line.send(Load(modules, is_by_request), [file])
+            self._line.send(LoadModules(modules, is_by_request), [file])
         os.close(file)
         self._awaited += 1
 
-    def _receive(self) -> Any:
+    def _receive_answer(self) -> Any:
         try:
             answer, _ = self._line.receive()
         except ConnectionError:
             answer = None
         if answer is None:
-            self._is_gone()
+            self._raise_server_gone()
         return answer
 
-    def _is_gone(self) -> NoReturn:
+    def _raise_server_gone(self) -> NoReturn:
         """Raise an error that says how the server ended."""
         text = os.pread(self._errors, 1 << 16, 0).decode(errors="replace").strip()
         status = self._process.wait()
@@ -177,13 +177,13 @@ class Server:
         raise gone
 
 
-def _flags() -> list[str]:
+def _python_flags() -> list[str]:
     """Return the options of this Python, without those that ignore the environment, which has the hash seed."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [flag for flag in flags if flag not in ("-E", "-I")]
 
 
-def file_of(path: Sequence[str]) -> int:
+def write_search_path(path: Sequence[str]) -> int:
     """Write a module search path into a file in memory, because it may be too long for an argument."""
     file = os.memfd_create("path")
     with open(file, "wb", closefd=False) as stream:
@@ -191,23 +191,23 @@ def file_of(path: Sequence[str]) -> int:
     return file
 
 
-class Servers:
+class ServerPool:
     """The servers of one process, which later runs use again."""
 
     def __init__(self) -> None:
-        self._servers: dict[ServerKey, Server] = {}
+        self._servers: dict[ServerKey, ServerProcess] = {}
         self._owner = 0
 
-    def start(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> list[Server]:
+    def start_servers(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> list[ServerProcess]:
         """Return servers with these keys; missing ones are started in parallel.
 
         Raises UsageError if the system starts no process for one.
         """
-        self._be_of_this_process()
-        for key in [key for key in self._servers if key not in keys and not key.is_usual]:
+        self._reset_after_fork()
+        for key in [key for key in self._servers if key not in keys and not key.is_default]:
             self._servers.pop(key).close()  # servers take memory, and a session may need many kinds
         try:
-            servers = [self._server(key) for key in keys]
+            servers = [self._get_or_start_server(key) for key in keys]
         except OSError as error:
             raise UsageError(
                 f"the system starts no Python to fork ranks from ({error.strerror}), expected room for "
@@ -215,18 +215,18 @@ class Servers:
             ) from None
         for server in servers:
             if wants_dynamo:
-                server.want_dynamo()
+                server.load_dynamo()
         return servers
 
     @contextmanager
-    def in_use(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> Iterator[list[Server]]:
+    def use_servers(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> Iterator[list[ServerProcess]]:
         """Yield servers that are ready. An exception in the `with` block ends them, except for an OSError, for which
         they are not responsible.
         """
-        servers = self.start(keys, wants_dynamo=wants_dynamo)
+        servers = self.start_servers(keys, wants_dynamo=wants_dynamo)
         try:
             for server in servers:
-                server.settle()
+                server.await_ready()
             yield servers
         except OSError:
             raise
@@ -237,25 +237,25 @@ class Servers:
 
     def close(self) -> None:
         """End all servers."""
-        self._be_of_this_process()
+        self._reset_after_fork()
         while self._servers:
             self._servers.popitem()[1].close()
 
-    def _server(self, key: ServerKey) -> Server:
-        if key in self._servers and not self._servers[key].is_there:
+    def _get_or_start_server(self, key: ServerKey) -> ServerProcess:
+        if key in self._servers and not self._servers[key].is_alive:
             self._servers.pop(key).close()
         if key not in self._servers:
-            self._servers[key] = Server(key)
+            self._servers[key] = ServerProcess(key)
         return self._servers[key]
 
-    def _be_of_this_process(self) -> None:
+    def _reset_after_fork(self) -> None:
         if self._owner != os.getpid():
             for server in self._servers.values():
-                server.let_go()
+                server.release_after_fork()
             self._servers.clear()
             self._owner = os.getpid()
             atexit.register(self.close)
 
 
-STANDING = Servers()
+STANDING = ServerPool()
 """The servers of this process, kept between runs because Python and torch take a second to start."""

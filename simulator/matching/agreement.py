@@ -12,14 +12,14 @@ from collections.abc import Hashable, Iterable, Sequence
 from math import prod
 
 from ddpsim.simulator.calls import Call, Phase, Shape, Signature
-from ddpsim.simulator.operations import OPERATIONS, Splits
+from ddpsim.simulator.operations import OPERATIONS, SplitRule
 from ddpsim.simulator.verdict import Code
 
-_BY_SPLITS = frozenset(row.name for row in OPERATIONS.values() if row.splits is not Splits.NONE)
+_BY_SPLITS = frozenset(row.name for row in OPERATIONS.values() if row.splits is not SplitRule.NONE)
 """Operations whose ranks may bring different sizes: the splits say which part goes where."""
 
 
-def disagreement(calls: Sequence[Call]) -> Code | None:
+def first_differing_field(calls: Sequence[Call]) -> Code | None:
     """Return the first field in which calls of one collective differ; None if they agree. They are in rank order."""
     first, origin = calls[0].signature, calls[0].origin
     signatures_agree = origins_agree = True
@@ -29,10 +29,10 @@ def disagreement(calls: Sequence[Call]) -> Code | None:
         if call.origin is not origin and call.origin != origin:
             origins_agree = False
     if not signatures_agree:
-        for code, values in _compared(calls):
+        for code, values in _compared_fields(calls):
             if any(value != values[0] for value in values):
                 return code
-    if first.splits is not None and len(first.splits[0]) == len(calls) and _misfits(calls):
+    if first.splits is not None and len(first.splits[0]) == len(calls) and _misfitting_pairs(calls):
         rows = [_row_elements(call.signature) for call in calls]
         return Code.MISMATCH_SPLITS if all(row == rows[0] for row in rows) else Code.MISMATCH_SHAPE
     return Code.MISMATCH_ORIGIN if not origins_agree and _origins_differ(calls) else None
@@ -47,13 +47,13 @@ def compared_values(calls: Sequence[Call], code: Code) -> list[Hashable]:
         return [(o.phase, o.wrapper, o.bucket, o.step, o.part and o.part[:3]) for o in origins]
     if code is Code.MISMATCH_SPLITS:
         return [c.signature.splits for c in calls]
-    return next(list(values) for found, values in _compared(calls) if found is code)
+    return next(list(values) for found, values in _compared_fields(calls) if found is code)
 
 
-def minority(calls: Sequence[Call], code: Code) -> tuple[int, ...]:
+def ranks_that_differ(calls: Sequence[Call], code: Code) -> tuple[int, ...]:
     """Return the ranks whose value is not the most common one; all ranks if no value is the most common one."""
     if code is Code.MISMATCH_SPLITS:
-        return _splits_at_fault(calls)
+        return _ranks_with_wrong_splits(calls)
     values = compared_values(calls, code)
     (value, count), *others = Counter(values).most_common()
     if not others or others[0][1] == count:
@@ -61,11 +61,11 @@ def minority(calls: Sequence[Call], code: Code) -> tuple[int, ...]:
     return tuple(sorted(call.rank for call, own in zip(calls, values, strict=True) if own != value))
 
 
-def pair_disagreement(send: Call, receive: Call) -> Code | None:
+def message_differing_field(send: Call, receive: Call) -> Code | None:
     """Return the field in which a message differs from its receive buffer; None if the message fits."""
     if send.signature.dtype != receive.signature.dtype:
         return Code.MISMATCH_DTYPE
-    if _elements(send.signature.shapes) != _elements(receive.signature.shapes):
+    if _element_count(send.signature.shapes) != _element_count(receive.signature.shapes):
         return Code.MISMATCH_SHAPE
     return Code.MISMATCH_ORIGIN if _origins_differ((send, receive)) else None
 
@@ -79,7 +79,7 @@ def call_sites_differ(calls: Sequence[Call]) -> bool:
     )
 
 
-def branches_meet(calls: Sequence[Call]) -> bool:
+def unusual_lines_meet(calls: Sequence[Call]) -> bool:
     """Return True if the calls come from different lines, where programs usually have one line.
 
     In many programs the root has a line of its own, because only the root has the tensors to scatter or to gather into.
@@ -93,17 +93,17 @@ def branches_meet(calls: Sequence[Call]) -> bool:
     return call_sites_differ([call for call in calls if call.rank != root] or calls)
 
 
-def _compared(calls: Sequence[Call]) -> Iterable[tuple[Code, list[Hashable]]]:
+def _compared_fields(calls: Sequence[Call]) -> Iterable[tuple[Code, list[Hashable]]]:
     signatures = [call.signature for call in calls]
     yield Code.MISMATCH_OPERATION, [s.operation for s in signatures]
     yield Code.MISMATCH_GROUP, [s.members for s in signatures]
     yield Code.MISMATCH_ROOT, [s.root for s in signatures]
     yield Code.MISMATCH_DTYPE, [s.dtype for s in signatures]
-    yield Code.MISMATCH_SHAPE, [_extent(s) for s in signatures]
+    yield Code.MISMATCH_SHAPE, [_shapes_to_agree(s) for s in signatures]
     yield Code.MISMATCH_REDUCTION, [s.reduction for s in signatures]
 
 
-def _extent(signature: Signature) -> Hashable:
+def _shapes_to_agree(signature: Signature) -> Hashable:
     """Return the shapes that must agree: all of them, except for calls with splits.
 
     Backends move elements in memory order and compare their numbers at most. So where [2, 3] meets [3, 2], the result
@@ -114,15 +114,15 @@ def _extent(signature: Signature) -> Hashable:
 
 def _row_elements(signature: Signature) -> tuple[int, int]:
     """Return the number of elements in a split of 1, for the data sent and for the data received."""
-    if OPERATIONS[signature.operation].splits is Splits.TENSORS:
+    if OPERATIONS[signature.operation].splits is SplitRule.TENSORS:
         return 1, 1
     sent, received = signature.shapes
     return prod(sent[1:]), prod(received[1:])
 
 
-def _misfits(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
+def _misfitting_pairs(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
     """Return the pairs of a sender and a receiver that disagree on the size of the data between them."""
-    if _is_even(calls):
+    if _has_equal_parts(calls):
         return []
     rows = [_row_elements(call.signature) for call in calls]
     sides = [call.signature.splits or ((), ()) for call in calls]
@@ -135,7 +135,7 @@ def _misfits(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
     return pairs
 
 
-def _is_even(calls: Sequence[Call]) -> bool:
+def _has_equal_parts(calls: Sequence[Call]) -> bool:
     """Return True if all ranks send equal parts to all ranks, so that pairs need not be compared."""
     first = calls[0].signature
     assert first.splits is not None
@@ -147,9 +147,9 @@ def _is_even(calls: Sequence[Call]) -> bool:
     )
 
 
-def _splits_at_fault(calls: Sequence[Call]) -> tuple[int, ...]:
+def _ranks_with_wrong_splits(calls: Sequence[Call]) -> tuple[int, ...]:
     """Return the one rank that is in every misfitting pair; if there is no such rank, or two, all ranks of pairs."""
-    pairs = [{sender.rank, receiver.rank} for sender, receiver in _misfits(calls)]
+    pairs = [{sender.rank, receiver.rank} for sender, receiver in _misfitting_pairs(calls)]
     involved = sorted(set().union(*pairs))
     in_all = [rank for rank in involved if all(rank in pair for pair in pairs)]
     return tuple(in_all if len(in_all) == 1 else involved)
@@ -158,8 +158,8 @@ def _splits_at_fault(calls: Sequence[Call]) -> tuple[int, ...]:
 def _origins_differ(calls: Sequence[Call]) -> bool:
     """Return True if some origin does not belong with the first; a call that `join()` makes is never the first."""
     first = next((call.origin for call in calls if not call.origin.shadow), calls[0].origin)
-    return any(call.origin is not first and not call.origin.belongs_with(first) for call in calls)
+    return any(call.origin is not first and not call.origin.matches_origin(first) for call in calls)
 
 
-def _elements(shapes: tuple[Shape, ...]) -> int:
+def _element_count(shapes: tuple[Shape, ...]) -> int:
     return sum([prod(shape) for shape in shapes])

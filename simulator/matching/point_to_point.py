@@ -8,15 +8,15 @@ so `candidates` only lists them, and `take` removes the chosen one.
 from __future__ import annotations
 
 from ddpsim.simulator.accesses import Object
-from ddpsim.simulator.calls import ANY_SOURCE, Call, channel
+from ddpsim.simulator.calls import ANY_SOURCE, Call, channel_of_message
 
 
-def channel_of(call: Call) -> Object:
+def channel_object(call: Call) -> Object:
     """Return a key that is equal for messages and receives that may meet."""
-    return ("channel", *channel(call))
+    return ("channel", *channel_of_message(call))
 
 
-class PointToPointTable:
+class UnmatchedMessages:
     """Sends and receives that have not met yet."""
 
     __slots__ = ("_receives", "_sends")
@@ -28,32 +28,32 @@ class PointToPointTable:
 
     def post_send(self, send: Call) -> Call | None:
         """Return the receive that takes this message; None if the message has to wait for one."""
-        for receive in self._receives.get(channel(send), ()):
+        for receive in self._receives.get(channel_of_message(send), ()):
             if receive.peer in (ANY_SOURCE, send.rank):
-                self._receives[channel(send)].remove(receive)
+                self._receives[channel_of_message(send)].remove(receive)
                 return receive
-        self._sends.setdefault(channel(send), []).append(send)
+        self._sends.setdefault(channel_of_message(send), []).append(send)
         return None
 
-    def candidates(self, receive: Call) -> list[Call]:
+    def waiting_sends(self, receive: Call) -> list[Call]:
         """Return the waiting messages that a receive may take: the oldest of each source that it accepts, by source."""
         oldest: dict[int, Call] = {}
-        for send in self._sends.get(channel(receive), ()):
+        for send in self._sends.get(channel_of_message(receive), ()):
             if receive.peer in (ANY_SOURCE, send.rank):
                 oldest.setdefault(send.rank, send)
         return [oldest[rank] for rank in sorted(oldest)]
 
-    def take(self, send: Call) -> None:
+    def remove_send(self, send: Call) -> None:
         """Remove a waiting message that a receive has chosen."""
-        self._sends[channel(send)].remove(send)
+        self._sends[channel_of_message(send)].remove(send)
 
     def post_receive(self, receive: Call) -> None:
         """Add a receive for which no message waits."""
-        self._receives.setdefault(channel(receive), []).append(receive)
+        self._receives.setdefault(channel_of_message(receive), []).append(receive)
 
-    def withdraw(self, call: Call) -> None:
+    def remove_call(self, call: Call) -> None:
         """Remove a waiting send or receive; a receive from any source stays."""
-        waiting = (self._sends if call.operation == "send" else self._receives).get(channel(call), [])
+        waiting = (self._sends if call.operation == "send" else self._receives).get(channel_of_message(call), [])
         if call in waiting:
             waiting.remove(call)
 

@@ -21,7 +21,7 @@ def order_object(call: Call) -> Object:
     return ("order", call.rank, call.group, call.operation, call.tag, *to)
 
 
-class Slot:
+class PendingCollective:
     """The n-th collective of a group: the calls with that number, at most one of each member."""
 
     __slots__ = ("calls", "is_full", "members", "onlookers", "sequence")
@@ -47,33 +47,33 @@ class Slot:
         return tuple(sorted(rank for rank in self.members if rank not in self.calls))
 
 
-class SlotTable:
+class PendingCollectives:
     """The collectives of an execution that some members have not reached yet."""
 
     __slots__ = ("_created", "_members", "_open")
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[int, ...]] = {}
-        self._open: dict[tuple[str, int], Slot] = {}
-        self._created: dict[str, Slot] = {}
+        self._open: dict[tuple[str, int], PendingCollective] = {}
+        self._created: dict[str, PendingCollective] = {}
         """By group, the slot of the calls that create it; kept for ranks that arrive late with other members."""
 
-    def declare(self, group: str, members: tuple[int, ...]) -> None:
+    def declare_group(self, group: str, members: tuple[int, ...]) -> None:
         """Add a group. Only its first declaration counts; a rank that disagrees is found when calls are compared."""
         self._members.setdefault(group, members)
 
-    def members(self, group: str) -> tuple[int, ...]:
+    def members_of(self, group: str) -> tuple[int, ...]:
         """Return the global ranks of a group, in group-rank order."""
         return self._members[group]
 
-    def arrive(self, call: Call) -> Slot:
+    def add_call(self, call: Call) -> PendingCollective:
         """Add a call to its slot and return the slot. A slot that is full now is no longer in the table."""
         if call.signature.members is not None:
-            return self._arrive_to_create(call)
+            return self._add_creating_call(call)
         key = (call.group, call.sequence)
         slot = self._open.get(key)
         if slot is None:
-            slot = self._open[key] = Slot(call.sequence, self._members[call.group])
+            slot = self._open[key] = PendingCollective(call.sequence, self._members[call.group])
         assert call.rank not in slot.calls, f"rank {call.rank} arrives twice in {key}"
         slot.calls[call.rank] = call
         if len(slot.calls) == len(slot.members):
@@ -81,7 +81,7 @@ class SlotTable:
             del self._open[key]
         return slot
 
-    def _arrive_to_create(self, call: Call) -> Slot:
+    def _add_creating_call(self, call: Call) -> PendingCollective:
         """Add a call that creates a group, and return its slot. Note [Who creates a group].
 
         Each rank passes its own list of members, so the slot needs every rank that an arrived member names. If the
@@ -92,13 +92,13 @@ class SlotTable:
         key = (call.group, call.sequence)
         slot = self._created.get(call.group)
         if slot is None or slot.sequence != call.sequence:
-            slot = self._created[call.group] = self._open[key] = Slot(call.sequence, ())
+            slot = self._created[call.group] = self._open[key] = PendingCollective(call.sequence, ())
         if call.rank not in call.signature.members:
             slot.onlookers[call.rank] = call
         else:
             slot.calls[call.rank] = call
         if call.signature.members != slot.members:
-            _name_members(slot)
+            _update_members(slot)
         if slot.is_full:
             slot.members = slot.arrived
         elif slot.members and len(slot.calls) == len(slot.members):
@@ -106,23 +106,23 @@ class SlotTable:
             self._open.pop(key, None)
         return slot
 
-    def withdraw(self, call: Call) -> None:
+    def remove_call(self, call: Call) -> None:
         """Remove a waiting call from its slot."""
-        slot = self.slot_of(call)
+        slot = self.find_collective(call)
         if slot is not None:
             del slot.calls[call.rank]
 
-    def slot_of(self, call: Call) -> Slot | None:
+    def find_collective(self, call: Call) -> PendingCollective | None:
         """Return the open slot in which a call waits; None once the slot was full."""
         slot = self._open.get((call.group, call.sequence))
         return slot if slot is not None and slot.calls.get(call.rank) == call else None
 
-    def open_slots(self) -> Iterator[Slot]:
+    def list_pending(self) -> Iterator[PendingCollective]:
         """Return the slots that are not full, in the order in which they were opened: a copy, since ranks continue."""
         return iter(tuple(self._open.values()))
 
 
-def _name_members(slot: Slot) -> None:
+def _update_members(slot: PendingCollective) -> None:
     """Make the slot expect every rank that a member names; an onlooker among these has arrived, with another list."""
     lists = dict.fromkeys(call.signature.members or () for call in slot.calls.values())
     slot.members = next(iter(lists)) if len(lists) == 1 else tuple(sorted({rank for each in lists for rank in each}))

@@ -10,7 +10,7 @@ from typing import Any
 from torch.nn.modules import module as modules
 
 from ddpsim import simulator
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _MODULE = "torch._dynamo.convert_frame"
 
@@ -25,7 +25,7 @@ class CompilerLock:
     """
 
     def __init__(self) -> None:
-        self._replaced = Replaced()
+        self._replaced = ReplacedAttributes()
         self._of_run: Any = None
         """Made by the rank that compiles first, on its thread, so that waiting for it is simulated."""
 
@@ -33,11 +33,11 @@ class CompilerLock:
         """Replace torch's lock, if the compiler is loaded. May be called again."""
         module: Any = sys.modules.get(_MODULE)
         if module is not None and module.compile_lock is not self:
-            self._replaced.put(module, "compile_lock", self)
+            self._replaced.set_attribute(module, "compile_lock", self)
 
     def uninstall(self) -> None:
         """Restore torch's lock."""
-        self._replaced.put_back()
+        self._replaced.restore_attributes()
 
     def __enter__(self) -> Any:
         if self._of_run is None:
@@ -48,7 +48,7 @@ class CompilerLock:
         self._of_run.__exit__(*exception)
 
 
-def leave_untraced() -> None:
+def skip_simulator_in_dynamo() -> None:
     """Make dynamo skip the simulator's own functions, if dynamo is loaded; late_dynamo.py repeats this when it is.
 
     The collectives below torch's DDP are C++, which is not traced. The simulator has Python there: traced, it would be
@@ -59,7 +59,7 @@ def leave_untraced() -> None:
         rules.add(simulator.__name__)
 
 
-def has_hook_of_others(ours: int, original: Callable[[], Any]) -> Callable[[], Any]:
+def ignoring_own_hook(ours: int, original: Callable[[], Any]) -> Callable[[], Any]:
     """Return the replacement of `_has_any_global_hook`, which ignores the simulator's hook; `ours` is that hook's id.
 
     By this function compiled modules warn of hooks on all modules.

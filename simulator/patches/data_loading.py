@@ -14,14 +14,14 @@ from weakref import WeakKeyDictionary
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.diagnosis.samplers import Sampling
-from ddpsim.simulator.kernel.requests import LoaderBegun, Sampled
-from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.diagnosis.samplers import SamplerSettings
+from ddpsim.simulator.kernel.requests import LoaderStarted, SamplerStarted
+from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
 
 
-def replacements(host: Host) -> list[Replacement]:
+def data_loading_replacements(host: Host) -> list[Replacement]:
     """Return the replacements.
 
     Not reported: samplers of a subclass, which may distribute samples in another way, and samplers that another rank
@@ -34,7 +34,7 @@ def replacements(host: Host) -> list[Replacement]:
         def __init__(sampler: Any, *arguments: Any, **options: Any) -> None:
             original(sampler, *arguments, **options)
             if host.is_rank_thread() and type(sampler) is DistributedSampler:
-                made[sampler] = host.me.rank, site_here()
+                made[sampler] = host.running_thread.rank, current_user_site()
 
         return __init__
 
@@ -43,8 +43,8 @@ def replacements(host: Host) -> list[Replacement]:
         def __iter__(sampler: Any) -> Any:
             if host.is_rank_thread() and sampler in made:
                 rank, site = made[sampler]
-                if rank == host.me.rank and (sampling := _sampling(sampler)) is not None:
-                    host.ask(Sampled(sampling, site, site_here()))
+                if rank == host.running_thread.rank and (sampling := _sampler_inputs(sampler)) is not None:
+                    host.send_request(SamplerStarted(sampling, site, current_user_site()))
             return original(sampler)
 
         return __iter__
@@ -52,8 +52,8 @@ def replacements(host: Host) -> list[Replacement]:
     def reporting_loader(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def begin(loader: Any) -> Any:
-            if host.is_rank_thread() and (batches := _length(loader)) is not None:
-                host.ask(LoaderBegun(batches, site_here()))
+            if host.is_rank_thread() and (batches := _number_of_batches(loader)) is not None:
+                host.send_request(LoaderStarted(batches, current_user_site()))
             return original(loader)
 
         return begin
@@ -65,7 +65,7 @@ def replacements(host: Host) -> list[Replacement]:
     ]
 
 
-def _length(loader: Any) -> int | None:
+def _number_of_batches(loader: Any) -> int | None:
     """Return the number of batches; None if it is unknown, as for a stream."""
     try:
         return len(loader)
@@ -73,10 +73,10 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def _sampling(sampler: Any) -> Sampling | None:
+def _sampler_inputs(sampler: Any) -> SamplerSettings | None:
     """Return a sampler's inputs; None if the program has replaced a number by something else."""
     try:
-        return Sampling(
+        return SamplerSettings(
             int(sampler.num_replicas),
             int(sampler.rank),
             len(sampler.dataset),

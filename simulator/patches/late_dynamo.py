@@ -30,12 +30,12 @@ _KNOWN_BEFORE = ("__class__", "__file__", "__loader__", "__name__", "__package__
 
 
 @contextmanager
-def dynamo_is_late(when_loaded: Callable[[], None]) -> Iterator[None]:
+def dynamo_loaded_late(when_loaded: Callable[[], None]) -> Iterator[None]:
     """Inside, make the first import of torch._dynamo return a module that is not executed yet.
 
     `when_loaded` is called when it is executed. If it never is, the import is undone at the end.
     """
-    finder = _Finder(when_loaded)
+    finder = _DynamoFinder(when_loaded)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -43,10 +43,10 @@ def dynamo_is_late(when_loaded: Callable[[], None]) -> Iterator[None]:
         sys.meta_path[:] = [each for each in sys.meta_path if each is not finder]
         module = sys.modules.get(_DYNAMO)
         if isinstance(module, _LateModule):
-            _loader_of(module).forget()
+            _loader_of(module).undo_import()
 
 
-class _Finder(MetaPathFinder):
+class _DynamoFinder(MetaPathFinder):
     def __init__(self, when_loaded: Callable[[], None]) -> None:
         self._when_loaded = when_loaded
 
@@ -59,11 +59,11 @@ class _Finder(MetaPathFinder):
                 spec.loader = _LateLoader(spec.loader, self._when_loaded)
             return spec
         if target is None and fullname.startswith(f"{_DYNAMO}.") and fullname in sys.modules:
-            return ModuleSpec(fullname, _LoadedMeanwhile())
+            return ModuleSpec(fullname, _LoaderOfLoadedModule())
         return None
 
 
-class _LoadedMeanwhile(Loader):
+class _LoaderOfLoadedModule(Loader):
     """Loads a submodule of torch._dynamo that was imported while the import system executed torch._dynamo for it."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -96,21 +96,21 @@ class _LateLoader(Loader):
         module.__spec__.loader_state = self
         module.__class__ = _LateModule
 
-    def attribute(self, module: ModuleType, name: str, asking: str) -> Any:
+    def read_attribute(self, module: ModuleType, name: str, asking: str) -> Any:
         """Return an attribute of the module; `asking` is the name of the module that reads it."""
         with self._lock:
-            if _is_late(module) and not self._is_executing:
+            if _is_not_executed(module) and not self._is_executing:
                 if (asking, name) == ("torch._compile", "disable"):
-                    return self._disable
+                    return self._disable_function
                 if (asking, name) in _ANSWERS:
                     return _ANSWERS[asking, name]
-                return getattr(self.executed(module), name)
+                return getattr(self.execute_module(module), name)
         return ModuleType.__getattribute__(module, name)
 
-    def executed(self, module: ModuleType) -> ModuleType:
+    def execute_module(self, module: ModuleType) -> ModuleType:
         """Execute the module and return it; if the run that imported it has ended, return a new import of it."""
         with self._lock:
-            if not _is_late(module) or self._is_executing:
+            if not _is_not_executed(module) or self._is_executing:
                 return module
             if sys.modules.get(_DYNAMO) is not module:
                 return importlib.import_module(_DYNAMO)
@@ -129,7 +129,7 @@ class _LateLoader(Loader):
             self._when_loaded()
             return module
 
-    def forget(self) -> None:
+    def undo_import(self) -> None:
         """Undo the import."""
         del sys.modules[_DYNAMO]
         parent, _, name = _DYNAMO.rpartition(".")
@@ -138,7 +138,7 @@ class _LateLoader(Loader):
             vars(function).pop(_KEPT, None)
         self._disabled.clear()
 
-    def _disable(self, function: Any, *arguments: Any, **options: Any) -> Any:
+    def _disable_function(self, function: Any, *arguments: Any, **options: Any) -> Any:
         """Replace `torch._dynamo.disable` for `torch._disable_dynamo`: nothing is traced, so no change is needed."""
         if not isinstance(function, FunctionType):
             return importlib.import_module(f"{_DYNAMO}.decorators").disable(function, *arguments, **options)
@@ -153,20 +153,20 @@ class _LateModule(ModuleType):
         if name in _KNOWN_BEFORE:
             return ModuleType.__getattribute__(self, name)
         asking = str(sys._getframe(1).f_globals.get("__name__"))
-        return _loader_of(self).attribute(self, name, asking)
+        return _loader_of(self).read_attribute(self, name, asking)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in _KNOWN_BEFORE or (module := _loader_of(self).executed(self)) is self:
+        if name in _KNOWN_BEFORE or (module := _loader_of(self).execute_module(self)) is self:
             ModuleType.__setattr__(self, name, value)
         else:
             setattr(module, name, value)
 
     def __delattr__(self, name: str) -> None:
-        module = _loader_of(self).executed(self)
+        module = _loader_of(self).execute_module(self)
         ModuleType.__delattr__(module, name)
 
 
-def _is_late(module: ModuleType) -> bool:
+def _is_not_executed(module: ModuleType) -> bool:
     return type(module) is _LateModule
 
 
@@ -176,7 +176,7 @@ def _loader_of(module: _LateModule) -> _LateLoader:
     return loader
 
 
-class _Part:
+class _PartialSubmodule:
     """A submodule of torch._dynamo that has a few answers; reading any other attribute loads it."""
 
     def __init__(self, name: str, **answers: Callable[[], Any]) -> None:
@@ -192,7 +192,7 @@ def _do_nothing() -> None: ...
 
 _ANSWERS = {
     ("torch.optim.optimizer", "graph_break"): _do_nothing,
-    ("torch.nn.parallel.distributed", "utils"): _Part("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
-    ("torch.distributed.distributed_c10d", "trace_rules"): _Part("trace_rules", clear_lru_cache=_do_nothing),
+    ("torch.nn.parallel.distributed", "utils"): _PartialSubmodule("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+    ("torch.distributed.distributed_c10d", "trace_rules"): _PartialSubmodule("trace_rules", clear_lru_cache=_do_nothing),
 }
 """(module that reads, attribute of torch._dynamo) -> its value as long as no configuration has changed."""

@@ -21,17 +21,17 @@ NCCL_TIMEOUT = timedelta(minutes=10)
 """The default time-out of NCCL groups (torch/distributed/constants.py)."""
 
 
-def replacements(host: Host) -> list[Replacement]:
+def not_simulated_replacements(host: Host) -> list[Replacement]:
     """Return the replacements. A group of an absent NCCL needs a time-out, and torch's error log its version."""
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def begin(*arguments: Any, **options: Any) -> Any:
             if host.is_rank_thread():
                 error = UsageError(
-                    f"rank {host.me.rank} calls torch.distributed.rpc.init_rpc, expected collectives, messages or "
+                    f"rank {host.running_thread.rank} calls torch.distributed.rpc.init_rpc, expected collectives, messages or "
                     "stores: rpc uses its own sockets, which are not simulated: run the program on real processes"
                 )
-                host.break_off(error)
+                host.abort_run(error)
                 raise error
             return original(*arguments, **options)
 

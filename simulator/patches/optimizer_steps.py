@@ -15,20 +15,20 @@ from ddpsim.simulator.runtime.host import Host
 Listener = Callable[[int, Optimizer], None]
 
 
-def watch_steps(host: Host, listeners: Sequence[Listener]) -> Any:
+def watch_optimizer_steps(host: Host, listeners: Sequence[Listener]) -> Any:
     """Count each rank's optimizer steps and call `listeners` after each. Return a handle whose `remove()` ends this."""
 
     def step_done(optimizer: Optimizer, arguments: Any, options: Any) -> None:
-        if host.is_rank_thread() and not _is_nested():
-            rank = host.me.rank
-            host.ask(StepDone())
+        if host.is_rank_thread() and not _is_nested_step():
+            rank = host.running_thread.rank
+            host.send_request(StepDone())
             for listener in listeners:
                 listener(rank, optimizer)
 
     return register_optimizer_step_post_hook(step_done)
 
 
-def _is_nested() -> bool:
+def _is_nested_step() -> bool:
     """True for the step of an optimizer inside another one's, as in ZeroRedundancyOptimizer."""
     wrapper = sys._getframe(2)
     return any(frame.f_code is wrapper.f_code for frame in frames_outwards(wrapper.f_back))

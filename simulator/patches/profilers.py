@@ -27,7 +27,7 @@ GLOO = "gloo:"
 """The prefix of the names of gloo's events."""
 
 
-class OneProfiler:
+class ProfilerGuard:
     """Lets one rank at a time profile."""
 
     def __init__(self, host: Host) -> None:
@@ -37,30 +37,30 @@ class OneProfiler:
     def replacements(self) -> list[Replacement]:
         """Return the replacements."""
         return [
-            *((profiler, name, self._starts) for name in STARTS),
-            (profiler, ENDS, self._ends),
-            (profiler, "FunctionEvent", _asynchronous_if_of_gloo),
+            *((profiler, name, self._wrap_start) for name in STARTS),
+            (profiler, ENDS, self._wrap_end),
+            (profiler, "FunctionEvent", _mark_gloo_events_asynchronous),
         ]
 
-    def _starts(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def start(*arguments: Any, **options: Any) -> Any:
             if self._host.is_rank_thread():
-                self._take(self._host.me.rank)
+                self._take_profiler(self._host.running_thread.rank)
             return original(*arguments, **options)
 
         return start
 
-    def _take(self, rank: int) -> None:
+    def _take_profiler(self, rank: int) -> None:
         if self._owner not in (None, rank):
             error = UsageError(
                 f"rank {rank} starts torch's profiler while rank {self._owner} profiles, expected one rank at a time: "
                 "ranks are threads here, and a process has one profiler: run with isolation='process'"
             )
-            self._host.break_off(error)
+            self._host.abort_run(error)
             raise error
         self._owner = rank
 
-    def _ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def end(*arguments: Any, **options: Any) -> Any:
             try:
                 return original(*arguments, **options)
@@ -71,7 +71,7 @@ class OneProfiler:
 
 
 @cache
-def _asynchronous_if_of_gloo(original: type[Any]) -> type[Any]:
+def _mark_gloo_events_asynchronous(original: type[Any]) -> type[Any]:
     class FunctionEvent(original):  # type: ignore[misc]
         """An event of torch's profiler; gloo's are asynchronous."""
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy
-from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
+from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice, differing_choice_finding
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
@@ -25,10 +25,10 @@ from ddpsim.simulator.verdict import Finding, Verdict
 
 
 @dataclass(slots=True)
-class _Choice:
+class _PathChoice:
     """One choice on the path from the start to the end of an execution."""
 
-    offer: Offer
+    offer: OfferedChoice
     idle: frozenset[int] = frozenset()
     """Ranks whose next poll would fail again."""
     taken: int = 0
@@ -41,12 +41,12 @@ class _Choice:
         return self.taken > 0 and _can_continue(self.offer)
 
     @property
-    def size(self) -> int:
+    def option_count(self) -> int:
         """The number of options that are tried in total."""
         return self.tried + 1 + len(self.left)
 
 
-def _can_continue(offer: Offer) -> bool:
+def _can_continue(offer: OfferedChoice) -> bool:
     """Return whether the running rank can continue, so that every choice except 0 is a preemption."""
     point = offer.point
     return point.kind is ChoiceKind.RANK and point.number > 0 and offer.options[0] == point.rank
@@ -63,9 +63,9 @@ class Dfs:
                 f"preemptions is {preemptions!r}, expected a whole number from 0 on, or None for no bound: correct it"
             )
         self._bound = preemptions
-        self._path: list[_Choice] = []
+        self._path: list[_PathChoice] = []
         self._loops: dict[Location, bool] = {}
-        self._execution: _Repeat | None = None
+        self._execution: _RepeatingPolicy | None = None
         self._is_cut = False
         """True if schedules were omitted, by the bound or because an execution did not repeat the one before."""
         self._is_over = False
@@ -91,37 +91,37 @@ class Dfs:
             return 1.0
         covered, share = 0.0, 1.0
         for choice in self._path:
-            share /= choice.size
+            share /= choice.option_count
             covered += choice.tried * share
         return covered
 
     def next_policy(self) -> Policy | None:
         """Return the policy of the next execution; None if no schedule is left."""
         if self._execution is not None and not self._execution.observer.has_learned:
-            self._advance()
+            self._choose_next_path()
         if self._is_over:
             return None
-        self._execution = _Repeat(self._path, SpinDetection(self._loops))
+        self._execution = _RepeatingPolicy(self._path, SpinDetection(self._loops))
         return self._execution
 
     def take(self, result: Result) -> Finding | None:
         """Learn the choices of the execution; return a finding if it did not repeat the one before."""
         assert self._execution is not None
-        self._execution.observer.conclude()
+        self._execution.observer.conclude_execution()
         is_cut = result.verdict is Verdict.UNKNOWN
-        finding = self._execution.divergence(is_cut=is_cut)
+        finding = self._execution.find_divergence(is_cut=is_cut)
         if finding is not None:
             self._is_over = self._is_cut = True
             return finding
         self._is_cut = self._is_cut or is_cut
         known = len(self._path)
         self._path = self._execution.path
-        self._open_answers(known)
+        self._set_untried_options(known)
         return None
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _advance(self) -> None:
+    def _choose_next_path(self) -> None:
         """Go back to the last choice with an untried option, and take that option."""
         while self._path and not self._path[-1].left:
             self._path.pop()
@@ -132,7 +132,7 @@ class Dfs:
         choice.taken = choice.left.pop()
         choice.tried += 1
 
-    def _open_answers(self, known: int) -> None:
+    def _set_untried_options(self, known: int) -> None:
         """Set the untried options of the choices after the first `known` ones."""
         preemptions = 0
         for index, choice in enumerate(self._path):
@@ -145,25 +145,25 @@ class Dfs:
             preemptions += choice.is_preemption
 
 
-class _Repeat:
+class _RepeatingPolicy:
     """One execution's policy. It repeats the choices of a path, then takes the default, and records all choices."""
 
-    def __init__(self, path: Sequence[_Choice], spins: SpinDetection) -> None:
+    def __init__(self, path: Sequence[_PathChoice], spins: SpinDetection) -> None:
         self.observer = spins
         self._known = path
-        self.path: list[_Choice] = []
-        self._differs: tuple[Offer, Offer] | None = None
+        self.path: list[_PathChoice] = []
+        self._differs: tuple[OfferedChoice, OfferedChoice] | None = None
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
         """Return the choice on the path, or 0 after its end."""
-        now = Offer(point, tuple(options))
+        now = OfferedChoice(point, tuple(options))
         if point.rank not in options:  # it waits now, or has ended
-            self.observer.got_on()
-        if (alone := self.observer.follow(now.options)) is not None:
+            self.observer.note_progress()
+        if (alone := self.observer.thread_to_run_alone(now.options)) is not None:
             return now.options.index(alone)
         if len(self.path) >= len(self._known) or self._differs:
             is_of_ranks = point.kind is ChoiceKind.RANK
-            self.path.append(_Choice(now, frozenset(filter(self.observer.is_idle, now.options if is_of_ranks else ()))))
+            self.path.append(_PathChoice(now, frozenset(filter(self.observer.would_poll_in_vain, now.options if is_of_ranks else ()))))
             return 0
         choice = self._known[len(self.path)]
         if choice.offer != now:
@@ -172,17 +172,17 @@ class _Repeat:
         self.path.append(choice)
         return choice.taken
 
-    def divergence(self, *, is_cut: bool) -> Finding | None:
+    def find_divergence(self, *, is_cut: bool) -> Finding | None:
         """Return the finding if this execution offered other choices than the one whose path it repeats."""
         missing = self._known[len(self.path)].offer if len(self.path) < len(self._known) else None
-        return find_other_offers(self._differs, missing, is_cut=is_cut)
+        return find_offer_divergence(self._differs, missing, is_cut=is_cut)
 
 
-def find_other_offers(differing: tuple[Offer, Offer] | None, missing: Offer | None, *, is_cut: bool) -> Finding | None:
+def find_offer_divergence(differing: tuple[OfferedChoice, OfferedChoice] | None, missing: OfferedChoice | None, *, is_cut: bool) -> Finding | None:
     """Return the finding for an execution that did not repeat the choice points of the one before.
 
     `missing` is an expected choice point that it did not reach; an execution whose budget ran out may miss some.
     """
     if differing is not None:
-        return offers_differ(*differing)
-    return None if missing is None or is_cut else offers_differ(missing, None)
+        return differing_choice_finding(*differing)
+    return None if missing is None or is_cut else differing_choice_finding(missing, None)

@@ -58,7 +58,7 @@ class NamedPolicy(NamedTuple):
     """The schedules that an exploration by it runs, for `--help`; "" if it cannot explore."""
     option: PolicyOption | None = None
 
-    def policy(self, seed: int, option: int | None = None, choices: int = CHOICES) -> Policy:
+    def make_policy(self, seed: int, option: int | None = None, choices: int = CHOICES) -> Policy:
         """Return the policy of one execution."""
         assert self.make is not None, f"{self.name} only explores"
         if option is None and self.option is not None:
@@ -99,18 +99,18 @@ DEFAULT_DRAWING = "random"
 """The default policy if only seeds are given."""
 
 
-def draws(name: object) -> bool:
+def uses_seed(name: object) -> bool:
     """Return whether a name is that of a policy that uses its seed."""
     return isinstance(name, str) and name in DRAWING
 
 
-def listed(names: Iterable[str], word: str = "or") -> str:
+def join_names(names: Iterable[str], word: str = "or") -> str:
     """Return names as text, as in "round_robin, random or pct"."""
     *others, last = names
     return f"{', '.join(others)} {word} {last}" if others else last
 
 
-def exploring_text() -> str:
+def exploring_policies_text() -> str:
     """Return, for `--help`, the schedules that each exploring policy runs; equal policies are listed together."""
     by_text: dict[str, list[str]] = {}
     for name in EXPLORING:
@@ -118,7 +118,7 @@ def exploring_text() -> str:
     return "; ".join(f"{', '.join(names)}: {text}" for text, names in by_text.items())
 
 
-def option_text(name: str) -> str:
+def policy_option_text(name: str) -> str:
     """Return the `--help` text of a policy's option."""
     option = POLICIES[name].option
     assert option is not None, f"{name} has no option"

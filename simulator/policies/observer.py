@@ -18,56 +18,56 @@ class Observer:
     method that a subclass does not define does nothing.
     """
 
-    def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
+    def about_to_access(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
         """A rank is at a choice point; `accesses` is what it touches when it continues.
 
         `looks_again`: it repeats a check that has just failed.
         """
 
-    def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
+    def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """A rank touched an object. A receive from any source took a message from `source`, one of the `candidates`."""
 
-    def created(self, rank: int, key: Object) -> None:
+    def created_key(self, rank: int, key: Object) -> None:
         """A rank stored a key that did not exist. `touched` was called before."""
 
-    def needs(self, rank: int, key: Object) -> None:
+    def needed_key(self, rank: int, key: Object) -> None:
         """A rank continues because a key exists; otherwise it would have waited. It touches the key next."""
 
-    def removed(self, key: Object) -> None:
+    def removed_key(self, key: Object) -> None:
         """A key was removed. `touched` was called before for the rank that removed it."""
 
-    def waits(self, rank: int, *, is_for_good: bool) -> None:
+    def began_to_wait(self, rank: int, *, is_for_good: bool) -> None:
         """A rank begins to wait for keys. `touched` was called before for the missing ones.
 
         If `is_for_good`, it continues after `let_go` even if a key is removed before it runs; if not, it checks again.
         """
 
-    def let_go(self, by: int, rank: int, keys: Sequence[Object]) -> None:
+    def released_rank(self, by: int, rank: int, keys: Sequence[Object]) -> None:
         """A rank created the last of the keys that another rank waits for."""
 
-    def issued(self, rank: int, name: CallName, call: Call) -> None:
+    def issued_call(self, rank: int, name: CallName, call: Call) -> None:
         """A rank issued a call."""
 
-    def completed(self, names: Sequence[CallName]) -> None:
+    def completed_calls(self, names: Sequence[CallName]) -> None:
         """Calls of several ranks matched."""
 
-    def learned(self, rank: int, name: CallName) -> None:
+    def saw_completion(self, rank: int, name: CallName) -> None:
         """A rank has seen that its own call is complete."""
 
-    def started(self, rank: int, thread: int) -> None:
+    def started_thread(self, rank: int, thread: int) -> None:
         """A rank started a thread, whose steps are reported too."""
 
-    def joined(self, rank: int, thread: int) -> None:
+    def joined_thread(self, rank: int, thread: int) -> None:
         """A rank has seen that a thread that it started has ended."""
 
-    def cancelled(self, rank: int) -> None:
+    def cancelled_thread(self, rank: int) -> None:
         """A rank's thread, at a choice point or in a wait, will be unwound instead of continuing."""
 
-    def used(self, kind: str) -> None:
+    def used_feature(self, kind: str) -> None:
         """A rank used a feature of this kind: an operation of the store, a class of `threading`, faults."""
 
-    def cut_short(self, rank: int) -> None:
+    def run_cut_short(self, rank: int) -> None:
         """The run ends in a step of this rank, even if other ranks could still run."""
 
-    def woke(self, by: int | None, rank: int) -> None:
+    def woke_task(self, by: int | None, rank: int) -> None:
         """A waiting rank continues because of rank `by`; None means time passed, which depends on all ranks."""

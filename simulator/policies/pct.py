@@ -42,14 +42,14 @@ class Pct:
         self._lows_at: dict[int, list[int]] = {}
         """By choice number, the new priorities of the ranks that run there."""
         for low in range(-1, -depth, -1):
-            self._lows_at.setdefault(self._drawn(max(1, choices)), []).append(low)
+            self._lows_at.setdefault(self._draw_index(max(1, choices)), []).append(low)
         self._lowest = -depth
         self._made = 0
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
         """Return the index of the rank of the highest priority; for a source, a uniformly drawn index."""
         if point.kind is not ChoiceKind.RANK:
-            return self._drawn(len(options))
+            return self._draw_index(len(options))
         for rank in options:
             if rank not in self._priorities:
                 self._priorities[rank] = self._random.random()
@@ -57,12 +57,12 @@ class Pct:
             self._priorities[point.rank] = self._lowest
             self._lowest -= 1
         for low in self._lows_at.get(self._made, ()):
-            self._priorities[options[self._highest(options)]] = low
+            self._priorities[options[self._highest_priority_index(options)]] = low
         self._made += 1
-        return self._highest(options)
+        return self._highest_priority_index(options)
 
-    def _highest(self, options: Sequence[int]) -> int:
+    def _highest_priority_index(self, options: Sequence[int]) -> int:
         return max(range(len(options)), key=lambda index: self._priorities[options[index]])
 
-    def _drawn(self, count: int) -> int:
+    def _draw_index(self, count: int) -> int:
         return int(self._random.random() * count)  # as in RandomWalk

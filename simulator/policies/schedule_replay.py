@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule, Start, choices_text
-from ddpsim.simulator.diagnosis.explain import Row, shortened, table
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule, RankSeeds, choices_text
+from ddpsim.simulator.diagnosis.explain import TableRow, shorten_text, format_table
 from ddpsim.simulator.errors import ReplayDivergedError
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.transcript import Choice, call_texts, transcript_lines, transcript_of
+from ddpsim.simulator.transcript import TakenChoice, texts_of_call, transcript_lines, transcript_of
 
 
-class Guided:
+class GuidedPolicy:
     """The policy that takes given choices, each modulo the number of options, then the default; it never raises.
 
     For choices that were recorded from another version of the program, or drawn without knowing the program.
     """
 
-    def __init__(self, choices: Sequence[int], start: Start | None = None) -> None:
+    def __init__(self, choices: Sequence[int], start: RankSeeds | None = None) -> None:
         self._choices = choices
         self.start = start
         """The way in which rank processes start; None for the program's default."""
@@ -44,7 +44,7 @@ _CHANGED = "the program or its input has changed since the recording"
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
+class ReplayDivergence:
     """The first choice of a recording that the run does not offer."""
 
     number: int
@@ -57,7 +57,7 @@ class Divergence:
     """The options there; () if the run had ended."""
 
     @property
-    def summary(self) -> str:
+    def summary_text(self) -> str:
         """The divergence in one line of text."""
         point = self.point
         if point is None:
@@ -74,7 +74,7 @@ class Divergence:
 _QUESTIONS = {ChoiceKind.RANK: "which rank runs next", ChoiceKind.SOURCE: "whose message a receive takes"}
 
 
-class Replay:
+class ReplayPolicy:
     """The policy that repeats recorded choices in order, then takes 0 (zeros at the end are not recorded)."""
 
     def __init__(self, schedule: Schedule, *, keeps_choices: bool = False) -> None:
@@ -83,44 +83,44 @@ class Replay:
         """The way in which rank processes started in the recorded execution."""
         self._keeps_choices = keeps_choices
         """True if the options are kept, too: with a thousand ranks, each choice may have a thousand of them."""
-        self.choices: list[Choice] = []
+        self.choices: list[TakenChoice] = []
         """All choices with their options, if they are kept."""
         self.made = 0
         """The number of choices made so far."""
-        self._divergence: Divergence | None = None
+        self._divergence: ReplayDivergence | None = None
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
         """Return the next recorded choice, modulo the number of options."""
         recorded = self._recorded[self.made] if self.made < len(self._recorded) else 0
         taken = recorded % len(options)
         if recorded != taken and self._divergence is None:
-            self._divergence = Divergence(self.made, self._recorded[self.made :], point, tuple(options))
+            self._divergence = ReplayDivergence(self.made, self._recorded[self.made :], point, tuple(options))
         if self._keeps_choices:
-            self.choices.append(Choice(point, tuple(options), taken))
+            self.choices.append(TakenChoice(point, tuple(options), taken))
         self.made += 1
         return taken
 
     @property
-    def divergence(self) -> Divergence | None:
+    def divergence(self) -> ReplayDivergence | None:
         """Where the run, which has ended, diverged from the recording; None if it followed it to the end."""
         if self._divergence is None and self.made < len(self._recorded):
-            return Divergence(self.made, self._recorded[self.made :], None)
+            return ReplayDivergence(self.made, self._recorded[self.made :], None)
         return self._divergence
 
-    def check(self, trace: Trace) -> None:
+    def check_divergence(self, trace: Trace) -> None:
         """Raise ReplayDivergedError if the run of this trace diverged from the recording."""
         if (found := self.divergence) is not None:
-            raise diverged(found, trace, self.choices)
+            raise divergence_error(found, trace, self.choices)
 
 
-def diverged(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) -> ReplayDivergedError:
+def divergence_error(divergence: ReplayDivergence, trace: Trace, choices: Sequence[TakenChoice]) -> ReplayDivergedError:
     """Return the error for a divergence: the recorded choice, the options, and the steps before."""
-    before = transcript_of(*until(divergence, trace, choices))[-_STEPS_BEFORE:]
-    lines = [divergence.summary, f"  recorded   {_recorded_text(divergence)}"]
+    before = transcript_of(*steps_until_divergence(divergence, trace, choices))[-_STEPS_BEFORE:]
+    lines = [divergence.summary_text, f"  recorded   {_recorded_choices_text(divergence)}"]
     if divergence.point is not None:
-        lines += _titled("open now", _table(divergence, trace, is_open=True))
-        lines += _titled("not open", _table(divergence, trace, is_open=False))
-    lines += _titled("before", transcript_lines(before))
+        lines += _with_title("open now", _rank_table(divergence, trace, is_open=True))
+        lines += _with_title("not open", _rank_table(divergence, trace, is_open=False))
+    lines += _with_title("before", transcript_lines(before))
     point = divergence.point
     return ReplayDivergedError(
         "\n".join(lines),
@@ -132,23 +132,23 @@ def diverged(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) ->
     )
 
 
-def until(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) -> tuple[Trace, Sequence[Choice]]:
+def steps_until_divergence(divergence: ReplayDivergence, trace: Trace, choices: Sequence[TakenChoice]) -> tuple[Trace, Sequence[TakenChoice]]:
     """Return the events and choices of a run up to the divergence."""
-    return Trace(trace.events[: _events_before(divergence, trace)]), choices[: divergence.number]
+    return Trace(trace.events[: _count_events_before(divergence, trace)]), choices[: divergence.number]
 
 
-def _events_before(divergence: Divergence, trace: Trace) -> int:
+def _count_events_before(divergence: ReplayDivergence, trace: Trace) -> int:
     point = divergence.point
     if point is None:
         return len(trace)
     for index, event in enumerate(trace):
         is_later = event.choice_points > point.number
-        if is_later or (event.choice_points == point.number and not _is_over(event, point, divergence.options)):
+        if is_later or (event.choice_points == point.number and not _is_before_choice(event, point, divergence.options)):
             return index
     return len(trace)
 
 
-def _is_over(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
+def _is_before_choice(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
     """Return whether an event of the choice's step came before the choice.
 
     Ranks among the options have done nothing in this step yet, except the rank whose receive chooses a message.
@@ -158,24 +158,24 @@ def _is_over(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
     return event.rank not in options
 
 
-def _recorded_text(divergence: Divergence) -> str:
+def _recorded_choices_text(divergence: ReplayDivergence) -> str:
     first, *others = divergence.choices
     if divergence.point is None:
-        return f"continues with {shortened(choices_text(divergence.choices))}"
-    more = f", and continues with {shortened(choices_text(others))}" if any(others) else ""
+        return f"continues with {shorten_text(choices_text(divergence.choices))}"
+    more = f", and continues with {shorten_text(choices_text(others))}" if any(others) else ""
     return f"takes option {first}, so {first + 1} or more were open{more}"
 
 
-def _titled(title: str, lines: list[str]) -> list[str]:
+def _with_title(title: str, lines: list[str]) -> list[str]:
     """Return indented lines, with a title before the first one."""
     return [f"  {title if number == 0 else '':<9}{line}" for number, line in enumerate(lines)]
 
 
-def _table(divergence: Divergence, trace: Trace, *, is_open: bool) -> list[str]:
+def _rank_table(divergence: ReplayDivergence, trace: Trace, *, is_open: bool) -> list[str]:
     """Return a line for each rank that is an option, or (`is_open` false) for each other rank."""
     point = divergence.point
     assert point is not None
-    end = _events_before(divergence, trace)
+    end = _count_events_before(divergence, trace)
     ranks = {event.rank for event in trace} | set(divergence.options)
     chosen = [rank for rank in sorted(ranks) if (rank in divergence.options) == is_open]
     before = {event.rank: event for event in trace.events[:end]}
@@ -184,19 +184,19 @@ def _table(divergence: Divergence, trace: Trace, *, is_open: bool) -> list[str]:
         calls = [(event, event.call) for event in trace.events[:end] if event.kind is EventKind.ISSUE]
         before |= {event.rank: event for event, call in calls if call is not None and call.peer == point.rank}
         after = {}
-    rows = [_row(rank, before.get(rank), after.get(rank) if is_open else None) for rank in chosen]
-    return table(rows) if rows else []
+    rows = [_rank_row(rank, before.get(rank), after.get(rank) if is_open else None) for rank in chosen]
+    return format_table(rows) if rows else []
 
 
-def _row(rank: int, before: Event | None, after: Event | None) -> Row:
+def _rank_row(rank: int, before: Event | None, after: Event | None) -> TableRow:
     """Return a rank's row: its next action (or its wait, or its last action), the line, and its origin."""
     event, words = (before, _DID) if after is None else (after, _DOES_NEXT)
     if event is None:
-        return Row(rank, "has done nothing yet")
+        return TableRow(rank, "has done nothing yet")
     if event.call is None:
-        return Row(rank, f"{words[event.kind]} {event.text}".rstrip())
-    call, site, origin = call_texts(event.call)
-    return Row(rank, f"{words[event.kind]} {call}", site, origin)
+        return TableRow(rank, f"{words[event.kind]} {event.text}".rstrip())
+    call, site, origin = texts_of_call(event.call)
+    return TableRow(rank, f"{words[event.kind]} {call}", site, origin)
 
 
 _DID = {kind: f"last: {kind.value}" for kind in EventKind} | {

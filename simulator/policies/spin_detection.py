@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ddpsim.simulator.accesses import Access, Accesses, Mode
+from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.policies.observer import Observer
 
@@ -44,84 +44,84 @@ class SpinDetection(Observer):
         self.has_learned = False
         """True if this run classified a location: its choices must be run again."""
 
-    def is_idle(self, number: int) -> bool:
+    def would_poll_in_vain(self, number: int) -> bool:
         """Return whether the thread's next poll would fail again."""
         look = self._next_polls.get(number)
-        return look is not None and self._count(look) > (1 if self._loops.get(look[1]) else MOST_LOOKS)
+        return look is not None and self._failed_polls(look) > (1 if self._loops.get(look[1]) else MOST_LOOKS)
 
-    def follow(self, options: Sequence[int]) -> int | None:
+    def thread_to_run_alone(self, options: Sequence[int]) -> int | None:
         """Return the thread that runs alone, if there is one. Raises RedundantRun once its location is classified."""
         if self._followed is None and self._next_polls:
-            self._followed = next(((look, self._progress) for look in self._unknown(options)), None)
+            self._followed = next(((look, self._progress) for look in self._unclassified_polls(options)), None)
         if self._followed is None:
             return None
         look, progress = self._followed
         number = look[0]
         own = self._next_polls.get(number)
         is_undisturbed = number in options and progress == self._progress
-        if is_undisturbed and (own is None or self._count(own) <= MOST_LOOKS):
+        if is_undisturbed and (own is None or self._failed_polls(own) <= MOST_LOOKS):
             return number
         # A loop with two polls may have been classified by the other poll first.
-        self._learn(look, is_loop=is_undisturbed and self._count(look) > MOST_LOOKS // 2)
+        self._classify_location(look, is_loop=is_undisturbed and self._failed_polls(look) > MOST_LOOKS // 2)
         raise RedundantRun
 
-    def conclude(self) -> None:
+    def conclude_execution(self) -> None:
         """End the execution. Raises RedundantRun if a thread ran alone to its end."""
         if self._followed is not None:
-            self._learn(self._followed[0], is_loop=False)
+            self._classify_location(self._followed[0], is_loop=False)
             raise RedundantRun
 
-    def _learn(self, look: _Look, *, is_loop: bool) -> None:
+    def _classify_location(self, look: _Look, *, is_loop: bool) -> None:
         self._loops[look[1]] = is_loop
         self.has_learned = True
 
-    def got_on(self) -> None:
+    def note_progress(self) -> None:
         """Count progress: something happened that a thread may poll for."""
         self._progress += 1
 
-    def _count(self, look: _Look) -> int:
+    def _failed_polls(self, look: _Look) -> int:
         progress, count = self._counts.get(look, (0, 0))
         return count if progress == self._progress else 0
 
-    def _unknown(self, options: Sequence[int]) -> list[_Look]:
+    def _unclassified_polls(self, options: Sequence[int]) -> list[_Look]:
         """Return the polls that were repeated, at locations that are not classified yet."""
         looks = [look for number in options if (look := self._next_polls.get(number)) is not None]
-        return [look for look in looks if look[1] not in self._loops and self._count(look) > 1]
+        return [look for look in looks if look[1] not in self._loops and self._failed_polls(look) > 1]
 
     # --- observing ----------------------------------------------------------------------------------------------------
 
-    def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
+    def about_to_access(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
         """Note the next poll of a thread, if it polls."""
         if not looks_again:
             self._next_polls.pop(rank, None)
             return
-        look = rank, _location_here(), accesses
-        self._counts[look] = self._progress, self._count(look) + 1
+        look = rank, _current_location(), accesses
+        self._counts[look] = self._progress, self._failed_polls(look) + 1
         self._next_polls[rank] = look
 
-    def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
+    def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """Note an access that other threads may poll for; `issued` does so for calls."""
-        if access.mode is Mode.WRITE or (access.mode is Mode.CONTRIBUTE and access.object[0] != "call"):
-            self.got_on()
+        if access.mode is AccessMode.WRITE or (access.mode is AccessMode.CONTRIBUTE and access.object[0] != "call"):
+            self.note_progress()
 
-    def issued(self, rank: int, name: object, call: object) -> None:
+    def issued_call(self, rank: int, name: object, call: object) -> None:
         """Note that a rank issued a call, which is progress."""
-        self.got_on()
+        self.note_progress()
 
-    def started(self, rank: int, thread: int) -> None:
+    def started_thread(self, rank: int, thread: int) -> None:
         """Note that a thread started, which is progress."""
-        self.got_on()
+        self.note_progress()
 
-    def woke(self, by: int | None, rank: int) -> None:
+    def woke_task(self, by: int | None, rank: int) -> None:
         """Note that a thread continues, which is progress."""
-        self.got_on()
+        self.note_progress()
 
-    def cancelled(self, rank: int) -> None:
+    def cancelled_thread(self, rank: int) -> None:
         """Note that a thread was cancelled, so that it has no next poll."""
         self._next_polls.pop(rank, None)
 
 
-def _location_here() -> Location:
+def _current_location() -> Location:
     location: list[str | int] = []
     frame = sys._getframe(2)
     while frame is not None:

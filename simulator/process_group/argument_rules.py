@@ -77,7 +77,7 @@ class RulesByDevice(NamedTuple):
     of_gpu: ArgumentRules
 
 
-def rules_of(backend: str) -> RulesByDevice:
+def argument_rules_of(backend: str) -> RulesByDevice:
     """Return the argument checks of a group made with `backend`. Without a name it also has NCCL, if there are GPUs."""
     if not has_nccl(backend):
         return RulesByDevice(gloo_arguments, gloo_arguments)

@@ -33,7 +33,7 @@ def check_tensors(schema: str, tensors: Sequence[Tensor]) -> None:
         )
     for tensor in tensors:
         if tensor.layout is not torch.strided:
-            raise no_kernel(schema, tensor)
+            raise missing_kernel_error(schema, tensor)
 
 
 def check_root(operation: str, root: int, size: int) -> None:
@@ -58,7 +58,7 @@ def check_whole_numbers(operation: str, values: Sequence[object]) -> None:
             raise TypeError(f"{operation}(): incompatible function arguments: {value!r} is no integer") from None
 
 
-def all_to_all_single_refusal(
+def splits_error(
     output: Tensor, tensor: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], size: int
 ) -> str | None:
     """Return a backend's error for the splits of all_to_all_single (of gloo's worker thread); None if they fit."""
@@ -88,18 +88,18 @@ def check_same_count(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Non
         raise RuntimeError("requires input/output tensor lists to have the same length")
 
 
-def unlike(tensors: Iterable[Tensor], model: Tensor) -> str | None:
+def difference_from_model(tensors: Iterable[Tensor], model: Tensor) -> str | None:
     """Return what is wrong if a tensor does not have the dtype, device and shape of `model`; None if all have them."""
     dtype, device, shape = model.dtype, model.device, model.shape
     for position, tensor in enumerate(tensors):
         if tensor.dtype is not dtype or tensor.device != device:
-            return f"tensor type at index {position} (expected {_options(model)}, got {_options(tensor)})"
+            return f"tensor type at index {position} (expected {_tensor_options_text(model)}, got {_tensor_options_text(tensor)})"
         if tensor.shape != shape:
-            return f"tensor size at index {position} (expected {sizes(model)}, got {sizes(tensor)})"
+            return f"tensor size at index {position} (expected {shape_text(model)}, got {shape_text(tensor)})"
     return None
 
 
-def wrong_length(kind: str, tensors: Sequence[Tensor], size: int) -> str | None:
+def list_length_error(kind: str, tensors: Sequence[Tensor], size: int) -> str | None:
     """Return what is wrong with the root's list in gather and scatter, which needs one tensor for each rank."""
     if len(tensors) == size:
         return None
@@ -109,7 +109,7 @@ def wrong_length(kind: str, tensors: Sequence[Tensor], size: int) -> str | None:
     )
 
 
-def no_kernel(schema: str, tensor: Tensor) -> NotImplementedError:
+def missing_kernel_error(schema: str, tensor: Tensor) -> NotImplementedError:
     """Return the error of torch's dispatcher for a layout for which no backend has an operator."""
     backend = {torch.sparse_coo: "Sparse", torch.sparse_csr: "SparseCsr"}.get(tensor.layout, "SparseCsr")
     device = "CUDA" if tensor.is_cuda else "CPU"
@@ -121,17 +121,17 @@ def scalar_name(dtype: torch.dtype) -> str:
     return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.").removesuffix("Tensor")
 
 
-def sizes(tensor: Tensor) -> str:
+def shape_text(tensor: Tensor) -> str:
     """Return a shape as text, such as `(2, 3)`."""
-    return f"({bare_sizes(tensor)})"
+    return f"({bare_shape_text(tensor)})"
 
 
-def bare_sizes(tensor: Tensor) -> str:
+def bare_shape_text(tensor: Tensor) -> str:
     """Return a shape as text, such as `2, 3`."""
     return ", ".join(map(str, tensor.shape))
 
 
-def _options(tensor: Tensor) -> str:
+def _tensor_options_text(tensor: Tensor) -> str:
     dtype = TYPE_NAMES.get(tensor.dtype, str(tensor.dtype))
     return (
         f"TensorOptions(dtype={dtype}, device={tensor.device}, layout=Strided, requires_grad=false (default), "

@@ -52,26 +52,26 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator import agreeing
-from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry, parameter_names
+from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry, reducer_parameter_names
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.requests import Agree, CloseBatch, LatestStep, OpenBatch
+from ddpsim.simulator.kernel.requests import ReportAgreedValue, CloseBatch, AskLatestStep, OpenBatch
 from ddpsim.simulator.patches import data_loading, not_simulated
-from ddpsim.simulator.patches.compiler import CompilerLock, has_hook_of_others, leave_untraced
-from ddpsim.simulator.patches.late_dynamo import dynamo_is_late
-from ddpsim.simulator.patches.optimizer_steps import Listener, watch_steps
-from ddpsim.simulator.patches.profilers import OneProfiler
+from ddpsim.simulator.patches.compiler import CompilerLock, ignoring_own_hook, skip_simulator_in_dynamo
+from ddpsim.simulator.patches.late_dynamo import dynamo_loaded_late
+from ddpsim.simulator.patches.optimizer_steps import Listener, watch_optimizer_steps
+from ddpsim.simulator.patches.profilers import ProfilerGuard
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.parameter_check import parameter_check
-from ddpsim.simulator.process_group.user_stores import blocks
-from ddpsim.simulator.process_group.work import is_done, stand_before_set, wait_for_future
-from ddpsim.simulator.replicas.replica_check import Replicas, reads_seen_first
+from ddpsim.simulator.process_group.user_stores import blocks_process
+from ddpsim.simulator.process_group.work import future_is_done, yield_before_set, wait_for_future
+from ddpsim.simulator.replicas.replica_check import ReplicaSampler, check_reads_first
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaFact
-from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
-from ddpsim.simulator.runtime.replaced import Replaced, Replacement
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes, Replacement
 
 _RENDEZVOUS: Any = sys.modules["torch.distributed.rendezvous"]
 """The module: `torch.distributed` has a function of its name."""
@@ -80,7 +80,7 @@ FAKE = "fake"
 """torch's backend that communicates with nobody, for a world of any size; it is torch's own here, too."""
 
 
-class Backend:
+class SimulatedBackend:
     """Installs the simulated process group under torch.distributed for one execution."""
 
     def __init__(
@@ -99,13 +99,13 @@ class Backend:
         self._host = host
         self._makes_groups = makes_groups
         self._semantics = semantics
-        self._wrappers = WrapperRegistry(partial(_running_rank, host), lambda *key: host.ask(LatestStep(*key)))
-        self._replicas: Replicas | None = None
+        self._wrappers = WrapperRegistry(partial(_running_rank, host), lambda *key: host.send_request(AskLatestStep(*key)))
+        self._replicas: ReplicaSampler | None = None
         if checks_replicas:
             notice: NoticeReplica = partial(_notice_replica, host)
             if poisons:
-                notice = reads_seen_first(notice, host.hazards.came_to_light)
-            self._replicas = Replicas(self._wrappers, host.hazards.unwaited, notice)
+                notice = check_reads_first(notice, host.hazards.came_to_light)
+            self._replicas = ReplicaSampler(self._wrappers, host.hazards.unwaited, notice)
             host.hazards.listeners.append(self._replicas.call_issued)
         self._groups = GroupMaker(host, self._wrappers, poisons=poisons, semantics=semantics)
 
@@ -117,77 +117,77 @@ class Backend:
         compiler_lock = CompilerLock()
 
         def meet_dynamo() -> None:
-            leave_untraced()
+            skip_simulator_in_dynamo()
             compiler_lock.install()
 
         meet_dynamo()
         # its functions have a default argument, the default group at the time of the import
         importlib.import_module("torch.distributed.nn.functional")
-        with dynamo_is_late(when_loaded=meet_dynamo), ExitStack() as stack:
+        with dynamo_loaded_late(when_loaded=meet_dynamo), ExitStack() as stack:
             stack.callback(compiler_lock.uninstall)
-            stack.callback(self._wrappers.uninstall)
-            stack.callback(self._groups.through_torch.close)
-            listeners: list[Listener] = [self._groups.optimizer_step_done]
+            stack.callback(self._wrappers.remove_hooks)
+            stack.callback(self._groups.through_torch.restore_kernels)
+            listeners: list[Listener] = [self._groups.count_optimizer_step]
             replacements = self._replacements()
             if self._replicas is not None:
-                listeners.append(self._replicas.optimizer_step_done)
-                hook: Any = register_module_forward_pre_hook(self._replicas.module_runs)
+                listeners.append(self._replicas.optimizer_step_ended)
+                hook: Any = register_module_forward_pre_hook(self._replicas.module_forward_begins)
                 stack.callback(hook.remove)
                 stack.callback(register_optimizer_step_pre_hook(self._replicas.optimizer_step_begins).remove)
-                replacements.append((modules, "_has_any_global_hook", partial(has_hook_of_others, hook.id)))
-            stack.callback(watch_steps(self._host, listeners).remove)
-            replaced = Replaced()
-            stack.callback(replaced.put_back)
+                replacements.append((modules, "_has_any_global_hook", partial(ignoring_own_hook, hook.id)))
+            stack.callback(watch_optimizer_steps(self._host, listeners).remove)
+            replaced = ReplacedAttributes()
+            stack.callback(replaced.restore_attributes)
             for owner, name, made_of in replacements:
-                replaced.replace(owner, name, made_of)
+                replaced.replace_attribute(owner, name, made_of)
             yield
 
     def _replacements(self) -> list[Replacement]:
         if self._makes_groups:
             first: list[Replacement] = [
-                (distributed_c10d, "init_process_group", self._later_init),
-                (dist, "init_process_group", self._later_init),
+                (distributed_c10d, "init_process_group", self._init_process_group),
+                (dist, "init_process_group", self._init_process_group),
                 (distributed_c10d, "rendezvous", self._rendezvous),
             ]
         else:
             first = [(_RENDEZVOUS, "_create_c10d_store", self._rendezvous_store)]
         if self._semantics.batch_is_unit:
-            first += [(owner, "batch_isend_irecv", self._as_unit) for owner in (distributed_c10d, dist)]
+            first += [(owner, "batch_isend_irecv", self._batch_isend_irecv) for owner in (distributed_c10d, dist)]
         return [
             *first,
-            *OneProfiler(self._host).replacements(),
-            *not_simulated.replacements(self._host),
-            *data_loading.replacements(self._host),
+            *ProfilerGuard(self._host).replacements(),
+            *not_simulated.not_simulated_replacements(self._host),
+            *data_loading.data_loading_replacements(self._host),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
-            (distributed_c10d.P2POp, "__init__", self._groups.message_maker),
-            (distributed_c10d, "split_group", self._split),
-            (dist, "split_group", self._split),
-            (device_mesh, "split_group", self._split),
+            (distributed_c10d.P2POp, "__init__", self._groups.p2p_op_init),
+            (distributed_c10d, "split_group", self._split_group),
+            (dist, "split_group", self._split_group),
+            (device_mesh, "split_group", self._split_group),
             (dist, "_verify_params_across_processes", parameter_check),
-            (agreeing, "tell", self._agreeing),
+            (agreeing, "tell", self._report_agreed_value),
             (torch._C.Future, "wait", self._future_wait),
             (torch._C.Future, "done", self._future_done),
             (torch._C.Future, "set_result", self._future_set),
-            (_c10d.Reducer, "_set_forward_pass_work_handle", reducer_patches.keep_forward_work),
-            (_c10d.Reducer, "_delay_all_reduce", partial(reducer_patches.reduce_at_once, self._host)),
-            (_jit_internal, "_extract_tensors", reducer_patches.tensors_in),
-            (DistributedDataParallel, "_register_builtin_comm_hook", reducer_patches.builtin_hook),
-            (DistributedDataParallel, "_get_ddp_logging_data", reducer_patches.logging_data),
-            (DistributedDataParallel, "_ddp_init_helper", self._wrappers.reducer_maker),
-            (_c10d.Reducer, "prepare_for_forward", self._wrappers.forward_marker),
-            (_c10d.Reducer, "prepare_for_backward", self._wrappers.backward_marker),
-            (dist, "_register_comm_hook", self._wrappers.hook_marker),
+            (_c10d.Reducer, "_set_forward_pass_work_handle", reducer_patches.keep_forward_work_alive),
+            (_c10d.Reducer, "_delay_all_reduce", partial(reducer_patches.wait_for_delayed_reduce, self._host)),
+            (_jit_internal, "_extract_tensors", reducer_patches.extract_tensors_fast),
+            (DistributedDataParallel, "_register_builtin_comm_hook", reducer_patches.python_builtin_hook),
+            (DistributedDataParallel, "_get_ddp_logging_data", reducer_patches.backend_logging_data),
+            (DistributedDataParallel, "_ddp_init_helper", self._wrappers.replace_ddp_init_helper),
+            (_c10d.Reducer, "prepare_for_forward", self._wrappers.replace_prepare_for_forward),
+            (_c10d.Reducer, "prepare_for_backward", self._wrappers.replace_prepare_for_backward),
+            (dist, "_register_comm_hook", self._wrappers.replace_register_comm_hook),
         ]
 
-    def _as_unit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _batch_isend_irecv(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def batch_isend_irecv(p2p_op_list: Any) -> Any:
             if not self._host.is_rank_thread():
                 return original(p2p_op_list)
-            self._host.ask(OpenBatch())
+            self._host.send_request(OpenBatch())
             try:
                 return original(p2p_op_list)
             finally:
-                self._host.ask(CloseBatch())
+                self._host.send_request(CloseBatch())
 
         return batch_isend_irecv
 
@@ -216,7 +216,7 @@ class Backend:
 
     def parameter_names(self, rank: int, indices: Sequence[int]) -> Sequence[str]:
         """Return the parameter names for an error that gives parameters by index; () if they are not known."""
-        return parameter_names(self._wrappers, rank, indices)
+        return reducer_parameter_names(self._wrappers, rank, indices)
 
     # --- making groups ------------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class Backend:
 
         return new_process_group_helper
 
-    def _split(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _split_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def split_group(
             parent_pg: Any = None,
             split_ranks: Any = None,
@@ -268,7 +268,7 @@ class Backend:
 
         return split_group
 
-    def _later_init(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return an `init_process_group` for programs that run inside a rank.
 
         The simulator makes the default group before a program starts. After a destroy, the program may make another
@@ -286,7 +286,7 @@ class Backend:
             options |= dict(zip(("init_method", "timeout", "world_size", "rank", "store"), arguments, strict=False))
             given = self._own_rank_and_world_size(options.get("rank", -1), options.get("world_size", -1))
             store = options.get("store")
-            if store is None or blocks(store):
+            if store is None or blocks_process(store):
                 store = self._groups.new_store()
             options |= given | {"init_method": None, "store": store}
             return original(backend or "gloo", **options)
@@ -318,7 +318,7 @@ class Backend:
 
     def _check_world(self, rank: int, world_size: int) -> None:
         """Raise for a rank or world size that the run does not have."""
-        size, own = self._host.world_size, self._host.me.rank
+        size, own = self._host.world_size, self._host.running_thread.rank
         if world_size not in (-1, size):
             line = (
                 f"the program asks for a world of {world_size} ranks, expected {size}, as many as run: "
@@ -331,12 +331,12 @@ class Backend:
             )
         else:
             return
-        self._host.break_off(UsageError(line))
+        self._host.abort_run(UsageError(line))
         raise UsageError(line)
 
     def _own_rank_and_world_size(self, rank: int, world_size: int) -> dict[str, int]:
         """Return the running rank's number and the world size. A program may ask for these values only."""
-        given = {"world_size": self._host.world_size, "rank": self._host.me.rank}
+        given = {"world_size": self._host.world_size, "rank": self._host.running_thread.rank}
         for name, asked in (("world_size", world_size), ("rank", rank)):
             if asked not in (-1, given[name]):
                 raise ValueError(
@@ -347,10 +347,10 @@ class Backend:
 
     # --- what a program says ------------------------------------------------------------------------------------------
 
-    def _agreeing(self, original: Callable[[str, object], None]) -> Callable[[str, object], None]:
+    def _report_agreed_value(self, original: Callable[[str, object], None]) -> Callable[[str, object], None]:
         def tell(name: str, value: object) -> None:
             if self._host.is_rank_thread():
-                self._host.ask(Agree(str(name), agreeing.text_of(value), site_here()))
+                self._host.send_request(ReportAgreedValue(str(name), agreeing.text_of_value(value), current_user_site()))
 
         return tell
 
@@ -366,22 +366,22 @@ class Backend:
         return wait
 
     def _future_done(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-        return lambda future: is_done(self._host, future, original)
+        return lambda future: future_is_done(self._host, future, original)
 
     def _future_set(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         def set_result(future: Any, result: Any) -> None:
-            stand_before_set(self._host, future)
+            yield_before_set(self._host, future)
             original(future, result)
 
         return set_result
 
 
 def _running_rank(host: Host) -> int | None:
-    return host.me.rank if host.is_rank_thread() else None
+    return host.running_thread.rank if host.is_rank_thread() else None
 
 
 def _notice_replica(host: Host, fact: ReplicaFact) -> None:
-    host.ask(Noticed(NoticedKind.REPLICA, detail=fact))
+    host.send_request(Noticed(NoticedKind.REPLICA, detail=fact))
 
 
 def _check_backend(backend: str) -> None:

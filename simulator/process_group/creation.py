@@ -17,19 +17,19 @@ import torch
 from torch.distributed import distributed_c10d
 from torch.optim import Optimizer
 
-from ddpsim.simulator.attribution.meshes import dimension_of, grid_being_made
+from ddpsim.simulator.attribution.meshes import mesh_dimension_of, find_mesh_under_construction
 from ddpsim.simulator.attribution.origins import OriginTracker
-from ddpsim.simulator.attribution.phases import PhaseTable
+from ddpsim.simulator.attribution.phases import FrameReaders
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import Call, Signature
-from ddpsim.simulator.kernel.requests import Announce, Checkpoint, NameGroup
-from ddpsim.simulator.process_group.argument_rules import RulesByDevice, has_nccl, rules_of
+from ddpsim.simulator.kernel.requests import AnnounceGroup, Checkpoint, NameGroup
+from ddpsim.simulator.process_group.argument_rules import RulesByDevice, has_nccl, argument_rules_of
 from ddpsim.simulator.process_group.group import SimulatedGroup
-from ddpsim.simulator.process_group.issuing import Issuer
-from ddpsim.simulator.process_group.store import MemoryStore
-from ddpsim.simulator.process_group.through_torch import ThroughTorch
-from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.process_group.issuing import CallIssuer
+from ddpsim.simulator.process_group.store import SimulatedStore
+from ddpsim.simulator.process_group.through_torch import TorchDispatch
+from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 
 DEFAULT_GROUP = "default"
@@ -41,7 +41,7 @@ _NAME_LENGTH = 8
 """The number of characters shown of a hashed group name (use_local_synchronization)."""
 
 
-class AskedFor(NamedTuple):
+class RequestedBackend(NamedTuple):
     """The backend that a program asks for, and what follows from it."""
 
     backend: str
@@ -53,10 +53,10 @@ class AskedFor(NamedTuple):
     rules: RulesByDevice
 
 
-def asked_for(backend: str) -> AskedFor:
+def requested_backend(backend: str) -> RequestedBackend:
     """Return what follows from a backend's name. A program may have added backends to torch's list."""
     config = str(distributed_c10d.BackendConfig(distributed_c10d.Backend(backend)))
-    return AskedFor(backend, has_nccl(backend), _default_backend(backend), config, rules_of(backend))
+    return RequestedBackend(backend, has_nccl(backend), _default_backend(backend), config, argument_rules_of(backend))
 
 
 class GroupMaker:
@@ -68,30 +68,30 @@ class GroupMaker:
         self._host = host
         self._poisons = poisons
         self._semantics = semantics
-        phases = PhaseTable()
+        phases = FrameReaders()
         self._trackers = [OriginTracker(host, wrappers, phases, rank) for rank in range(host.world_size)]
-        self.through_torch = ThroughTorch()
+        self.through_torch = TorchDispatch()
         self._made: list[dict[str, int]] = [defaultdict(int) for _ in range(host.world_size)]
         self._has_made_nccl = [False] * host.world_size
         """By rank: True if the rank has a group on NCCL, so a group without NCCL has another backend."""
-        self._gloo = asked_for("gloo")
+        self._gloo = requested_backend("gloo")
         self._everybody = tuple(range(host.world_size))
         self._same_rank = {rank: rank for rank in self._everybody}
 
     def make_default_group(self, rank: int) -> None:
         """Make the default group, as init_process_group does, before the rank's program starts."""
         world = distributed_c10d._world
-        label = self._label("0", DEFAULT_GROUP, self._everybody, rank)
-        group = self._make(
+        label = self._unique_label("0", DEFAULT_GROUP, self._everybody, rank)
+        group = self._make_group(
             "0", label, self._everybody, rank, self._gloo, self.new_store("default_pg/0/"), description="default_pg"
         )
         world.default_pg = group
         world.pg_group_ranks[group] = self._same_rank
         world.group_count = 1
 
-    def new_store(self, prefix: str = "") -> MemoryStore:
+    def new_store(self, prefix: str = "") -> SimulatedStore:
         """Return the running rank's handle of the store that all ranks share."""
-        return MemoryStore(self._host, prefix)
+        return SimulatedStore(self._host, prefix)
 
     def new_group(
         self,
@@ -107,7 +107,7 @@ class GroupMaker:
     ) -> tuple[Any, Any]:
         """Make a group, as distributed_c10d._new_process_group_helper does. Without `ranks`, make the default group."""
         world = distributed_c10d._world
-        rank = self._host.me.rank
+        rank = self._host.running_thread.rank
         if name in world.pg_names.values():
             raise ValueError("The specified group name has already been created, please use a different group name")
         if device is not None and (device.index is None or device.type == "cpu"):
@@ -118,18 +118,18 @@ class GroupMaker:
             if existing:
                 return existing, world.pg_map[existing][1]
         members = tuple(ranks) or self._everybody
-        proposed = self._of_mesh(description, members, rank) or _proposed_label(name, description)
-        label = self._label(name, proposed if ranks else DEFAULT_GROUP, members, rank)
+        proposed = self._mesh_label(description, members, rank) or _proposed_label(name, description)
+        label = self._unique_label(name, proposed if ranks else DEFAULT_GROUP, members, rank)
         if rank not in members:
-            self._look_on(label, members)
+            self._announce_as_outsider(label, members)
             return distributed_c10d.GroupMember.NON_GROUP_MEMBER, None
         prefix = (
-            store.prefixed(f"{name}/")
-            if isinstance(store, MemoryStore)
+            store.with_prefix(f"{name}/")
+            if isinstance(store, SimulatedStore)
             else distributed_c10d.PrefixStore(f"{name}/", store)
         )
-        group = self._make(
-            name, label, members, rank, asked_for(backend), prefix, timeout=timeout, description=description, tag=tag
+        group = self._make_group(
+            name, label, members, rank, requested_backend(backend), prefix, timeout=timeout, description=description, tag=tag
         )
         if device is not None:
             group.bound_device_id = device
@@ -162,56 +162,56 @@ class GroupMaker:
         members = tuple(parent.members[rank] for rank in mine)
         name = distributed_c10d._process_group_name(mine, use_hashed_name=True)
         parent_backend, _ = world.pg_map[parent]
-        rank = self._host.me.rank
+        rank = self._host.running_thread.rank
         description = description or f"{parent.group_desc}:split"
-        proposed = self._of_mesh(description, members, rank) or _proposed_label(name, description)
-        label = self._label(name, proposed, members, rank)
+        proposed = self._mesh_label(description, members, rank) or _proposed_label(name, description)
+        label = self._unique_label(name, proposed, members, rank)
         store = self.new_store(f"{name}/")
-        asked = asked_for(backend or parent_backend)
-        group = self._make(name, label, members, rank, asked, store, timeout=timeout, description=description)
+        asked = requested_backend(backend or parent_backend)
+        group = self._make_group(name, label, members, rank, asked, store, timeout=timeout, description=description)
         group.bound_device_id = parent.bound_device_id
         world.pg_group_ranks[group] = {member: index for index, member in enumerate(members)}
         return group
 
     # --- what else the ranks' calls are told by -----------------------------------------------------------------------
 
-    def message_maker(self, original: Callable[..., None]) -> Callable[..., None]:
+    def p2p_op_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return a replacement for P2POp's `__init__` that notes which pipeline stage makes the message."""
 
         def init(operation: Any, op: Any, tensor: Any, *arguments: Any, **options: Any) -> None:
             original(operation, op, tensor, *arguments, **options)
             if self._host.is_rank_thread():
-                self._trackers[self._host.me.rank].messages.made(tensor, sys._getframe(1))
+                self._trackers[self._host.running_thread.rank].messages.record_message(tensor, sys._getframe(1))
 
         return init
 
-    def optimizer_step_done(self, rank: int, optimizer: Optimizer) -> None:
+    def count_optimizer_step(self, rank: int, optimizer: Optimizer) -> None:
         """Count an optimizer step for the units that it updated."""
-        self._trackers[rank].optimizer_stepped(optimizer)
+        self._trackers[rank].count_optimizer_step(optimizer)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _look_on(self, label: str, members: tuple[int, ...]) -> None:
+    def _announce_as_outsider(self, label: str, members: tuple[int, ...]) -> None:
         """Report this rank's view of a new group of which it is no member. It waits for no rank."""
         host = self._host
-        host.ask(Checkpoint())
-        host.ask(Announce(Call(host.me.rank, label, 0, Signature("new_group", members=members), site_here())))
+        host.send_request(Checkpoint())
+        host.send_request(AnnounceGroup(Call(host.running_thread.rank, label, 0, Signature("new_group", members=members), current_user_site())))
 
-    def _of_mesh(self, description: str | None, members: tuple[int, ...], rank: int) -> str | None:
+    def _mesh_label(self, description: str | None, members: tuple[int, ...], rank: int) -> str | None:
         """Return the label of a device mesh's group; None for another group.
 
         From now on the rank has its coordinates in the mesh, unless it has coordinates in a mesh of more dimensions.
         """
-        dimension = dimension_of(description)
-        grid = None if dimension is None else grid_being_made(sys._getframe(1))
+        dimension = mesh_dimension_of(description)
+        grid = None if dimension is None else find_mesh_under_construction(sys._getframe(1))
         if dimension is None or grid is None:
             return None
-        tracker, coordinates = self._trackers[rank], grid.place(rank)
+        tracker, coordinates = self._trackers[rank], grid.coordinates_text(rank)
         if coordinates.count(",") > tracker.coordinates.count(",") or not tracker.coordinates:
             tracker.coordinates = coordinates
         return grid.group_name(dimension, members)
 
-    def _label(self, name: str, proposed: str, members: tuple[int, ...], rank: int) -> str:
+    def _unique_label(self, name: str, proposed: str, members: tuple[int, ...], rank: int) -> str:
         """Return the label of a group in calls and reports. A name that is used again, after a destroy, is another
         group.
 
@@ -225,17 +225,17 @@ class GroupMaker:
             proposed = f"{proposed} of rank {members[0]}"
         label = proposed if again == 1 else f"{proposed} ({again})"
         if len(members) > 1:
-            return str(self._host.ask(NameGroup(name, again, label)))
+            return str(self._host.send_request(NameGroup(name, again, label)))
         made[label] += 1
         return label if made[label] == 1 else f"{label} #{made[label]}"
 
-    def _make(
+    def _make_group(
         self,
         name: str,
         label: str,
         members: tuple[int, ...],
         rank: int,
-        asked: AskedFor,
+        asked: RequestedBackend,
         store: Any,
         *,
         timeout: timedelta | None = None,
@@ -245,7 +245,7 @@ class GroupMaker:
         """Make the running rank's handle, and register it where torch looks for it."""
         world: Any = distributed_c10d._world
         group = SimulatedGroup(
-            Issuer(
+            CallIssuer(
                 self._host,
                 self._trackers[rank],
                 label=label,

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ddpsim.simulator.process_group.arguments import (
     TYPE_NAMES,
-    bare_sizes,
-    no_kernel,
+    bare_shape_text,
+    missing_kernel_error,
     scalar_name,
-    sizes,
-    unlike,
-    wrong_length,
+    shape_text,
+    difference_from_model,
+    list_length_error,
 )
 
 _TAKEN = frozenset(
@@ -32,7 +32,7 @@ _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 
 
 @cache
-def refusal(operation: str, dtype: str, reduction: str | None) -> str | None:
+def wait_error(operation: str, dtype: str, reduction: str | None) -> str | None:
     """Return the error of gloo's worker thread for a dtype, alone or with a reduction; None if it is supported."""
     dtype = dtype.removeprefix("sparse ")
     if dtype not in _TAKEN:
@@ -55,7 +55,7 @@ def check_all_reduce(tensor: Tensor, reduction: str) -> None:
     if tensor.layout is torch.strided:
         return
     if tensor.layout is not torch.sparse_coo:
-        raise no_kernel("allreduce_", tensor)
+        raise missing_kernel_error("allreduce_", tensor)
     if reduction != "SUM":
         raise RuntimeError(
             "ProcessGroupGloo::allreduce: unsupported reduction operation (allreduce of sparse tensors only works with "
@@ -84,7 +84,7 @@ def check_in_place(tensors: Sequence[Tensor]) -> None:
 
 def check_like(operation: str, tensors: Iterable[Tensor], model: Tensor) -> None:
     """Check that every tensor has the dtype, the device and the shape of `model`."""
-    if (problem := unlike(tensors, model)) is not None:
+    if (problem := difference_from_model(tensors, model)) is not None:
         raise _invalid(operation, problem)
 
 
@@ -130,7 +130,7 @@ def check_all_gather_coalesced(output_lists: Sequence[Sequence[Tensor]], inputs:
             raise RuntimeError(f"{name}invalid output size: (expected length {len(inputs)}, got {len(outputs)})")
         for position, (output, tensor) in enumerate(zip(outputs, inputs, strict=True)):
             if output.shape != tensor.shape:
-                expected = f"(expected length {sizes(tensor)}, got {sizes(output)})"
+                expected = f"(expected length {shape_text(tensor)}, got {shape_text(output)})"
                 raise RuntimeError(f"{name}invalid size of output tensor at index {position} {expected}")
             if output.dtype is not tensor.dtype:
                 expected = f"(expected {tensor.type()}, got {output.type()})"
@@ -145,7 +145,7 @@ def check_all_reduce_coalesced(tensors: Sequence[Tensor]) -> None:
 
 def check_root_list(operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
     """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
-    if (problem := wrong_length(kind, tensors, size)) is not None:
+    if (problem := list_length_error(kind, tensors, size)) is not None:
         raise RuntimeError(f"ProcessGroupGloo::{operation}: {problem}")
     check_like(operation, tensors, model)
 
@@ -155,7 +155,7 @@ def check_reduce_scatter(output: Tensor, inputs: Sequence[Tensor], rank: int, si
     if len(inputs) != size:
         raise RuntimeError("invalid input tensor list size, must be world size")
     if output.shape != inputs[rank].shape:
-        both = f"{bare_sizes(output)} vs. {bare_sizes(inputs[rank])}"
+        both = f"{bare_shape_text(output)} vs. {bare_shape_text(inputs[rank])}"
         raise RuntimeError(f"Check failed: outputs[0].sizes().vec() == inputs[0][i].sizes().vec() ({both}). \n")
 
 

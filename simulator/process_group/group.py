@@ -26,10 +26,10 @@ from torch._C._distributed_c10d import ReduceOp
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
 from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.argument_rules import ArgumentRules, RulesByDevice
-from ddpsim.simulator.process_group.gpu_labels import label_of
-from ddpsim.simulator.process_group.monitored_barrier import check_barrier
+from ddpsim.simulator.process_group.gpu_labels import gpu_number_of
+from ddpsim.simulator.process_group.monitored_barrier import wait_at_barrier
 from ddpsim.simulator.process_group.named_group import NamedGroup
-from ddpsim.simulator.process_group.through_torch import operator
+from ddpsim.simulator.process_group.through_torch import dispatches_as
 from ddpsim.simulator.process_group.work import JointWork
 from ddpsim.simulator.transport.payload import Payload
 
@@ -47,26 +47,26 @@ class SimulatedGroup(NamedGroup):
 
     # --- collectives that reduce --------------------------------------------------------------------------------------
 
-    @operator("allreduce_")
+    @dispatches_as("allreduce_")
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce tensors onto every rank, in place."""
         reduction, factor = _reduction_of(opts)
         rules = rules_for(self._rules, tensors[0])
         rules.check_all_reduce(tensors[0], reduction)
-        signature = _signature("all_reduce", tensors, reduction)
-        return self._collective(rules, signature, Payload(tensors, tensors, factor), tensors)
+        signature = _signature_of("all_reduce", tensors, reduction)
+        return self._issue_collective(rules, signature, Payload(tensors, tensors, factor), tensors)
 
-    @operator("allreduce_coalesced_")
+    @dispatches_as("allreduce_coalesced_")
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, in place."""
         arguments.check_tensors("allreduce_coalesced_", tensors)
         rules = rules_for(self._rules, tensors[0])
         rules.check_all_reduce_coalesced(tensors)
         reduction, factor = _reduction_of(opts)
-        signature = _signature("all_reduce_coalesced", tensors, reduction)
-        return self._collective(rules, signature, Payload(tensors, tensors, factor), tensors)
+        signature = _signature_of("all_reduce_coalesced", tensors, reduction)
+        return self._issue_collective(rules, signature, Payload(tensors, tensors, factor), tensors)
 
-    @operator("reduce_")
+    @dispatches_as("reduce_")
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
         """Reduce onto the root.
 
@@ -76,10 +76,10 @@ class SimulatedGroup(NamedGroup):
         rules = rules_for(self._rules, tensors[0])
         rules.check_in_place(tensors)
         reduction, factor = _reduction_of(opts)
-        signature = _signature("reduce", tensors, reduction, self._root("reduce", opts.rootRank))
-        return self._collective(rules, signature, Payload(tensors, tensors, factor), tensors)
+        signature = _signature_of("reduce", tensors, reduction, self._global_root("reduce", opts.rootRank))
+        return self._issue_collective(rules, signature, Payload(tensors, tensors, factor), tensors)
 
-    @operator("reduce_scatter_")
+    @dispatches_as("reduce_scatter_")
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Any:
         """Reduce lists of tensors; each rank gets one of the results."""
         inputs = input_lists[0]
@@ -87,17 +87,17 @@ class SimulatedGroup(NamedGroup):
         rules = rules_for(self._rules, outputs[0])
         rules.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
         reduction, factor = _reduction_of(opts)
-        signature = _signature("reduce_scatter", inputs, reduction)
-        return self._collective(rules, signature, Payload(inputs, outputs, factor), outputs)
+        signature = _signature_of("reduce_scatter", inputs, reduction)
+        return self._issue_collective(rules, signature, Payload(inputs, outputs, factor), outputs)
 
-    @operator("_reduce_scatter_base_")
+    @dispatches_as("_reduce_scatter_base_")
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """Reduce a tensor; each rank gets one part of the result."""
         return self._reduce_scatter_tensors("reduce_scatter_tensor", [output], [tensor], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
-    @operator("reduce_scatter_tensor_coalesced_")
+    @dispatches_as("reduce_scatter_tensor_coalesced_")
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Make several reduce_scatter_single calls in one."""
         return self._reduce_scatter_tensors("reduce_scatter_tensor_coalesced", outputs, inputs, opts)
@@ -111,75 +111,75 @@ class SimulatedGroup(NamedGroup):
         for output, tensor in zip(outputs, inputs, strict=True):
             rules.check_reduce_scatter_single(output, tensor, len(self._members))
         reduction, factor = _reduction_of(opts)
-        signature = _signature(operation, inputs, reduction)
-        return self._collective(rules, signature, Payload(inputs, outputs, factor), outputs)
+        signature = _signature_of(operation, inputs, reduction)
+        return self._issue_collective(rules, signature, Payload(inputs, outputs, factor), outputs)
 
     # --- collectives that move ----------------------------------------------------------------------------------------
 
-    @operator("broadcast_")
+    @dispatches_as("broadcast_")
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
         """Copy the root's tensors to every rank."""
         arguments.check_tensors("broadcast_", tensors)
         rules = rules_for(self._rules, tensors[0])
         rules.check_in_place(tensors)
-        root = self._root("broadcast", opts.rootRank)
-        signature = _signature("broadcast", tensors, root=root)
-        return self._collective(rules, signature, Payload(tensors, tensors), tensors)
+        root = self._global_root("broadcast", opts.rootRank)
+        signature = _signature_of("broadcast", tensors, root=root)
+        return self._issue_collective(rules, signature, Payload(tensors, tensors), tensors)
 
-    @operator("allgather_")
+    @dispatches_as("allgather_")
     def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         """Collect every rank's tensor on every rank."""
         outputs = output_lists[0]
         arguments.check_tensors("allgather_", inputs)
         rules = rules_for(self._rules, inputs[0])
         alike = rules.check_all_gather(outputs, inputs[0], self._group_rank, len(self._members))
-        signature = _signature("all_gather", alike)
-        return self._collective(rules, signature, Payload(inputs, outputs), outputs)
+        signature = _signature_of("all_gather", alike)
+        return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
 
-    @operator("_allgather_base_")
+    @dispatches_as("_allgather_base_")
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """Collect every rank's tensor into one tensor on every rank."""
         arguments.check_tensors("_allgather_base_", (output, tensor))
         rules = rules_for(self._rules, tensor)
         rules.check_all_gather_single(output, tensor, len(self._members))
-        signature = _signature("all_gather_into_tensor", (tensor,))
-        return self._collective(rules, signature, Payload([tensor], [output]), [output])
+        signature = _signature_of("all_gather_into_tensor", (tensor,))
+        return self._issue_collective(rules, signature, Payload([tensor], [output]), [output])
 
     _allgather_base = all_gather_single
 
-    @operator("allgather_into_tensor_coalesced_")
+    @dispatches_as("allgather_into_tensor_coalesced_")
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Make several all_gather_single calls in one."""
         arguments.check_tensors("allgather_into_tensor_coalesced_", [*outputs, *inputs])
         rules = rules_for(self._rules, inputs[0])
         rules.check_all_gather_single_coalesced(outputs, inputs, len(self._members))
-        signature = _signature("all_gather_into_tensor_coalesced", inputs)
-        return self._collective(rules, signature, Payload(inputs, outputs), outputs)
+        signature = _signature_of("all_gather_into_tensor_coalesced", inputs)
+        return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    @operator("allgather_coalesced_")
+    @dispatches_as("allgather_coalesced_")
     def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         """Make several all_gather calls in one; `output_lists[r][i]` takes tensor i of rank r."""
         arguments.check_tensors("allgather_coalesced_", inputs)
         rules = rules_for(self._rules, inputs[0])
         rules.check_all_gather_coalesced(output_lists, inputs, len(self._members))
         outputs = [tensor for outputs in output_lists for tensor in outputs]
-        signature = _signature("all_gather_coalesced", inputs)
-        return self._collective(rules, signature, Payload(inputs, outputs), output_lists)
+        signature = _signature_of("all_gather_coalesced", inputs)
+        return self._issue_collective(rules, signature, Payload(inputs, outputs), output_lists)
 
-    @operator("gather_")
+    @dispatches_as("gather_")
     def gather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Any:
         """Collect every rank's tensor on the root."""
         is_root = opts.rootRank == self._group_rank
         outputs = output_lists[0] if output_lists and is_root else []
         arguments.check_tensors("gather_", inputs)
-        root = self._root("gather", opts.rootRank)
+        root = self._global_root("gather", opts.rootRank)
         rules = rules_for(self._rules, inputs[0])
         if is_root:
             rules.check_root_list("gather", "output", outputs, inputs[0], len(self._members))
-        signature = _signature("gather", inputs, root=root)
-        return self._collective(rules, signature, Payload(inputs, outputs), outputs)
+        signature = _signature_of("gather", inputs, root=root)
+        return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         """Collect every rank's tensor on the root, into one tensor (torch 2.14)."""
@@ -189,30 +189,30 @@ class SimulatedGroup(NamedGroup):
 
     gather_into_tensor = gather_single  # the name in torch 2.15
 
-    @operator("scatter_")
+    @dispatches_as("scatter_")
     def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Any:
         """Distribute the root's tensors, one to each rank."""
         is_root = opts.rootRank == self._group_rank
         inputs = input_lists[0] if input_lists and is_root else []
         arguments.check_tensors("scatter_", outputs)
-        root = self._root("scatter", opts.rootRank)
+        root = self._global_root("scatter", opts.rootRank)
         rules = rules_for(self._rules, outputs[0])
         if is_root:
             rules.check_root_list("scatter", "input", inputs, outputs[0], len(self._members))
-        signature = _signature("scatter", outputs, root=root)
-        return self._collective(rules, signature, Payload(inputs, outputs), outputs)
+        signature = _signature_of("scatter", outputs, root=root)
+        return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
 
-    @operator("alltoall_")
+    @dispatches_as("alltoall_")
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Exchange tensors: tensor j of rank i becomes tensor i of rank j."""
         arguments.check_tensors("alltoall_", [*outputs, *inputs])
         rules = rules_for(self._rules, inputs[0])
         rules.check_all_to_all(outputs, inputs, len(self._members))
-        splits = (_numels(inputs), _numels(outputs))
-        signature = _signature("all_to_all", inputs, splits=splits)
-        return self._collective(rules, signature, Payload(inputs, outputs), outputs)
+        splits = (_element_counts(inputs), _element_counts(outputs))
+        signature = _signature_of("all_to_all", inputs, splits=splits)
+        return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
 
-    @operator("alltoall_base_")
+    @dispatches_as("alltoall_base_")
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> Any:
@@ -222,14 +222,14 @@ class SimulatedGroup(NamedGroup):
         arguments.check_whole_numbers("all_to_all_single", [*output_splits, *input_splits])
         rules = rules_for(self._rules, tensor)
         rules.check_all_to_all_single(output, tensor)
-        refusal = arguments.all_to_all_single_refusal(output, tensor, output_splits, input_splits, size)
+        refusal = arguments.splits_error(output, tensor, output_splits, input_splits, size)
         splits = (_equal_parts(input_splits, tensor, size), _equal_parts(output_splits, output, size))
-        signature = _signature("all_to_all_single", (tensor, output), splits=splits)
-        return self._collective(rules, signature, Payload([tensor], [output], splits=splits), [output], refusal)
+        signature = _signature_of("all_to_all_single", (tensor, output), splits=splits)
+        return self._issue_collective(rules, signature, Payload([tensor], [output], splits=splits), [output], refusal)
 
     alltoall_base = all_to_all_single
 
-    @operator("barrier")
+    @dispatches_as("barrier")
     def barrier(self, opts: Any = None) -> Any:
         """Wait until every rank of the group has called this."""
         return self.issue(Signature("barrier"), _NO_TENSORS, [])
@@ -242,41 +242,41 @@ class SimulatedGroup(NamedGroup):
         reach ends in gloo's RuntimeError, as it would on gloo, and not in a deadlock.
         """
         work = self.issue(Signature("monitored_barrier"), _NO_TENSORS, [])
-        check_barrier(self._issuer.host, work.pending, self._members, timeout, wait_all_ranks=wait_all_ranks)
+        wait_at_barrier(self._issuer.host, work.pending, self._members, timeout, wait_all_ranks=wait_all_ranks)
 
     # --- point-to-point -----------------------------------------------------------------------------------------------
 
-    @operator("send")
+    @dispatches_as("send")
     def send(self, tensors: list[Tensor], dst: int, tag: int) -> Any:
         """Send to a rank of the group. Only NCCL can send to the rank itself."""
-        self._check_message("send", tensors, tag)
-        return self._message(Payload(tensors, ()), "send", tensors, self._peer("send", dst), tag)
+        self._check_message_arguments("send", tensors, tag)
+        return self._issue_message(Payload(tensors, ()), "send", tensors, self._global_peer("send", dst), tag)
 
-    @operator("recv_")
+    @dispatches_as("recv_")
     def recv(self, tensors: list[Tensor], src: int, tag: int) -> Any:
         """Receive from a rank of the group."""
-        self._check_message("recv_", tensors, tag)
-        return self._message(Payload((), tensors), "recv", tensors, self._peer("recv", src), tag)
+        self._check_message_arguments("recv_", tensors, tag)
+        return self._issue_message(Payload((), tensors), "recv", tensors, self._global_peer("recv", src), tag)
 
-    @operator("recv_any_source_")
+    @dispatches_as("recv_any_source_")
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
         """Receive from any rank of the group."""
-        self._check_message("recv_any_source_", tensors, tag)
+        self._check_message_arguments("recv_any_source_", tensors, tag)
         rules_for(self._rules, tensors[0]).check_any_source()
-        return self._message(Payload((), tensors), "recv", tensors, ANY_SOURCE, tag)
+        return self._issue_message(Payload((), tensors), "recv", tensors, ANY_SOURCE, tag)
 
-    def _check_message(self, schema: str, tensors: list[Tensor], tag: int) -> None:
+    def _check_message_arguments(self, schema: str, tensors: list[Tensor], tag: int) -> None:
         arguments.check_tensors(schema, tensors)
         arguments.check_tag(schema.rstrip("_"), tag)
         rules_for(self._rules, tensors[0]).check_message(tensors, tag)
 
-    def _message(self, payload: Payload, operation: str, tensors: list[Tensor], peer: int, tag: int) -> Any:
+    def _issue_message(self, payload: Payload, operation: str, tensors: list[Tensor], peer: int, tag: int) -> Any:
         if peer == self._issuer.rank and not self._issuer.has_nccl:
             raise RuntimeError(
                 f"Pair is not connected: rank {peer} calls {operation} with itself as the other side, expected another "
                 "rank (gloo refuses messages to oneself): copy the tensor"
             )
-        signature = _signature(operation, tensors)
+        signature = _signature_of(operation, tensors)
         return self.issue(signature, payload, tensors, peer=peer, tag=tag)
 
     # --- several calls as one -----------------------------------------------------------------------------------------
@@ -295,13 +295,13 @@ class SimulatedGroup(NamedGroup):
         """Wait until every member has created the group, as gloo connects all of them."""
         self.issue(Signature("new_group", members=self._members), _NO_TENSORS, []).wait()
 
-    def enter_split(self) -> None:
+    def await_split(self) -> None:
         """Wait until every member has called split_group, as NCCL splits a group together."""
         self.issue(Signature("split_group"), _NO_TENSORS, []).wait()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _collective(
+    def _issue_collective(
         self,
         rules: ArgumentRules,
         signature: Signature,
@@ -317,11 +317,11 @@ class SimulatedGroup(NamedGroup):
         refusal = rules.refusal(signature.operation, signature.dtype, signature.reduction) or refusal
         return self.issue(signature, payload, result, refusal=refusal)
 
-    def _root(self, operation: str, root: int) -> int:
+    def _global_root(self, operation: str, root: int) -> int:
         arguments.check_root(operation, root, len(self._members))
         return self._members[root]
 
-    def _peer(self, operation: str, peer: int) -> int:
+    def _global_peer(self, operation: str, peer: int) -> int:
         arguments.check_peer(operation, peer, len(self._members))
         return self._members[peer]
 
@@ -329,10 +329,10 @@ class SimulatedGroup(NamedGroup):
 def rules_for(rules: RulesByDevice, tensor: Tensor) -> ArgumentRules:
     """Return the rules for a tensor's device. A tensor that C++ code made counts as lying on no virtual GPU."""
     has_one = rules.of_cpu is rules.of_gpu
-    return rules.of_cpu if has_one or not (tensor.is_cuda or label_of(tensor) is not None) else rules.of_gpu
+    return rules.of_cpu if has_one or not (tensor.is_cuda or gpu_number_of(tensor) is not None) else rules.of_gpu
 
 
-def _signature(
+def _signature_of(
     operation: str,
     tensors: Sequence[Tensor],
     reduction: str | None = None,
@@ -347,7 +347,7 @@ def _signature(
     return Signature(operation, tuple([tuple(tensor.shape) for tensor in tensors]), dtype, reduction, root, splits)
 
 
-def _numels(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+def _element_counts(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """Return the number of elements of each tensor."""
     return tuple([tensor.numel() for tensor in tensors])
 

@@ -8,24 +8,24 @@ from typing import Any, NoReturn
 import torch
 from torch.autograd import Variable
 
-from ddpsim.simulator.accesses import Access, Accesses, Mode
+from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.attribution.origins import OriginTracker
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.hazards.poison import poisoned
-from ddpsim.simulator.kernel.requests import CloseBatch, Declare, Destroy, OpenBatch
-from ddpsim.simulator.matching.point_to_point import channel_of
+from ddpsim.simulator.hazards.poison import poison_call
+from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch
+from ddpsim.simulator.matching.point_to_point import channel_object
 from ddpsim.simulator.matching.slots import call_object, order_object
-from ddpsim.simulator.process_group.through_torch import ThroughTorch
+from ddpsim.simulator.process_group.through_torch import TorchDispatch
 from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, SimulatedWork
-from ddpsim.simulator.runtime.call_sites import site_here
-from ddpsim.simulator.runtime.host import Host, Pending
+from ddpsim.simulator.runtime.call_sites import current_user_site
+from ddpsim.simulator.runtime.host import Host, PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
 
-class Issuer:
+class CallIssuer:
     """Issues one rank's calls on one group."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Issuer:
         label: str,
         members: tuple[int, ...],
         rank: int,
-        through_torch: ThroughTorch,
+        through_torch: TorchDispatch,
         has_nccl: bool = False,
         poisons: bool = False,
         is_beside_nccl: bool = False,
@@ -61,14 +61,14 @@ class Issuer:
         counted."""
         self._messages = 0
         self._coalesced: list[SimulatedWork | FailedWork] | None = None
-        host.ask(Declare(label, members, is_beside_nccl))
+        host.send_request(DeclareGroup(label, members, is_beside_nccl))
 
-    def destroy(self) -> None:
+    def mark_destroyed(self) -> None:
         """Reject all later calls, and record the line that destroyed the group."""
         self.is_destroyed = True
-        self.host.ask(Destroy(self.label, site_here()))
+        self.host.send_request(DestroyGroup(self.label, current_user_site()))
 
-    def issue(
+    def issue_call(
         self,
         signature: Signature,
         payload: Payload,
@@ -83,9 +83,9 @@ class Issuer:
         `refusal` is an error of the backend that is raised when the call is waited for.
         """
         host = self.host
-        me = host.begin_call(self._intent(signature, peer, tag) if host.is_observed else ())
+        me = host.begin_call(self._accesses_of_call(signature, peer, tag) if host.is_observed else ())
         if me.rank != self.rank:
-            self._refuse_other_rank(me.rank, signature.operation)
+            self._reject_other_rank(me.rank, signature.operation)
         if self.is_destroyed:
             raise RuntimeError(
                 f'{signature.operation} on group "{self.label}", which was destroyed: make the call before '
@@ -96,13 +96,13 @@ class Issuer:
         else:
             sequence, self._messages = self._messages, self._messages + 1
         if refusal is not None:
-            return self._made(FailedWork(RuntimeError(refusal)))
+            return self._collect_work(FailedWork(RuntimeError(refusal)))
         self.issued += signature.members is None and signature.operation != "split_group"
         through_torch = self._through_torch
-        start = through_torch.frame() if through_torch.under_way else None
-        origin, site, caller, names = self._origins.locate(signature, payload.inputs, start)
+        start = through_torch.calling_frame() if through_torch.under_way else None
+        origin, site, caller, names = self._origins.locate_call(signature, payload.inputs, start)
         if peer is not None:
-            origin = self._origins.messages.told(origin, payload)
+            origin = self._origins.messages.attribute_message(origin, payload)
         coordinates = self._origins.coordinates
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name, coordinates)
         if tag and self._ignores_tags:
@@ -110,39 +110,39 @@ class Issuer:
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
         rank = me.of
         rank.calls_issued += 1
-        pending = Pending(call, rank.calls_issued, rank, payload.copied() if is_buffered else payload, self.members)
+        pending = PendingCall(call, rank.calls_issued, rank, payload.with_copied_inputs() if is_buffered else payload, self.members)
         for name in names:
-            host.ask(Noticed(NoticedKind.NAMED, (call,), name))
-        if self._poisons and (held := poisoned(call, payload, host.hazards.number)) is not None:
+            host.send_request(Noticed(NoticedKind.NAMED, (call,), name))
+        if self._poisons and (held := poison_call(call, payload, host.hazards.number)) is not None:
             pending.poisoned, pending.payload = held, held.moved
         work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result)
-        host.issue(pending)
+        host.issue_call(pending)
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)
-        return self._made(work)
+        return self._collect_work(work)
 
-    def _refuse_other_rank(self, rank: int, operation: str) -> NoReturn:
+    def _reject_other_rank(self, rank: int, operation: str) -> NoReturn:
         """End the run: the call would be matched as another rank's, and reported as a bug of the program."""
         error = UsageError(
             f"rank {rank} calls {operation} on the process group of rank {self.rank}, expected its own: ranks are "
             "threads here, and share what a module, a cache or a default argument keeps: run with isolation='process'"
         )
-        self.host.break_off(error)
+        self.host.abort_run(error)
         raise error
 
-    def _intent(self, signature: Signature, peer: int | None, tag: int) -> Accesses:
+    def _accesses_of_call(self, signature: Signature, peer: int | None, tag: int) -> Accesses:
         """Return the accesses of a call that other ranks may observe."""
         sequence = self._sequence if peer is None else self._messages
         call = Call(
             self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=0 if self._ignores_tags else tag
         )
-        parts = [Access(call_object(call), Mode.CONTRIBUTE)]
-        if self.host.me.of.has_started_threads:
-            parts.append(Access(order_object(call), Mode.WRITE))
+        parts = [Access(call_object(call), AccessMode.CONTRIBUTE)]
+        if self.host.running_thread.of.has_started_threads:
+            parts.append(Access(order_object(call), AccessMode.WRITE))
         if signature.operation == "send":
-            parts.append(Access(channel_of(call), Mode.SEND))
+            parts.append(Access(channel_object(call), AccessMode.SEND))
         elif peer == ANY_SOURCE:
-            parts.append(Access(channel_of(call), Mode.RECEIVE))
+            parts.append(Access(channel_object(call), AccessMode.RECEIVE))
         return tuple(parts)
 
     def start_coalescing(self) -> None:
@@ -151,7 +151,7 @@ class Issuer:
             raise RuntimeError("coalescing has been started already: end it before the next start")
         self._coalesced = []
         if self._semantics.batch_is_unit:
-            self.host.ask(OpenBatch())
+            self.host.send_request(OpenBatch())
 
     def end_coalescing(self) -> list[SimulatedWork | FailedWork]:
         """Return the works of the calls since `start_coalescing`."""
@@ -159,10 +159,10 @@ class Issuer:
             raise RuntimeError("coalescing has not been started: call _start_coalescing first")
         works, self._coalesced = self._coalesced, None
         if self._semantics.batch_is_unit:
-            self.host.ask(CloseBatch())
+            self.host.send_request(CloseBatch())
         return works
 
-    def _made(self, work: SimulatedWork | FailedWork) -> SimulatedWork | FailedWork:
+    def _collect_work(self, work: SimulatedWork | FailedWork) -> SimulatedWork | FailedWork:
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ddpsim.simulator.diagnosis.rank_errors import FailedBarrier
-from ddpsim.simulator.kernel.requests import GivenUp, GiveUp, Missing, Whereabouts
-from ddpsim.simulator.runtime.host import Host, Pending
+from ddpsim.simulator.kernel.requests import AskGivenUpBarrier, GiveUpBarrier, AskMissingRanks, AskWhereabouts
+from ddpsim.simulator.runtime.host import Host, PendingCall
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 NO_TIME = timedelta(0)
@@ -14,9 +14,9 @@ NO_TIME = timedelta(0)
 _ANSWER_SECONDS = 0.001
 
 
-def check_barrier(
+def wait_at_barrier(
     host: Host,
-    pending: Pending,
+    pending: PendingCall,
     members: tuple[int, ...],
     timeout: timedelta | None,
     *,
@@ -33,38 +33,38 @@ def check_barrier(
     barrier = (pending.call.group, pending.call.sequence)
     pending.waited = True
     if limit == NO_TIME and rank == 0 and len(members) > 1 and not wait_all_ranks:
-        host.ask(GiveUp(*barrier, (members[1],)))
-    elif not host.wait((pending,), _patience(rank, limit)) and not host.ask(GivenUp(*barrier)):
-        host.ask(GiveUp(*barrier, host.ask(Missing(pending.handle))))
-    if missing := host.ask(GivenUp(*barrier)):
+        host.send_request(GiveUpBarrier(*barrier, (members[1],)))
+    elif not host.wait_for_calls((pending,), _timeout_seconds(rank, limit)) and not host.send_request(AskGivenUpBarrier(*barrier)):
+        host.send_request(GiveUpBarrier(*barrier, host.send_request(AskMissingRanks(pending.handle))))
+    if missing := host.send_request(AskGivenUpBarrier(*barrier)):
         late = [members.index(each) for each in missing]
-        error = RuntimeError(_text(rank, late, limit, wait_all_ranks=wait_all_ranks))
+        error = RuntimeError(_gloo_text(rank, late, limit, wait_all_ranks=wait_all_ranks))
         has_time = limit != NO_TIME or wait_all_ranks
-        error.reason = _told(host, pending, missing if has_time else (), limit)  # type: ignore[attr-defined]
+        error.reason = _with_missing_ranks(host, pending, missing if has_time else (), limit)  # type: ignore[attr-defined]
         raise error
 
 
-def _told(host: Host, pending: Pending, missing: tuple[int, ...], limit: timedelta) -> FailedBarrier:
+def _with_missing_ranks(host: Host, pending: PendingCall, missing: tuple[int, ...], limit: timedelta) -> FailedBarrier:
     """Return the missing ranks for the finding. gloo's text has group ranks, and names one of many late ranks."""
     call = pending.call
     operation = f"{call.operation} #{call.sequence}" + ("" if call.group == "default" else f' on "{call.group}"')
-    whereabouts = tuple(host.ask(Whereabouts(missing))) if missing else ()
-    return FailedBarrier(operation, f"{_milliseconds(limit)} ms", missing, whereabouts)
+    whereabouts = tuple(host.send_request(AskWhereabouts(missing))) if missing else ()
+    return FailedBarrier(operation, f"{_milliseconds_text(limit)} ms", missing, whereabouts)
 
 
-def _patience(rank: int, limit: timedelta) -> float | None:
+def _timeout_seconds(rank: int, limit: timedelta) -> float | None:
     """Return the time to wait in seconds; None for no limit. Rank 0 must find out first, as it answers the others."""
     if limit == NO_TIME:
         return None
     return limit.total_seconds() + (0 if rank == 0 else _ANSWER_SECONDS)
 
 
-def _text(rank: int, missing: list[int], limit: timedelta, *, wait_all_ranks: bool) -> str:
+def _gloo_text(rank: int, missing: list[int], limit: timedelta, *, wait_all_ranks: bool) -> str:
     """Return gloo's text (ProcessGroupGloo::monitoredBarrier).
 
     Rank 0 collects the ranks; the others wait for its answer.
     """
-    original = f"\n Original exception: \nTimed out waiting {_milliseconds(limit)}ms for recv operation to complete"
+    original = f"\n Original exception: \nTimed out waiting {_milliseconds_text(limit)}ms for recv operation to complete"
     if rank != 0:
         return (
             f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
@@ -77,8 +77,8 @@ def _text(rank: int, missing: list[int], limit: timedelta, *, wait_all_ranks: bo
             "No ranks successfully processed in monitoredBarrier."
         )
     who = f"Ranks {', '.join(map(str, late))}" if wait_all_ranks else f"Rank {late[0]}"
-    return f"[Rank 0]: {who} failed to pass monitoredBarrier in {_milliseconds(limit)} ms{original}"
+    return f"[Rank 0]: {who} failed to pass monitoredBarrier in {_milliseconds_text(limit)} ms{original}"
 
 
-def _milliseconds(limit: timedelta) -> int:
+def _milliseconds_text(limit: timedelta) -> int:
     return round(limit.total_seconds() * 1000)

@@ -21,8 +21,8 @@ from torch._C._distributed_c10d import FakeProcessGroup
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice
-from ddpsim.simulator.process_group.issuing import Issuer
-from ddpsim.simulator.process_group.through_torch import ThroughTorch
+from ddpsim.simulator.process_group.issuing import CallIssuer
+from ddpsim.simulator.process_group.through_torch import TorchDispatch
 
 _FAKE_BACKEND = FakeProcessGroup._create_internal(0, 1)
 _NO_DEVICE = torch.device("meta")
@@ -34,8 +34,8 @@ class NamedGroup(ProcessGroup):
 
     def __init__(
         self,
-        issuer: Issuer,
-        through_torch: ThroughTorch,
+        issuer: CallIssuer,
+        through_torch: TorchDispatch,
         *,
         rules: RulesByDevice,
         name: str,
@@ -49,7 +49,7 @@ class NamedGroup(ProcessGroup):
         super().__init__(self._group_rank, len(self._members))  # the other constructor allows no subclass
         self._register_backend(_NO_DEVICE, ProcessGroup.BackendType.UNDEFINED, _FAKE_BACKEND)
         self._issuer = issuer
-        self.issue = issuer.issue
+        self.issue = issuer.issue_call
         self._rules = rules
         self.through_torch = through_torch
         self._name = name
@@ -59,7 +59,7 @@ class NamedGroup(ProcessGroup):
         self._timeout = timeout
 
     @cached_property
-    def twin(self) -> ProcessGroup:
+    def torch_group(self) -> ProcessGroup:
         """A C++ group of torch's without a backend. Its calls go through torch's operators (through_torch.py)."""
         twin = ProcessGroup(self._group_rank, len(self._members))
         twin._set_group_name(self._name)  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ class NamedGroup(ProcessGroup):
 
     def shutdown(self) -> None:
         """Make the group unusable, as destroy_process_group does."""
-        self._issuer.destroy()
+        self._issuer.mark_destroyed()
 
     abort = shutdown
 

@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.process_group.arguments import check_same_count, scalar_name, unlike, wrong_length
+from ddpsim.simulator.process_group.arguments import check_same_count, scalar_name, difference_from_model, list_length_error
 
 _TAKEN = frozenset(
     "float16 bfloat16 float32 float64 int8 uint8 int32 int64 bool complex64 complex128 "  # noqa: SIM905
@@ -26,7 +26,7 @@ _NOT_REDUCED = frozenset({"float8_e4m3fnuz", "float8_e5m2fnuz"})
 _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 
 
-def refusal(operation: str, dtype: str, reduction: str | None) -> None:
+def wait_error(operation: str, dtype: str, reduction: str | None) -> None:
     """Return None. Raises TypeError, ValueError or RuntimeError at once for what NCCL does not support."""
     _check_dtype(dtype)
     if reduction is not None:
@@ -77,7 +77,7 @@ def check_all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size:
     """Check that there is one output for each rank, with as many elements as that rank's tensor."""
     _check_contiguous(tensor)
     _check_list("allgather", "output", outputs, size)
-    if _are_alike(outputs):
+    if _same_dtype_and_shape(outputs):
         _check_elements("allgather", "outputs", outputs[0], "input", tensor)
         return (tensor,)
     if outputs[rank].numel() != tensor.numel():
@@ -108,9 +108,9 @@ def check_all_gather_coalesced(output_lists: Sequence[Sequence[Tensor]], inputs:
 
 def check_root_list(operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
     """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
-    if (problem := wrong_length(kind, tensors, size)) is not None:
+    if (problem := list_length_error(kind, tensors, size)) is not None:
         raise ValueError(f"ProcessGroupNCCL::{operation}: {problem}")
-    if (problem := unlike(tensors, model)) is not None:
+    if (problem := difference_from_model(tensors, model)) is not None:
         raise ValueError(f"ProcessGroupNCCL::{operation}: invalid {problem}")
 
 
@@ -118,7 +118,7 @@ def check_reduce_scatter(output: Tensor, inputs: Sequence[Tensor], rank: int, si
     """Check that there is one input for each rank, and that the caller's own has as many elements as the output."""
     _check_contiguous(output)
     _check_list("reduce_scatter", "input", inputs, size)
-    if _are_alike(inputs):
+    if _same_dtype_and_shape(inputs):
         _check_elements("reduce_scatter", "inputs", inputs[0], "output", output)
     elif inputs[rank].numel() != output.numel():
         raise ValueError("Tensor input and output of _reduce_oop must have the same number of elements ")
@@ -185,5 +185,5 @@ def _check_elements(operation: str, many: str, tensor: Tensor, one: str, own: Te
         )
 
 
-def _are_alike(tensors: Sequence[Tensor]) -> bool:
+def _same_dtype_and_shape(tensors: Sequence[Tensor]) -> bool:
     return all(tensor.shape == tensors[0].shape for tensor in tensors)

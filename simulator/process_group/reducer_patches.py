@@ -22,7 +22,7 @@ _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "TORCH_DISTRIBUTED_DEBUG", "CUDA_VIS
 """Environment variables that DDP's logging data contain."""
 
 
-def keep_forward_work(original: Callable[..., None]) -> Callable[..., None]:
+def keep_forward_work_alive(original: Callable[..., None]) -> Callable[..., None]:
     """Note [Works that only C++ holds], for `_set_forward_pass_work_handle`.
 
     The Reducer keeps the C++ half of the work with which a forward told the others that this rank has not joined, and
@@ -38,7 +38,7 @@ def keep_forward_work(original: Callable[..., None]) -> Callable[..., None]:
     return set_forward_pass_work_handle
 
 
-def reduce_at_once(host: Host, original: Callable[[Any], None]) -> Callable[[Any], None]:
+def wait_for_delayed_reduce(host: Host, original: Callable[[Any], None]) -> Callable[[Any], None]:
     """Note [Static graphs], for `_delay_all_reduce`.
 
     In the first backward of a static graph one engine callback issues all the Reducer's calls and waits for them, in
@@ -49,7 +49,7 @@ def reduce_at_once(host: Host, original: Callable[[Any], None]) -> Callable[[Any
     def delay_all_reduce(reducer: Any) -> None:
         if not host.is_rank_thread():
             return original(reducer)
-        me = host.me
+        me = host.running_thread
         me.is_reducing_at_once = True
         try:
             original(reducer)
@@ -59,7 +59,7 @@ def reduce_at_once(host: Host, original: Callable[[Any], None]) -> Callable[[Any
     return delay_all_reduce
 
 
-def builtin_hook(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+def python_builtin_hook(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """Note [Built-in hooks], for `DistributedDataParallel._register_builtin_comm_hook`.
 
     The C++ hook for fp16 (default_comm_hooks.cpp) takes its tensors from the future of a call and wants it typed, which
@@ -76,7 +76,7 @@ def builtin_hook(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], N
     return register_builtin_comm_hook
 
 
-def tensors_in(original: Callable[[Any], list[Tensor]]) -> Callable[[Any], list[Tensor]]:
+def extract_tensors_fast(original: Callable[[Any], list[Tensor]]) -> Callable[[Any], list[Tensor]]:
     """Note [Tensors of a bucket], for `torch._jit_internal._extract_tensors`.
 
     The Reducer asks it for the tensors in the value of each bucket's future, and it pickles the value to find them. The
@@ -92,7 +92,7 @@ def tensors_in(original: Callable[[Any], list[Tensor]]) -> Callable[[Any], list[
     return extract_tensors
 
 
-def logging_data(original: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+def backend_logging_data(original: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
     """Return a replacement of `DistributedDataParallel._get_ddp_logging_data`, which adds what
     Logger::set_env_variables notes of a backend."""
 

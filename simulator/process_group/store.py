@@ -18,13 +18,13 @@ from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.rank_errors import MissingKeys
 from ddpsim.simulator.kernel.key_values import MAY_WAIT
 from ddpsim.simulator.kernel.requests import StoreOperation
-from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 
 
-class MemoryStore(Store):
+class SimulatedStore(Store):
     """One rank's handle of the store that all ranks share. Every operation is a choice point."""
 
     def __init__(self, host: Host, prefix: str = "") -> None:
@@ -37,13 +37,13 @@ class MemoryStore(Store):
         self._limit: timedelta | None = None
         """The time-out in seconds of a wait that gives none; None for no limit."""
 
-    def prefixed(self, prefix: str) -> MemoryStore:
+    def with_prefix(self, prefix: str) -> SimulatedStore:
         """Return the same store, seen through a prefix of its keys."""
-        store = MemoryStore(self._host, self._prefix + prefix)
+        store = SimulatedStore(self._host, self._prefix + prefix)
         store._namespace, store._timeout, store._limit = self._namespace, self._timeout, self._limit
         return store
 
-    def clone(self) -> MemoryStore:
+    def clone(self) -> SimulatedStore:
         """Return this handle. C++ would not keep the Python half of another one alive."""
         return self
 
@@ -51,61 +51,61 @@ class MemoryStore(Store):
 
     def set(self, key: str, value: str | bytes) -> None:
         """Store a value."""
-        self._ask("set", [key], [value])
+        self._ask_kernel("set", [key], [value])
 
     def get(self, key: str) -> bytes:
         """Return the value of a key, once it exists."""
         self._wait_if_limited([key])
-        return bytes(self._ask("get", [key])[0])
+        return bytes(self._ask_kernel("get", [key])[0])
 
     def add(self, key: str, value: int) -> int:
         """Add to a number, which starts at 0, and return the sum."""
-        return int(self._ask("add", [key], amount=value))
+        return int(self._ask_kernel("add", [key], amount=value))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Store `desired` if the value is `expected` (empty for a missing key). Return the resulting value."""
-        return bytes(self._ask("compare_set", [key], [expected, desired]))
+        return bytes(self._ask_kernel("compare_set", [key], [expected, desired]))
 
     def append(self, key: str, value: str | bytes) -> None:
         """Append to a value, which is empty at first."""
-        self._ask("append", [key], [value])
+        self._ask_kernel("append", [key], [value])
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Return the values of several keys, once all exist."""
         self._wait_if_limited(keys)
-        return list(self._ask("multi_get", keys))
+        return list(self._ask_kernel("multi_get", keys))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         """Store several values at once."""
-        self._ask("multi_set", keys, values)
+        self._ask_kernel("multi_set", keys, values)
 
     def delete_key(self, key: str) -> bool:
         """Delete a key; True if it existed."""
-        return bool(self._ask("delete_key", [key]))
+        return bool(self._ask_kernel("delete_key", [key]))
 
     deleteKey = delete_key
 
     def num_keys(self) -> int:
         """Return the number of keys under all prefixes."""
-        return int(self._ask("num_keys"))
+        return int(self._ask_kernel("num_keys"))
 
     getNumKeys = num_keys
 
     def list_keys(self) -> list[str]:
         """Return the keys under this prefix, sorted."""
-        return [key.removeprefix(self._prefix) for key in self._ask("list_keys")]
+        return [key.removeprefix(self._prefix) for key in self._ask_kernel("list_keys")]
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def check(self, keys: Sequence[str]) -> bool:
         """True if all keys exist. If not, other ranks run first, as after any failed poll."""
-        return bool(self._ask("check", keys))
+        return bool(self._ask_kernel("check", keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys exist; raise DistStoreError if `timeout` passes first in virtual time."""
         timeout = timeout or self._limit
         seconds = timeout.total_seconds() if timeout else None
-        if missing := self._ask("wait", keys, timeout_seconds=seconds):
+        if missing := self._ask_kernel("wait", keys, timeout_seconds=seconds):
             prefix = self._prefix.removeprefix(self._namespace)
             names = ", ".join(f"/{prefix}{key}" for key in keys)
             error = DistStoreError(f"wait timeout after {round((seconds or 0) * 1000)}ms, keys: {names}")
@@ -124,20 +124,20 @@ class MemoryStore(Store):
 
     def queue_push(self, key: str, value: str | bytes) -> None:
         """Append to a queue."""
-        self._ask("queue_push", [key], [value])
+        self._ask_kernel("queue_push", [key], [value])
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         """Take the oldest value of a queue, waiting for one if `block`; raise QueueEmptyError otherwise."""
         if block:
             self._wait_if_limited([key])
-        value: bytes | None = self._ask("queue_pop", [key], may_wait=block)
+        value: bytes | None = self._ask_kernel("queue_pop", [key], may_wait=block)
         if value is None:
             raise QueueEmptyError("queue is empty")
         return value
 
     def queue_len(self, key: str) -> int:
         """Return the number of values in a queue."""
-        return int(self._ask("queue_len", [key]))
+        return int(self._ask_kernel("queue_len", [key]))
 
     # --- what torch asks of a store -----------------------------------------------------------------------------------
 
@@ -155,9 +155,9 @@ class MemoryStore(Store):
         return self._timeout
 
     @property
-    def underlying_store(self) -> MemoryStore:
+    def underlying_store(self) -> SimulatedStore:
         """The store without a prefix, as PrefixStore has it."""
-        return MemoryStore(self._host)
+        return SimulatedStore(self._host)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class MemoryStore(Store):
         if self._limit is not None:
             self.wait(keys)
 
-    def _ask(
+    def _ask_kernel(
         self,
         operation: str,
         keys: Sequence[str] = (),
@@ -178,15 +178,15 @@ class MemoryStore(Store):
         request = StoreOperation(
             operation,
             tuple([self._prefix + key for key in keys]),
-            tuple(map(_bytes, values)),
+            tuple(map(_as_bytes, values)),
             amount,
             self._prefix,
             timeout_seconds,
-            site_here() if operation in MAY_WAIT else NOWHERE,
+            current_user_site() if operation in MAY_WAIT else NOWHERE,
             may_wait,
         )
-        return self._host.ask(request)
+        return self._host.send_request(request)
 
 
-def _bytes(value: str | bytes) -> bytes:
+def _as_bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)

@@ -52,7 +52,7 @@ _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 """The `__torch_dispatch__` of classes of tensors without one of their own: Tensor, Parameter."""
 
 
-class _Call:
+class _DispatchedCall:
     """One call on its way through torch."""
 
     __slots__ = ("frame", "group", "has_arrived", "method", "reduction", "work")
@@ -69,26 +69,26 @@ class _Call:
         """The work of the call, kept alive because C++ keeps only its own half."""
 
 
-class ThroughTorch:
+class TorchDispatch:
     """Passes the calls of one execution through torch's dispatcher."""
 
     def __init__(self) -> None:
         self._library: Any = None
         self._is_over = False
-        self.under_way: dict[int, _Call] = {}
+        self.under_way: dict[int, _DispatchedCall] = {}
         """The innermost call under way, by thread."""
 
-    def call(self, group: Any, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+    def call_operator(self, group: Any, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
         """Make a call of a group by way of torch's dispatcher, and return its work."""
         if self._is_over:  # a group was kept after the run: the operators have torch's kernels again
             return method(group, *arguments, **options)
-        self._install()
-        call = _Call(group, method, _reduction_of(arguments, options), sys._getframe(1))
+        self._install_kernels()
+        call = _DispatchedCall(group, method, _reduction_of(arguments, options), sys._getframe(1))
         me = get_ident()
         outer = self.under_way.get(me)
         self.under_way[me] = call
         try:
-            answer = getattr(group.twin, _torchs_name(method))(*arguments, **options)
+            answer = getattr(group.twin, _torch_method_name(method))(*arguments, **options)
         finally:
             if outer is None:
                 del self.under_way[me]
@@ -96,7 +96,7 @@ class ThroughTorch:
                 self.under_way[me] = outer
         return answer if call.work is None else call.work
 
-    def frame(self) -> FrameType | None:
+    def calling_frame(self) -> FrameType | None:
         """Return the frame that made the call now passing through torch on this thread; None without such a call."""
         call = self.under_way.get(get_ident())
         if call is None or not call.has_arrived:
@@ -104,14 +104,14 @@ class ThroughTorch:
         call.has_arrived = False
         return call.frame
 
-    def close(self) -> None:
+    def restore_kernels(self) -> None:
         """Restore the kernels of torch's operators."""
         self._is_over = True
         if self._library is not None:
             self._library._destroy()
             self._library = None
 
-    def _install(self) -> None:
+    def _install_kernels(self) -> None:
         if self._library is not None:
             return
         self._library = torch.library.Library("c10d", "IMPL")
@@ -119,9 +119,9 @@ class ThroughTorch:
             warnings.simplefilter("ignore")  # torch warns of exactly this
             for name, row in _OPERATORS.items():
                 for key in row.keys:
-                    self._library.impl(name, self._kernel(name, row), key, allow_override=True)
+                    self._library.impl(name, self._kernel_of(name, row), key, allow_override=True)
 
-    def _kernel(self, name: str, row: _Row) -> Callable[..., Any]:
+    def _kernel_of(self, name: str, row: _OperatorRow) -> Callable[..., Any]:
         schema = getattr(torch.ops.c10d, name).default._schema
         names = [argument.name for argument in schema.arguments]
         count = names.index("process_group")
@@ -137,7 +137,7 @@ class ThroughTorch:
             if row.options is not int:
                 given.append(_options_of(row.options, values, call.reduction))
             call.has_arrived = True
-            with _told_to_profiler(row.title, tensors[-1] if tensors else []):
+            with _recorded_by_profiler(row.title, tensors[-1] if tensors else []):
                 call.work = call.method(call.group, *tensors, *given)
             work = call.work.boxed()
             return (arguments[0], work) if returns_tensors else work
@@ -145,7 +145,7 @@ class ThroughTorch:
         return kernel
 
 
-def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def dispatches_as(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator for a method that issues calls: pass through the operator `name` where that makes a
     difference.
 
@@ -197,7 +197,7 @@ def _have_data(arguments: Sequence[Any]) -> bool:
     return True
 
 
-def _torchs_name(method: Callable[..., Any]) -> str:
+def _torch_method_name(method: Callable[..., Any]) -> str:
     name = method.__name__
     return name if hasattr(ProcessGroup, name) else _OLD_NAMES[name]
 
@@ -224,7 +224,7 @@ def _options_of(kind: Any, values: dict[str, Any], reduction: Any) -> Any:
 
 
 @contextmanager
-def _told_to_profiler(title: str, tensors: Any) -> Iterator[None]:
+def _recorded_by_profiler(title: str, tensors: Any) -> Iterator[None]:
     """Record the call for a profiler, under gloo's title."""
     if not _profiler_enabled():
         yield
@@ -239,7 +239,7 @@ def _told_to_profiler(title: str, tensors: Any) -> Iterator[None]:
         torch._C._autograd._record_function_with_args_exit(handle)
 
 
-class _Row(NamedTuple):
+class _OperatorRow(NamedTuple):
     options: Any
     """The class of the options; `int` if the last argument is a number."""
     title: str
@@ -249,24 +249,24 @@ class _Row(NamedTuple):
 
 
 _OPERATORS = {
-    "allreduce_": _Row(_c10d.AllreduceOptions, "all_reduce", ("CPU", "CUDA", "SparseCPU", "SparseCUDA")),
-    "allreduce_coalesced_": _Row(_c10d.AllreduceCoalescedOptions, "all_reduce"),
-    "reduce_": _Row(_c10d.ReduceOptions, "reduce"),
-    "reduce_scatter_": _Row(_c10d.ReduceScatterOptions, "reduce_scatter"),
-    "_reduce_scatter_base_": _Row(_c10d.ReduceScatterOptions, "reduce_scatter"),
-    "reduce_scatter_tensor_coalesced_": _Row(_c10d.ReduceScatterOptions, "reduce_scatter"),
-    "broadcast_": _Row(_c10d.BroadcastOptions, "broadcast"),
-    "allgather_": _Row(_c10d.AllgatherOptions, "all_gather"),
-    "allgather_coalesced_": _Row(_c10d.AllgatherOptions, "all_gather"),
-    "_allgather_base_": _Row(_c10d.AllgatherOptions, "all_gather"),
-    "allgather_into_tensor_coalesced_": _Row(_c10d.AllgatherOptions, "all_gather"),
-    "gather_": _Row(_c10d.GatherOptions, "gather"),
-    "scatter_": _Row(_c10d.ScatterOptions, "scatter"),
-    "alltoall_": _Row(_c10d.AllToAllOptions, "all_to_all"),
-    "alltoall_base_": _Row(_c10d.AllToAllOptions, "all_to_all"),
-    "barrier": _Row(_c10d.BarrierOptions, "barrier"),
-    "send": _Row(int, "send"),
-    "recv_": _Row(int, "recv"),
-    "recv_any_source_": _Row(int, "recvAnySource"),
+    "allreduce_": _OperatorRow(_c10d.AllreduceOptions, "all_reduce", ("CPU", "CUDA", "SparseCPU", "SparseCUDA")),
+    "allreduce_coalesced_": _OperatorRow(_c10d.AllreduceCoalescedOptions, "all_reduce"),
+    "reduce_": _OperatorRow(_c10d.ReduceOptions, "reduce"),
+    "reduce_scatter_": _OperatorRow(_c10d.ReduceScatterOptions, "reduce_scatter"),
+    "_reduce_scatter_base_": _OperatorRow(_c10d.ReduceScatterOptions, "reduce_scatter"),
+    "reduce_scatter_tensor_coalesced_": _OperatorRow(_c10d.ReduceScatterOptions, "reduce_scatter"),
+    "broadcast_": _OperatorRow(_c10d.BroadcastOptions, "broadcast"),
+    "allgather_": _OperatorRow(_c10d.AllgatherOptions, "all_gather"),
+    "allgather_coalesced_": _OperatorRow(_c10d.AllgatherOptions, "all_gather"),
+    "_allgather_base_": _OperatorRow(_c10d.AllgatherOptions, "all_gather"),
+    "allgather_into_tensor_coalesced_": _OperatorRow(_c10d.AllgatherOptions, "all_gather"),
+    "gather_": _OperatorRow(_c10d.GatherOptions, "gather"),
+    "scatter_": _OperatorRow(_c10d.ScatterOptions, "scatter"),
+    "alltoall_": _OperatorRow(_c10d.AllToAllOptions, "all_to_all"),
+    "alltoall_base_": _OperatorRow(_c10d.AllToAllOptions, "all_to_all"),
+    "barrier": _OperatorRow(_c10d.BarrierOptions, "barrier"),
+    "send": _OperatorRow(int, "send"),
+    "recv_": _OperatorRow(int, "recv"),
+    "recv_any_source_": _OperatorRow(int, "recvAnySource"),
 }
 """torch's operators that issue calls."""

@@ -26,9 +26,9 @@ import torch._C._distributed_c10d as _c10d
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistNetworkError, DistStoreError
 
-from ddpsim.simulator.process_group.store import DEFAULT_TIMEOUT, MemoryStore
+from ddpsim.simulator.process_group.store import DEFAULT_TIMEOUT, SimulatedStore
 from ddpsim.simulator.runtime.host import Host
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _FIRST_FREE_PORT = 49_152
 """The first port that port 0 may get. Ports below belong to programs."""
@@ -39,7 +39,7 @@ _IN_USE = (
 )
 
 
-class MadeStore(MemoryStore):
+class UserStore(SimulatedStore):
     """The base of the stores that a program makes. `made_stores` makes subclasses of them, which know their host."""
 
     _of: ClassVar[Host]
@@ -52,7 +52,7 @@ class MadeStore(MemoryStore):
             return cls._real(*arguments, **options)
         return super().__new__(cls)
 
-    def _live_in(self, namespace: str) -> None:
+    def _store_under(self, namespace: str) -> None:
         self._prefix = self._namespace = namespace
 
     def num_keys(self) -> int:
@@ -62,11 +62,11 @@ class MadeStore(MemoryStore):
     getNumKeys = num_keys
 
     @property
-    def underlying_store(self) -> MemoryStore:
+    def underlying_store(self) -> SimulatedStore:
         """Return the store itself: it has no prefix that the program knows."""
         return self
 
-    def _limit_by(self, timeout: timedelta) -> None:
+    def _set_wait_limit(self, timeout: timedelta) -> None:
         if timeout != DEFAULT_TIMEOUT:
             self.set_timeout(timeout)
 
@@ -75,7 +75,7 @@ class MadeStore(MemoryStore):
         self._timeout = self._limit = timeout
 
 
-class TCPStore(MadeStore):
+class TCPStore(UserStore):
     """torch.distributed.TCPStore; no socket is opened."""
 
     _servers: ClassVar[weakref.WeakValueDictionary[tuple[int, int], TCPStore]]
@@ -101,29 +101,29 @@ class TCPStore(MadeStore):
             raise TypeError(f"__init__(): incompatible constructor arguments: port {port}, expected 0 to 65535")
         self.host = host_name
         self.port = port
-        self._limit_by(timeout)
-        generation = self._listen(multi_tenant) if is_master else self._connect()
-        self._live_in(f"tcp port {self.port}/" if generation == 1 else f"tcp port {self.port} ({generation})/")
+        self._set_wait_limit(timeout)
+        generation = self._record_server(multi_tenant) if is_master else self._await_server()
+        self._store_under(f"tcp port {self.port}/" if generation == 1 else f"tcp port {self.port} ({generation})/")
         if wait_for_workers and world_size is not None:
             self._wait_for_workers(world_size, is_master)
 
-    def _listen(self, is_shared: bool) -> int:
+    def _record_server(self, is_shared: bool) -> int:
         """Record a server at the port. Return how many servers the port has had."""
         if not self.port:
-            self.port = _FIRST_FREE_PORT - 1 + int(self._ask("add", ["tcp ports"], amount=1))
-        place, me = f"owner of tcp port {self.port}", str(self._of.me.rank).encode()
-        owner = bytes(self._ask("compare_set", [place], [b"", me]))
-        here = self._of.me.rank, self.port
+            self.port = _FIRST_FREE_PORT - 1 + int(self._ask_kernel("add", ["tcp ports"], amount=1))
+        place, me = f"owner of tcp port {self.port}", str(self._of.running_thread.rank).encode()
+        owner = bytes(self._ask_kernel("compare_set", [place], [b"", me]))
+        here = self._of.running_thread.rank, self.port
         mine = self._servers.get(here)
         if owner != me or (mine is not None and not is_shared):
             raise DistNetworkError(_IN_USE.format(self.port))
         self._servers[here] = self
-        return int(self._ask("add", [self._server], amount=int(mine is None)))
+        return int(self._ask_kernel("add", [self._server_key], amount=int(mine is None)))
 
-    def _connect(self) -> int:
+    def _await_server(self) -> int:
         """Wait for the server."""
         try:
-            return int(self.get(self._server))
+            return int(self.get(self._server_key))
         except DistStoreError:
             raise DistNetworkError(
                 f"The client socket has timed out after {round(self._timeout.total_seconds() * 1000)}ms while trying "
@@ -131,13 +131,13 @@ class TCPStore(MadeStore):
             ) from None
 
     @property
-    def _server(self) -> str:
+    def _server_key(self) -> str:
         """Return the key that exists once a server listens. Reports show the key's name."""
         return f"server at tcp port {self.port}"
 
     def _wait_for_workers(self, world_size: int, is_master: bool) -> None:
         joined = self.add("init/", 1)
-        everybody, ports = f"all {world_size} clients of tcp port {self.port}", MemoryStore(self._of)
+        everybody, ports = f"all {world_size} clients of tcp port {self.port}", SimulatedStore(self._of)
         if joined == world_size:
             ports.set(everybody, b"1")
         if not is_master:
@@ -154,7 +154,7 @@ class TCPStore(MadeStore):
         return f"TCPStore(host={self.host!r}, port={self.port})"
 
 
-class FileStore(MadeStore):
+class FileStore(UserStore):
     """torch.distributed.FileStore; its file exists and stays empty."""
 
     _at_end: ClassVar[Callable[[Callable[[str], None], str], object]]
@@ -164,7 +164,7 @@ class FileStore(MadeStore):
         """Take torch's arguments."""
         self.path = file_name
         super().__init__(self._of)
-        self._live_in(f"file {os.path.realpath(file_name)}/")
+        self._store_under(f"file {os.path.realpath(file_name)}/")
         try:
             os.close(os.open(file_name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
         except FileExistsError:
@@ -180,7 +180,7 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-class HashStore(MadeStore):
+class HashStore(UserStore):
     """torch.distributed.HashStore, which one process has for itself."""
 
     _numbers: ClassVar[Counter[int]]
@@ -189,21 +189,21 @@ class HashStore(MadeStore):
     def __init__(self) -> None:
         """Take torch's arguments."""
         super().__init__(self._of)
-        rank = self._of.me.rank
-        self._live_in(f"hash store {self._numbers[rank]} of rank {rank}/")
+        rank = self._of.running_thread.rank
+        self._store_under(f"hash store {self._numbers[rank]} of rank {rank}/")
         self._numbers[rank] += 1
 
 
-class PrefixStore(MadeStore):
+class PrefixStore(UserStore):
     """torch.distributed.PrefixStore over a simulated store, or torch's own over any other store."""
 
     def __new__(cls, prefix: str, store: Store) -> Any:
         """Return a simulated store if `store` is one."""
-        if not isinstance(store, MemoryStore):
+        if not isinstance(store, SimulatedStore):
             return cls._real(prefix, store)
         return super().__new__(cls, prefix, store)
 
-    def __init__(self, prefix: str, store: MemoryStore) -> None:
+    def __init__(self, prefix: str, store: SimulatedStore) -> None:
         """Take torch's arguments."""
         super().__init__(self._of, f"{store._prefix}{prefix}/")
         self._store = store
@@ -211,12 +211,12 @@ class PrefixStore(MadeStore):
         self._timeout, self._limit = store._timeout, store._limit
 
     @property
-    def underlying_store(self) -> MemoryStore:
+    def underlying_store(self) -> SimulatedStore:
         """The store without this prefix."""
         return self._store
 
     @property
-    def _underlying_non_prefix_store(self) -> MemoryStore:
+    def _underlying_non_prefix_store(self) -> SimulatedStore:
         store = self._store
         return store._underlying_non_prefix_store if isinstance(store, PrefixStore) else store
 
@@ -232,42 +232,42 @@ class PrefixStore(MadeStore):
         self._store.set_timeout(timeout)
 
 
-def serve_made_stores(host: Host) -> None:
+def replace_store_classes(host: Host) -> None:
     """Replace torch's store classes by ours, also under names that the program has imported, for the rest of the
     process."""
     here = vars(sys.modules[__name__])
     for kind in (TCPStore, FileStore, HashStore, PrefixStore):
         name = kind.__name__
         real = getattr(_c10d, name)
-        made = _bound(kind, real, host, atexit.register)
+        made = _bound_arguments(kind, real, host, atexit.register)
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", here)
             if names is not here and names.get(name) is real:
-                Replaced().put(module, name, made)
+                ReplacedAttributes().set_attribute(module, name, made)
 
 
 @contextmanager
-def stores_of_threads(host: Host) -> Iterator[None]:
+def stores_replaced_on_ranks(host: Host) -> Iterator[None]:
     """A context in which torch's store classes make ours when a rank calls them, under whatever name."""
-    replaced = Replaced()
+    replaced = ReplacedAttributes()
     with ExitStack() as at_end:
-        at_end.callback(replaced.put_back)
+        at_end.callback(replaced.restore_attributes)
         for kind in (TCPStore, FileStore, HashStore):
             real: Any = getattr(_c10d, kind.__name__)
-            bind = partial(_bound, kind, real, host, at_end.callback)
-            replaced.put(real, "__new__", _chooser(bind, real, host))
+            bind = partial(_bound_arguments, kind, real, host, at_end.callback)
+            replaced.set_attribute(real, "__new__", _choosing_new(bind, real, host))
         yield
 
 
-def blocks(store: Store) -> bool:
+def blocks_process(store: Store) -> bool:
     """True for a store of torch's own, made before the run: a wait for a key would block the process."""
     base = getattr(store, "_underlying_non_prefix_store", store)
     return isinstance(base, (_c10d.TCPStore, _c10d.FileStore, _c10d.HashStore))
 
 
-def _chooser(bind: Callable[[], type[MadeStore]], real: Any, host: Host) -> Callable[..., Any]:
+def _choosing_new(bind: Callable[[], type[UserStore]], real: Any, host: Host) -> Callable[..., Any]:
     make_real = real.__new__
-    made: list[type[MadeStore]] = []  # most programs make no store
+    made: list[type[UserStore]] = []  # most programs make no store
 
     def new(kind: type, *arguments: Any, **options: Any) -> Any:
         if kind is real and host.is_rank_thread():
@@ -279,7 +279,7 @@ def _chooser(bind: Callable[[], type[MadeStore]], real: Any, host: Host) -> Call
     return new
 
 
-def _bound(kind: type[MadeStore], real: Any, host: Host, at_end: Callable[..., object]) -> type[MadeStore]:
+def _bound_arguments(kind: type[UserStore], real: Any, host: Host, at_end: Callable[..., object]) -> type[UserStore]:
     own: dict[str, Any] = {
         "_of": host,
         "_real": real,

@@ -12,24 +12,24 @@ from typing import Any
 
 import torch
 
-from ddpsim.simulator.operations import OPERATIONS, Movement
+from ddpsim.simulator.operations import OPERATIONS, DataMovement
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.work import SimulatedWork
 
 
-def see_tensors_as_they_are() -> None:
+def hide_gpu_labels_from_calls() -> None:
     """Switch the mode off while a call is made, and while its tensors are listed for native code."""
     hidden: dict[Any, Any] = {}
-    for kind, names in ((SimulatedGroup, _moving(SimulatedGroup)), (SimulatedWork, ("get_future",))):
+    for kind, names in ((SimulatedGroup, _tensor_methods(SimulatedGroup)), (SimulatedWork, ("get_future",))):
         for name in names:
             method = getattr(kind, name)  # some methods have two names
             setattr(kind, name, hidden.setdefault(method, _without_modes(method)))
     gather: Any = SimulatedGroup.all_gather_single
     for name in [name for name, value in vars(SimulatedGroup).items() if value is gather]:
-        setattr(SimulatedGroup, name, _by_count(gather))
+        setattr(SimulatedGroup, name, _gather_by_element_count(gather))
 
 
-def _by_count(gather: Callable[..., Any]) -> Callable[..., Any]:
+def _gather_by_element_count(gather: Callable[..., Any]) -> Callable[..., Any]:
     """Allow an output tensor of any shape with enough elements, as NCCL does: SyncBatchNorm gathers into one."""
 
     @functools.wraps(gather)
@@ -41,9 +41,9 @@ def _by_count(gather: Callable[..., Any]) -> Callable[..., Any]:
     return all_gather_single
 
 
-def _moving(kind: type) -> list[str]:
+def _tensor_methods(kind: type) -> list[str]:
     """Return the methods that take tensors, under all their names."""
-    moving = [row for row in OPERATIONS.values() if row.movement is not Movement.NOTHING]
+    moving = [row for row in OPERATIONS.values() if row.movement is not DataMovement.NOTHING]
     calls = {getattr(kind, name) for row in moving for name in row.methods}
     return [name for name, value in vars(kind).items() if callable(value) and value in calls]
 

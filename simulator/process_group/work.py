@@ -14,12 +14,12 @@ from torch._C import _len_torch_dispatch_stack as _dispatch_modes
 from torch._C import _len_torch_function_stack as _function_modes
 from torch._C._distributed_c10d import Work
 
-from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
+from ddpsim.simulator.accesses import Access, Accesses, AccessMode, Object
 from ddpsim.simulator.calls import Origin, Phase
-from ddpsim.simulator.kernel.requests import Checkpoint, OthersDeliver, Poll, Touch
+from ddpsim.simulator.kernel.requests import Checkpoint, AskOthersDeliver, Poll, ReportAccesses
 from ddpsim.simulator.matching.slots import call_object
-from ddpsim.simulator.runtime.host import Host, Pending
-from ddpsim.simulator.transport.modes import with_modes_back, without_modes
+from ddpsim.simulator.runtime.host import Host, PendingCall
+from ddpsim.simulator.transport.modes import restore_modes, suspend_modes
 
 NO_TIMEOUT = timedelta(0)
 
@@ -27,7 +27,7 @@ NO_TIMEOUT = timedelta(0)
 class SimulatedWork(Work):
     """The handle that issuing a call returns. The C++ Reducer uses it, too: it waits on its future."""
 
-    def __init__(self, host: Host, pending: Pending, result: Sequence[Any]) -> None:
+    def __init__(self, host: Host, pending: PendingCall, result: Sequence[Any]) -> None:
         super().__init__()
         self.pending = pending
         self._host = host
@@ -43,7 +43,7 @@ class SimulatedWork(Work):
         gloo.
         """
         if _dispatch_modes() or _function_modes():
-            with without_modes():
+            with suspend_modes():
                 return self._wait(timeout)
         return self._wait(timeout)
 
@@ -53,26 +53,26 @@ class SimulatedWork(Work):
             pending.waited = True
             self._host.hazards.settled(pending)
         if timeout is NO_TIMEOUT or timeout <= NO_TIMEOUT:
-            self._host.wait((pending,))
-        elif not self._host.wait((pending,), timeout.total_seconds()):
+            self._host.wait_for_calls((pending,))
+        elif not self._host.wait_for_calls((pending,), timeout.total_seconds()):
             if not pending.call.is_point_to_point:
                 raise RuntimeError("Operation timed out!")
             milliseconds = round(timeout.total_seconds() * 1000)
             raise RuntimeError(f"Timed out waiting {milliseconds}ms for {pending.call.operation} operation to complete")
         if pending.poisoned is not None:
-            self._reveal()
+            self._reveal_results()
         if pending.error is not None:
             raise pending.error
         return True
 
     def complete(self) -> None:
         """Wait as a later wait in C++ would. The program itself has not waited for the call by this."""
-        with without_modes():
-            self._host.wait((self.pending,))
+        with suspend_modes():
+            self._host.wait_for_calls((self.pending,))
         if self.pending.error is not None:
             raise self.pending.error
 
-    def _reveal(self) -> None:
+    def _reveal_results(self) -> None:
         """Give the program the results, see Note [Poison] in poison.py."""
         if (held := self.pending.poisoned) is not None:
             self.pending.poisoned = None
@@ -81,13 +81,13 @@ class SimulatedWork(Work):
     def is_completed(self) -> bool:
         """True once the call is complete. If it is not, other ranks run first, as after any failed poll."""
         pending = self.pending
-        with without_modes():
+        with suspend_modes():
             is_complete = self._host.is_complete(pending)
             if is_complete and not pending.waited:
                 pending.waited = True
                 self._host.hazards.settled(pending)
         if is_complete:
-            self._reveal()
+            self._reveal_results()
         return is_complete
 
     def is_success(self) -> bool:
@@ -112,7 +112,7 @@ class SimulatedWork(Work):
             raise RuntimeError(
                 "Work needs to be completed before calling result(). Should call wait() before result()."
             )
-        self._reveal()
+        self._reveal_results()
         return self._result
 
     def source_rank(self) -> int:
@@ -134,35 +134,35 @@ class SimulatedWork(Work):
         if self.pending.call.origin.by_hook:
             self._host.hazards.settled(self.pending)  # the wrapper waits for it, unless the backward fails
         if self._future is None:
-            if not _is_the_reducers_alone(self.pending.call.origin):
-                self._host.watch(self.pending)
-            self._future = torch.futures.Future(devices=_devices(self._result) or None)
+            if not _future_stays_in_reducer(self.pending.call.origin):
+                self._host.watch_completion(self.pending)
+            self._future = torch.futures.Future(devices=_gpu_devices(self._result) or None)
             self._future.hangs_on = self.pending  # type: ignore[attr-defined]  # for `is_done`
             if self._host.is_observed and self._host.is_rank_thread():
-                self._host.me.of.with_future.append(self.pending.call)
+                self._host.running_thread.of.with_future.append(self.pending.call)
             if self._is_delivered:
-                self._finish(self._future)
+                self._set_future(self._future)
         return self._future
 
     def _receive_completion(self) -> None:
         self._is_delivered = True
         pending = self.pending
         if pending.poisoned is not None and pending.call.origin.phase is not Phase.USER:
-            self._reveal()
+            self._reveal_results()
         if self._future is not None:
-            self._finish(self._future)
+            self._set_future(self._future)
 
-    def _finish(self, future: torch.futures.Future[Sequence[Any]]) -> None:
+    def _set_future(self, future: torch.futures.Future[Sequence[Any]]) -> None:
         self._host.hazards.settled(self.pending)
-        self._reveal()
-        with with_modes_back():  # the future's callbacks belong to the program
+        self._reveal_results()
+        with restore_modes():  # the future's callbacks belong to the program
             if self.pending.error is None:
                 future.set_result(self._result)
             else:
                 future.set_exception(self.pending.error)  # type: ignore[arg-type]  # torch's stub
 
 
-def is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> bool:
+def future_is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> bool:
     """Return whether a native future is done. If it is not, other ranks run first, as after a failed poll.
 
     A future of one of the rank's calls is treated as the call is (`is_completed`). Which calls another future depends
@@ -175,40 +175,40 @@ def is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> bool:
     if not host.is_rank_thread():
         return original(future)
     pending = getattr(future, "hangs_on", None)
-    if pending is not None and pending.owner is host.me.of:
-        with without_modes():
+    if pending is not None and pending.owner is host.running_thread.of:
+        with suspend_modes():
             host.is_complete(pending)
         return original(future)
-    looks: Accesses = tuple([Access(call_object(call), Mode.READ) for call in host.me.of.with_future])
-    if host.me.of.has_started_threads:
-        looks += (Access(_futures_of(host.me.rank), Mode.READ),)
+    looks: Accesses = tuple([Access(call_object(call), AccessMode.READ) for call in host.running_thread.of.with_future])
+    if host.running_thread.of.has_started_threads:
+        looks += (Access(_futures_object(host.running_thread.rank), AccessMode.READ),)
     found = original(future)
     for look in (Checkpoint, Poll):
         if not found:
-            with without_modes():
-                host.ask(look(looks))
+            with suspend_modes():
+                host.send_request(look(looks))
             found = original(future)
     if looks:
-        host.ask(Touch(looks))
+        host.send_request(ReportAccesses(looks))
     return found
 
 
-def stand_before_set(host: Host, future: Any) -> None:
+def yield_before_set(host: Host, future: Any) -> None:
     """A choice point before a program sets a native future that another thread of the rank may check or set."""
     is_of_call = hasattr(future, "hangs_on")
-    if host.is_rank_thread() and host.me.of.has_started_threads and not is_of_call:
-        access = Access(_futures_of(host.me.rank), Mode.WRITE)
-        with without_modes():
-            host.ask(Checkpoint((access,)))
-            host.ask(Touch((access,)))
+    if host.is_rank_thread() and host.running_thread.of.has_started_threads and not is_of_call:
+        access = Access(_futures_object(host.running_thread.rank), AccessMode.WRITE)
+        with suspend_modes():
+            host.send_request(Checkpoint((access,)))
+            host.send_request(ReportAccesses((access,)))
 
 
-def _futures_of(rank: int) -> Object:
+def _futures_object(rank: int) -> Object:
     """Return the object that stands for all futures that a rank's threads set themselves."""
     return ("futures", rank)
 
 
-def _is_the_reducers_alone(origin: Origin) -> bool:
+def _future_stays_in_reducer(origin: Origin) -> bool:
     """True for a bucket without a hook: its future stays in C++, without callbacks. (join waits for its own calls.)"""
     return origin.phase is Phase.BUCKET and not origin.by_hook and not origin.shadow
 
@@ -218,15 +218,15 @@ class BufferedSend(SimulatedWork):
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return True at once."""
-        self._settle()
+        self._mark_waited()
         return True
 
-    def complete(self) -> None:
+    def await_completion(self) -> None:
         """Do nothing: the message has been copied."""
 
     def is_completed(self) -> bool:
         """Return True."""
-        self._settle()
+        self._mark_waited()
         return True
 
     def is_success(self) -> bool:
@@ -239,12 +239,12 @@ class BufferedSend(SimulatedWork):
 
     def get_future(self) -> torch.futures.Future[Sequence[Any]]:
         """Return a future that is set."""
-        self._settle()
-        future: torch.futures.Future[Sequence[Any]] = torch.futures.Future(devices=_devices(self._result) or None)
+        self._mark_waited()
+        future: torch.futures.Future[Sequence[Any]] = torch.futures.Future(devices=_gpu_devices(self._result) or None)
         future.set_result(self._result)
         return future
 
-    def _settle(self) -> None:
+    def _mark_waited(self) -> None:
         if not self.pending.waited:
             self.pending.waited = True
             self._host.hazards.settled(self.pending)
@@ -330,16 +330,16 @@ def wait_for_future(host: Host, future: Any, is_done: Callable[[Any], bool]) -> 
     It is not known which calls the future depends on (a communication hook may chain anything). But only completions of
     the rank's own calls can finish it. So this waits until any of them is complete, delivers it, and checks again.
     """
-    host.ask(Checkpoint())
+    host.send_request(Checkpoint())
     while not is_done(future):
-        if open_calls := host.me.of.open():
-            host.wait(open_calls)
-        elif host.ask(OthersDeliver()):
-            host.ask(Poll())  # another thread of the rank may finish it
+        if open_calls := host.running_thread.of.open_calls():
+            host.wait_for_calls(open_calls)
+        elif host.send_request(AskOthersDeliver()):
+            host.send_request(Poll())  # another thread of the rank may finish it
         else:
             return  # the future has nothing to do with the simulation: the native wait handles it
 
 
-def _devices(result: Sequence[Any]) -> list[int | str | torch.device]:
+def _gpu_devices(result: Sequence[Any]) -> list[int | str | torch.device]:
     tensors = [tensor for item in result for tensor in (item if isinstance(item, list) else (item,))]
     return sorted({tensor.device for tensor in tensors if tensor.is_cuda}, key=str)

@@ -14,20 +14,20 @@ from math import prod
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Signature, Site
-from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, open_slots
-from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, hazards
-from ddpsim.simulator.diagnosis.mismatch import early_mismatches, mismatch, pair_mismatch
-from ddpsim.simulator.diagnosis.rank_errors import rank_error
+from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, collect_open_calls
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, find_hazards
+from ddpsim.simulator.diagnosis.mismatch import find_early_mismatches, mismatch_finding, message_mismatch_finding
+from ddpsim.simulator.diagnosis.rank_errors import rank_error_finding
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.errors import InjectedCrashError
-from ddpsim.simulator.matching.agreement import branches_meet, disagreement, pair_disagreement
-from ddpsim.simulator.matching.point_to_point import PointToPointTable
-from ddpsim.simulator.matching.slots import Slot, SlotTable
-from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, Splits
+from ddpsim.simulator.matching.agreement import unusual_lines_meet, first_differing_field, message_differing_field
+from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
+from ddpsim.simulator.matching.slots import PendingCollective, PendingCollectives
+from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, SplitRule
 from ddpsim.simulator.programs.program import CRASH, Group, Issue, Program, Return, Step, Wait
-from ddpsim.simulator.programs.validation import members_of, validate
-from ddpsim.simulator.verdict import Finding, Verdict, combine
+from ddpsim.simulator.programs.validation import members_of, validate_program
+from ddpsim.simulator.verdict import Finding, Verdict, worst_verdict_of_findings
 from ddpsim.simulator.waits import CallWait
 
 
@@ -40,7 +40,7 @@ class RankEnd(NamedTuple):
     """The index of the step in which the rank stopped; the number of its steps if it completed all."""
 
 
-class Met(NamedTuple):
+class MatchedCall(NamedTuple):
     """One rank's call among calls that were matched with each other."""
 
     rank: int
@@ -54,16 +54,16 @@ class CheckedProgram:
     findings: tuple[Finding, ...]
     ends: tuple[RankEnd, ...]
     """By rank."""
-    met: tuple[tuple[Met, ...], ...]
+    met: tuple[tuple[MatchedCall, ...], ...]
     """The matched calls that agree, in the order of their matches; each in group-rank order (a send before its recv).
     """
-    clashing: tuple[tuple[Met, ...], ...]
+    clashing: tuple[tuple[MatchedCall, ...], ...]
     """The matched calls that disagree: the mismatches."""
 
     @property
     def verdict(self) -> Verdict:
         """Fail if a finding is a failure, otherwise pass."""
-        return combine(self.findings)
+        return worst_verdict_of_findings(self.findings)
 
     def __str__(self) -> str:
         """Return all findings as text; for a program that passes, the verdict comes first."""
@@ -76,13 +76,13 @@ SiteOf = Callable[[Issue], Site]
 """Returns the source line of a call. Hazards and blame depend on whether matched calls come from the same line."""
 
 
-def check(program: Program, *, site_of: SiteOf | None = None) -> CheckedProgram:
+def check_program(program: Program, *, site_of: SiteOf | None = None) -> CheckedProgram:
     """Find the errors of a program. By default the line of a call is its name and the name's number: `loss:3`.
 
     Raises UsageError if ranks could not run the program.
     """
-    validate(program)
-    run = _Run(program, site_of or _sites_by_name(program))
+    validate_program(program)
+    run = _CheckRun(program, site_of or _sites_by_name(program))
     run.run_ranks()
     ends = tuple(RankEnd(rank.state, rank.step) for rank in run.ranks)
     return CheckedProgram(run.all_findings(), ends, tuple(run.met), tuple(run.clashing))
@@ -91,7 +91,7 @@ def check(program: Program, *, site_of: SiteOf | None = None) -> CheckedProgram:
 def signature_of(issue: Issue) -> Signature:
     """Return the properties of a call that must agree on all its ranks."""
     splits = issue.splits
-    if OPERATIONS[issue.operation].splits is Splits.TENSORS:
+    if OPERATIONS[issue.operation].splits is SplitRule.TENSORS:
         lengths = tuple(prod(shape) for shape in issue.shapes)
         splits = (lengths, lengths)
     return Signature(issue.operation, issue.shapes, issue.dtype, issue.reduction, issue.root, splits)
@@ -103,18 +103,18 @@ def _sites_by_name(program: Program) -> SiteOf:
     return lambda issue: Site(issue.name, numbers[issue.name], "")
 
 
-class _Run:
+class _CheckRun:
     """One simulated run of all ranks."""
 
     def __init__(self, program: Program, site_of: SiteOf) -> None:
-        self.ranks = [Progress(rank, program.groups, steps) for rank, steps in enumerate(program.ranks)]
-        self.met: list[tuple[Met, ...]] = []
-        self.clashing: list[tuple[Met, ...]] = []
+        self.ranks = [RankProgress(rank, program.groups, steps) for rank, steps in enumerate(program.ranks)]
+        self.met: list[tuple[MatchedCall, ...]] = []
+        self.clashing: list[tuple[MatchedCall, ...]] = []
         self._site_of = site_of
-        self._slots = SlotTable()
+        self._slots = PendingCollectives()
         for group, members in members_of(program).items():
-            self._slots.declare(group, members)
-        self._messages = PointToPointTable()
+            self._slots.declare_group(group, members)
+        self._messages = UnmatchedMessages()
         self._issues: dict[Call, Issue] = {}
         """All calls so far, in order, with their steps."""
         self._complete: set[Call] = set()
@@ -127,141 +127,141 @@ class _Run:
 
     def run_ranks(self) -> None:
         """Run every rank as far as possible."""
-        rank: Progress | None = self.ranks[0]
+        rank: RankProgress | None = self.ranks[0]
         while rank is not None:
             while rank.state is None and not self._found:
-                self._go_on(rank)
-            rank = self._next(rank.rank)
+                self._advance_rank(rank)
+            rank = self._next_rank(rank.rank)
         if not self._found and any(rank.state is RankState.WAITING for rank in self.ranks):
-            for calls, finding in early_mismatches(self._slots, self._steps, list(self._issues)):
-                self._clash(calls, finding)
-            self._found.extend([] if self._found else deadlocks(WaitGraph(self._snapshot())))
+            for calls, finding in find_early_mismatches(self._slots, self._steps, list(self._issues)):
+                self._record_mismatch(calls, finding)
+            self._found.extend([] if self._found else find_deadlocks(WaitGraph(self._deadlock_snapshot())))
 
-    def _next(self, rank: int) -> Progress | None:
+    def _next_rank(self, rank: int) -> RankProgress | None:
         if self._found:
             return None
         round_robin = (*self.ranks[rank:], *self.ranks[:rank])
         return next((each for each in round_robin if each.state is None), None)
 
-    def _go_on(self, rank: Progress) -> None:
+    def _advance_rank(self, rank: RankProgress) -> None:
         self._steps += 1
         if rank.to_create:
-            self._create(rank, rank.to_create.pop())
+            self._create_group(rank, rank.to_create.pop())
         elif rank.step == len(rank.steps):
-            self._return(rank)
+            self._return_rank(rank)
         else:
-            self._do(rank, rank.steps[rank.step])
+            self._run_step(rank, rank.steps[rank.step])
             if rank.state is None and not self._found:
                 rank.step += 1
 
-    def _create(self, rank: Progress, group: Group) -> None:
+    def _create_group(self, rank: RankProgress, group: Group) -> None:
         call = rank.next_call(group.name, Signature("new_group", members=group.ranks), Site(group.name, 0, ""))
-        self._arrive(call)
-        self._wait(rank, call)
+        self._add_to_collective(call)
+        self._wait_for_call(rank, call)
 
-    def _do(self, rank: Progress, step: Step) -> None:
+    def _run_step(self, rank: RankProgress, step: Step) -> None:
         if isinstance(step, Issue):
-            self._issue(rank, step)
+            self._issue_call(rank, step)
         elif isinstance(step, Wait):
             rank.unwaited.pop(step.name, None)
-            self._wait(rank, rank.calls[step.name])
+            self._wait_for_call(rank, rank.calls[step.name])
         elif isinstance(step, Return):
-            self._return(rank)
+            self._return_rank(rank)
         else:
             rank.state = RankState.RAISED
             self._crashed.append(rank.rank)
 
-    def _return(self, rank: Progress) -> None:
+    def _return_rank(self, rank: RankProgress) -> None:
         rank.state = RankState.RETURNED
         self._noticed += [Noticed(NoticedKind.UNWAITED, (call,)) for call in rank.unwaited.values()]
 
-    def _wait(self, rank: Progress, call: Call) -> None:
+    def _wait_for_call(self, rank: RankProgress, call: Call) -> None:
         if call not in self._complete:
             rank.state, rank.wait = RankState.WAITING, CallWait((call,), call.site)
 
     # --- matching -----------------------------------------------------------------------------------------------------
 
-    def _issue(self, rank: Progress, issue: Issue) -> None:
+    def _issue_call(self, rank: RankProgress, issue: Issue) -> None:
         call = rank.next_call(issue.group, signature_of(issue), self._site_of(issue), peer=issue.peer, tag=issue.tag)
         rank.calls[issue.name] = rank.unwaited[issue.name] = call
         self._issues[call] = issue
         if call.operation == "send":
-            self._send(call)
+            self._post_send(call)
         elif call.operation == "recv":
-            self._receive(call)
+            self._post_receive(call)
         else:
-            self._arrive(call)
+            self._add_to_collective(call)
 
-    def _arrive(self, call: Call) -> None:
-        slot = self._slots.arrive(call)
+    def _add_to_collective(self, call: Call) -> None:
+        slot = self._slots.add_call(call)
         if slot.is_full:
-            self._fill(slot)
+            self._match_collective(slot)
 
-    def _fill(self, slot: Slot) -> None:
+    def _match_collective(self, slot: PendingCollective) -> None:
         calls = [slot.calls[rank] for rank in slot.members]
-        code = disagreement(calls)
+        code = first_differing_field(calls)
         if code is not None:
-            self._clash(calls, mismatch(calls, code, self._steps, issued=list(self._issues)))
+            self._record_mismatch(calls, mismatch_finding(calls, code, self._steps, issued=list(self._issues)))
             return
-        if branches_meet(calls):
+        if unusual_lines_meet(calls):
             self._noticed.append(Noticed(NoticedKind.LINES_MEET, tuple(calls)))
-        self._meet(calls)
+        self._complete_calls(calls)
 
-    def _send(self, send: Call) -> None:
+    def _post_send(self, send: Call) -> None:
         receive = self._messages.post_send(send)
         if receive is not None:
-            self._exchange(send, receive)
+            self._match_messages(send, receive)
 
-    def _receive(self, receive: Call) -> None:
-        candidates = self._messages.candidates(receive)
+    def _post_receive(self, receive: Call) -> None:
+        candidates = self._messages.waiting_sends(receive)
         if candidates:
-            self._messages.take(candidates[0])
-            self._exchange(candidates[0], receive)
+            self._messages.remove_send(candidates[0])
+            self._match_messages(candidates[0], receive)
         else:
             self._messages.post_receive(receive)
 
-    def _exchange(self, send: Call, receive: Call) -> None:
-        code = pair_disagreement(send, receive)
+    def _match_messages(self, send: Call, receive: Call) -> None:
+        code = message_differing_field(send, receive)
         if code is not None:
-            self._clash((send, receive), pair_mismatch(send, receive, code, self._steps))
+            self._record_mismatch((send, receive), message_mismatch_finding(send, receive, code, self._steps))
         else:
-            self._meet((send, receive))
+            self._complete_calls((send, receive))
 
-    def _meet(self, calls: Sequence[Call]) -> None:
+    def _complete_calls(self, calls: Sequence[Call]) -> None:
         self._complete.update(calls)
         if calls[0] in self._issues:  # otherwise they created a group
-            self.met.append(self._sides(calls))
+            self.met.append(self._matched_calls(calls))
         for call in calls:
             waiter = self.ranks[call.rank]
             if waiter.wait is not None and waiter.wait.calls == (call,):
                 waiter.state = waiter.wait = None
 
-    def _sides(self, calls: Sequence[Call]) -> tuple[Met, ...]:
-        return tuple(Met(call.rank, self._issues[call]) for call in calls)
+    def _matched_calls(self, calls: Sequence[Call]) -> tuple[MatchedCall, ...]:
+        return tuple(MatchedCall(call.rank, self._issues[call]) for call in calls)
 
     # --- findings -----------------------------------------------------------------------------------------------------
 
-    def _clash(self, calls: Sequence[Call], finding: Finding) -> None:
-        self.clashing.append(self._sides(calls))
+    def _record_mismatch(self, calls: Sequence[Call], finding: Finding) -> None:
+        self.clashing.append(self._matched_calls(calls))
         self._found.append(finding)
 
-    def _snapshot(self) -> Snapshot:
-        ranks = tuple(rank.snapshot() for rank in self.ranks)
-        return Snapshot(ranks, open_slots(self._slots, self._messages), self._steps, tuple(self._issues))
+    def _deadlock_snapshot(self) -> Snapshot:
+        ranks = tuple(rank.rank_snapshot() for rank in self.ranks)
+        return Snapshot(ranks, collect_open_calls(self._slots, self._messages), self._steps, tuple(self._issues))
 
     def all_findings(self) -> tuple[Finding, ...]:
         """Return the crashes, then the findings that ended the run, then hazards."""
-        crashes = [rank_error(dict.fromkeys(self._crashed, ERROR), None, "", {})] if self._crashed else []
+        crashes = [rank_error_finding(dict.fromkeys(self._crashed, ERROR), None, "", {})] if self._crashed else []
         have_returned = all(rank.state is RankState.RETURNED for rank in self.ranks)
         issued = [(call, call.rank) for call in self._issues]
-        return (*crashes, *self._found, *hazards(WatchedRun(self._noticed, issued, have_returned)))
+        return (*crashes, *self._found, *find_hazards(WatchedRun(self._noticed, issued, have_returned)))
 
 
 ERROR = f"{InjectedCrashError.__name__}: {CRASH}"
 """The error of a rank that crashes, as text."""
 
 
-class Progress:
+class RankProgress:
     """The progress of one rank through its steps."""
 
     def __init__(self, rank: int, groups: Sequence[Group], steps: Sequence[Step]) -> None:
@@ -287,7 +287,7 @@ class Progress:
         self.last_call = call
         return call
 
-    def snapshot(self) -> RankSnapshot:
+    def rank_snapshot(self) -> RankSnapshot:
         """Return the rank's state, for the diagnosis."""
         assert self.state is not None
         error = ERROR if self.state is RankState.RAISED else ""

@@ -56,7 +56,7 @@ class Issue:
     """The line of another program that the call represents, as in "train.py:14 in step"; "" for none."""
 
     @property
-    def site(self) -> Site | None:
+    def parsed_site(self) -> Site | None:
         """The parsed line of `at`; None for none."""
         found = _PLACE.fullmatch(self.at)
         return None if found is None else Site(found["path"], int(found["line"]), found["function"] or "")
@@ -78,14 +78,14 @@ class Return:
 
 
 @dataclass(frozen=True, slots=True)
-class Crash:
+class CrashStep:
     """The step that raises an `InjectedCrashError` with the text `CRASH`."""
 
 
 CRASH = "a crash that is a step of the program"
 
 
-Step = Issue | Wait | Return | Crash
+Step = Issue | Wait | Return | CrashStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ DTYPES = (*FRACTIONAL, "int32", "int64", "int8", "uint8", "bool")
 REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
-def reductions_of(dtype: str) -> tuple[str, ...]:
+def reductions_of_dtype(dtype: str) -> tuple[str, ...]:
     """Return the reductions that backends support for a dtype."""
     if dtype in FRACTIONAL:
         return REDUCTIONS[:5]

@@ -25,23 +25,23 @@ from msgspec import structs
 
 from ddpsim.simulator.calls import Shape
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.programs.program import DEFAULT, Crash, Group, Issue, Program, Return, Step, Wait
+from ddpsim.simulator.programs.program import DEFAULT, CrashStep, Group, Issue, Program, Return, Step, Wait
 
 FORMAT = "ddpsim program"
 VERSION = 1
 
 
-def _object(name: str, *fields: tuple[str, Any] | tuple[str, Any, Any]) -> type[msgspec.Struct]:
+def _json_object_type(name: str, *fields: tuple[str, Any] | tuple[str, Any, Any]) -> type[msgspec.Struct]:
     """Return the type of a JSON object with these keys, each with its type, and its default if it is optional."""
     return msgspec.defstruct(name, fields, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
-_PROGRAM = _object(
+_PROGRAM = _json_object_type(
     "Program", ("format", str), ("version", int), ("world_size", int), ("groups", list), ("ranks", list[list[Any]])
 )
-_GROUP = _object("Group", ("name", str), ("ranks", tuple[int, ...]))
-_WAIT = _object("Wait", ("wait", str))
-_ISSUE = _object(
+_GROUP = _json_object_type("Group", ("name", str), ("ranks", tuple[int, ...]))
+_WAIT = _json_object_type("Wait", ("wait", str))
+_ISSUE = _json_object_type(
     "Issue",
     ("issue", str),
     ("operation", str),
@@ -56,7 +56,7 @@ _ISSUE = _object(
     ("at", str, ""),
 )
 """The keys are in the order of the fields of `Issue`."""
-_PLAIN: dict[str, Step] = {"return": Return(), "crash": Crash()}
+_PLAIN: dict[str, Step] = {"return": Return(), "crash": CrashStep()}
 
 
 def to_json(program: Program) -> str:
@@ -72,10 +72,10 @@ def to_json(program: Program) -> str:
 def _rank_text(steps: tuple[Step, ...]) -> str:
     if not steps:
         return "    []"
-    return "    [\n" + ",\n".join(f"      {json.dumps(_value(step))}" for step in steps) + "\n    ]"
+    return "    [\n" + ",\n".join(f"      {json.dumps(_step_value(step))}" for step in steps) + "\n    ]"
 
 
-def _value(step: Step) -> Any:
+def _step_value(step: Step) -> Any:
     if isinstance(step, (Wait, Issue)):
         return msgspec.to_builtins((_WAIT if isinstance(step, Wait) else _ISSUE)(*astuple(step)))
     return next(word for word, plain in _PLAIN.items() if plain == step)
@@ -95,42 +95,42 @@ def from_json(text: str) -> Program:
         raise UsageError(f"no JSON: {error}; expected a {FORMAT}: give the file that was saved") from None
     except RecursionError:
         raise UsageError(f"JSON nested too deep, expected a {FORMAT}: give the file that was saved") from None
-    return program_of(value)
+    return program_from_value(value)
 
 
-def program_of(value: Any) -> Program:
+def program_from_value(value: Any) -> Program:
     """Return the program in a parsed JSON value. Raises UsageError as `from_json` does."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
-        _refuse("the file", f'no "format": "{FORMAT}"', f"a {FORMAT}")
+        _raise_usage_error("the file", f'no "format": "{FORMAT}"', f"a {FORMAT}")
     version = value.get("version")
     if type(version) is not int or version != VERSION:  # true and 1.0 are equal to 1
-        _refuse("version", _shown(version), f"{VERSION}, which this ddpsim reads")
-    _, _, world_size, groups, ranks = _read(value, _PROGRAM, "")
+        _raise_usage_error("version", _shortened_repr(version), f"{VERSION}, which this ddpsim reads")
+    _, _, world_size, groups, ranks = _read_object(value, _PROGRAM, "")
     return Program(
         world_size,
-        tuple(Group(*_read(each, _GROUP, f"groups[{index}]")) for index, each in enumerate(groups)),
+        tuple(Group(*_read_object(each, _GROUP, f"groups[{index}]")) for index, each in enumerate(groups)),
         tuple(
-            tuple(_step(step, f"ranks[{rank}][{index}]") for index, step in enumerate(steps))
+            tuple(_step_from_value(step, f"ranks[{rank}][{index}]") for index, step in enumerate(steps))
             for rank, steps in enumerate(ranks)
         ),
     )
 
 
-def _step(value: Any, where: str) -> Step:
+def _step_from_value(value: Any, where: str) -> Step:
     if isinstance(value, str) and value in _PLAIN:
         return _PLAIN[value]
     if isinstance(value, dict) and "wait" in value:
-        return Wait(*_read(value, _WAIT, where))
+        return Wait(*_read_object(value, _WAIT, where))
     if not isinstance(value, dict) or "issue" not in value:
-        _refuse(where, _shown(value), '{"issue": ...}, {"wait": ...}, "return" or "crash"')
-    return Issue(*_read(value, _ISSUE, where))
+        _raise_usage_error(where, _shortened_repr(value), '{"issue": ...}, {"wait": ...}, "return" or "crash"')
+    return Issue(*_read_object(value, _ISSUE, where))
 
 
 _EXPECTED = {"array": "a list", "str": "a text", "int": "a whole number"}
 """By name of a type in messages of msgspec, the words for it."""
 
 
-def _read(value: Any, form: type[msgspec.Struct], where: str) -> tuple[Any, ...]:
+def _read_object(value: Any, form: type[msgspec.Struct], where: str) -> tuple[Any, ...]:
     """Return the values of an object in the order of its keys. Raises UsageError for the first wrong value."""
     try:
         return structs.astuple(msgspec.convert(value, form))
@@ -138,23 +138,23 @@ def _read(value: Any, form: type[msgspec.Struct], where: str) -> tuple[Any, ...]
         text, _, path = str(error).rstrip("`").partition(" - at `$")
     keys = ", ".join(form.__struct_fields__)
     if not isinstance(value, dict):
-        _refuse(where, _shown(value), f"an object with {keys}")
+        _raise_usage_error(where, _shortened_repr(value), f"an object with {keys}")
     if field := re.fullmatch(r"Object (\w+) \w+ field `(.*?)`?", text, re.DOTALL):
         if field[1] == "missing":
-            return _read({**value, field[2]: None}, form, where)
-        _refuse(where or "the file", f"key {_shown(field[2])}", f"only {keys}")
+            return _read_object({**value, field[2]: None}, form, where)
+        _raise_usage_error(where or "the file", f"key {_shortened_repr(field[2])}", f"only {keys}")
     for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
         value = value[int(index) if index else key]
     where = f"{where}{path}".lstrip(".")
     if "of length 2" in text:
-        _refuse(where, f"{len(value)} lists", "two, of what is sent and what is received")
-    _refuse(where, _shown(value), _EXPECTED[text.split("`")[1]])
+        _raise_usage_error(where, f"{len(value)} lists", "two, of what is sent and what is received")
+    _raise_usage_error(where, _shortened_repr(value), _EXPECTED[text.split("`")[1]])
 
 
-def _shown(value: Any) -> str:
+def _shortened_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _refuse(where: str, found: str, expected: str) -> NoReturn:
+def _raise_usage_error(where: str, found: str, expected: str) -> NoReturn:
     raise UsageError(f"{where}: found {found}, expected {expected}: correct the file, or save the program again")

@@ -11,8 +11,8 @@ from math import prod
 
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes, Splits
-from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Program, Wait, reductions_of
+from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, RowRequirement, ShapeCount, SplitRule
+from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Program, Wait, reductions_of_dtype
 
 MOST_TAG = 2**31 - 1
 """The largest tag: torch stores it in a C int."""
@@ -21,9 +21,9 @@ MOST_ELEMENTS = 2**28
 """The most elements of a tensor; a larger shape is taken for a mistake."""
 
 
-def validate(program: Program) -> None:
+def validate_program(program: Program) -> None:
     """Raise UsageError for the first step that a rank could not run."""
-    problem = next(_problems(program), None)
+    problem = next(_program_problems(program), None)
     if problem is not None:
         raise UsageError(f"{problem}: correct the program")
 
@@ -33,7 +33,7 @@ def members_of(program: Program) -> dict[str, tuple[int, ...]]:
     return {DEFAULT: tuple(range(program.world_size)), **{group.name: group.ranks for group in program.groups}}
 
 
-def _problems(program: Program) -> Iterator[str]:
+def _program_problems(program: Program) -> Iterator[str]:
     if program.world_size < 1:
         yield f"world_size is {program.world_size}, expected 1 or more"
     if len(program.ranks) != program.world_size:
@@ -103,16 +103,16 @@ def _issue_problems(issue: Issue, rank: int, members: Mapping[str, tuple[int, ..
 
 def _option_problems(issue: Issue, members: tuple[int, ...]) -> Iterator[str]:
     operation = IN_PROGRAMS[issue.operation]
-    dtypes = DTYPES if operation.shapes is not Shapes.NONE else (None,)
+    dtypes = DTYPES if operation.shapes is not ShapeCount.NONE else (None,)
     if issue.dtype not in dtypes:
-        yield f"{issue.operation} has dtype {issue.dtype!r}, expected {_one_of(dtypes)}"
+        yield f"{issue.operation} has dtype {issue.dtype!r}, expected {_alternatives_text(dtypes)}"
         return
-    reductions = reductions_of(str(issue.dtype)) if operation.reduces else (None,)
+    reductions = reductions_of_dtype(str(issue.dtype)) if operation.reduces else (None,)
     if issue.reduction not in reductions:
-        yield f"{issue.operation} of {issue.dtype} has reduction {issue.reduction!r}, expected {_one_of(reductions)}"
+        yield f"{issue.operation} of {issue.dtype} has reduction {issue.reduction!r}, expected {_alternatives_text(reductions)}"
     roots = members if operation.has_root else (None,)
     if issue.root not in roots:
-        yield f"{issue.operation} has root {issue.root!r}, expected {_one_of(roots)}"
+        yield f"{issue.operation} has root {issue.root!r}, expected {_alternatives_text(roots)}"
 
 
 def _peer_problems(issue: Issue, rank: int, members: tuple[int, ...]) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _peer_problems(issue: Issue, rank: int, members: tuple[int, ...]) -> Iterato
         others = tuple(other for other in members if other != rank)
         peers = (*others, ANY_SOURCE) if issue.operation == "recv" else others
     if issue.peer not in peers:
-        yield f"{issue.operation} has peer {issue.peer!r}, expected {_one_of(peers)}"
+        yield f"{issue.operation} has peer {issue.peer!r}, expected {_alternatives_text(peers)}"
     most = MOST_TAG if issue.operation in POINT_TO_POINT else 0
     if not 0 <= issue.tag <= most:
         yield f"{issue.operation} has tag {issue.tag}, expected {f'0 to {most}' if most else 0}"
@@ -130,11 +130,11 @@ def _peer_problems(issue: Issue, rank: int, members: tuple[int, ...]) -> Iterato
 def _shape_problems(issue: Issue, size: int) -> Iterator[str]:
     wanted, count = IN_PROGRAMS[issue.operation].shapes, len(issue.shapes)
     fits = {
-        Shapes.NONE: count == 0,
-        Shapes.ONE: count == 1,
-        Shapes.SEVERAL: count >= 1,
-        Shapes.PER_MEMBER: count == size,
-        Shapes.IN_AND_OUT: count == 2,
+        ShapeCount.NONE: count == 0,
+        ShapeCount.ONE: count == 1,
+        ShapeCount.SEVERAL: count >= 1,
+        ShapeCount.PER_MEMBER: count == size,
+        ShapeCount.IN_AND_OUT: count == 2,
     }
     if not fits[wanted]:
         yield f"{issue.operation} has {count} shapes, expected {wanted.value}"
@@ -145,20 +145,20 @@ def _shape_problems(issue: Issue, size: int) -> Iterator[str]:
     elif issue.peer == ANY_SOURCE and any(0 in shape for shape in issue.shapes):
         yield f"recv from any source has shapes {list(issue.shapes)}, expected 1 element or more, as gloo rejects 0"
     else:
-        yield from _fitting_problems(issue, size)
+        yield from _consistency_problems(issue, size)
 
 
-def _fitting_problems(issue: Issue, size: int) -> Iterator[str]:
+def _consistency_problems(issue: Issue, size: int) -> Iterator[str]:
     """Yield the problems of a call whose shapes and splits do not fit together."""
     shapes, operation = issue.shapes, issue.operation
     row = IN_PROGRAMS[operation]
-    if row.rows is not Rows.ANY and () in shapes:
+    if row.rows is not RowRequirement.ANY and () in shapes:
         yield f"{operation} has a shape without dimensions, expected rows to divide"
-    elif row.rows is Rows.DIVISIBLE and shapes[0][0] % size:
+    elif row.rows is RowRequirement.DIVISIBLE and shapes[0][0] % size:
         yield f"{operation} has {shapes[0][0]} rows, expected a multiple of the {size} members"
-    elif row.splits is Splits.TENSORS and any(shape != shapes[0] for shape in shapes):
+    elif row.splits is SplitRule.TENSORS and any(shape != shapes[0] for shape in shapes):
         yield f"{operation} has shapes {list(shapes)}, expected the same for each member"
-    if (issue.splits is not None) != (row.splits is Splits.ROWS):
+    if (issue.splits is not None) != (row.splits is SplitRule.ROWS):
         yield f"{operation} has splits {issue.splits}, expected " + ("none" if issue.splits else "two lists")
     elif issue.splits is not None:
         rows = [shape[0] for shape in shapes]
@@ -167,6 +167,6 @@ def _fitting_problems(issue: Issue, size: int) -> Iterator[str]:
             yield f"{operation} has splits {issue.splits}, expected two lists of {size} with sums of {sums}"
 
 
-def _one_of(values: tuple[object, ...]) -> str:
+def _alternatives_text(values: tuple[object, ...]) -> str:
     texts = ["any source" if value == ANY_SOURCE else "none" if value is None else str(value) for value in values]
     return texts[0] if len(texts) == 1 else f"one of {', '.join(texts)}"

@@ -15,7 +15,7 @@ _MOST_FILES = 253
 """The system sends no more files with a packet."""
 
 
-class Channel:
+class MessageChannel:
     """One end of a stream between a rank's process and the coordinator. Values arrive in the order of sending."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -23,10 +23,10 @@ class Channel:
         self._buffer = bytearray()
 
     @staticmethod
-    def pair() -> tuple[Channel, Channel]:
+    def pair() -> tuple[MessageChannel, MessageChannel]:
         """Return the two ends of one channel. Raises OSError if the system has no file descriptors left."""
         first, second = socket.socketpair()
-        return Channel(first), Channel(second)
+        return MessageChannel(first), MessageChannel(second)
 
     def fileno(self) -> int:
         """Return the file descriptor."""
@@ -43,11 +43,11 @@ class Channel:
 
     def receive(self) -> Any:
         """Wait for a value. Raises EOFError if the other end is closed."""
-        while (value := self.take()) is None:
-            self.read()
+        while (value := self.take_message()) is None:
+            self.read_bytes()
         return value
 
-    def take(self) -> Any:
+    def take_message(self) -> Any:
         """Return the next value that has arrived completely; None if there is none."""
         if len(self._buffer) < _LENGTH.size:
             return None
@@ -59,7 +59,7 @@ class Channel:
         del self._buffer[:end]
         return value
 
-    def read(self) -> None:
+    def read_bytes(self) -> None:
         """Wait until bytes arrive. Raises EOFError if the other end is closed."""
         try:
             data = self._socket.recv(_READ_BYTES)
@@ -70,17 +70,17 @@ class Channel:
         self._buffer += data
 
 
-class Line:
+class PacketConnection:
     """One end of a connection that transports messages with open files: of a launcher, or of a server of ranks."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 
     @staticmethod
-    def pair() -> tuple[Line, Line]:
+    def pair() -> tuple[PacketConnection, PacketConnection]:
         """Return the two ends of one line."""
         first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return Line(first), Line(second)
+        return PacketConnection(first), PacketConnection(second)
 
     def fileno(self) -> int:
         """Return the file descriptor."""

@@ -13,22 +13,22 @@ import torch
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.requests import StackTold
-from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.messages import Ended, Written
-from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.kernel.requests import StackReport
+from ddpsim.simulator.rank_processes.channel import MessageChannel
+from ddpsim.simulator.rank_processes.messages import RankEnded, WrittenBytes
+from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
 from ddpsim.simulator.rank_processes.rank_files import (
     BROKEN_STATUS,
     TELL_NATIVE_STACK,
     TELL_STACK,
     UNWIND_PROGRAM,
-    Files,
-    check_broken,
-    end_broken,
-    read_stack,
+    RankFiles,
+    raise_reported_internal_error,
+    exit_with_internal_error,
+    read_rank_stack,
 )
-from ddpsim.simulator.rank_processes.rank_process import main as run_rank
+from ddpsim.simulator.rank_processes.rank_process import run_rank_process as run_rank
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
 from ddpsim.simulator.runtime.stopwatch import core_seconds
 
@@ -42,15 +42,15 @@ _STACK_SECONDS = 0.5
 """The time that a rank has to write its stack, first by Python and then without it."""
 
 
-class Child:
+class ChildProcess:
     """The process of one rank, as the coordinator sees it."""
 
-    def __init__(self, rank: int, pid: int, channel: Channel, arena: Arena, files: Files) -> None:
+    def __init__(self, rank: int, pid: int, channel: MessageChannel, arena: SharedArena, files: RankFiles) -> None:
         self.rank = rank
         self.pid = pid
         self.channel = channel
         self.arena = arena
-        self.ended: Ended | None = None
+        self.ended: RankEnded | None = None
         self.exited_at: Site | None = None
         """The line that ended the process by os._exit, if known."""
         self.status: int | None = None
@@ -79,17 +79,17 @@ class Child:
         except OSError:
             return False
 
-    def new_output(self, until: Written | None = None) -> tuple[str, str]:
+    def new_output(self, until: WrittenBytes | None = None) -> tuple[str, str]:
         """Return what the process has written to standard output and error since the last call, or up to `until`."""
         files, ends = (self._files.output, self._files.errors), until or (sys.maxsize, sys.maxsize)
-        out, err = [self._new(index, file, end) for index, (file, end) in enumerate(zip(files, ends, strict=True))]
+        out, err = [self._read_new_bytes(index, file, end) for index, (file, end) in enumerate(zip(files, ends, strict=True))]
         return out, err
 
-    def skip_output(self, until: Written) -> None:
+    def skip_output(self, until: WrittenBytes) -> None:
         """Discard what the process has written up to `until`."""
         self._read = [max(read, end) for read, end in zip(self._read, until, strict=True)]
 
-    def _new(self, index: int, file: int, end: int) -> str:
+    def _read_new_bytes(self, index: int, file: int, end: int) -> str:
         if os.fstat(file).st_size < self._read[index] < sys.maxsize:  # truncated, as by `command > /dev/stdout`
             self._read[index] = 0
         parts = []
@@ -98,42 +98,42 @@ class Child:
             parts.append(part)
         return b"".join(parts).decode(errors="replace") if parts else ""
 
-    def stack(self) -> StackTold:
+    def read_stack(self) -> StackReport:
         """Return the current stack of the rank's program."""
         os.ftruncate(self._files.stack, 0)  # the stack that it wrote before is out of date
         for number in (TELL_STACK, TELL_NATIVE_STACK):
-            self._signal(number)
+            self._send_signal(number)
             end = time.monotonic() + _STACK_SECONDS
             while time.monotonic() < end:
-                if stack := read_stack(self._files.stack):
+                if stack := read_rank_stack(self._files.stack):
                     return stack
                 time.sleep(0.01)
-        return StackTold("(no stack)")
+        return StackReport("(no stack)")
 
-    def interrupt(self) -> None:
+    def interrupt_program(self) -> None:
         """Make the rank leave its program, by an exception in its main thread."""
-        self._signal(UNWIND_PROGRAM)
+        self._send_signal(UNWIND_PROGRAM)
 
-    def _signal(self, number: int) -> None:
+    def _send_signal(self, number: int) -> None:
         if not self.is_gone:
             os.kill(self.pid, number)
 
-    def kill(self) -> None:
+    def kill_process(self) -> None:
         """Kill the process and all processes that it has started."""
         if not self.is_gone:
-            self._signal(signal.SIGKILL)
-            self._reap(0)
+            self._send_signal(signal.SIGKILL)
+            self._reap_process(0)
 
-    def leave(self) -> None:
+    def await_exit(self) -> None:
         """Wait until the process has ended; kill it after a timeout."""
         end = time.monotonic() + _LEAVE_SECONDS
         while not self.is_gone and time.monotonic() < end:
-            self._reap(os.WNOHANG)
+            self._reap_process(os.WNOHANG)
             if not self.is_gone:
                 time.sleep(0.001)
-        self.kill()
+        self.kill_process()
 
-    def close(self) -> None:
+    def release_resources(self) -> None:
         """Release the resources shared with the process. May be called twice."""
         if self._is_closed:
             return
@@ -142,9 +142,9 @@ class Child:
         self.arena.close()
         self._files.close()
 
-    def how_it_ended(self) -> str:
+    def describe_end(self) -> str:
         """Describe how a process without a last message ended. Raises InternalError if the simulator failed in it."""
-        self.leave()
+        self.await_exit()
         if self._is_reaped_elsewhere:
             return "ended with an unknown status (SIGCHLD is ignored, or another wait has taken the status)"
         assert self.status is not None
@@ -152,22 +152,22 @@ class Child:
             number = os.WTERMSIG(self.status)
             name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
             return f"was killed by {name}"
-        self.check_broken()
+        self.raise_internal_error()
         return f"ended by os._exit({os.waitstatus_to_exitcode(self.status)})"
 
-    def check_broken(self) -> None:
+    def raise_internal_error(self) -> None:
         """Raise InternalError if the simulator failed in the process."""
-        self.leave()
+        self.await_exit()
         assert self.status is not None
         if os.waitstatus_to_exitcode(self.status) == BROKEN_STATUS:
-            check_broken(self._files.stack)
+            raise_reported_internal_error(self._files.stack)
 
-    def has_exited_well(self) -> bool:
+    def has_succeeded(self) -> bool:
         """Return whether the process ended itself with status 0, which torchrun counts as success."""
-        self.leave()
+        self.await_exit()
         return self.status == 0 and not self._is_reaped_elsewhere
 
-    def _reap(self, options: int) -> None:
+    def _reap_process(self, options: int) -> None:
         """Record the status if the process has ended, and kill the processes that it has left running."""
         try:
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | options) is None:
@@ -179,7 +179,7 @@ class Child:
             self.status, self._is_reaped_elsewhere = 0, True
 
 
-def check_system(world_size: int, *, forks_from_here: bool = True) -> None:
+def check_process_support(world_size: int, *, forks_from_here: bool = True) -> None:
     """Raise UsageError where ranks cannot be processes, or cannot be forked from this process."""
     if not hasattr(os, "fork") or not hasattr(os, "memfd_create"):
         raise UsageError("ranks as processes need fork and memfd_create, expected Linux: take isolation='thread'")
@@ -189,7 +189,7 @@ def check_system(world_size: int, *, forks_from_here: bool = True) -> None:
             "here, or in another process"
         )
 
-    available = _available_bytes()
+    available = _free_memory_bytes()
     if available is not None and world_size * _LEAST_BYTES > available:
         raise UsageError(
             f"{world_size} ranks as processes need {world_size * _LEAST_BYTES >> 20} MiB of memory or more, and this "
@@ -197,7 +197,7 @@ def check_system(world_size: int, *, forks_from_here: bool = True) -> None:
         )
 
 
-def _available_bytes() -> int | None:
+def _free_memory_bytes() -> int | None:
     """Return the free memory in bytes; None if the system does not report it."""
     try:
         with open("/proc/meminfo") as file:
@@ -206,19 +206,19 @@ def _available_bytes() -> int | None:
         return None
 
 
-def fork_ranks(config: ProcessConfig) -> list[Child]:
+def fork_ranks(config: ProcessConfig) -> list[ChildProcess]:
     """Fork a process for each rank of a function. Raises UsageError if the system has no resources left."""
-    children: list[Child] = []
+    children: list[ChildProcess] = []
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         with freeze_existing_objects(config.world_size):  # garbage collection in the ranks then copies no shared page
             for rank in range(config.world_size):
-                children.append(_fork(rank, config, children))
+                children.append(_fork_rank(rank, config, children))
     except OSError as error:
         for child in children:
-            child.kill()
-            child.close()
+            child.kill_process()
+            child.release_resources()
         raise UsageError(
             f"the system starts no process for rank {len(children)} ({error.strerror}), expected one for each of "
             f"{config.world_size} ranks: take fewer ranks, or raise the limits of processes and files (ulimit -u, -n)"
@@ -226,10 +226,10 @@ def fork_ranks(config: ProcessConfig) -> list[Child]:
     return children
 
 
-def _fork(rank: int, config: ProcessConfig, others: list[Child]) -> Child:
-    arena = Arena()
-    mine, theirs = Channel.pair()
-    files = Files.opened()
+def _fork_rank(rank: int, config: ProcessConfig, others: list[ChildProcess]) -> ChildProcess:
+    arena = SharedArena()
+    mine, theirs = MessageChannel.pair()
+    files = RankFiles.open_rank_files()
     with warnings.catch_warnings():
         # Python 3.12 warns of a fork in a process with threads, which a test session may have.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -241,6 +241,6 @@ def _fork(rank: int, config: ProcessConfig, others: list[Child]) -> Child:
                 other.channel.close()
             run_rank(RankConfig(rank, config, theirs, arena, files))
         except BaseException as error:
-            end_broken(files.stack, error, f"the process of rank {rank}, before its program began")
+            exit_with_internal_error(files.stack, error, f"the process of rank {rank}, before its program began")
     theirs.close()
-    return Child(rank, pid, mine, arena, files)
+    return ChildProcess(rank, pid, mine, arena, files)

@@ -8,24 +8,24 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ddpsim.simulator.debugging.breakpoints import Breakpoints
-from ddpsim.simulator.debugging.session_host import Topic
+from ddpsim.simulator.debugging.session_host import DebuggerTopic
 
 
-class Opened(NamedTuple):
+class SessionOpened(NamedTuple):
     """A debugger session has begun."""
 
 
-class Closed(NamedTuple):
+class SessionClosed(NamedTuple):
     """A debugger session has ended."""
 
 
-class Show(NamedTuple):
+class ShowText(NamedTuple):
     """A text to show to the user."""
 
     text: str
 
 
-class Looked(NamedTuple):
+class VisitEnded(NamedTuple):
     """The debugger that `Look` has opened in this rank has ended."""
 
     then: str = ""
@@ -38,10 +38,10 @@ class ReadLine(NamedTuple):
     text: str
 
 
-class Tell(NamedTuple):
+class QueryRanks(NamedTuple):
     """Ask for information on all ranks. Answered by `DebuggerReply`."""
 
-    topic: Topic
+    topic: DebuggerTopic
     argument: str
     stack: str
     """The stack of the rank that asks."""
@@ -53,17 +53,17 @@ class VisitRank(NamedTuple):
     rank: int
 
 
-class Direct(NamedTuple):
+class DirectRun(NamedTuple):
     """Choose how the run continues. Answered by `DebuggerReply`."""
 
     command: str
 
 
-DebuggerMessage = Opened | Closed | Show | Looked | ReadLine | Tell | VisitRank | Direct | Breakpoints
+DebuggerMessage = SessionOpened | SessionClosed | ShowText | VisitEnded | ReadLine | QueryRanks | VisitRank | DirectRun | Breakpoints
 """All messages of a debugger; `Breakpoints` are set in all ranks, and not answered."""
 
 
-class Look(NamedTuple):
+class OpenDebugger(NamedTuple):
     """Open a debugger in a rank that waits for an answer; the answer follows later."""
 
 

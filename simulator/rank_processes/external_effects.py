@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _CHANGING = frozenset({
     "fcntl.flock", "fcntl.lockf", "os.chmod", "os.chown", "os.fork", "os.kill", "os.killpg", "os.link", "os.listdir",
@@ -33,7 +33,7 @@ def wait_before_external_effects(wait: Callable[[], None]) -> None:
 
     def heed(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
-            if not _is_code(*arguments):
+            if not _is_code_file(*arguments):
                 wait()
         elif event in _CHANGING:
             is_import = sys._getframe(1).f_code.co_filename.startswith("<frozen importlib")
@@ -41,7 +41,7 @@ def wait_before_external_effects(wait: Callable[[], None]) -> None:
                 wait()
 
     sys.addaudithook(heed)
-    _watch_functions(_LOOKING, wait)
+    _wait_before_os_functions(_LOOKING, wait)
 
     def opening(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def open_zipfile_writer(name_or_buffer: Any) -> Any:
@@ -51,10 +51,10 @@ def wait_before_external_effects(wait: Callable[[], None]) -> None:
 
         return open_zipfile_writer
 
-    Replaced().replace(torch.serialization, "_open_zipfile_writer", opening)
+    ReplacedAttributes().replace_attribute(torch.serialization, "_open_zipfile_writer", opening)
 
 
-def _is_code(path: Any, mode: Any, flags: int) -> bool:
+def _is_code_file(path: Any, mode: Any, flags: int) -> bool:
     """Return whether an import reads a file: no rank writes it, and cached bytecode is equal for all ranks."""
     if not isinstance(path, (str, bytes)):
         return isinstance(path, int)  # a file that is already open
@@ -62,7 +62,7 @@ def _is_code(path: Any, mode: Any, flags: int) -> bool:
     return "__pycache__" in name or (name.endswith(_CODE) and not flags & (os.O_WRONLY | os.O_RDWR))
 
 
-def _watch_functions(names: tuple[str, ...], wait: Callable[[], None]) -> None:
+def _wait_before_os_functions(names: tuple[str, ...], wait: Callable[[], None]) -> None:
     """Call `wait` before functions of `os`."""
 
     def waiting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,4 +78,4 @@ def _watch_functions(names: tuple[str, ...], wait: Callable[[], None]) -> None:
         return watched
 
     for name in names:
-        Replaced().replace(os, name, waiting)
+        ReplacedAttributes().replace_attribute(os, name, waiting)

@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _MOST_BYTES = 1 << 12
 
@@ -34,7 +34,7 @@ class ExternalProcesses:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.bind(f"\0{self.address}")
 
-    def check(self) -> None:
+    def raise_if_reported(self) -> None:
         """Raise UsageError if a process has reported."""
         with suppress(BlockingIOError):
             raise UsageError(self._socket.recv(_MOST_BYTES).decode())
@@ -44,7 +44,7 @@ class ExternalProcesses:
         self._socket.close()
 
 
-def watch_children(address: str, who: str) -> None:
+def detect_groups_in_new_pythons(address: str, who: str) -> None:
     """In a rank or a launcher: detect process groups in the Pythons that it starts."""
     if not address:
         return
@@ -54,15 +54,15 @@ def watch_children(address: str, who: str) -> None:
         os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{path}" if path else folder
 
 
-def refuse_groups_in_forks() -> None:
+def reject_groups_in_forks() -> None:
     """In a rank or a launcher: make the creation of process groups raise in its forks."""
-    Replaced().replace(distributed_c10d, "_new_process_group_helper", partial(_only_in, os.getpid()))
+    ReplacedAttributes().replace_attribute(distributed_c10d, "_new_process_group_helper", partial(_only_in_process, os.getpid()))
 
 
-def _only_in(own: int, original: Callable[..., Any]) -> Callable[..., Any]:
+def _only_in_process(own: int, original: Callable[..., Any]) -> Callable[..., Any]:
     def make(*arguments: Any, **options: Any) -> Any:
         if os.getpid() != own:
-            in_children.refuse()
+            in_children.reject_process_group()
         return original(*arguments, **options)
 
     return make

@@ -20,79 +20,79 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpsim.simulator.calls import Call, Signature
-from ddpsim.simulator.kernel.answers import Answer, Deliver, GoOn, Move
+from ddpsim.simulator.kernel.answers import Answer, DeliverCompletion, Continue, MoveTensors
 from ddpsim.simulator.kernel.requests import (
     BeginCall,
     Block,
     Checkpoint,
     IsComplete,
-    Moved,
+    MovedTensors,
     Poll,
     Sleep,
     StoreOperation,
     WaitFor,
 )
 from ddpsim.simulator.rank_processes import messages
-from ddpsim.simulator.rank_processes.children import Child
+from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.rank_processes.debugger_messages import DebuggerMessage
-from ddpsim.simulator.rank_processes.parcels import Parcel, left_over
+from ddpsim.simulator.rank_processes.parcels import PackedPayload, outputs_outside_arena
 from ddpsim.simulator.transport.payload import Payload
 
 MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
 """The function `move` of a transport."""
 
-_WAITING = (messages.Ask, messages.Say, messages.AwaitTurn, messages.CountTasks, messages.Watch)
+_WAITING = (messages.SendRequest, messages.SendReply, messages.AwaitTurn, messages.CountTasks, messages.WatchCall)
 """The messages after which a rank waits for an answer."""
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class QueuedMessage:
     """A message in a queue."""
 
     message: messages.Message | None
     """The message; None for the beginning of the rank."""
-    written: messages.Written
+    written: messages.WrittenBytes
     is_answered: bool = False
     """True if the rank has received its answer before the kernel has given it."""
 
 
-class Inbox:
+class RankInbox:
     """The message queue of one rank."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: ChildProcess) -> None:
         self.child = child
-        self.completions = Completions()
+        self.completions = UnsentResults()
         self.last_posted = 0
         """The handle of the rank's latest call in the kernel."""
-        self.entries: deque[Entry] = deque()
+        self.entries: deque[QueuedMessage] = deque()
         self.debugger: deque[DebuggerMessage] = deque()
         """The messages of a debugger in the rank, which are served at once."""
-        self.handled: Entry | None = Entry(None, messages.Written(0, 0))
+        self.handled: QueuedMessage | None = QueuedMessage(None, messages.WrittenBytes(0, 0))
         """The message that the kernel serves, until its last answer."""
         self.is_gone = False
         """The process has ended; its earlier messages are still served."""
         self.ran_too_far = False
         """The rank has computed past the point where the run stops: its messages are dropped until it leaves."""
 
-    def read(self) -> None:
+    def read_messages(self) -> None:
         """Read the messages that have arrived, or notice that the channel is closed."""
         channel = self.child.channel
         try:
-            channel.read()
+            channel.read_bytes()
         except EOFError:
             self.is_gone = True
-        while (received := channel.take()) is not None:
+        while (received := channel.take_message()) is not None:
             message, written = received
-            if isinstance(message, messages.Ended):
+            if isinstance(message, messages.RankEnded):
                 self.child.ended = message
-            elif isinstance(message, messages.Exits):
+            elif isinstance(message, messages.ExitsByOsExit):
                 self.child.exited_at = message.site
             elif isinstance(message, DebuggerMessage):
                 self.debugger.append(message)
             else:
-                self.entries.append(Entry(message, written))
+                self.entries.append(QueuedMessage(message, written))
 
-    def unanswered(self) -> Entry | None:
+    def unanswered_message(self) -> QueuedMessage | None:
         """Return the message that the rank waits for an answer to; None if it waits for none."""
         entry = self.entries[-1] if self.entries else self.handled
         if entry is None or entry.is_answered or not (entry.message is None or isinstance(entry.message, _WAITING)):
@@ -104,10 +104,10 @@ class Inbox:
         """True if the rank's process is gone, and none of its messages is left to handle."""
         return self.is_gone and not self.entries and (self.handled is None or not self.handled.is_answered)
 
-    def forward_output(self, until: messages.Written | None = None) -> None:
+    def forward_output(self, until: messages.WrittenBytes | None = None) -> None:
         """Copy the rank's output to the caller's own streams, all of it or up to `until`."""
         if self.ran_too_far:
-            self.child.skip_output(until or messages.Written(0, 0))
+            self.child.skip_output(until or messages.WrittenBytes(0, 0))
             return
         for stream, text in zip((sys.stdout, sys.stderr), self.child.new_output(until), strict=True):
             if text and not stream.closed:
@@ -115,18 +115,18 @@ class Inbox:
                 stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
                 stream.flush()
 
-    def answer(self, value: object) -> None:
+    def send_to_rank(self, value: object) -> None:
         """Send a value to the rank."""
         with suppress(OSError):  # the rank is gone, which is noticed when its next message is read
             self.child.channel.send(value)
 
 
 @dataclass(slots=True, eq=False)
-class _Posted:
+class _PostedCall:
     """A call that a rank has made, in the form that a transport needs."""
 
     call: Call
-    parcel: Parcel
+    parcel: PackedPayload
     payload: Payload | None = None
     """The tensors in shared memory, set while they are moved."""
 
@@ -134,38 +134,38 @@ class _Posted:
 class PostedCalls:
     """The calls of all ranks whose data has not moved yet."""
 
-    def __init__(self, inboxes: Sequence[Inbox], move_data: MoveData) -> None:
+    def __init__(self, inboxes: Sequence[RankInbox], move_data: MoveData) -> None:
         self._inboxes = inboxes
         self._move_data = move_data
-        self._posted: dict[tuple[int, int], _Posted] = {}
+        self._posted: dict[tuple[int, int], _PostedCall] = {}
         """The calls by rank and handle."""
 
-    def add(self, rank: int, handle: int, call: Call, parcel: Parcel) -> None:
+    def add_call(self, rank: int, handle: int, call: Call, parcel: PackedPayload) -> None:
         """Record a call that a rank has made."""
-        self._posted[rank, handle] = _Posted(call, parcel)
+        self._posted[rank, handle] = _PostedCall(call, parcel)
         self._inboxes[rank].last_posted = handle
 
-    def move(self, move: Move) -> Moved:
+    def move_call_data(self, move: MoveTensors) -> MovedTensors:
         """Move the data of a complete call, and record the result for each rank."""
         posted = [self._posted.pop(name) for name in move.calls]
         for (rank, _), each in zip(move.calls, posted, strict=True):
-            each.payload = self._inboxes[rank].child.arena.unpack(each.parcel)
+            each.payload = self._inboxes[rank].child.arena.unpack_payload(each.parcel)
         error = self._move_data(move.signature, posted, move.members)
         first = posted[0].call
         is_message = first.peer is not None
         for (rank, handle), each in zip(move.calls, posted, strict=True):
             assert each.payload is not None
-            outcome = messages.Outcome(
+            outcome = messages.CallResult(
                 error and copy(error),
                 first.rank if is_message else None,
                 move.members if is_message else (),
-                left_over(each.payload),
+                outputs_outside_arena(each.payload),
             )
-            self._inboxes[rank].completions.add(handle, outcome)
-        return Moved(None if error is None else str(error))
+            self._inboxes[rank].completions.add_result(handle, outcome)
+        return MovedTensors(None if error is None else str(error))
 
 
-Known = tuple[tuple[int, messages.Outcome], ...]
+Known = tuple[tuple[int, messages.CallResult], ...]
 """Results that an answer carries, by the handle of the call."""
 
 _IN_TURN = (Poll, Sleep, IsComplete, Block, StoreOperation)
@@ -175,22 +175,22 @@ _ALSO_BEFORE = (BeginCall, Checkpoint, WaitFor)
 """Requests that may be answered before the rank has the baton."""
 
 
-class Completions:
+class UnsentResults:
     """The results that one rank has not received yet."""
 
     def __init__(self) -> None:
-        self._outcomes: dict[int, messages.Outcome] = {}
+        self._outcomes: dict[int, messages.CallResult] = {}
         """The results that the rank has not received, by handle, in the order in which calls completed."""
         self._due: set[int] = set()
         """The handles of results that the kernel would have delivered by now."""
         self.watched: set[int] = set()
         """The handles of undelivered calls on which a future depends."""
 
-    def add(self, handle: int, outcome: messages.Outcome) -> None:
+    def add_result(self, handle: int, outcome: messages.CallResult) -> None:
         """Record the result of a call that is complete."""
         self._outcomes[handle] = outcome
 
-    def watch(self, handle: int) -> messages.Outcome | None:
+    def watch_call(self, handle: int) -> messages.CallResult | None:
         """A future now depends on a call: return the call's result if the kernel has delivered it, else None."""
         if handle in self._due:
             self._due.remove(handle)
@@ -198,41 +198,41 @@ class Completions:
         self.watched.add(handle)
         return None
 
-    def postpone(self, handle: int) -> None:
+    def postpone_delivery(self, handle: int) -> None:
         """The kernel delivers a call: the rank gets the result with a later answer, unless it already has it."""
         if handle in self._outcomes:
             self._due.add(handle)
 
-    def brought_by(self, answer: Answer, message: messages.Message | None, *, by_turns: bool) -> Known:
+    def take_for_answer(self, answer: Answer, message: messages.Message | None, *, by_turns: bool) -> Known:
         """Return the results that an answer to a message carries; `by_turns` means that the rank never speculates."""
-        if isinstance(answer, Deliver):
-            return self.deliver(answer.handle)
-        if message is None or isinstance(message, messages.Say):
-            return self.all_due()
-        request = message.request if isinstance(message, messages.Ask) else None
+        if isinstance(answer, DeliverCompletion):
+            return self.take_delivered(answer.handle)
+        if message is None or isinstance(message, messages.SendReply):
+            return self.take_all_due()
+        request = message.request if isinstance(message, messages.SendRequest) else None
         if isinstance(request, _IN_TURN):
-            return self.all_due()
+            return self.take_all_due()
         if self.watched or by_turns:
-            return self.all_due() if isinstance(request, _ALSO_BEFORE) else ()
+            return self.take_all_due() if isinstance(request, _ALSO_BEFORE) else ()
         if not isinstance(request, WaitFor):
             return ()
-        return self.up_to(request.handles) if isinstance(answer, GoOn) and answer.value else self.all_due()
+        return self.take_up_to(request.handles) if isinstance(answer, Continue) and answer.value else self.take_all_due()
 
-    def deliver(self, handle: int) -> Known:
+    def take_delivered(self, handle: int) -> Known:
         """The kernel delivers a call: return the results that were due before, then the result of this call."""
-        return (*self.all_due(), *self._taken([handle]))
+        return (*self.take_all_due(), *self._take_results([handle]))
 
-    def all_due(self) -> Known:
+    def take_all_due(self) -> Known:
         """Return the results that the kernel would have delivered by now."""
-        return self._taken([handle for handle in self._outcomes if handle in self._due])
+        return self._take_results([handle for handle in self._outcomes if handle in self._due])
 
-    def up_to(self, waited: Sequence[int]) -> Known:
+    def take_up_to(self, waited: Sequence[int]) -> Known:
         """Return the results that a rank waited for, and all that were complete before them."""
         known = list(self._outcomes)
         last = max((known.index(handle) for handle in waited if handle in self._outcomes), default=-1)
-        return self._taken(known[: last + 1])
+        return self._take_results(known[: last + 1])
 
-    def _taken(self, handles: Iterable[int]) -> Known:
+    def _take_results(self, handles: Iterable[int]) -> Known:
         taken = []
         for handle in handles:
             self._due.discard(handle)

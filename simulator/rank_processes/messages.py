@@ -15,21 +15,21 @@ from typing import Any, NamedTuple
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import Reply, Request
-from ddpsim.simulator.kernel.states import State
-from ddpsim.simulator.rank_processes.parcels import Parcel
-from ddpsim.simulator.runtime.outcome import Raised
+from ddpsim.simulator.kernel.states import TaskState
+from ddpsim.simulator.rank_processes.parcels import PackedPayload
+from ddpsim.simulator.runtime.outcome import RaisedError
 from ddpsim.simulator.runtime.threads import ThreadError
 
 # --- from a rank ------------------------------------------------------------------------------------------------------
 
 
-class Ask(NamedTuple):
+class SendRequest(NamedTuple):
     """A request of the running thread."""
 
     request: Request
 
 
-class Say(NamedTuple):
+class SendReply(NamedTuple):
     """The running thread's reply to the last answer."""
 
     reply: Reply | None
@@ -43,7 +43,7 @@ class CountTasks(NamedTuple):
     """Ask for the number of the next thread that is started. Answered by that number."""
 
 
-class Watch(NamedTuple):
+class WatchCall(NamedTuple):
     """A future now depends on the completion of a call. Answered by `Seen`."""
 
     handle: int
@@ -52,56 +52,56 @@ class Watch(NamedTuple):
 # --- from a rank, not answered ----------------------------------------------------------------------------------------
 
 
-class Tell(NamedTuple):
+class SendUnansweredRequest(NamedTuple):
     """A request that has no answer (`UNANSWERED`)."""
 
     request: Request
 
 
-class Post(NamedTuple):
+class PostCall(NamedTuple):
     """The running thread makes a call, and continues."""
 
     handle: int
     call: Call
-    parcel: Parcel
+    parcel: PackedPayload
 
 
 class GiveUpRequest(NamedTuple):
     """The rank gives up its request, because it cannot carry out the last answer."""
 
 
-class Broke(NamedTuple):
+class InternalFailure(NamedTuple):
     """The simulator's own code failed in a rank."""
 
     error: BaseException
     is_bug: bool
 
 
-class Ended(NamedTuple):
+class RankEnded(NamedTuple):
     """The result of a rank."""
 
     value: bytes
     """The return value of its program, pickled; b"" for None."""
     error: bytes
     """The exception of its program, pickled; b"" if it did not raise."""
-    raised: Raised | None
+    raised: RaisedError | None
     thread_errors: tuple[ThreadError, ...]
     """The errors of threads that the rank started, each kind once."""
     has_poisoned: bool
-    leaving: Raised | None = None
+    leaving: RaisedError | None = None
     """The exception that was leaving the program when the run ended."""
 
 
-class Exits(NamedTuple):
+class ExitsByOsExit(NamedTuple):
     """A rank is about to end its process by os._exit, with a status other than 0."""
 
     site: Site
 
 
-Message = Ask | Say | AwaitTurn | CountTasks | Watch | Tell | Post | GiveUpRequest | Broke | Ended | Exits
+Message = SendRequest | SendReply | AwaitTurn | CountTasks | WatchCall | SendUnansweredRequest | PostCall | GiveUpRequest | InternalFailure | RankEnded | ExitsByOsExit
 
 
-class Written(NamedTuple):
+class WrittenBytes(NamedTuple):
     """The numbers of bytes that a rank has written to its standard output and error."""
 
     output: int
@@ -111,7 +111,7 @@ class Written(NamedTuple):
 # --- from the coordinator ---------------------------------------------------------------------------------------------
 
 
-class Outcome(NamedTuple):
+class CallResult(NamedTuple):
     """The result of a call, sent with the answer that reports it to the rank."""
 
     error: Exception | None
@@ -122,7 +122,7 @@ class Outcome(NamedTuple):
     """Output tensors that are not in shared memory, by the index of the output; -1 for a gathered tensor."""
 
 
-class Turn(NamedTuple):
+class TurnToRun(NamedTuple):
     """Tells a thread of the rank to continue."""
 
     number: int | None
@@ -130,9 +130,9 @@ class Turn(NamedTuple):
     answer: Answer
     steps: int
     is_stopping: bool
-    states: tuple[tuple[int, State], ...] = ()
+    states: tuple[tuple[int, TaskState], ...] = ()
     """The states of the rank's threads by number, if it has started any."""
-    outcomes: tuple[tuple[int, Outcome], ...] = ()
+    outcomes: tuple[tuple[int, CallResult], ...] = ()
     """The results that the rank receives now, by handle; that of a call which the answer delivers is the last."""
     error: Exception | None = None
     """The exception of the kernel, instead of an answer."""
@@ -140,45 +140,45 @@ class Turn(NamedTuple):
     """The rank continues without the baton; its requests are served when it has it."""
 
 
-class Seen(NamedTuple):
+class WatchedResult(NamedTuple):
     """The result of a call; None if the rank may not have it yet."""
 
-    outcome: Outcome | None
+    outcome: CallResult | None
 
 
-def packed(value: Any) -> bytes:
+def pickle_value(value: Any) -> bytes:
     """Pickle a return value or an exception of a user's program. Raises pickle's error if it does not pickle.
 
     A class that pickle cannot find, such as one in a function's body, is identified by its address and its name. A
     class from before the fork has the same address in both processes. `unpacked` accepts only classes that it has.
     """
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(value)
+    _ValuePickler(buffer).dump(value)
     return buffer.getvalue()
 
 
-def unpacked(data: bytes) -> Any:
+def unpickle_value(data: bytes) -> Any:
     """Unpickle a value. Raises pickle's error if a class or function is missing here."""
-    return _Unpickler(io.BytesIO(data)).load()
+    return _ValueUnpickler(io.BytesIO(data)).load()
 
 
-class _Pickler(pickle.Pickler):
+class _ValuePickler(pickle.Pickler):
     def persistent_id(self, value: Any) -> Any:
-        if not isinstance(value, type) or _can_be_found(value):
+        if not isinstance(value, type) or _is_importable(value):
             return None
         return id(value), value.__qualname__
 
 
-class _Unpickler(pickle.Unpickler):
+class _ValueUnpickler(pickle.Unpickler):
     def persistent_load(self, named: Any) -> Any:
         place, name = named
-        for each in _classes(object):
+        for each in _subclasses_of(object):
             if id(each) == place and each.__qualname__ == name:
                 return each
         raise pickle.UnpicklingError(f"class {name} was made after the ranks were forked")
 
 
-def _can_be_found(value: type) -> bool:
+def _is_importable(value: type) -> bool:
     try:
         pickle.dumps(value)
     except Exception:
@@ -186,7 +186,7 @@ def _can_be_found(value: type) -> bool:
     return True
 
 
-def _classes(root: type) -> Iterator[type]:
+def _subclasses_of(root: type) -> Iterator[type]:
     seen: set[type] = {root}
     todo = [root]
     while todo:

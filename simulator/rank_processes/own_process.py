@@ -27,7 +27,7 @@ import torch
 
 from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.runtime.isolation.environment import MASTER_PORT
-from ddpsim.simulator.runtime.isolation.python_random import START_SEED, unlike_seed
+from ddpsim.simulator.runtime.isolation.python_random import START_SEED, seed_of_rank
 from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
 
 _PR_SET_PDEATHSIG = 1
@@ -45,8 +45,8 @@ def make_own_process(rank_config: RankConfig) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.register_at_fork(after_in_child=rank_config.channel.close)  # forks of the rank must not use its channel
-    _forget_what_the_caller_left_for_its_end()
-    _read_from(os.devnull)
+    _clear_exit_handlers()
+    _redirect_stdin(os.devnull)
     for number, name, file in ((1, "stdout", rank_config.files.output), (2, "stderr", rank_config.files.errors)):
         fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)  # a program may open /dev/stdout by name, which writes at 0
         os.dup2(file, number)
@@ -58,16 +58,16 @@ def make_own_process(rank_config: RankConfig) -> None:
     gc.enable()
     if rank_config.common.is_program:
         if not rank_config.common.is_launched:
-            os.environ.update(environment(rank_config.rank, rank_config.common.world_size))
+            os.environ.update(torchrun_environment(rank_config.rank, rank_config.common.world_size))
         if not rank_config.common.is_forked_by_program:
-            _forget_the_callers_settings()
-            _seed(rank_config)
+            _reset_python_settings()
+            _seed_generators(rank_config)
     else:
-        os.environ.update(environment_of_function(rank_config.rank, rank_config.common.world_size))
-        _seed(rank_config)
+        os.environ.update(function_rank_environment(rank_config.rank, rank_config.common.world_size))
+        _seed_generators(rank_config)
 
 
-def _forget_what_the_caller_left_for_its_end() -> None:
+def _clear_exit_handlers() -> None:
     """Drop the coordinator's exit handlers; those that the rank registers later do run."""
     atexit._clear()
     finalize: Any = weakref.finalize
@@ -81,7 +81,7 @@ def _forget_what_the_caller_left_for_its_end() -> None:
     atexit.register(logging.shutdown)
 
 
-def _read_from(path: str) -> None:
+def _redirect_stdin(path: str) -> None:
     """Make standard input a file: ranks cannot share a terminal."""
     file = os.open(path, os.O_RDONLY)
     os.dup2(file, 0)
@@ -89,7 +89,7 @@ def _read_from(path: str) -> None:
     sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
 
 
-def _forget_the_callers_settings() -> None:
+def _reset_python_settings() -> None:
     """Import, log and warn as if Python had just started: the caller may be a pytest session."""
     sys.meta_path[:] = [each for each in sys.meta_path if not type(each).__module__.startswith("_pytest.")]
     logging.root.handlers.clear()
@@ -100,9 +100,9 @@ def _forget_the_callers_settings() -> None:
         warnings.simplefilter("default", UserWarning, append=True)  # resets the caches of `warnings`
 
 
-def _seed(rank_config: RankConfig) -> None:
+def _seed_generators(rank_config: RankConfig) -> None:
     """Give the random numbers of a rank the same start in each run."""
-    seed = seed_of_torch = unlike_seed(rank_config.rank)
+    seed = seed_of_torch = seed_of_rank(rank_config.rank)
     if rank_config.common.start.is_alike:
         seed, seed_of_torch = START_SEED, DEFAULT_SEED
     random.seed(seed)
@@ -111,7 +111,7 @@ def _seed(rank_config: RankConfig) -> None:
         numpy.random.seed(seed)
 
 
-def environment_of_function(rank: int, world_size: int) -> dict[str, str]:
+def function_rank_environment(rank: int, world_size: int) -> dict[str, str]:
     """Return the environment variables of a function's rank, equal to those of ranks that are threads."""
     return {
         "RANK": str(rank),
@@ -123,10 +123,10 @@ def environment_of_function(rank: int, world_size: int) -> dict[str, str]:
     }
 
 
-def environment(rank: int, world_size: int) -> dict[str, str]:
+def torchrun_environment(rank: int, world_size: int) -> dict[str, str]:
     """Return the environment variables that torchrun sets on one node (torch's local_elastic_agent.py)."""
     return {
-        **environment_of_function(rank, world_size),
+        **function_rank_environment(rank, world_size),
         "GROUP_RANK": "0",
         "ROLE_RANK": str(rank),
         "ROLE_NAME": "default",
@@ -140,7 +140,7 @@ def environment(rank: int, world_size: int) -> dict[str, str]:
     }
 
 
-def end_executors_of_processes() -> None:
+def shut_down_process_executors() -> None:
     """End executors that have processes, as Python does before it runs exit handlers."""
     register: Any = threading
     for call in reversed(register._threading_atexits):
@@ -150,7 +150,7 @@ def end_executors_of_processes() -> None:
             call()
 
 
-def flush(*, has_own_files: bool = False) -> None:
+def flush_streams(*, has_own_files: bool = False) -> None:
     """Flush the streams of the process, and the files that it has opened, which Python would close at its end."""
     # gc skips objects from before the fork, which are frozen: the coordinator flushes its own files.
     everything = gc.get_objects() if has_own_files else []

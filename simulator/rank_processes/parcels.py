@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.transport.modes import without_modes
+from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
 ARENA_BYTES = 1 << 36
@@ -28,7 +28,7 @@ _KEPT_BYTES = 1 << 24
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
-class Piece(NamedTuple):
+class TensorPlace(NamedTuple):
     """The place of a contiguous tensor in an arena, the shared memory of a rank."""
 
     dtype: torch.dtype
@@ -37,18 +37,18 @@ class Piece(NamedTuple):
     """In bytes."""
 
 
-class Parcel(NamedTuple):
+class PackedPayload(NamedTuple):
     """A `Payload` in transit."""
 
-    inputs: tuple[Piece | Tensor, ...]
-    outputs: tuple[Piece | Tensor, ...] | None
+    inputs: tuple[TensorPlace | Tensor, ...]
+    outputs: tuple[TensorPlace | Tensor, ...] | None
     """None if they are the inputs."""
     factor: Any = None
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     gathers: bool = False
 
 
-class Arena:
+class SharedArena:
     """The memory that one rank shares with the coordinator. The rank fills it, and both read it."""
 
     def __init__(self, size: int = ARENA_BYTES, *, file: int | None = None) -> None:
@@ -66,13 +66,13 @@ class Arena:
         with suppress(BufferError):
             self._memory.close()
 
-    def clear(self) -> None:
+    def free_all(self) -> None:
         """Free all space: no call of the rank is open any more."""
         if self._top > _KEPT_BYTES:
             self._memory.madvise(mmap.MADV_REMOVE, 0, -(-self._top // mmap.PAGESIZE) * mmap.PAGESIZE)
         self._top = 0
 
-    def place(self, tensor: Tensor) -> Piece | Tensor:
+    def reserve_place(self, tensor: Tensor) -> TensorPlace | Tensor:
         """Reserve space for a tensor, without copying it; a tensor that is not strided is its own piece."""
         if tensor.layout is not torch.strided:
             return tensor.detach()
@@ -81,11 +81,11 @@ class Arena:
             raise MemoryError(
                 f"the tensors of this rank's open calls need more than {self._size} bytes: wait for some calls first"
             )
-        piece = Piece(tensor.dtype, tuple(tensor.shape), self._top)
+        piece = TensorPlace(tensor.dtype, tuple(tensor.shape), self._top)
         self._top += -(-size // _ALIGNMENT) * _ALIGNMENT
         return piece
 
-    def view(self, piece: Piece | Tensor) -> Tensor:
+    def tensor_at(self, piece: TensorPlace | Tensor) -> Tensor:
         """Return the tensor at this place."""
         if isinstance(piece, Tensor):
             return piece
@@ -95,36 +95,36 @@ class Arena:
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset).view(shape)
 
-    def pack(self, payload: Payload) -> Parcel:
+    def pack_payload(self, payload: Payload) -> PackedPayload:
         """Copy the tensors that a rank passes to a call into the shared memory."""
         with torch.no_grad():
-            inputs = tuple([self._put(tensor) for tensor in payload.inputs])
+            inputs = tuple([self._copy_in(tensor) for tensor in payload.inputs])
             if payload.outputs is payload.inputs:
                 outputs = None
             else:
                 known = {id(tensor): piece for tensor, piece in zip(payload.inputs, inputs, strict=True)}
-                outputs = tuple([known.get(id(tensor)) or self.place(tensor) for tensor in payload.outputs])
-        return Parcel(inputs, outputs, payload.factor, payload.splits, payload.gathered is not None)
+                outputs = tuple([known.get(id(tensor)) or self.reserve_place(tensor) for tensor in payload.outputs])
+        return PackedPayload(inputs, outputs, payload.factor, payload.splits, payload.gathered is not None)
 
-    def _put(self, tensor: Tensor) -> Piece | Tensor:
-        piece = self.place(tensor)
-        if isinstance(piece, Piece):
-            self.view(piece).copy_(tensor.detach())
+    def _copy_in(self, tensor: Tensor) -> TensorPlace | Tensor:
+        piece = self.reserve_place(tensor)
+        if isinstance(piece, TensorPlace):
+            self.tensor_at(piece).copy_(tensor.detach())
         return piece
 
-    def unpack(self, parcel: Parcel) -> Payload:
+    def unpack_payload(self, parcel: PackedPayload) -> Payload:
         """Return the tensors that `pack` has copied, as views of the shared memory."""
-        inputs = [self.view(piece) for piece in parcel.inputs]
-        outputs = inputs if parcel.outputs is None else [self.view(piece) for piece in parcel.outputs]
+        inputs = [self.tensor_at(piece) for piece in parcel.inputs]
+        outputs = inputs if parcel.outputs is None else [self.tensor_at(piece) for piece in parcel.outputs]
         return Payload(inputs, outputs, parcel.factor, parcel.splits, [] if parcel.gathers else None)
 
-    def take(self, payload: Payload, parcel: Parcel, left: Any) -> None:
+    def copy_result_out(self, payload: Payload, parcel: PackedPayload, left: Any) -> None:
         """Copy the result of a call into the rank's tensors, as a backend writes memory."""
         pieces = parcel.inputs if parcel.outputs is None else parcel.outputs
         left = left or {}
-        with without_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
+        with suspend_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
             for index, (tensor, piece) in enumerate(zip(payload.outputs, pieces, strict=True)):
-                tensor.copy_(left[index] if index in left else self.view(piece))
+                tensor.copy_(left[index] if index in left else self.tensor_at(piece))
         if payload.gathered is not None:
             payload.gathered.append(left[_GATHERED])
 
@@ -132,7 +132,7 @@ class Arena:
 _GATHERED = -1
 
 
-def left_over(payload: Payload) -> dict[int, Tensor] | None:
+def outputs_outside_arena(payload: Payload) -> dict[int, Tensor] | None:
     """Return the output tensors of a call that are not in shared memory, by index; None if there are none."""
     left = {index: tensor for index, tensor in enumerate(payload.outputs) if tensor.layout is not torch.strided}
     if payload.gathered:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
-from ddpsim.simulator.choices import Start
+from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.debugging.breakpoints import Breakpoints
-from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.parcels import Arena
-from ddpsim.simulator.rank_processes.rank_files import Files
-from ddpsim.simulator.virtual_gpus.announcement import Announcement
+from ddpsim.simulator.rank_processes.channel import MessageChannel
+from ddpsim.simulator.rank_processes.parcels import SharedArena
+from ddpsim.simulator.rank_processes.rank_files import RankFiles
+from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 
 
 class ProcessConfig(NamedTuple):
@@ -23,7 +23,7 @@ class ProcessConfig(NamedTuple):
     program: Callable[[int], Any]
     is_program: bool
     """Ranks start as under torchrun, and make their process groups themselves."""
-    announcement: Announcement
+    announcement: FirstUseAnnouncement
     is_observed: bool = False
     """The run is explored, so each step reports what it reads and writes."""
     checks_replicas: bool = False
@@ -37,7 +37,7 @@ class ProcessConfig(NamedTuple):
     """The socket for processes that are not ranks and make a process group (`ExternalProcesses.address`)."""
     is_forked_by_program: bool = False
     """The program has forked its ranks, so they keep its settings."""
-    start: Start = Start(is_alike=True)
+    start: RankSeeds = RankSeeds(is_alike=True)
     preload: tuple[str, ...] = ()
     poisons: bool = False
     """Output buffers are filled with NaN until their call is waited for."""
@@ -47,7 +47,7 @@ class ProcessConfig(NamedTuple):
     breakpoints: Breakpoints = Breakpoints()
 
 
-def sent(config: ProcessConfig) -> dict[str, Any]:
+def fields_for_launched_rank(config: ProcessConfig) -> dict[str, Any]:
     """Return the fields that a rank of a launcher has to receive; it has the others because it was forked."""
     values = config._asdict()
     del values["program"], values["announcement"], values["is_forked_by_program"]
@@ -59,6 +59,6 @@ class RankConfig(NamedTuple):
 
     rank: int
     common: ProcessConfig
-    channel: Channel
-    arena: Arena
-    files: Files
+    channel: MessageChannel
+    arena: SharedArena
+    files: RankFiles

@@ -11,56 +11,56 @@ from typing import Any
 
 from ddpsim.simulator.debugging.breakpoints import Breakpoints
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.debugger_messages import Look
+from ddpsim.simulator.rank_processes.channel import MessageChannel
+from ddpsim.simulator.rank_processes.debugger_messages import OpenDebugger
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
-from ddpsim.simulator.rank_processes.messages import Written
-from ddpsim.simulator.rank_processes.rank_files import Files
+from ddpsim.simulator.rank_processes.messages import WrittenBytes
+from ddpsim.simulator.rank_processes.rank_files import RankFiles
 
 _NAMES = ("ALRM", "CHLD", "HUP", "INT", "IO", "PROF", "QUIT", "TERM", "USR1", "USR2", "VTALRM", "WINCH")
 _OF_PROGRAMS = frozenset(getattr(signal, f"SIG{name}") for name in _NAMES)
-_ALL = Written(sys.maxsize, sys.maxsize)
+_ALL = WrittenBytes(sys.maxsize, sys.maxsize)
 
 
 class RankChannel:
     """Sends messages of a rank to the coordinator, and receives its answers."""
 
-    def __init__(self, channel: Channel, rank: int, files: Files) -> None:
+    def __init__(self, channel: MessageChannel, rank: int, files: RankFiles) -> None:
         self._channel = channel
         self._rank = rank
         self._files = files
         self._process = os.getpid()
-        self.heed_debugger: Callable[[Look | Breakpoints], None] | None = None
+        self.heed_debugger: Callable[[OpenDebugger | Breakpoints], None] | None = None
         """Serves a debugger in another rank, while this rank waits for an answer."""
         self.is_in_use = False
         """True during an exchange. Leaving the program then would give its answer to the next exchange."""
 
-    def send(self, value: Any) -> None:
+    def send_message(self, value: Any) -> None:
         """Send a message that is not answered."""
         if os.getpid() != self._process:
             line = (
                 f"a process that rank {self._rank} has forked communicates, expected only the rank to: "
                 "communicate in the rank, or start the process as a rank (mp.spawn)"
             )
-            in_children.tell(line)
+            in_children.report_to_coordinator(line)
             raise UsageError(line)
         before, self.is_in_use = self.is_in_use, True
         try:
-            self._channel.send((value, self._written()))
+            self._channel.send((value, self._written_bytes()))
         finally:
             self.is_in_use = before
 
-    def _written(self) -> Written:
+    def _written_bytes(self) -> WrittenBytes:
         try:
-            return Written(*[os.lseek(file, 0, os.SEEK_CUR) for file in (self._files.output, self._files.errors)])
+            return WrittenBytes(*[os.lseek(file, 0, os.SEEK_CUR) for file in (self._files.output, self._files.errors)])
         except OSError:  # the program has closed its streams
             return _ALL
 
-    def receive(self) -> Any:
+    def receive_message(self) -> Any:
         """Wait for a message of the coordinator; end the rank if the coordinator is gone."""
         before, self.is_in_use = self.is_in_use, True
         try:
-            while isinstance(value := self._channel.receive(), (Look, Breakpoints)) and self.heed_debugger is not None:
+            while isinstance(value := self._channel.receive(), (OpenDebugger, Breakpoints)) and self.heed_debugger is not None:
                 self.heed_debugger(value)
             return value
         except EOFError:
@@ -68,17 +68,17 @@ class RankChannel:
         finally:
             self.is_in_use = before
 
-    def exchange(self, value: Any) -> Any:
+    def exchange_messages(self, value: Any) -> Any:
         """Send a message, and wait for the answer."""
         before, self.is_in_use = self.is_in_use, True  # also between the two
         try:
-            self.send(value)
-            return self.receive()
+            self.send_message(value)
+            return self.receive_message()
         finally:
             self.is_in_use = before
 
 
-class Signals:
+class SignalBlocker:
     """Blocks the signals of a program during a request.
 
     A signal handler may make a request itself, or raise, which would mix with the request in progress. So the handler
@@ -89,24 +89,24 @@ class Signals:
         self._before: dict[int, set[Any]] = {}
         """The signals that each thread blocked before its request, by the thread's number."""
 
-    def hold_back(self, number: int) -> None:
+    def block_signals(self, number: int) -> None:
         """Block signals: a thread's request begins or continues."""
         if number not in self._before:
             self._before[number] = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_PROGRAMS)
 
     @contextmanager
-    def held_back(self, number: int) -> Iterator[None]:
+    def signals_blocked(self, number: int) -> Iterator[None]:
         """Block signals in the `with` block; they stay blocked after it if a request of the thread is in progress."""
         if number in self._before:
             yield
             return
-        self.hold_back(number)
+        self.block_signals(number)
         try:
             yield
         finally:
-            self.let_in(number)
+            self.unblock_signals(number)
 
-    def let_in(self, number: int) -> None:
+    def unblock_signals(self, number: int) -> None:
         """Unblock signals after a thread's request. Exceptions of the program's handlers are raised here."""
         before = self._before.pop(number, None)
         if before is not None:

@@ -9,8 +9,8 @@ import signal
 from contextlib import ExitStack
 from typing import NamedTuple, NoReturn
 
-from ddpsim.simulator.errors import InternalError, internal_error
-from ddpsim.simulator.kernel.requests import StackTold
+from ddpsim.simulator.errors import InternalError, make_internal_error
+from ddpsim.simulator.kernel.requests import StackReport
 
 _PICKLED = b"stack:"
 _NATIVE_LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
@@ -25,7 +25,7 @@ UNWIND_PROGRAM = signal.SIGRTMIN + 13
 """Makes a rank leave its program, by an exception in the main thread."""
 
 
-class Files(NamedTuple):
+class RankFiles(NamedTuple):
     """The files of one rank, opened before the fork; the rank writes, the coordinator reads."""
 
     output: int
@@ -33,7 +33,7 @@ class Files(NamedTuple):
     stack: int
 
     @classmethod
-    def opened(cls) -> Files:
+    def open_rank_files(cls) -> RankFiles:
         """Open new files. Raises OSError if the system has no files left."""
         with ExitStack() as closing:
             files = []
@@ -55,41 +55,41 @@ BROKEN_STATUS = 70
 _BROKEN = b"broken:"
 
 
-def end_broken(file: int, error: BaseException, where: str) -> NoReturn:
+def exit_with_internal_error(file: int, error: BaseException, where: str) -> NoReturn:
     """End this process because the simulator's own code failed. The report goes into the file in memory."""
     try:
         os.ftruncate(file, 0)
-        os.pwrite(file, _BROKEN + str(internal_error(error, where)).encode(errors="replace"), 0)
+        os.pwrite(file, _BROKEN + str(make_internal_error(error, where)).encode(errors="replace"), 0)
     finally:
         os._exit(BROKEN_STATUS)
 
 
-def check_broken(file: int) -> None:
+def raise_reported_internal_error(file: int) -> None:
     """Raise InternalError with the report of `end_broken`, if the file has one."""
     data = os.pread(file, 1 << 20, 0)
     if data.startswith(_BROKEN):
         raise InternalError(data[len(_BROKEN) :].decode(errors="replace"))
 
 
-def write_stack(file: int, stack: StackTold) -> None:
+def write_rank_stack(file: int, stack: StackReport) -> None:
     """Write the current stack of a rank."""
     os.pwrite(file, _PICKLED + pickle.dumps(stack), 0)
 
 
-def read_stack(file: int) -> StackTold | None:
+def read_rank_stack(file: int) -> StackReport | None:
     """Return the current stack of a rank; None if it has not written one yet."""
     data = os.pread(file, 1 << 20, 0)
     if data.startswith(_PICKLED):
         try:
-            stack: StackTold = pickle.loads(data[len(_PICKLED) :])
+            stack: StackReport = pickle.loads(data[len(_PICKLED) :])
         except Exception:  # it is still being written
             return None
         return stack
     text = data.decode(errors="replace")
-    return StackTold(_as_python_writes(text)) if text.endswith("\n") else None
+    return StackReport(_to_python_format(text)) if text.endswith("\n") else None
 
 
-def _as_python_writes(text: str) -> str:
+def _to_python_format(text: str) -> str:
     """Convert the first stack of faulthandler's report to Python's format, innermost frame last."""
     lines = []
     for line in text.split("\n\n", 1)[0].splitlines():

@@ -14,9 +14,9 @@ from __future__ import annotations
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, Answer
 from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, WaitFor
-from ddpsim.simulator.kernel.states import Phase
-from ddpsim.simulator.rank_processes.inbox import Inbox, Known
-from ddpsim.simulator.rank_processes.messages import Ask, Message, Turn
+from ddpsim.simulator.kernel.states import RunPhase
+from ddpsim.simulator.rank_processes.inbox import RankInbox, Known
+from ddpsim.simulator.rank_processes.messages import SendRequest, Message, TurnToRun
 
 _MOST_UNHANDLED = 1_000
 """The most messages of a rank that may wait to be handled."""
@@ -32,21 +32,21 @@ class Speculation:
         self._run = kernel.run
         self._is_allowed = is_allowed
 
-    def let_go_on(self, inbox: Inbox) -> None:
+    def answer_if_certain(self, inbox: RankInbox) -> None:
         """Answer a rank that waits, if the kernel's answer is certain."""
-        entry = inbox.unanswered()
-        if entry is None or not self._may_go_on(inbox):
+        entry = inbox.unanswered_message()
+        if entry is None or not self._may_speculate(inbox):
             return
-        turn = self._certain(inbox, entry.message)
+        turn = self._certain_answer(inbox, entry.message)
         if turn is not None:
             entry.is_answered = True
-            inbox.answer(turn)
+            inbox.send_to_rank(turn)
 
-    def _may_go_on(self, inbox: Inbox) -> bool:
+    def _may_speculate(self, inbox: RankInbox) -> bool:
         run = self._run
         return (
             self._is_allowed
-            and run.life.phase is Phase.RUNNING
+            and run.life.phase is RunPhase.RUNNING
             and not run.ranks[inbox.child.rank].has_started_threads  # threads have to take turns, too
             and not inbox.completions.watched
             and not inbox.is_gone
@@ -54,15 +54,15 @@ class Speculation:
             and run.steps + _STEPS_LEFT < run.budget.steps
         )
 
-    def _certain(self, inbox: Inbox, message: Message | None) -> Turn | None:
+    def _certain_answer(self, inbox: RankInbox, message: Message | None) -> TurnToRun | None:
         answer: Answer = GO_ON
         known: Known = ()
-        request = message.request if isinstance(message, Ask) else None
+        request = message.request if isinstance(message, SendRequest) else None
         if isinstance(request, WaitFor):
             still_open = self._run.ranks[inbox.child.rank].open
             if any(handle > inbox.last_posted or handle in still_open for handle in request.handles):
                 return None
-            answer, known = IN_TIME, inbox.completions.up_to(request.handles)
+            answer, known = IN_TIME, inbox.completions.take_up_to(request.handles)
         elif message is not None and not isinstance(request, (BeginCall, Checkpoint)):
             return None
-        return Turn(inbox.child.rank, answer, self._run.steps, is_stopping=False, outcomes=known, is_speculative=True)
+        return TurnToRun(inbox.child.rank, answer, self._run.steps, is_stopping=False, outcomes=known, is_speculative=True)

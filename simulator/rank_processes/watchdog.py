@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.states import Ending, Phase
+from ddpsim.simulator.kernel.states import RunEnding, RunPhase
 from ddpsim.simulator.kernel.tasks import Task
-from ddpsim.simulator.rank_processes.children import Child
+from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.runtime.stopwatch import Stopwatch
 
 _BUSY_SHARE = 0.1
@@ -18,31 +18,31 @@ _GRACE_SECONDS = 1.0
 """The time in which a rank must notice the end of the run before it is interrupted, and again before it is killed."""
 
 
-class Watchdog:
+class RankWatchdog:
     """Watches the ranks of one execution, one at a time."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self.clock = Stopwatch()
-        self._start = self.clock.now()
+        self._start = self.clock.elapsed_seconds()
         self._seen: tuple[int, float] = (-1, 0.0)
         """The turn, identified by its start, and the CPU time at which the rank was last seen computing."""
         self._seen_at = self._looked_at = self._start
         self._interrupted_at: dict[int, float] = {}
         """The time at which each rank was interrupted; a rank is interrupted once, then killed."""
 
-    def look(self, me: Task, child: Child, since: float) -> None:
+    def check_rank(self, me: Task, child: ChildProcess, since: float) -> None:
         """Check the limits for a rank that has sent nothing for a while; it has had the right to run since `since`."""
-        now = self.clock.now()
-        if self._kernel.run.life.phase is Phase.RUNNING:
+        now = self.clock.elapsed_seconds()
+        if self._kernel.run.life.phase is RunPhase.RUNNING:
             self._check_limits(me, child, since, now)
         elif child.rank in self._interrupted_at:
             if now - self._interrupted_at[child.rank] > _GRACE_SECONDS:
-                child.kill()
+                child.kill_process()
         elif now - since > _GRACE_SECONDS:
-            self._interrupt(child, now)
+            self._interrupt_rank(child, now)
 
-    def _check_limits(self, me: Task, child: Child, since: float, now: float) -> None:
+    def _check_limits(self, me: Task, child: ChildProcess, since: float, now: float) -> None:
         budget = self._kernel.run.budget
         cpu, turn = child.core_seconds(), round(since * 1000)
         if now - self._looked_at > _LATE_SECONDS:  # the whole machine may have paused
@@ -52,14 +52,14 @@ class Watchdog:
         if turn != self._seen[0] or computes or child.has_children():  # it may wait for its child processes
             self._seen, self._seen_at = (turn, cpu), now
         if now - self._seen_at > budget.stuck_seconds:
-            self._stop(Ending.STUCK, me, child, now)
+            self._stop_at_limit(RunEnding.STUCK, me, child, now)
         elif now - self._start > budget.seconds:
-            self._stop(Ending.SECONDS, me, child, now)
+            self._stop_at_limit(RunEnding.SECONDS, me, child, now)
 
-    def _stop(self, ending: Ending, me: Task, child: Child, now: float) -> None:
-        self._kernel.stop_at_limit(ending, me, child.stack())
-        self._interrupt(child, now)
+    def _stop_at_limit(self, ending: RunEnding, me: Task, child: ChildProcess, now: float) -> None:
+        self._kernel.stop_at_limit(ending, me, child.read_stack())
+        self._interrupt_rank(child, now)
 
-    def _interrupt(self, child: Child, now: float) -> None:
-        child.interrupt()
+    def _interrupt_rank(self, child: ChildProcess, now: float) -> None:
+        child.interrupt_program()
         self._interrupted_at[child.rank] = now

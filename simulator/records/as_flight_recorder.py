@@ -8,10 +8,10 @@ from typing import Any
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Shape
 from ddpsim.simulator.operations import OPERATIONS as ROWS
-from ddpsim.simulator.operations import Root, Shapes
+from ddpsim.simulator.operations import RootRole, ShapeCount
 from ddpsim.simulator.records.rank_record import DEFAULT
 from ddpsim.simulator.records.record_texts import CPP_DTYPES
-from ddpsim.simulator.records.run_log import Noted, RunLog
+from ddpsim.simulator.records.run_log import NotedCall, RunLog
 
 VERSION = "2.10"
 _NAMES = {
@@ -27,7 +27,7 @@ _CPP = {name: cpp for cpp, name in CPP_DTYPES.items()}
 _SECOND = 1_000_000_000
 
 
-def dump_of(run_log: RunLog, rank: int) -> bytes:
+def make_dump(run_log: RunLog, rank: int) -> bytes:
     """Return the dump of a rank, pickled as torch does."""
     names = {group: "0" if group == DEFAULT else group for group in run_log.members}
     config = {
@@ -37,7 +37,7 @@ def dump_of(run_log: RunLog, rank: int) -> bytes:
     }
     counts: Counter[tuple[str, str]] = Counter()
     entries = [
-        _entry(number, noted, run_log.members[noted.call.group], names[noted.call.group], counts)
+        _make_entry(number, noted, run_log.members[noted.call.group], names[noted.call.group], counts)
         for number, noted in enumerate(run_log.ranks[rank])
         if noted.call.peer != ANY_SOURCE  # NCCL has no such receive, and its sender would be unknown
     ]
@@ -49,14 +49,14 @@ def _description(group: str) -> str:
     return "default_pg" if group == DEFAULT else "undefined"
 
 
-def _entry(
-    number: int, noted: Noted, members: tuple[int, ...], name: str, counts: Counter[tuple[str, str]]
+def _make_entry(
+    number: int, noted: NotedCall, members: tuple[int, ...], name: str, counts: Counter[tuple[str, str]]
 ) -> dict[str, Any]:
     """Return one call as an entry of the dump."""
     call = noted.call
     counts[call.group, "message" if call.is_point_to_point else "collective"] += 1
     counts[call.group, "any"] += 1
-    sent, received = _sizes(call, members)
+    sent, received = _sent_and_received_sizes(call, members)
     dtype = [] if call.signature.dtype is None else [_CPP.get(call.signature.dtype, call.signature.dtype)]
     created = _SECOND + int(noted.time * _SECOND) + number
     done = created if noted.is_complete else None
@@ -69,7 +69,7 @@ def _entry(
         "collective_seq_id": call.sequence + 1 if not call.is_point_to_point else counts[call.group, "collective"],
         "p2p_seq_id": counts[call.group, "message"],
         "op_id": counts[call.group, "any"],
-        "profiling_name": f"nccl:{_operation(call, members)}",
+        "profiling_name": f"nccl:{_operation_name(call, members)}",
         "time_created_ns": created,
         "input_sizes": [list(shape) for shape in sent],
         "input_dtypes": dtype * len(sent),
@@ -89,24 +89,24 @@ def _entry(
     }
 
 
-def _operation(call: Call, members: tuple[int, ...]) -> str:
+def _operation_name(call: Call, members: tuple[int, ...]) -> str:
     if call.peer is None:
         return _NAMES.get(call.operation, call.operation)
     arrow = "->" if call.operation == "send" else "<-"
     return f"{call.operation} {members.index(call.rank)}{arrow}{members.index(call.peer)}"
 
 
-def _sizes(call: Call, members: tuple[int, ...]) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+def _sent_and_received_sizes(call: Call, members: tuple[int, ...]) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
     """Return the sizes that a rank sends and receives, as NCCL records them: all parts in one tensor."""
     shapes, size, row = call.signature.shapes, len(members), ROWS[call.operation]
-    if row.shapes is Shapes.NONE or not shapes:
+    if row.shapes is ShapeCount.NONE or not shapes:
         return (), ()
-    if row.shapes is Shapes.IN_AND_OUT:
+    if row.shapes is ShapeCount.IN_AND_OUT:
         return shapes[:1], shapes[1:]
     parts = ((size, *shapes[0]),)
-    if row.shapes is Shapes.PER_MEMBER:
+    if row.shapes is ShapeCount.PER_MEMBER:
         return parts, (parts if call.operation == "all_to_all" else shapes[:1])
-    if row.root is not Root.NONE and call.operation in ("gather", "scatter"):
+    if row.root is not RootRole.NONE and call.operation in ("gather", "scatter"):
         at_root = parts if call.rank == call.signature.root else ()
         return (shapes, at_root) if call.operation == "gather" else (at_root, shapes)
     if row.gathers:

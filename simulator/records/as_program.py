@@ -14,11 +14,11 @@ from math import prod
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape, Site
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.operations import IN_PROGRAMS, Operation, Rows, Shapes, Splits
-from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Program, Step, Wait, reductions_of
-from ddpsim.simulator.records.job import Job
+from ddpsim.simulator.operations import IN_PROGRAMS, Operation, RowRequirement, ShapeCount, SplitRule
+from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Program, Step, Wait, reductions_of_dtype
+from ddpsim.simulator.records.job import RecordedJob
 from ddpsim.simulator.records.rank_record import CallProgress
-from ddpsim.simulator.records.record_diagnosis import Diagnosis
+from ddpsim.simulator.records.record_diagnosis import JobDiagnosis
 
 KEPT = 20
 """How many of the last collectives of each group are kept; if a rank has no record, only the incomplete ones."""
@@ -32,52 +32,52 @@ _NAMES = {
 """Operations that programs do not have, each with the nearest one that they have."""
 
 
-def program_of(diagnosis: Diagnosis, *, folder: str = "") -> Program:
+def make_program(diagnosis: JobDiagnosis, *, folder: str = "") -> Program:
     """Return the program of a job. Raises UsageError for a call that no program can make.
 
     Each call has the line of the job that made it. Paths of files in `folder` become relative to it.
     """
-    return _Writing(diagnosis, folder).program()
+    return _ProgramWriter(diagnosis, folder).write_program()
 
 
-class _Writing:
+class _ProgramWriter:
     """One program while it is built."""
 
-    def __init__(self, diagnosis: Diagnosis, folder: str) -> None:
+    def __init__(self, diagnosis: JobDiagnosis, folder: str) -> None:
         self._folder = os.path.join(folder, "") if folder else ""
-        self._job: Job = diagnosis.job
+        self._job: RecordedJob = diagnosis.job
         kept = {id(call) for call in diagnosis.open_calls}
-        cuts = _cuts(self._job, diagnosis)
-        self._calls = {rank: list(_last(self._job, rank, cuts, kept)) for rank in self._job.records}
-        shapes = sorted({_elements(call) for calls in self._calls.values() for call in calls})
+        cuts = _first_kept_collectives(self._job, diagnosis)
+        self._calls = {rank: list(_kept_calls(self._job, rank, cuts, kept)) for rank in self._job.records}
+        shapes = sorted({_element_count(call) for calls in self._calls.values() for call in calls})
         self._elements = shapes if shapes and shapes[-1] > _MOST_ELEMENTS else ()
 
-    def program(self) -> Program:
+    def write_program(self) -> Program:
         used = {call.group for calls in self._calls.values() for call in calls}
         groups = tuple(
             Group(group, tuple(sorted(members)))
             for group, members in self._job.members.items()
-            if group in used and self._name(group) != DEFAULT
+            if group in used and self._group_name(group) != DEFAULT
         )
-        ranks = tuple(tuple(self._steps(rank)) for rank in range(self._job.world_size))
+        ranks = tuple(tuple(self._steps_of_rank(rank)) for rank in range(self._job.world_size))
         return Program(self._job.world_size, groups, ranks)
 
-    def _name(self, group: str) -> str:
+    def _group_name(self, group: str) -> str:
         """Return the name of a group. A group of all ranks is the default group, which a clog names differently."""
         is_of_all = self._job.members[group] == tuple(range(self._job.world_size))
         return DEFAULT if is_of_all and DEFAULT not in self._job.members else group
 
-    def _steps(self, rank: int) -> Iterator[Step]:
+    def _steps_of_rank(self, rank: int) -> Iterator[Step]:
         names: Counter[str] = Counter()
         issues = []
         for call in self._calls.get(rank, ()):
             name = f"{call.operation} #{call.sequence} on {call.group}"
             names[name] += 1
-            issues.append(self._issue(call, name if names[name] == 1 else f"{name}, {names[name]}"))
+            issues.append(self._issue_step(call, name if names[name] == 1 else f"{name}, {names[name]}"))
         yield from issues
         yield from (Wait(issue.name) for issue in issues)
 
-    def _issue(self, call: Call, name: str) -> Issue:
+    def _issue_step(self, call: Call, name: str) -> Issue:
         """Return a recorded call as a step of the program."""
         operation = _NAMES.get(call.operation, call.operation)
         if operation not in IN_PROGRAMS:
@@ -85,60 +85,60 @@ class _Writing:
         row = IN_PROGRAMS[operation]
         members = self._job.members[call.group]
         dtype = reduction = root = None
-        if row.shapes is not Shapes.NONE:
+        if row.shapes is not ShapeCount.NONE:
             dtype = call.signature.dtype if call.signature.dtype in DTYPES else DTYPES[0]
         if row.reduces:
-            known = reductions_of(str(dtype))
+            known = reductions_of_dtype(str(dtype))
             reduction = call.signature.reduction if call.signature.reduction in known else known[0]
         if row.has_root:
             root = call.signature.root if call.signature.root in members else min(members)
-        shapes, splits = self._sizes(call, row, len(members))
-        group, at = self._name(call.group), self._place(call.site)
+        shapes, splits = self._shapes_and_splits(call, row, len(members))
+        group, at = self._group_name(call.group), self._site_text(call.site)
         return Issue(name, operation, group, shapes, dtype, reduction, root, splits, call.peer, call.tag, at)
 
-    def _place(self, site: Site) -> str:
+    def _site_text(self, site: Site) -> str:
         """Return the line in the form that programs use; "" if the record has none."""
         if not site.path or site.line < 1:
             return ""
         function = f" in {site.function}" if site.function else ""
         return f"{site.path.removeprefix(self._folder)}:{site.line}{function}"
 
-    def _sizes(
+    def _shapes_and_splits(
         self, call: Call, row: Operation, size: int
     ) -> tuple[tuple[Shape, ...], tuple[tuple[int, ...], tuple[int, ...]] | None]:
         """Return the shapes and splits of a call, reduced if they are too large for a test."""
-        count = self._count(call)
-        if row.shapes is Shapes.NONE:
+        count = self._reduced_element_count(call)
+        if row.shapes is ShapeCount.NONE:
             return (), None
-        if row.splits is not Splits.NONE:
+        if row.splits is not SplitRule.NONE:
             splits = call.signature.splits
             if splits is None or any(len(side) != size or sum(side) > _MOST_ELEMENTS for side in splits):
                 splits = (1,) * size, (1,) * size
             return ((sum(splits[0]),), (sum(splits[1]),)), splits
-        if row.shapes is Shapes.PER_MEMBER:
+        if row.shapes is ShapeCount.PER_MEMBER:
             return ((count,),) * size, None
         shapes = call.signature.shapes
-        if row.rows is Rows.DIVISIBLE:
+        if row.rows is RowRequirement.DIVISIBLE:
             return ((count * size,),), None
-        is_as_it_was = not self._elements and len(shapes) == 1 and (shapes[0] or row.rows is Rows.ANY)
+        is_as_it_was = not self._elements and len(shapes) == 1 and (shapes[0] or row.rows is RowRequirement.ANY)
         return (shapes if is_as_it_was else ((count,),)), None
 
-    def _count(self, call: Call) -> int:
+    def _reduced_element_count(self, call: Call) -> int:
         """Return its number of elements; if that is too large, its rank among all sizes."""
-        elements = _elements(call)
+        elements = _element_count(call)
         return self._elements.index(elements) + 1 if self._elements else elements
 
 
-def _elements(call: Call) -> int:
+def _element_count(call: Call) -> int:
     return sum(prod(shape) for shape in call.signature.shapes)
 
 
-def _cuts(job: Job, diagnosis: Diagnosis) -> Mapping[str, int]:
+def _first_kept_collectives(job: RecordedJob, diagnosis: JobDiagnosis) -> Mapping[str, int]:
     """Return the first collective of each group that is kept."""
     last: dict[str, int] = {}
     first: dict[str, int] = {}
     for record in job.records.values():
-        for number, lane in record.call_log.lanes.items():
+        for number, lane in record.call_log.collectives_by_group.items():
             group = record.groups[number]
             last[group] = min(last.get(group, lane.last), lane.last)
     for group, number in last.items():
@@ -150,14 +150,14 @@ def _cuts(job: Job, diagnosis: Diagnosis) -> Mapping[str, int]:
     return first
 
 
-def _last(job: Job, rank: int, cuts: Mapping[str, int], kept: Set[int]) -> Iterator[Call]:
+def _kept_calls(job: RecordedJob, rank: int, cuts: Mapping[str, int], kept: Set[int]) -> Iterator[Call]:
     """Yield the kept calls of a rank, in order; if a group's numbers restart, those after the last restart."""
     record = job.records[rank]
     call_log = record.call_log
-    first = {number: cuts[record.groups[number]] for number in call_log.lanes}
+    first = {number: cuts[record.groups[number]] for number in call_log.collectives_by_group}
     for index, step in enumerate(call_log.steps):
         if step.is_collective:
-            if step.sequence >= first[step.group] and index >= call_log.lanes[step.group].begin:
+            if step.sequence >= first[step.group] and index >= call_log.collectives_by_group[step.group].begin:
                 yield record.calls[index].call
         elif step.peer is not None:
             call = record.calls[index].call

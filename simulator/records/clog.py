@@ -16,34 +16,34 @@ from collections import Counter, defaultdict, deque
 
 from ddpsim.simulator.calls import Shape, Signature
 from ddpsim.simulator.operations import POINT_TO_POINT
-from ddpsim.simulator.records.rank_record import CallLog, CallProgress, LoggedCall, RankRecord, RecordError, numbered
-from ddpsim.simulator.records.record_texts import OPERATIONS, SHORT_DTYPES, plain, rank_in
+from ddpsim.simulator.records.rank_record import CallLog, CallProgress, LoggedCall, RankRecord, RecordError, number_names
+from ddpsim.simulator.records.record_texts import OPERATIONS, SHORT_DTYPES, printable_text, rank_in_path
 
 _BY_OUTPUT = frozenset({"scatter", "recv"})
 _MOST_RANKS = 2**17
 _UNSIZED = frozenset({"batch_op_issue"})
 
 
-def is_log(data: bytes) -> bool:
+def is_clog(data: bytes) -> bool:
     """Return True if the data begin like a log, of any version."""
     return data.startswith(b"V|") and b"base_timestamp=" in data[:200]
 
 
-def read(data: bytes, source: str) -> RankRecord:
+def read_clog(data: bytes, source: str) -> RankRecord:
     """Return the record in a log, without a last line that is cut off. Raises RecordError if it cannot be read."""
-    lines = [line if line.isprintable() else plain(line) for line in data.decode("utf-8", "replace").splitlines()]
+    lines = [line if line.isprintable() else printable_text(line) for line in data.decode("utf-8", "replace").splitlines()]
     version = lines[0].split("|")[1]
     if version != "1":
         raise RecordError(f"a clog of version {version[:20]!r}, expected 1")
     reading = _ClogParser(source)
     for number, line in enumerate(lines[1:], start=2):
         try:
-            reading.take(line)
+            reading.parse_line(line)
         except (ValueError, KeyError, IndexError) as error:
             if number == len(lines) and not data.endswith(b"\n"):
                 break
             raise RecordError(f"a clog whose line {number} is {line[:60]!r}, expected a line of version 1") from error
-    return reading.record()
+    return reading.make_record()
 
 
 class _ClogParser:
@@ -63,31 +63,31 @@ class _ClogParser:
         self._ended: set[int] = set()
         self._has_ends = False
 
-    def take(self, line: str) -> None:
+    def parse_line(self, line: str) -> None:
         """Parse a line."""
         head, *rest = line.split("|")
         if head == "new_comm":
-            fields = _fields(rest)
+            fields = _parse_fields(rest)
             rank, size = int(fields["rank"]), int(fields["world_size"])
             if not 0 <= rank < size <= _MOST_RANKS:
                 raise ValueError(size)
             self._ranks[fields["comm"]] = rank, size
         elif head == "split":
-            fields = _fields(rest)
-            self._members[fields["child"]] = _numbers(fields["ranks"])
+            fields = _parse_fields(rest)
+            self._members[fields["child"]] = _parse_numbers(fields["ranks"])
         elif head.startswith("G"):
             if rest and rest[0].startswith("C"):  # otherwise a replay
-                self._take_call(rest[0], rest[1:])
+                self._parse_call_line(rest[0], rest[1:])
         elif head.startswith("C"):
-            self._take_call(head, rest)
+            self._parse_call_line(head, rest)
         elif head not in ("WARN", ""):
             raise ValueError(head)
 
-    def _take_call(self, number: str, rest: list[str]) -> None:
+    def _parse_call_line(self, number: str, rest: list[str]) -> None:
         """Parse a line that begins, ends or describes a call."""
         kind = rest[0]
         if kind == "sig":
-            self._signatures[number] = self._signature(rest[1], _fields(rest[2:]))
+            self._signatures[number] = self._parse_signature(rest[1], _parse_fields(rest[2:]))
         elif kind == "Q":
             if number not in self._signatures:
                 raise ValueError(number)
@@ -100,16 +100,16 @@ class _ClogParser:
         elif kind not in ("S", "W"):
             raise ValueError(kind)
 
-    def record(self) -> RankRecord:
+    def make_record(self) -> RankRecord:
         """Return the record of all lines that were parsed."""
         rank = self._own_rank()
         for name, (_, size) in self._ranks.items():
             if name not in self._members and size == self._world_size():
                 self._members[name] = tuple(range(size))
         counts: Counter[tuple[str, bool]] = Counter()
-        queued = [(*self._signatures[number], self._progress(index)) for index, number in enumerate(self._queued)]
+        queued = [(*self._signatures[number], self._progress_of_call(index)) for index, number in enumerate(self._queued)]
         queued = [each for each in queued if each[1].operation not in _UNSIZED]  # they announce the call after them
-        groups = numbered(group for group, *_ in queued)
+        groups = number_names(group for group, *_ in queued)
         steps = []
         for group, signature, peer, progress in queued:
             steps.append(LoggedCall(groups[group], counts[group, peer is not None], signature, progress, peer))
@@ -122,7 +122,7 @@ class _ClogParser:
 
     def _own_rank(self) -> int:
         of_world = [rank for rank, size in self._ranks.values() if size == self._world_size()]
-        rank = of_world[0] if of_world else rank_in(self._source)
+        rank = of_world[0] if of_world else rank_in_path(self._source)
         if rank is None:
             raise RecordError(
                 "neither the clog (it has no new_comm line) nor its file name says its rank: "
@@ -130,28 +130,28 @@ class _ClogParser:
             )
         return rank
 
-    def _progress(self, index: int) -> CallProgress:
+    def _progress_of_call(self, index: int) -> CallProgress:
         if index in self._ended:
             return CallProgress.COMPLETE
         return CallProgress.UNFINISHED if self._has_ends else CallProgress.UNKNOWN
 
-    def _signature(self, name: str, fields: dict[str, str]) -> tuple[str, Signature, int | None]:
+    def _parse_signature(self, name: str, fields: dict[str, str]) -> tuple[str, Signature, int | None]:
         operation = OPERATIONS.get(name, name)
-        root = self._root(fields)
+        root = self._parse_root(fields)
         reduction = fields["red_op"].upper() if "red_op" in fields else None
-        splits = self._splits(fields) if operation == "all_to_all_single" else None
+        splits = self._parse_splits(fields) if operation == "all_to_all_single" else None
         dtype = SHORT_DTYPES.get(fields.get("dtype", ""), fields.get("dtype"))
-        signature = Signature(operation, _shapes(operation, fields, splits), dtype, reduction, root, splits)
+        signature = Signature(operation, _parse_shapes(operation, fields, splits), dtype, reduction, root, splits)
         return fields["comm"], signature, int(fields["peer"]) if operation in POINT_TO_POINT else None
 
-    def _splits(self, fields: dict[str, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _parse_splits(self, fields: dict[str, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the splits. For an exchange of equal parts the log only has their total number of elements."""
         if "in_splits" in fields:
-            return _numbers(fields["in_splits"]), _numbers(fields["out_splits"])
+            return _parse_numbers(fields["in_splits"]), _parse_numbers(fields["out_splits"])
         size = self._ranks[fields["comm"]][1]
         return (int(fields["in_count"]) // size,) * size, (int(fields["out_count"]) // size,) * size
 
-    def _root(self, fields: dict[str, str]) -> int | None:
+    def _parse_root(self, fields: dict[str, str]) -> int | None:
         """Return the global rank of the root, which the log has as a rank of the communicator."""
         if "root" not in fields:
             return None
@@ -159,7 +159,7 @@ class _ClogParser:
         return members[rank] if 0 <= rank < len(members) else rank
 
 
-def _fields(parts: list[str]) -> dict[str, str]:
+def _parse_fields(parts: list[str]) -> dict[str, str]:
     fields = {}
     for part in parts:
         name, equals, value = part.partition("=")
@@ -169,22 +169,22 @@ def _fields(parts: list[str]) -> dict[str, str]:
     return fields
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(",")) if text else ()
 
 
-def _shapes(
+def _parse_shapes(
     operation: str, fields: dict[str, str], splits: tuple[tuple[int, ...], tuple[int, ...]] | None
 ) -> tuple[Shape, ...]:
     if operation == "barrier":
         return ()
     if splits is not None:
         return (sum(splits[0]),), (sum(splits[1]),)
-    sent, received = _side(fields, "in"), _side(fields, "out")
+    sent, received = _shapes_of_side(fields, "in"), _shapes_of_side(fields, "out")
     return received if operation in _BY_OUTPUT or not sent else sent
 
 
-def _side(fields: dict[str, str], side: str) -> tuple[Shape, ...]:
+def _shapes_of_side(fields: dict[str, str], side: str) -> tuple[Shape, ...]:
     if f"{side}_counts" in fields:
-        return tuple((count,) for count in _numbers(fields[f"{side}_counts"]))
+        return tuple((count,) for count in _parse_numbers(fields[f"{side}_counts"]))
     return ((int(fields[f"{side}_count"]),),) if f"{side}_count" in fields else ()

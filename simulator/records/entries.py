@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from ddpsim.simulator.calls import Shape, Signature, Site
-from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, LoggedCall, RecordError, numbered
-from ddpsim.simulator.records.record_texts import CPP_DTYPES, OPERATIONS, lines_of, plain
+from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, LoggedCall, RecordError, number_names
+from ddpsim.simulator.records.record_texts import CPP_DTYPES, OPERATIONS, user_lines, printable_text
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class ReadEntries(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownDump:
     """A dump that was parsed before."""
 
     rows: Sequence[Any]
@@ -103,17 +103,17 @@ class EntriesReader:
     """Parses the entries of the dumps of one job, one dump after another."""
 
     def __init__(self) -> None:
-        self._known: list[_Known] = []
+        self._known: list[_KnownDump] = []
         """The most recently matched dump is last."""
         self._signatures: dict[Any, Signature] = {}
         self._steps: dict[LoggedCall, LoggedCall] = {}
 
-    def read(self, entries: Any) -> ReadEntries:
+    def read_entries(self, entries: Any) -> ReadEntries:
         """Parse the entries. Raises RecordError for contents that no recorder writes."""
         if not isinstance(entries, (list, tuple)) or len(entries) > _MOST_ENTRIES:
             what = f"{len(entries)} entries" if isinstance(entries, (list, tuple)) else "entries that are no list"
             raise RecordError(f"a flight recorder's dump with {what}, expected a list of at most {_MOST_ENTRIES}")
-        rows, grouped = rows_of(entries), _grouped(entries)
+        rows, grouped = compared_fields(entries), _groups_of_entries(entries)
         if rows is None or grouped is None:
             return self._read_anew(entries).found
         groups, pattern = grouped
@@ -121,36 +121,36 @@ class EntriesReader:
             known = self._known[index]
             if known.rows == rows and known.pattern == pattern:
                 self._known.append(self._known.pop(index))
-                sites, others = _sites(entries, known.places), known.found.sites
+                sites, others = _sites_of_steps(entries, known.places), known.found.sites
                 return known.found._replace(groups=groups, sites=others if sites == others else sites)
         known = self._read_anew(entries, rows, pattern)
         self._known = [*self._known[1 - _KEPT :], known]
         return known.found
 
-    def _read_anew(self, entries: Sequence[Any], rows: Sequence[Any] = (), pattern: Sequence[int] = ()) -> _Known:
-        _check_numbers(entries)
-        read = converted(entries, list[_Entry])
+    def _read_anew(self, entries: Sequence[Any], rows: Sequence[Any] = (), pattern: Sequence[int] = ()) -> _KnownDump:
+        _check_size_count(entries)
+        read = convert_damaged_safely(entries, list[_Entry])
         order = sorted(range(len(read)), key=lambda index: read[index].record_id)
         ordered = [read[index] for index in order]
-        names = numbered(label(*entry.process_group) for entry in read)
-        begun = list(_steps(ordered, names, self._signatures))
+        names = number_names(group_label(*entry.process_group) for entry in read)
+        begun = list(_logged_calls(ordered, names, self._signatures))
         steps = [self._steps.setdefault(step, step) for step in _with_progress([step for _, step in begun])]
         places = tuple(order[begin] for begin, _ in begun)
         lost = ordered[0].record_id if ordered else 0
-        sites = _sites(entries, places)
-        found = ReadEntries(CallLog(tuple(steps)), tuple(names), sites, lost, _gaps(ordered), _own_rank(ordered, names))
-        return _Known(rows, pattern, found, places)
+        sites = _sites_of_steps(entries, places)
+        found = ReadEntries(CallLog(tuple(steps)), tuple(names), sites, lost, _count_unrecorded(ordered), _own_rank(ordered, names))
+        return _KnownDump(rows, pattern, found, places)
 
 
 @lru_cache(maxsize=4096)
-def label(name: str, description: str) -> str:
+def group_label(name: str, description: str) -> str:
     """Return the name of a group in the call log."""
     if description == _DEFAULT or not (name or description):  # gloo gives it no name
         return DEFAULT
-    return plain(name if description in _WITHOUT_DESCRIPTION else f"{description} ({name})")
+    return printable_text(name if description in _WITHOUT_DESCRIPTION else f"{description} ({name})")
 
 
-def rows_of(entries: Sequence[Any]) -> list[Any] | None:
+def compared_fields(entries: Sequence[Any]) -> list[Any] | None:
     """Return the compared fields of each entry; None if an entry lacks one, as in older versions."""
     try:
         return list(map(itemgetter(*COMPARED), entries))
@@ -158,29 +158,29 @@ def rows_of(entries: Sequence[Any]) -> list[Any] | None:
         return None
 
 
-def _grouped(entries: Sequence[Any]) -> tuple[tuple[str, ...], list[int]] | None:
+def _groups_of_entries(entries: Sequence[Any]) -> tuple[tuple[str, ...], list[int]] | None:
     """Return the names of the groups, and the group number of each entry; None for invalid entries."""
     try:
         column = list(map(tuple, map(itemgetter("process_group"), entries)))
         if any(list(map(type, name)) != [str, str] for name in set(column)):
             return None
-        names = {name: label(*name) for name in dict.fromkeys(column)}
-        numbers = numbered(names.values())
+        names = {name: group_label(*name) for name in dict.fromkeys(column)}
+        numbers = number_names(names.values())
         by_name = {name: numbers[own] for name, own in names.items()}
         return tuple(numbers), [by_name[name] for name in column]
     except (KeyError, TypeError):
         return None
 
 
-def converted(value: Any, form: type[T]) -> T:
+def convert_damaged_safely(value: Any, form: type[T]) -> T:
     """Return a part of a dump as a value of this type. Raises RecordError if it is damaged."""
     try:
         return msgspec.convert(value, form)
     except (TypeError, msgspec.ValidationError, RecursionError, ValueError, OverflowError) as error:
-        raise RecordError(f"a flight recorder's dump that is damaged ({plain(str(error))})") from error
+        raise RecordError(f"a flight recorder's dump that is damaged ({printable_text(str(error))})") from error
 
 
-def _check_numbers(entries: Sequence[Any]) -> None:
+def _check_size_count(entries: Sequence[Any]) -> None:
     count = 0
     for entry in entries:
         for field in ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes"):
@@ -193,17 +193,17 @@ def _check_numbers(entries: Sequence[Any]) -> None:
             raise RecordError(f"a flight recorder's dump with more than {_MOST_NUMBERS} sizes, expected fewer")
 
 
-def _sites(entries: Sequence[Any], places: Sequence[int]) -> tuple[tuple[Site, Site | None], ...]:
+def _sites_of_steps(entries: Sequence[Any], places: Sequence[int]) -> tuple[tuple[Site, Site | None], ...]:
     """Return the lines of each step. Each stack is examined once: recorders share the frames of equal stacks."""
-    stacks = stacks_of(entries)
+    stacks = stack_frames(entries)
     if not any(stacks):
         return ()
     frames = [tuple(map(id, stack)) for stack in stacks]
-    sites = {key: lines_of(stack) for key, stack in dict(zip(frames, stacks, strict=True)).items()}
+    sites = {key: user_lines(stack) for key, stack in dict(zip(frames, stacks, strict=True)).items()}
     return tuple([sites[frames[place]] for place in places])
 
 
-def stacks_of(entries: Sequence[Any]) -> list[Sequence[Any]]:
+def stack_frames(entries: Sequence[Any]) -> list[Sequence[Any]]:
     """Return the frames of each entry; none for an invalid one."""
     stacks = [entry.get("frames", ()) for entry in entries]
     if set(map(type, stacks)) <= {list, tuple} and max(map(len, stacks), default=0) <= _MOST_FRAMES:
@@ -211,7 +211,7 @@ def stacks_of(entries: Sequence[Any]) -> list[Sequence[Any]]:
     return [stack[:_MOST_FRAMES] if isinstance(stack, (list, tuple)) else () for stack in stacks]
 
 
-def _steps(
+def _logged_calls(
     entries: Sequence[_Entry], names: Mapping[str, int], signatures: dict[Any, Signature]
 ) -> Iterator[tuple[int, LoggedCall]]:
     """Yield each step, with the index of its first entry."""
@@ -223,7 +223,7 @@ def _steps(
             first = of_one[0]
             signature = _shared_signature(of_one, signatures)
             found = _MESSAGE.match(first.profiling_name)
-            group, progress = names[label(*first.process_group)], _progress(last)
+            group, progress = names[group_label(*first.process_group)], _progress_of_entry(last)
             if found is None:
                 step = LoggedCall(group, max(first.collective_seq_id - 1, 0), signature, progress)
             else:
@@ -236,9 +236,9 @@ def _steps(
 def _batch_length(entries: Sequence[_Entry], index: int) -> int:
     """Return how many entries from `index` form one coalesced group, with its closing entry; 1 if none."""
     first, end = entries[index], index + 1
-    while end < len(entries) and _is_together(first, entries[end]):
+    while end < len(entries) and _is_in_same_group(first, entries[end]):
         end += 1
-    return end - index if _is_closing(entries[end - 1]) else 1
+    return end - index if _closes_group(entries[end - 1]) else 1
 
 
 def _calls_of(batch: Sequence[_Entry]) -> Iterator[tuple[int, Sequence[_Entry], _Entry]]:
@@ -247,7 +247,7 @@ def _calls_of(batch: Sequence[_Entry]) -> Iterator[tuple[int, Sequence[_Entry], 
     if messages:
         yield from ((place, [entry], entry) for place, entry in messages)
         return
-    closing = batch[-1] if _is_closing(batch[-1]) else None
+    closing = batch[-1] if _closes_group(batch[-1]) else None
     inner = [entry for entry in batch if entry is not closing] or list(batch)
     if len(batch) > 1 or not (closing is not None and closing.is_p2p):
         yield 0, inner, closing or batch[-1]
@@ -257,13 +257,13 @@ def _shared_signature(entries: Sequence[_Entry], known: dict[Any, Signature]) ->
     """Return what must match on all ranks. Equal signatures are one object, so that comparing them is fast."""
     key = tuple([(e.profiling_name, e.input_sizes, e.output_sizes, e.input_dtypes, e.output_dtypes) for e in entries])
     if key not in known:
-        known[key] = _signature(entries)
+        known[key] = _make_signature(entries)
     return known[key]
 
 
-def _signature(entries: Sequence[_Entry]) -> Signature:
+def _make_signature(entries: Sequence[_Entry]) -> Signature:
     """Return the signature of a call, from its entries."""
-    operations = list(dict.fromkeys(_operation(entry.profiling_name) for entry in entries))
+    operations = list(dict.fromkeys(_operation_name(entry.profiling_name) for entry in entries))
     operation = operations[0]
     if len(entries) > 1:
         operation = f"{operation.removesuffix('_coalesced')}_coalesced" if len(operations) == 1 else "coalesced"
@@ -272,26 +272,26 @@ def _signature(entries: Sequence[_Entry]) -> Signature:
     shapes: list[Shape] = []
     dtypes: list[str] = []
     for entry in entries:
-        by_output = _operation(entry.profiling_name) in _BY_OUTPUT or not entry.input_sizes
+        by_output = _operation_name(entry.profiling_name) in _BY_OUTPUT or not entry.input_sizes
         shapes += entry.output_sizes if by_output else entry.input_sizes
         dtypes += entry.output_dtypes if by_output else entry.input_dtypes
-    names = list(dict.fromkeys(CPP_DTYPES.get(dtype) or plain(dtype) for dtype in dtypes))
+    names = list(dict.fromkeys(CPP_DTYPES.get(dtype) or printable_text(dtype) for dtype in dtypes))
     return Signature(operation, tuple(shapes), " and ".join(names) or None)
 
 
-def _operation(profiling_name: str) -> str:
+def _operation_name(profiling_name: str) -> str:
     name = profiling_name.partition(":")[2] or profiling_name
     name = name.split(" ", 1)[0]
-    return OPERATIONS.get(name) or plain(name) or "unnamed"
+    return OPERATIONS.get(name) or printable_text(name) or "unnamed"
 
 
-def _is_closing(entry: _Entry) -> bool:
+def _closes_group(entry: _Entry) -> bool:
     return entry.profiling_name.endswith((":coalesced", "_coalesced"))
 
 
-def _is_together(first: _Entry, other: _Entry) -> bool:
+def _is_in_same_group(first: _Entry, other: _Entry) -> bool:
     """Return True if two entries belong to one coalesced group."""
-    if first.is_p2p != other.is_p2p or first.process_group != other.process_group or _is_closing(first):
+    if first.is_p2p != other.is_p2p or first.process_group != other.process_group or _closes_group(first):
         return False
     if first.is_p2p:
         return first.p2p_seq_id == other.p2p_seq_id
@@ -311,13 +311,13 @@ def _with_progress(steps: list[LoggedCall]) -> list[LoggedCall]:
     return found[::-1]
 
 
-def _progress(entry: _Entry) -> CallProgress:
+def _progress_of_entry(entry: _Entry) -> CallProgress:
     if entry.state == "completed":
         return CallProgress.COMPLETE
     return CallProgress.UNKNOWN if entry.retired else CallProgress.UNFINISHED
 
 
-def _gaps(entries: Sequence[_Entry]) -> int:
+def _count_unrecorded(entries: Sequence[_Entry]) -> int:
     """Return the number of operations that were counted and not recorded."""
     last: dict[tuple[str, str], int] = {}
     gaps = 0
@@ -331,5 +331,5 @@ def _own_rank(entries: Sequence[_Entry], names: Mapping[str, int]) -> tuple[int,
     for entry in entries:
         found = _MESSAGE.match(entry.profiling_name)
         if found is not None:
-            return names[label(*entry.process_group)], int(found[2][:9])
+            return names[group_label(*entry.process_group)], int(found[2][:9])
     return None

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from ddpsim.simulator.records.entries import EntriesReader, ReadEntries, converted, label
+from ddpsim.simulator.records.entries import EntriesReader, ReadEntries, convert_damaged_safely, group_label
 from ddpsim.simulator.records.rank_record import RankRecord, RecordError
-from ddpsim.simulator.records.record_texts import rank_in
+from ddpsim.simulator.records.record_texts import rank_in_path
 
 _RANKS = re.compile(r"\[\s*(?:[0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)?\s*\]")
 _MOST_MEMBERS = 2**20
@@ -41,14 +41,14 @@ def is_dump(value: Any) -> bool:
     return isinstance(value, dict) and "version" in value and ("entries" in value or "pg_config" in value)
 
 
-def read(value: Any, source: str, found_in: Callable[[Any], ReadEntries] | None = None) -> RankRecord:
+def read_dump(value: Any, source: str, found_in: Callable[[Any], ReadEntries] | None = None) -> RankRecord:
     """Return the record in a dump, unpickled or parsed; `found_in` parses its entries.
 
     Raises RecordError for a damaged dump, or an unknown version.
     """
     is_known = _is_known_version(value)
     try:
-        record = _record(converted(value, _Dump), source, found_in or EntriesReader().read)
+        record = _make_record(convert_damaged_safely(value, _Dump), source, found_in or EntriesReader().read_entries)
     except RecordError as error:
         if is_known:
             raise
@@ -57,7 +57,7 @@ def read(value: Any, source: str, found_in: Callable[[Any], ReadEntries] | None 
     return record if is_known else replace(record, is_known=False)
 
 
-def without_half_an_entry(value: dict[str, Any]) -> dict[str, Any]:
+def without_incomplete_entry(value: dict[str, Any]) -> dict[str, Any]:
     """Return a cut-off dump without its last entry, if that is incomplete."""
     entries = value.get("entries")
     if not isinstance(entries, list) or not entries:
@@ -77,14 +77,14 @@ def _is_known_version(value: dict[str, Any]) -> bool:
     return version.startswith("2.")
 
 
-def _record(dump: _Dump, source: str, found_in: Callable[[Any], ReadEntries]) -> RankRecord:
+def _make_record(dump: _Dump, source: str, found_in: Callable[[Any], ReadEntries]) -> RankRecord:
     """Return the record in a dump whose version is known or similar."""
-    members = {label(group.name or name, group.desc): _ranks(group) for name, group in dump.pg_config.items()}
+    members = {group_label(group.name or name, group.desc): _member_ranks(group) for name, group in dump.pg_config.items()}
     members = {label: ranks for label, ranks in members.items() if ranks}
     found = found_in(dump.entries)
     rank = _rank_of_communicators(dump.nccl_comm_state, members)
     rank = _rank_of_messages(found, members) if rank is None else rank
-    rank = rank_in(source) if rank is None else rank
+    rank = rank_in_path(source) if rank is None else rank
     if rank is None:
         raise RecordError(
             "neither the flight recorder's dump nor its file name says its rank: "
@@ -114,16 +114,16 @@ def _rank_of_messages(found: ReadEntries, members: Mapping[str, tuple[int, ...]]
     return (known[own] if own < len(known) else own) if known else None
 
 
-def _ranks(group: _Group) -> tuple[int, ...]:
+def _member_ranks(group: _Group) -> tuple[int, ...]:
     """Return the members in a dump: a list, or a list written as text."""
-    ranks = _listed(group.ranks) if isinstance(group.ranks, str) else group.ranks
+    ranks = _parse_members(group.ranks) if isinstance(group.ranks, str) else group.ranks
     if any(rank < 0 for rank in ranks):
         raise RecordError(f"a flight recorder's dump with a rank below 0 among the members of a group, {min(ranks)}")
     return ranks
 
 
 @lru_cache(maxsize=256)
-def _listed(text: str) -> tuple[int, ...]:
+def _parse_members(text: str) -> tuple[int, ...]:
     if not _RANKS.fullmatch(text) or text.count(",") > _MOST_MEMBERS:
         raise RecordError(f"a flight recorder's dump with members {text[:40]!r}, expected a list of ranks")
     return tuple(int(rank) for rank in text.strip("[] ").split(",") if rank)
@@ -143,4 +143,4 @@ def _rank_of_communicators(state: Any, members: dict[str, tuple[int, ...]]) -> i
 def _is_in_one_group(dump: _Dump) -> bool:
     """Return True for gloo, where each new group of a rank replaces the one before, and only the first has members."""
     own = dump.pg_config.get("")
-    return own is not None and len(dump.pg_config) == 1 and len(_ranks(own)) > 0
+    return own is not None and len(dump.pg_config) == 1 and len(_member_ranks(own)) > 0

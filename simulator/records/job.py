@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.records.rank_record import DEFAULT, RankRecord, RecordError
-from ddpsim.simulator.wording import listed, rank_list
+from ddpsim.simulator.wording import join_names, rank_list
 
 _MOST_RANKS = 2**17
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RecordedJob:
     """The records of one job."""
 
     world_size: int
@@ -27,17 +27,17 @@ class Job:
     """The ranks that may also be members of those groups."""
 
     @property
-    def unrecorded(self) -> tuple[int, ...]:
+    def ranks_without_record(self) -> tuple[int, ...]:
         """Return the ranks without a record."""
         return tuple(rank for rank in range(self.world_size) if rank not in self.records)
 
     @property
-    def cut(self) -> tuple[int, ...]:
+    def ranks_with_cut_record(self) -> tuple[int, ...]:
         """Return the ranks whose record is cut off."""
         return tuple(rank for rank, record in self.records.items() if record.is_cut)
 
 
-def job_of(records: Sequence[RankRecord], world_size: int | None = None) -> Job:
+def combine_records(records: Sequence[RankRecord], world_size: int | None = None) -> RecordedJob:
     """Return the job of these records. Raises RecordError if they are of several jobs, or too few for a diagnosis.
 
     `world_size` is the number that the user gave; None to take it from the records.
@@ -52,10 +52,10 @@ def job_of(records: Sequence[RankRecord], world_size: int | None = None) -> Job:
         by_rank[record.rank] = record
     size = _world_size(by_rank, world_size)
     _check_enough(by_rank, size)
-    members, guessed = _groups(by_rank, size)
+    members, guessed = _members_of_groups(by_rank, size)
     _check_peers(by_rank, size)
     others = tuple(rank for rank in range(size) if rank not in by_rank or not by_rank[rank].is_in_one_group)
-    return Job(size, by_rank, members, guessed, others)
+    return RecordedJob(size, by_rank, members, guessed, others)
 
 
 def _world_size(records: Mapping[int, RankRecord], said: int | None) -> int:
@@ -86,7 +86,7 @@ def _world_size(records: Mapping[int, RankRecord], said: int | None) -> int:
 
 def _check_enough(records: Mapping[int, RankRecord], size: int) -> None:
     if not any(record.call_log.steps for record in records.values()):
-        sources = listed([record.source for record in records.values()], 3)
+        sources = join_names([record.source for record in records.values()], 3)
         raise RecordError(
             f"found no call in the records ({sources}), expected some: switch the recorder on by "
             "TORCH_FR_BUFFER_SIZE=2000 (in older versions of torch, TORCH_NCCL_TRACE_BUFFER_SIZE)"
@@ -100,7 +100,7 @@ def _check_enough(records: Mapping[int, RankRecord], size: int) -> None:
 
 def _check_peers(records: Mapping[int, RankRecord], size: int) -> None:
     for record in records.values():
-        for _, peer in record.channels:
+        for _, peer in record.groups_and_global_peers:
             if peer != ANY_SOURCE and not 0 <= peer < size:
                 raise RecordError(
                     f"{record.source} has a message with rank {peer} in a job of {size} ranks, expected "
@@ -108,7 +108,7 @@ def _check_peers(records: Mapping[int, RankRecord], size: int) -> None:
                 )
 
 
-def _groups(records: Mapping[int, RankRecord], size: int) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+def _members_of_groups(records: Mapping[int, RankRecord], size: int) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
     """Return the members of each group, and the groups whose members no record has."""
     members: dict[str, tuple[int, ...]] = {}
     for record in records.values():
@@ -119,7 +119,7 @@ def _groups(records: Mapping[int, RankRecord], size: int) -> tuple[dict[str, tup
     for record in records.values():
         for group in record.groups:
             callers.setdefault(group, set()).add(record.rank)
-        for group, peer in record.channels:
+        for group, peer in record.groups_and_global_peers:
             if peer != ANY_SOURCE:
                 callers[group].add(peer)
     guessed = tuple(group for group in callers if group not in members and group != DEFAULT)

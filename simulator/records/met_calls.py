@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot
-from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls
+from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field
 from ddpsim.simulator.operations import OPERATIONS
-from ddpsim.simulator.records.job import Job
+from ddpsim.simulator.records.job import RecordedJob
 from ddpsim.simulator.records.rank_record import CallProgress, GroupCollectives, LoggedCall, RankRecord, RecordedCall
 from ddpsim.simulator.verdict import Code
 
@@ -24,7 +24,7 @@ ROOTED = frozenset(row.name for row in OPERATIONS.values() if row.has_root)
 """Operations that may complete on one rank before another reaches them."""
 
 
-class Clash(NamedTuple):
+class CollectiveMismatch(NamedTuple):
     """Calls that met and do not agree."""
 
     calls: tuple[Call, ...]
@@ -34,12 +34,12 @@ class Clash(NamedTuple):
 
 
 @dataclass(slots=True)
-class MetCollectives:
+class CollectiveMatches:
     """The results for the collectives of a job."""
 
-    clashes: list[Clash] = field(default_factory=list)
+    clashes: list[CollectiveMismatch] = field(default_factory=list)
     """The first of each group."""
-    open_slots: list[OpenSlot] = field(default_factory=list)
+    open_slots: list[OpenCalls] = field(default_factory=list)
     stalled: list[tuple[Call, ...]] = field(default_factory=list)
     """Reached by all members, and not complete; by group, then in order."""
     without_record: list[tuple[Call, ...]] = field(default_factory=list)
@@ -51,31 +51,31 @@ class MetCollectives:
     count: int = 0
 
 
-def met_collectives(job: Job) -> MetCollectives:
+def match_collectives(job: RecordedJob) -> CollectiveMatches:
     """Compare the collectives of every group."""
-    found = MetCollectives()
-    for group, lanes in _by_group(job).items():
-        _Group(job, group, lanes, found).compare()
+    found = CollectiveMatches()
+    for group, lanes in _calls_by_group(job).items():
+        _GroupComparison(job, group, lanes, found).compare_calls()
     return found
 
 
-class _Own(NamedTuple):
+class _GroupCallsOfRank(NamedTuple):
     """The calls of a rank in a group."""
 
     record: RankRecord
     lane: GroupCollectives
 
 
-def _by_group(job: Job) -> dict[str, dict[int, _Own]]:
+def _calls_by_group(job: RecordedJob) -> dict[str, dict[int, _GroupCallsOfRank]]:
     """Return the calls of each group, by rank."""
-    groups: dict[str, dict[int, _Own]] = {}
+    groups: dict[str, dict[int, _GroupCallsOfRank]] = {}
     for rank, record in job.records.items():
-        for number, lane in record.call_log.lanes.items():
-            groups.setdefault(record.groups[number], {})[rank] = _Own(record, lane)
+        for number, lane in record.call_log.collectives_by_group.items():
+            groups.setdefault(record.groups[number], {})[rank] = _GroupCallsOfRank(record, lane)
     return groups
 
 
-class _Alike(NamedTuple):
+class _EqualRanks(NamedTuple):
     """Ranks with equal calls in a group, and the calls of one of them."""
 
     steps: Sequence[LoggedCall]
@@ -83,10 +83,10 @@ class _Alike(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class _Group:
+class _GroupComparison:
     """Compares the collectives of one group."""
 
-    def __init__(self, job: Job, group: str, by_rank: Mapping[int, _Own], found: MetCollectives) -> None:
+    def __init__(self, job: RecordedJob, group: str, by_rank: Mapping[int, _GroupCallsOfRank], found: CollectiveMatches) -> None:
         """Prepare the members: recorded, without a record, or with one that may lack calls."""
         self._group = group
         self._by_rank = by_rank
@@ -98,13 +98,13 @@ class _Group:
         silent = [rank for rank in members if rank in job.records and rank not in by_rank]
         unknown = {rank for rank in silent if job.records[rank].lost}
         self._recorded = tuple(rank for rank in members if rank in job.records and rank not in unknown)
-        self._alike = _alike({rank: by_rank[rank] for rank in self._recorded if rank in by_rank})
+        self._alike = _group_equal_ranks({rank: by_rank[rank] for rank in self._recorded if rank in by_rank})
         self._silent = frozenset(silent) - unknown
         self._stale = {rank for rank in self._recorded if job.records[rank].is_cut}
         """Ranks whose record was written earlier than others, or is cut off: they may have made more calls."""
         self._without = tuple(rank for rank in members if rank not in job.records)
 
-    def compare(self) -> None:
+    def compare_calls(self) -> None:
         """Go through the numbers until calls clash."""
         first = max(own.lane.first for own in self._by_rank.values())
         if first > 0:
@@ -115,12 +115,12 @@ class _Group:
             if not steps:
                 continue
             self._found.count += 1
-            if self._clash(steps, number):
+            if self._record_mismatch(steps, number):
                 return
             if self._is_missed(number):
-                self._miss(number)
+                self._record_missing(number)
             elif not is_after_open and all(step.progress is not CallProgress.COMPLETE for step in steps):
-                is_after_open = self._stall(steps, number)
+                is_after_open = self._record_stall(steps, number)
 
     def _is_missed(self, number: int) -> bool:
         """Return True if a rank with a record did not reach the call, and its record was not written earlier."""
@@ -128,26 +128,26 @@ class _Group:
             return True
         return any(number not in each.lane.places and not self._stale.issuperset(each.ranks) for each in self._alike)
 
-    def _present(self, number: int) -> list[RecordedCall]:
+    def _calls_numbered(self, number: int) -> list[RecordedCall]:
         """Return the calls with a number, in the order of the group's ranks."""
         here = (self._by_rank[rank] for rank in self._recorded if rank in self._by_rank)
         return [own.record.calls[own.lane.places[number]] for own in here if number in own.lane.places]
 
-    def _clash(self, steps: Sequence[LoggedCall], number: int) -> bool:
+    def _record_mismatch(self, steps: Sequence[LoggedCall], number: int) -> bool:
         one = steps[0].signature
         if one.splits is None and all(step.signature is one or step.signature == one for step in steps):
             return False
-        calls = [each.call for each in self._present(number)]
-        code = disagreement(calls) if len(calls) > 1 else None
+        calls = [each.call for each in self._calls_numbered(number)]
+        code = first_differing_field(calls) if len(calls) > 1 else None
         is_full = len(calls) == len(self._recorded) + len(self._without)
         if code is None or (code is Code.MISMATCH_SPLITS and not is_full):
             return False
-        self._found.clashes.append(Clash(tuple(calls), code, is_full))
+        self._found.clashes.append(CollectiveMismatch(tuple(calls), code, is_full))
         return True
 
-    def _miss(self, number: int) -> None:
+    def _record_missing(self, number: int) -> None:
         """Record a call that a rank with a record did not reach. It is not open for ranks that have completed it."""
-        present = self._present(number)
+        present = self._calls_numbered(number)
         waiting = tuple(each.call for each in present if each.progress is not CallProgress.COMPLETE)
         is_rooted = present[0].call.operation in ROOTED
         here = {each.call.rank for each in present}
@@ -156,92 +156,92 @@ class _Group:
             self._stale.update(missing)
             self._found.stale.update(missing)
         elif waiting:
-            self._found.open_slots.append(OpenSlot(waiting, missing))
+            self._found.open_slots.append(OpenCalls(waiting, missing))
 
-    def _stall(self, steps: Sequence[LoggedCall], number: int) -> bool:
+    def _record_stall(self, steps: Sequence[LoggedCall], number: int) -> bool:
         """Record a call that all reached and no record shows as complete; for each group only the first counts."""
         if not any(step.progress is CallProgress.UNFINISHED for step in steps):
             return False
-        calls = tuple(each.call for each in self._present(number))
+        calls = tuple(each.call for each in self._calls_numbered(number))
         if self._others:
-            self._found.open_slots.append(OpenSlot(calls, self._others, any_suffices=len(self._others) > 1))
+            self._found.open_slots.append(OpenCalls(calls, self._others, any_suffices=len(self._others) > 1))
             return True
         is_whole = not self._without and self._stale.issubset(call.rank for call in calls)
         (self._found.stalled if is_whole else self._found.without_record).append(calls)
         return True
 
 
-def _alike(by_rank: Mapping[int, _Own]) -> tuple[_Alike, ...]:
+def _group_equal_ranks(by_rank: Mapping[int, _GroupCallsOfRank]) -> tuple[_EqualRanks, ...]:
     """Return sets of ranks that share a call log, where the group has the same number."""
     ranks: dict[int, list[int]] = {}
-    lanes: dict[int, _Own] = {}
+    lanes: dict[int, _GroupCallsOfRank] = {}
     for rank, own in by_rank.items():
         ranks.setdefault(id(own.lane), []).append(rank)
         lanes[id(own.lane)] = own
-    return tuple(_Alike(own.record.call_log.steps, own.lane, tuple(ranks[key])) for key, own in lanes.items())
+    return tuple(_EqualRanks(own.record.call_log.steps, own.lane, tuple(ranks[key])) for key, own in lanes.items())
 
 
 # --- messages: sends and receives of two ranks, in order -------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class MetMessages:
+class MessageMatches:
     """The results for the messages of a job."""
 
     clashes: list[tuple[Call, Call, Code]] = field(default_factory=list)
     """A send and its receive; the first for two ranks of a group."""
-    open_slots: list[OpenSlot] = field(default_factory=list)
+    open_slots: list[OpenCalls] = field(default_factory=list)
     stalled: list[tuple[Call, ...]] = field(default_factory=list)
     """Messages that were matched and did not complete; the first for two ranks of a group."""
     count: int = 0
 
 
-def met_messages(job: Job) -> MetMessages:
+def match_messages(job: RecordedJob) -> MessageMatches:
     """Pair the messages between any two ranks of a group."""
-    found = MetMessages()
+    found = MessageMatches()
     channels: dict[tuple[str, int, int], tuple[list[RecordedCall], list[RecordedCall]]] = {}
     for record in job.records.values():
-        for index in record.call_log.messages:
+        for index in record.call_log.message_indices:
             recorded = record.calls[index]
             call = recorded.call
             assert call.peer is not None
             if call.peer == ANY_SOURCE:
-                _add_of_any(job, recorded, found)
+                _add_receive_from_any(job, recorded, found)
             elif call.operation == "send":
                 channels.setdefault((call.group, call.rank, call.peer), ([], []))[0].append(recorded)
             else:
                 channels.setdefault((call.group, call.peer, call.rank), ([], []))[1].append(recorded)
     for (_, *ends), (sends, receives) in channels.items():
         if any(rank not in job.records or job.records[rank].lost for rank in ends):
-            sends, receives = _not_complete(sends), _not_complete(receives)  # the number of earlier messages is unknown
-        _pair(sends, receives, found)
+            sends, receives = _incomplete_calls(sends), _incomplete_calls(receives)  # the number of earlier messages is unknown
+        _pair_messages(sends, receives, found)
     return found
 
 
-def _add_of_any(job: Job, receive: RecordedCall, found: MetMessages) -> None:
+def _add_receive_from_any(job: RecordedJob, receive: RecordedCall, found: MessageMatches) -> None:
     """Add a receive from any source if it is open: no record says which message it took."""
     if receive.progress is CallProgress.UNFINISHED:
         others = tuple(rank for rank in job.members[receive.call.group] if rank != receive.call.rank)
-        found.open_slots.append(OpenSlot((receive.call,), others, any_suffices=True))
+        found.open_slots.append(OpenCalls((receive.call,), others, any_suffices=True))
 
 
-def _pair(sends: Sequence[RecordedCall], receives: Sequence[RecordedCall], found: MetMessages) -> None:
+def _pair_messages(sends: Sequence[RecordedCall], receives: Sequence[RecordedCall], found: MessageMatches) -> None:
     """Pair the sends from one rank to another with the receives there, in order."""
     for send, receive in zip(sends, receives, strict=False):
         found.count += 1
-        code = pair_disagreement(send.call, receive.call)
+        code = message_differing_field(send.call, receive.call)
         if code is not None:
             found.clashes.append((send.call, receive.call, code))
             return
-    met = zip(_not_complete(sends), _not_complete(receives), strict=False)
+    met = zip(_incomplete_calls(sends), _incomplete_calls(receives), strict=False)
     stalled = [pair for pair in met if CallProgress.UNFINISHED in (pair[0].progress, pair[1].progress)]
     found.stalled += [(send.call, receive.call) for send, receive in stalled[:1]]
     paired = min(len(sends), len(receives))
-    for recorded in (*_not_complete(sends[paired:]), *_not_complete(receives[paired:])):
+    for recorded in (*_incomplete_calls(sends[paired:]), *_incomplete_calls(receives[paired:])):
         peer = recorded.call.peer
         assert peer is not None
-        found.open_slots.append(OpenSlot((recorded.call,), (peer,)))
+        found.open_slots.append(OpenCalls((recorded.call,), (peer,)))
 
 
-def _not_complete(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
+def _incomplete_calls(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
     return [each for each in calls if each.progress is not CallProgress.COMPLETE]

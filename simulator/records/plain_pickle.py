@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ddpsim.simulator.records.rank_record import RecordError
-from ddpsim.simulator.records.record_texts import plain
+from ddpsim.simulator.records.record_texts import printable_text
 
 _ROOM_PER_BYTE = 64
 """A plain Python value needs at most this many times its pickled size."""
@@ -37,7 +37,7 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         """Refuse an import."""
         raise RecordError(
-            f"a pickle that tries to import {plain(module)}.{plain(name)}, expected plain values; nothing was run"
+            f"a pickle that tries to import {printable_text(module)}.{printable_text(name)}, expected plain values; nothing was run"
         )
 
     def persistent_load(self, pid: object) -> NoReturn:
@@ -45,7 +45,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise RecordError("a pickle that refers to something outside, expected plain values")
 
 
-def loads(data: bytes) -> Any:
+def load_plain(data: bytes) -> Any:
     """Return the plain value in a pickle. Raises RecordError for one that is damaged, cut off, or not plain."""
     with _bounded_memory(_ROOM + _ROOM_PER_BYTE * len(data)):
         try:
@@ -56,7 +56,7 @@ def loads(data: bytes) -> Any:
         except MemoryError as error:
             raise RecordError(f"a pickle of {len(data)} bytes that asks for more memory than it can need") from error
         except Exception as error:  # a damaged pickle can raise anything
-            why = plain(str(error)) or type(error).__name__
+            why = printable_text(str(error)) or type(error).__name__
             if isinstance(error, EOFError) or "truncated" in why or "exhausted" in why:
                 raise CutShortError(f"a pickle that is cut short ({why})") from error
             raise RecordError(f"a pickle that is damaged ({why})") from error
@@ -88,24 +88,24 @@ def _bounded_memory(more: int) -> Iterator[None]:
 # stack at the cut. Incomplete values are popped, and the outer dict and its list are closed.
 
 
-def closed(data: bytes) -> bytes | None:
+def complete_cut_pickle(data: bytes) -> bytes | None:
     """Return a complete pickle made from a cut-off pickle of a dict; None if nothing can be saved."""
     if len(data) > _MOST_BYTES:
         return None
-    stack, end = _followed(data)
+    stack, end = _stack_at_cut(data)
     if not stack or stack[0] != _DICT:
         return None
-    closing = _closing(stack)
+    closing = _closing_opcodes(stack)
     return None if closing is None else data[:end] + closing + _STOP
 
 
-def _followed(data: bytes) -> tuple[list[str], int]:
+def _stack_at_cut(data: bytes) -> tuple[list[str], int]:
     """Return the stack after the last complete opcode, and where that ends; nothing if the pickle is complete."""
     stack: list[str] = []
     file, end = io.BytesIO(data), 0
     try:
         for opcode, _, _ in pickletools.genops(file):
-            if opcode.name == "STOP" or not _is_done(stack, opcode):
+            if opcode.name == "STOP" or not _apply_opcode(stack, opcode):
                 return [], 0
             end = file.tell()
     except Exception:  # cut-off or damaged data can raise anything
@@ -113,7 +113,7 @@ def _followed(data: bytes) -> tuple[list[str], int]:
     return stack, end
 
 
-def _is_done(stack: list[str], opcode: pickletools.OpcodeInfo) -> bool:
+def _apply_opcode(stack: list[str], opcode: pickletools.OpcodeInfo) -> bool:
     """Apply an opcode to the stack; return False if the stack is too short."""
     before = [each.name for each in opcode.stack_before]
     if opcode.name == "MEMOIZE":
@@ -129,7 +129,7 @@ def _is_done(stack: list[str], opcode: pickletools.OpcodeInfo) -> bool:
     return True
 
 
-def _closing(stack: list[str]) -> bytes | None:
+def _closing_opcodes(stack: list[str]) -> bytes | None:
     """Return the opcodes that leave only the outer dict, with the complete entries of its unfinished list."""
     marks = [index for index, each in enumerate(stack) if each == _MARK]
     if not marks or marks[0] != 1:

@@ -75,7 +75,7 @@ class CallLog:
     steps: tuple[LoggedCall, ...]
 
     @cached_property
-    def lanes(self) -> Mapping[int, GroupCollectives]:
+    def collectives_by_group(self) -> Mapping[int, GroupCollectives]:
         """The collectives of each group, by the group's number."""
         places: dict[int, dict[int, int]] = {}
         for index, step in enumerate(self.steps):
@@ -90,23 +90,23 @@ class CallLog:
         }
 
     @cached_property
-    def messages(self) -> tuple[int, ...]:
+    def message_indices(self) -> tuple[int, ...]:
         """The indices of sends and receives."""
         return tuple(index for index, step in enumerate(self.steps) if step.peer is not None)
 
     @cached_property
-    def channels(self) -> tuple[tuple[int, int], ...]:
+    def groups_and_peers(self) -> tuple[tuple[int, int], ...]:
         """Groups with the peers of messages in them."""
-        steps = (self.steps[index] for index in self.messages)
+        steps = (self.steps[index] for index in self.message_indices)
         return tuple(dict.fromkeys((step.group, step.peer) for step in steps if step.peer is not None))
 
     @cached_property
-    def progress(self) -> frozenset[CallProgress]:
+    def progress_values(self) -> frozenset[CallProgress]:
         """All values of progress that occur."""
         return frozenset(step.progress for step in self.steps)
 
     @cached_property
-    def unfinished(self) -> tuple[int, ...]:
+    def unfinished_indices(self) -> tuple[int, ...]:
         """The indices of collectives that are not complete according to the record."""
         steps = enumerate(self.steps)
         return tuple(index for index, step in steps if step.progress is CallProgress.UNFINISHED and step.is_collective)
@@ -147,11 +147,11 @@ class RankRecord:
         return RecordedCalls(self)
 
     @property
-    def channels(self) -> Iterator[tuple[str, int]]:
+    def groups_and_global_peers(self) -> Iterator[tuple[str, int]]:
         """Yield groups with the global ranks of peers of messages in them."""
-        return ((self.groups[group], self.peer(group, rank)) for group, rank in self.call_log.channels)
+        return ((self.groups[group], self.global_rank(group, rank)) for group, rank in self.call_log.groups_and_peers)
 
-    def peer(self, group: int, rank: int) -> int:
+    def global_rank(self, group: int, rank: int) -> int:
         """Return a rank of a group as a global one; unchanged if the members are unknown."""
         members = self.members.get(self.groups[group], ())
         return members[rank] if 0 <= rank < len(members) else rank
@@ -176,27 +176,27 @@ class RecordedCalls:
     def __iter__(self) -> Iterator[RecordedCall]:
         return map(self.__getitem__, range(len(self)))
 
-    def last(self, count: int) -> Iterator[RecordedCall]:
+    def last_calls(self, count: int) -> Iterator[RecordedCall]:
         """Return the last calls, so many at most."""
         return map(self.__getitem__, range(len(self))[-count:])
 
     def __getitem__(self, index: int) -> RecordedCall:
         index = range(len(self))[index]
         if index not in self._made:
-            made = self._made[index] = self._make(index)
+            made = self._made[index] = self._make_call(index)
             self._places[id(made.call)] = index
         return self._made[index]
 
-    def _make(self, index: int) -> RecordedCall:
+    def _make_call(self, index: int) -> RecordedCall:
         record, step = self._record, self._record.call_log.steps[index]
         site, caller = record.sites[index] if record.sites else (NOWHERE, None)
-        peer = None if step.peer is None else record.peer(step.group, step.peer)
+        peer = None if step.peer is None else record.global_rank(step.group, step.peer)
         call = Call(
             record.rank, record.groups[step.group], step.sequence, step.signature, site, peer=peer, caller=caller
         )
         return RecordedCall(call, step.progress)
 
 
-def numbered(names: Iterable[str]) -> dict[str, int]:
+def number_names(names: Iterable[str]) -> dict[str, int]:
     """Return names with their numbers, in order of appearance."""
     return {name: number for number, name in enumerate(dict.fromkeys(names))}

@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankSnapshot, RankState, Snapshot, StreamSnapshot
-from ddpsim.simulator.diagnosis.explain import call_table, finding_lines
-from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
+from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankSnapshot, RankState, Snapshot, StreamSnapshot
+from ddpsim.simulator.diagnosis.explain import format_call_table, finding_lines
+from ddpsim.simulator.diagnosis.mismatch import mismatch_finding, message_mismatch_finding
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.events import Event, EventKind
-from ddpsim.simulator.records.job import Job
-from ddpsim.simulator.records.met_calls import ROOTED, MetCollectives, MetMessages, met_collectives, met_messages
+from ddpsim.simulator.records.job import RecordedJob
+from ddpsim.simulator.records.met_calls import ROOTED, CollectiveMatches, MessageMatches, match_collectives, match_messages
 from ddpsim.simulator.records.rank_record import CallProgress
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.verdict import Code, Finding, Verdict, combine
+from ddpsim.simulator.verdict import Code, Finding, Verdict, worst_verdict_of_findings
 from ddpsim.simulator.waits import CallWait, Waiting
-from ddpsim.simulator.wording import Line, listed, rank_list
+from ddpsim.simulator.wording import LabelledLine, join_names, rank_list
 
 _MOST_STALLED = 8
 """How many of the calls that did not complete are listed."""
@@ -35,10 +35,10 @@ _MOST_ISSUED = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class JobDiagnosis:
     """The diagnosis of a job's records."""
 
-    job: Job
+    job: RecordedJob
     findings: tuple[Finding, ...]
     waiting: tuple[Waiting, ...]
     """Which rank waits for which."""
@@ -54,75 +54,75 @@ class Diagnosis:
     @property
     def verdict(self) -> Verdict:
         """Return the worst verdict: fail, then unknown, then pass."""
-        return combine(self.findings)
+        return worst_verdict_of_findings(self.findings)
 
 
-def diagnose(job: Job) -> Diagnosis:
+def diagnose_job(job: RecordedJob) -> JobDiagnosis:
     """Return what went wrong in a job, according to its records."""
-    return _Diagnosing(job).diagnosis()
+    return _JobDiagnoser(job).make_diagnosis()
 
 
-class _Diagnosing:
+class _JobDiagnoser:
     """Makes the findings for the records of one job."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RecordedJob) -> None:
         self._job = job
-        self._met: MetCollectives = met_collectives(job)
-        self._messages: MetMessages = met_messages(job)
-        self._issued = _issued(job)
+        self._met: CollectiveMatches = match_collectives(job)
+        self._messages: MessageMatches = match_messages(job)
+        self._issued = _issued_calls(job)
 
-    def diagnosis(self) -> Diagnosis:
-        graph = WaitGraph(self._snapshot())
-        findings = self._mismatches() or deadlocks(graph)
+    def make_diagnosis(self) -> JobDiagnosis:
+        graph = WaitGraph(self._make_snapshot())
+        findings = self._first_mismatch() or find_deadlocks(graph)
         if not findings and self._met.stalled:
-            graph, findings = self._in_order(graph)
-        findings = tuple(map(self._judged, findings)) or tuple(self._unknown())
+            graph, findings = self._diagnose_as_streams(graph)
+        findings = tuple(map(self._downgrade_if_unsure, findings)) or tuple(self._unknown_findings())
         slots = [call for slot in graph.snapshot.open_slots for call in slot.calls]
         named = [call for finding in findings for call in finding.calls]
         notes = tuple(self._notes())
         compared = self._met.count, self._messages.count
-        return Diagnosis(self._job, findings, graph.waiting(), (*slots, *named), notes, *compared)
+        return JobDiagnosis(self._job, findings, graph.list_waiting(), (*slots, *named), notes, *compared)
 
     # --- calls that do not agree --------------------------------------------------------------------------------------
 
-    def _mismatches(self) -> tuple[Finding, ...]:
+    def _first_mismatch(self) -> tuple[Finding, ...]:
         """Return the first mismatch; later ones may only be its consequences."""
         collectives = [
-            (self._place(calls), mismatch(calls, code, None, complete=is_full, issued=self._issued))
+            (self._earliest_index(calls), mismatch_finding(calls, code, None, complete=is_full, issued=self._issued))
             for calls, code, is_full in self._met.clashes
         ]
         messages = [
-            (self._place((send, receive)), pair_mismatch(send, receive, code, None))
+            (self._earliest_index((send, receive)), message_mismatch_finding(send, receive, code, None))
             for send, receive, code in self._messages.clashes
         ]
         first = min((*collectives, *messages), key=lambda each: each[0], default=None)
         return () if first is None else (first[1],)
 
-    def _place(self, calls: Sequence[Call]) -> int:
+    def _earliest_index(self, calls: Sequence[Call]) -> int:
         """For each of these calls, count the earlier calls of its rank; return the smallest count."""
         records = [self._job.records[call.rank] for call in calls]
         return min(each.lost + each.calls.index_of(call) for each, call in zip(records, calls, strict=True))
 
     # --- ranks that wait ----------------------------------------------------------------------------------------------
 
-    def _snapshot(self) -> Snapshot:
+    def _make_snapshot(self) -> Snapshot:
         slots = [*self._met.open_slots, *self._messages.open_slots]
         if not slots:
-            slots = [OpenSlot(calls, self._absent_from(calls)) for calls in self._met.without_record]
-        first = self._first_open(slots)
-        ranks = tuple(self._rank(rank, first.get(rank)) for rank in range(self._job.world_size))
+            slots = [OpenCalls(calls, self._ranks_missing_in(calls)) for calls in self._met.without_record]
+        first = self._first_open_calls(slots)
+        ranks = tuple(self._snapshot_of_rank(rank, first.get(rank)) for rank in range(self._job.world_size))
         return Snapshot(ranks, tuple(slots), None, self._issued)
 
     @property
-    def _absent(self) -> frozenset[int]:
+    def _ranks_with_missing_calls(self) -> frozenset[int]:
         """Return the ranks that may have made more calls than their records show."""
-        return frozenset((*self._job.unrecorded, *self._job.cut, *self._met.stale))
+        return frozenset((*self._job.ranks_without_record, *self._job.ranks_with_cut_record, *self._met.stale))
 
-    def _absent_from(self, calls: Sequence[Call]) -> tuple[int, ...]:
+    def _ranks_missing_in(self, calls: Sequence[Call]) -> tuple[int, ...]:
         here = {call.rank for call in calls}
-        return tuple(rank for rank in self._job.members[calls[0].group] if rank in self._absent - here)
+        return tuple(rank for rank in self._job.members[calls[0].group] if rank in self._ranks_with_missing_calls - here)
 
-    def _first_open(self, slots: Sequence[OpenSlot]) -> dict[int, Call]:
+    def _first_open_calls(self, slots: Sequence[OpenCalls]) -> dict[int, Call]:
         """Return the call that each rank waits in: its first open call that it has not passed.
 
         A rank has passed an open call if a later one is open, the record does not say whether the first completed, and
@@ -140,37 +140,37 @@ class _Diagnosing:
             first[rank] = (sure or likely or own)[0].call
         return first
 
-    def _rank(self, rank: int, wait: Call | None) -> RankSnapshot:
+    def _snapshot_of_rank(self, rank: int, wait: Call | None) -> RankSnapshot:
         record = self._job.records.get(rank)
         if record is None:
             return RankSnapshot(rank, RankState.UNRECORDED)
         last = record.calls[-1].call if len(record.calls) else None
         if wait is None:
-            state = RankState.UNRECORDED if rank in self._absent else RankState.SILENT
+            state = RankState.UNRECORDED if rank in self._ranks_with_missing_calls else RankState.SILENT
             return RankSnapshot(rank, state, last_call=last)
         return RankSnapshot(rank, RankState.WAITING, CallWait((wait,), wait.site), last)
 
-    def _judged(self, finding: Finding) -> Finding:
+    def _downgrade_if_unsure(self, finding: Finding) -> Finding:
         """Return the finding; an uncertain one if it only blames ranks whose record may lack the call."""
-        if finding.code is not Code.DEADLOCK_MISSING_RANK or not self._absent.issuperset(finding.ranks):
+        if finding.code is not Code.DEADLOCK_MISSING_RANK or not self._ranks_with_missing_calls.issuperset(finding.ranks):
             return finding
         return replace(finding, code=Code.UNCHECKED, ranks=(), lines=finding_lines(Code.UNCHECKED, finding.lines[1:]))
 
-    def _last(self, rank: int) -> str:
+    def _last_call_text(self, rank: int) -> str:
         steps = self._job.records[rank].call_log.steps
         return f"{steps[-1].signature.operation} #{steps[-1].sequence}" if steps else "no call"
 
     # --- calls that all ranks reached ---------------------------------------------------------------------------------
 
-    def _in_order(self, graph: WaitGraph) -> tuple[WaitGraph, tuple[Finding, ...]]:
+    def _diagnose_as_streams(self, graph: WaitGraph) -> tuple[WaitGraph, tuple[Finding, ...]]:
         """Interpret the records as those of a backend that runs the calls of a rank one after another, as NCCL may.
 
         All ranks reached all calls, but if ranks began with different ones, each waits for another.
         """
         streams = {
-            rank: tuple(record.calls[index].call for index in record.call_log.unfinished)
+            rank: tuple(record.calls[index].call for index in record.call_log.unfinished_indices)
             for rank, record in self._job.records.items()
-            if record.call_log.unfinished
+            if record.call_log.unfinished_indices
         }
         heads = {rank: calls[0] for rank, calls in streams.items()}
         numbers = {(call.group, call.sequence) for call in heads.values()}
@@ -180,20 +180,20 @@ class _Diagnosing:
             ranks = {call.rank for call in here}
             missing = tuple(rank for rank in self._job.members[group] if rank in heads and rank not in ranks)
             if missing:
-                slots.append(OpenSlot(here, missing))
+                slots.append(OpenCalls(here, missing))
         if not slots:
             return graph, ()
         snapshot = Snapshot(
-            tuple(self._rank(rank, heads.get(rank)) for rank in range(self._job.world_size)),
+            tuple(self._snapshot_of_rank(rank, heads.get(rank)) for rank in range(self._job.world_size)),
             tuple(slots),
             None,
             self._issued,
             tuple(StreamSnapshot(rank, calls[:1], calls[1:]) for rank, calls in streams.items() if len(calls) > 1),
         )
         crossed = WaitGraph(snapshot)
-        return crossed, tuple(each for each in deadlocks(crossed) if each.code is Code.DEADLOCK_CYCLE)
+        return crossed, tuple(each for each in find_deadlocks(crossed) if each.code is Code.DEADLOCK_CYCLE)
 
-    def _unknown(self) -> Iterator[Finding]:
+    def _unknown_findings(self) -> Iterator[Finding]:
         """Yield a finding if the records cannot show whether the job failed."""
         records = self._job.records.values()
         stalled = [*self._met.stalled, *self._messages.stalled]
@@ -201,20 +201,20 @@ class _Diagnosing:
             what = f'{calls[0].operation} #{calls[0].sequence} on "{calls[0].group}"'
             who = rank_list(call.rank for call in calls)
             cause = Cause.CAME_AND_HUNG.lines(who=who, operation=what)
-            yield _of_nobody(f"{who} reached {what}, and it did not complete", [*call_table(calls), *cause])
-        if not stalled and self._job.unrecorded:
-            who = rank_list(self._job.unrecorded)
+            yield _unknown_finding(f"{who} reached {what}, and it did not complete", [*format_call_table(calls), *cause])
+        if not stalled and self._job.ranks_without_record:
+            who = rank_list(self._job.ranks_without_record)
             summary = f"nothing is open, and there is no record of {who}"
-            yield _of_nobody(summary, Cause.NOTHING_OPEN.lines(who=who))
-        elif not stalled and all(each.call_log.progress <= {CallProgress.UNKNOWN} for each in records):
+            yield _unknown_finding(summary, Cause.NOTHING_OPEN.lines(who=who))
+        elif not stalled and all(each.call_log.progress_values <= {CallProgress.UNKNOWN} for each in records):
             who = rank_list(self._job.records)
-            yield _of_nobody(f"the calls of {who} agree, and may be complete", Cause.ENDS_UNKNOWN.lines(who=who))
-        elif not stalled and self._strange:
-            who = rank_list(self._strange)
-            yield _of_nobody(f"the calls of {who} agree in the fields that are known", [])
+            yield _unknown_finding(f"the calls of {who} agree, and may be complete", Cause.ENDS_UNKNOWN.lines(who=who))
+        elif not stalled and self._ranks_of_unknown_version:
+            who = rank_list(self._ranks_of_unknown_version)
+            yield _unknown_finding(f"the calls of {who} agree in the fields that are known", [])
 
     @property
-    def _strange(self) -> tuple[int, ...]:
+    def _ranks_of_unknown_version(self) -> tuple[int, ...]:
         """Return the ranks whose records have an unknown version."""
         return tuple(rank for rank, record in self._job.records.items() if not record.is_known)
 
@@ -223,13 +223,13 @@ class _Diagnosing:
     def _notes(self) -> Iterator[str]:
         """Yield a note for each limit of the records."""
         records = list(self._job.records.values())
-        if self._job.unrecorded:
-            yield f"no record of {rank_list(self._job.unrecorded)}"
-        if self._job.cut:
-            last = ", ".join(f"rank {rank} after {self._last(rank)}" for rank in self._job.cut[:_MOST_STALLED])
-            yield f"the record of {rank_list(self._job.cut)} is cut short; the part before that was read: {last}"
-        if self._strange:
-            forms = ", ".join(dict.fromkeys(self._job.records[rank].form for rank in self._strange))
+        if self._job.ranks_without_record:
+            yield f"no record of {rank_list(self._job.ranks_without_record)}"
+        if self._job.ranks_with_cut_record:
+            last = ", ".join(f"rank {rank} after {self._last_call_text(rank)}" for rank in self._job.ranks_with_cut_record[:_MOST_STALLED])
+            yield f"the record of {rank_list(self._job.ranks_with_cut_record)} is cut short; the part before that was read: {last}"
+        if self._ranks_of_unknown_version:
+            forms = ", ".join(dict.fromkeys(self._job.records[rank].form for rank in self._ranks_of_unknown_version))
             yield f"{forms} is an unknown version, read like 2.10: new or changed fields are not compared"
         if self._met.stale:
             whose = rank_list(self._met.stale)
@@ -239,12 +239,12 @@ class _Diagnosing:
             yield f"not in the records, so not compared: {', '.join(lacks)}"
         for group, number in self._met.compared_from.items():
             yield f'group "{group}" is compared from call #{number}: earlier calls are not in all records'
-        progress = {each for record in records for each in record.call_log.progress}
+        progress = {each for record in records for each in record.call_log.progress_values}
         if CallProgress.COMPLETE not in progress and CallProgress.UNKNOWN in progress:
             yield "the records do not say which calls were complete"
         if self._job.guessed:
             yield (
-                f"no record has the members of group {listed([repr(name) for name in self._job.guessed], 4)}: assumed "
+                f"no record has the members of group {join_names([repr(name) for name in self._job.guessed], 4)}: assumed "
                 "to be the ranks that called with it, so a missing rank is one that may also be a member"
             )
         skipped = {record.rank: record.not_recorded for record in records if record.not_recorded}
@@ -256,12 +256,12 @@ class _Diagnosing:
             )
 
 
-def _of_nobody(summary: str, lines: Sequence[str | Line]) -> Finding:
+def _unknown_finding(summary: str, lines: Sequence[str | LabelledLine]) -> Finding:
     """Return the finding for a hang whose cause the records do not show."""
     return Finding(Code.UNCHECKED, (), summary, finding_lines(Code.UNCHECKED, lines))
 
 
-def _issued(job: Job) -> tuple[Call, ...]:
+def _issued_calls(job: RecordedJob) -> tuple[Call, ...]:
     """Return all calls; () if rings have lost some, or if there are too many: then reports do not count calls."""
     records = job.records.values()
     if any(record.lost for record in records) or sum(len(each.call_log.steps) for each in records) > _MOST_ISSUED:
@@ -272,7 +272,7 @@ def _issued(job: Job) -> tuple[Call, ...]:
 # --- one order in which the calls can have happened, without comparing clocks ----------------------------------------
 
 
-def history(diagnosis: Diagnosis) -> Trace:
+def make_trace(diagnosis: JobDiagnosis) -> Trace:
     """Return a trace of the last calls of each rank, and of the waiting ranks.
 
     A rank continues once its earlier calls have matched. Calls that are not waited for may make all ranks wait in this
@@ -280,17 +280,17 @@ def history(diagnosis: Diagnosis) -> Trace:
     """
     records = diagnosis.job.records
     kept = max(_LEAST_OF_RANK, _MOST_CALLS // max(len(records), 1))  # the failure is at the end
-    calls = {rank: [each.call for each in record.calls.last(kept)] for rank, record in records.items()}
-    events = list(_events(calls, {id(call) for call in diagnosis.open_calls}))
+    calls = {rank: [each.call for each in record.calls.last_calls(kept)] for rank, record in records.items()}
+    events = list(_possible_events(calls, {id(call) for call in diagnosis.open_calls}))
     for each in diagnosis.waiting:
         if isinstance(each.wait, CallWait):
             events.append(Event(EventKind.WAIT, each.who.rank, len(events), 0.0, each.wait.calls[0]))
     return Trace(tuple(events))
 
 
-def _events(calls: Mapping[int, Sequence[Call]], open_calls: Set[int]) -> Iterator[Event]:
+def _possible_events(calls: Mapping[int, Sequence[Call]], open_calls: Set[int]) -> Iterator[Event]:
     """Yield the events of the calls in an order in which they can have happened."""
-    keys = {rank: _keys(own) for rank, own in calls.items()}
+    keys = {rank: _meeting_keys(own) for rank, own in calls.items()}
     left = Counter(key for own in keys.values() for key in own)
     pairs = (pair for rank, own in keys.items() for pair in zip(calls[rank], own, strict=True))
     never_match = {key for call, key in pairs if id(call) in open_calls}
@@ -310,7 +310,7 @@ def _events(calls: Mapping[int, Sequence[Call]], open_calls: Set[int]) -> Iterat
         moves = [rank for rank in ranks if not place[rank] or not left[keys[rank][place[rank] - 1]]] or ranks
 
 
-def _keys(calls: Sequence[Call]) -> list[tuple[str, int, int, int]]:
+def _meeting_keys(calls: Sequence[Call]) -> list[tuple[str, int, int, int]]:
     """Return equal keys for calls that meet: group and number; or group, source, destination and number of messages."""
     numbers: Counter[tuple[str, int, int]] = Counter()
     keys = []

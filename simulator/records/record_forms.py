@@ -10,8 +10,8 @@ import msgspec
 from ddpsim.simulator.records import clog, flight_recorder, plain_pickle
 from ddpsim.simulator.records.entries import EntriesReader, ReadEntries
 from ddpsim.simulator.records.rank_record import CallLog, RankRecord, RecordError
-from ddpsim.simulator.records.record_texts import plain
-from ddpsim.simulator.records.templates import Template, template_of
+from ddpsim.simulator.records.record_texts import printable_text
+from ddpsim.simulator.records.templates import Template, make_template
 
 EXPECTED = "a dump of torch's flight recorder (pickle or JSON) or a clog"
 _MOST_TEMPLATES = 8
@@ -20,7 +20,7 @@ _MOST_TEMPLATES = 8
 
 def looks_like_record(data: bytes) -> bool:
     """Return True if the data begin like a record of a known format."""
-    return data.startswith(b"\x80") or clog.is_log(data) or data.lstrip()[:1] == b"{"
+    return data.startswith(b"\x80") or clog.is_clog(data) or data.lstrip()[:1] == b"{"
 
 
 class JobReader:
@@ -33,64 +33,64 @@ class JobReader:
         """The template that matched last is first."""
         self._untried = most_templates
 
-    def read(self, data: bytes, source: str) -> RankRecord:
+    def read_record(self, data: bytes, source: str) -> RankRecord:
         """Return the record in a file, whose path may name its rank. Raises RecordError."""
-        if clog.is_log(data):
-            return clog.read(data, source)
+        if clog.is_clog(data):
+            return clog.read_clog(data, source)
         if data.startswith(b"\x80"):
-            return self._of_pickle(data, source)
+            return self._read_pickle(data, source)
         if data.lstrip()[:1] == b"{":
-            return self._of_dump(_parsed(data), source)
+            return self._read_dump(_parse_json(data), source)
         raise RecordError("an empty file" if not data else f"a file that is no record, expected {EXPECTED}")
 
-    def _of_pickle(self, data: bytes, source: str) -> RankRecord:
-        known = self._known(data)
+    def _read_pickle(self, data: bytes, source: str) -> RankRecord:
+        known = self._match_template(data)
         if known is not None:
-            return flight_recorder.read(known[0], source, lambda _: known[1])
-        value, is_cut = _unpickled(data)
-        record = self._of_dump(value, source)
+            return flight_recorder.read_dump(known[0], source, lambda _: known[1])
+        value, is_cut = _unpickle(data)
+        record = self._read_dump(value, source)
         if is_cut:
             return replace(record, is_cut=True)
-        self._learn(data, value, record.call_log)
+        self._add_template(data, value, record.call_log)
         return record
 
-    def _known(self, data: bytes) -> tuple[Any, ReadEntries] | None:
+    def _match_template(self, data: bytes) -> tuple[Any, ReadEntries] | None:
         for index, template in enumerate(self._templates):
-            read = template.read(data)
+            read = template.read_dump(data)
             if read is not None:
                 self._templates.insert(0, self._templates.pop(index))
                 return read
         return None
 
-    def _of_dump(self, value: object, source: str) -> RankRecord:
+    def _read_dump(self, value: object, source: str) -> RankRecord:
         if not flight_recorder.is_dump(value):
             raise RecordError(f"plain values without version and entries, expected {EXPECTED}")
-        return flight_recorder.read(value, source, self._entries.read)
+        return flight_recorder.read_dump(value, source, self._entries.read_entries)
 
-    def _learn(self, data: bytes, value: Any, call_log: CallLog) -> None:
+    def _add_template(self, data: bytes, value: Any, call_log: CallLog) -> None:
         """Make a template from a pickle with the same entries as an earlier one: more such pickles may follow."""
         if call_log not in self._call_logs:
             self._call_logs.add(call_log)
         elif self._untried and call_log.steps:
             self._untried -= 1
-            template = template_of(data, value, self._entries.read(value["entries"]))
+            template = make_template(data, value, self._entries.read_entries(value["entries"]))
             self._templates += [] if template is None else [template]
 
 
-def _unpickled(data: bytes) -> tuple[object, bool]:
+def _unpickle(data: bytes) -> tuple[object, bool]:
     """Return the value in a pickle, and whether it is cut off: then the value is the complete part."""
     try:
-        return plain_pickle.loads(data), False
+        return plain_pickle.load_plain(data), False
     except plain_pickle.CutShortError as error:
-        closed = plain_pickle.closed(data)
-        value = None if closed is None else plain_pickle.loads(closed)
+        closed = plain_pickle.complete_cut_pickle(data)
+        value = None if closed is None else plain_pickle.load_plain(closed)
         if not isinstance(value, dict) or not flight_recorder.is_dump(value):
             raise error
-        return flight_recorder.without_half_an_entry(value), True
+        return flight_recorder.without_incomplete_entry(value), True
 
 
-def _parsed(data: bytes) -> object:
+def _parse_json(data: bytes) -> object:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise RecordError(f"JSON that is damaged or cut short ({plain(str(error))})") from error
+        raise RecordError(f"JSON that is damaged or cut short ({printable_text(str(error))})") from error

@@ -71,7 +71,7 @@ _IN_TORCH = re.compile(r"[/\\]torch[/\\]|[.](?:so|cpp|h)(?:$|[.])|^<frozen|^$|\?
 
 
 @lru_cache(maxsize=65536)
-def plain(text: str) -> str:
+def printable_text(text: str) -> str:
     """Return the text in a form that is safe to show: unprintable characters become "?", and a long text is cut.
 
     Records are not trusted, and a terminal obeys control characters.
@@ -82,7 +82,7 @@ def plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
-def rank_in(name: str) -> int | None:
+def rank_in_path(name: str) -> int | None:
     """Return the rank in a path: `rank_3`, `nccl_trace_rank_3.json`, `host7-rank3.log`, or a number at its end."""
     file = name.replace("\\", "/").rsplit("/", 1)[-1]
     found = _AFTER_RANK.findall(file)
@@ -92,7 +92,7 @@ def rank_in(name: str) -> int | None:
     return int(at_end[1]) if at_end else None
 
 
-def lines_of(frames: Sequence[Any]) -> tuple[Site, Site | None]:
+def user_lines(frames: Sequence[Any]) -> tuple[Site, Site | None]:
     """Return the innermost line outside installed packages, and its nearest caller in another such file.
 
     If there is none, return the innermost line outside torch, or else NOWHERE. `frames` are dicts with name, filename
@@ -105,23 +105,23 @@ def lines_of(frames: Sequence[Any]) -> tuple[Site, Site | None]:
         path, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
         if not isinstance(path, str) or not isinstance(line, int) or not isinstance(name, str):
             continue
-        is_library, is_in_torch = _where(path)
+        is_library, is_in_torch = _is_in_library_or_torch(path)
         if not is_library and innermost is None:
-            innermost = _site(path, line, name)
+            innermost = _make_site(path, line, name)
         elif innermost is not None:
-            if not is_library and not path.startswith("<") and plain(path) != innermost.path:
-                return innermost, _site(path, line, name)
+            if not is_library and not path.startswith("<") and printable_text(path) != innermost.path:
+                return innermost, _make_site(path, line, name)
         elif outside_torch is None and not is_in_torch:
-            outside_torch = _site(path, line, name)
+            outside_torch = _make_site(path, line, name)
     return innermost or outside_torch or NOWHERE, None
 
 
 @lru_cache(maxsize=4096)
-def _where(path: str) -> tuple[bool, bool]:
+def _is_in_library_or_torch(path: str) -> tuple[bool, bool]:
     """Return whether a file is in an installed package, and whether it is torch's."""
     return _LIBRARY.search(path) is not None, _IN_TORCH.search(path) is not None
 
 
 @lru_cache(maxsize=4096)
-def _site(path: str, line: int, function: str) -> Site:
-    return Site(plain(path), line, plain(function))
+def _make_site(path: str, line: int, function: str) -> Site:
+    return Site(printable_text(path), line, printable_text(function))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ddpsim.simulator.calls import Call, channel, is_partner
+from ddpsim.simulator.calls import Call, channel_of_message, is_other_half
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.records.rank_record import DEFAULT
@@ -16,7 +16,7 @@ REFUSED = "refused"
 """Event texts for calls that were matched and whose data could not move."""
 
 
-class Noted(NamedTuple):
+class NotedCall(NamedTuple):
     """A call of a rank. Like recorders, this does not note or count group creations."""
 
     call: Call
@@ -31,14 +31,14 @@ class RunLog:
     """The calls of a run."""
 
     world_size: int
-    ranks: tuple[tuple[Noted, ...], ...]
+    ranks: tuple[tuple[NotedCall, ...], ...]
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The global ranks of each group, in group-rank order."""
 
 
-def run_log(trace: Iterable[Event], world_size: int) -> RunLog:
+def make_run_log(trace: Iterable[Event], world_size: int) -> RunLog:
     """Return the log of a run with so many ranks."""
-    return _RunLogBuilder(world_size).read(trace)
+    return _RunLogBuilder(world_size).read_trace(trace)
 
 
 class _RunLogBuilder:
@@ -46,7 +46,7 @@ class _RunLogBuilder:
 
     def __init__(self, world_size: int) -> None:
         self._size = world_size
-        self._ranks: list[list[Noted]] = [[] for _ in range(world_size)]
+        self._ranks: list[list[NotedCall]] = [[] for _ in range(world_size)]
         self._members: dict[str, tuple[int, ...]] = {DEFAULT: tuple(range(world_size))}
         self._created: Counter[tuple[str, int]] = Counter()
         self._places: dict[tuple[str, int], list[tuple[int, int]]] = {}
@@ -54,18 +54,18 @@ class _RunLogBuilder:
         self._halves: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
         """The same for unmatched sends and receives, by group, receiver and tag."""
 
-    def read(self, trace: Iterable[Event]) -> RunLog:
+    def read_trace(self, trace: Iterable[Event]) -> RunLog:
         """Return the log of a trace."""
         for event in trace:
             call = event.call
             if call is None:
                 continue
             if call.operation in CREATING:
-                self._create(event, call)
+                self._note_group_creation(event, call)
             elif event.kind is EventKind.ISSUE:
-                self._issue(event, call)
+                self._note_call(event, call)
             elif event.kind is EventKind.MATCH and event.text != REFUSED:
-                self._match(call, event.text)
+                self._note_match(call, event.text)
         for rank, noted in enumerate(self._ranks):
             for each in noted:
                 members = self._members.setdefault(each.call.group, (rank,))
@@ -73,40 +73,40 @@ class _RunLogBuilder:
                     self._members[each.call.group] = (*members, rank)
         return RunLog(self._size, tuple(map(tuple, self._ranks)), self._members)
 
-    def _create(self, event: Event, call: Call) -> None:
+    def _note_group_creation(self, event: Event, call: Call) -> None:
         if event.kind is EventKind.ISSUE:
             self._created[call.group, call.rank] += 1
             if call.signature.members is not None:
                 self._members.setdefault(call.group, call.signature.members)
 
-    def _issue(self, event: Event, call: Call) -> None:
+    def _note_call(self, event: Event, call: Call) -> None:
         place = call.rank, len(self._ranks[call.rank])
         if call.is_point_to_point:
-            self._halves.setdefault(channel(call), []).append(place)
+            self._halves.setdefault(channel_of_message(call), []).append(place)
         else:
             self._places.setdefault((call.group, call.sequence), []).append(place)
             call = call._replace(sequence=call.sequence - self._created[call.group, call.rank])
-        self._ranks[call.rank].append(Noted(call, False, event.time))
+        self._ranks[call.rank].append(NotedCall(call, False, event.time))
 
-    def _match(self, call: Call, text: str) -> None:
+    def _note_match(self, call: Call, text: str) -> None:
         if not call.is_point_to_point:
             for place in self._places.get((call.group, call.sequence), ()):
-                self._complete(place)
+                self._mark_complete(place)
             return
-        halves = self._halves.get(channel(call), [])
-        own = next((place for place in halves if self._call(place) == call), None)
-        other = next((place for place in halves if is_partner(self._call(place), call, text)), None)
+        halves = self._halves.get(channel_of_message(call), [])
+        own = next((place for place in halves if self._call_at(place) == call), None)
+        other = next((place for place in halves if is_other_half(self._call_at(place), call, text)), None)
         if own is not None and other is not None:
             halves.remove(own)
             halves.remove(other)
-            self._complete(own, peer=other[0])
-            self._complete(other, peer=own[0])
+            self._mark_complete(own, peer=other[0])
+            self._mark_complete(other, peer=own[0])
 
-    def _call(self, place: tuple[int, int]) -> Call:
+    def _call_at(self, place: tuple[int, int]) -> Call:
         return self._ranks[place[0]][place[1]].call
 
-    def _complete(self, place: tuple[int, int], peer: int | None = None) -> None:
+    def _mark_complete(self, place: tuple[int, int], peer: int | None = None) -> None:
         rank, index = place
         noted = self._ranks[rank][index]
         call = noted.call if peer is None else noted.call._replace(peer=peer)
-        self._ranks[rank][index] = Noted(call, True, noted.time)
+        self._ranks[rank][index] = NotedCall(call, True, noted.time)

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.records import plain_pickle
-from ddpsim.simulator.records.entries import ReadEntries, label, rows_of, stacks_of
+from ddpsim.simulator.records.entries import ReadEntries, group_label, compared_fields, stack_frames
 from ddpsim.simulator.records.rank_record import RecordError
 
 _MOST_BYTES = 2**24
@@ -34,13 +34,13 @@ _MARK = "\0"
 Value = dict[str, Any]
 
 
-class _Op(NamedTuple):
+class _Opcode(NamedTuple):
     name: str
     argument: Any
     position: int
 
 
-class _Open(NamedTuple):
+class _OpenBytes(NamedTuple):
     """Bytes of a pickle that may differ."""
 
     begin: int
@@ -55,7 +55,7 @@ class _Section:
 
     pieces: tuple[tuple[Struct, tuple[bytes, ...]], ...]
 
-    def match(self, data: bytes, at: int) -> tuple[int, list[bytes]] | None:
+    def match_bytes(self, data: bytes, at: int) -> tuple[int, list[bytes]] | None:
         """Return the end of the section that begins at `at`, and its open texts; None if the bytes differ."""
         texts: list[bytes] = []
         for number, (form, fixed) in enumerate(self.pieces):
@@ -82,11 +82,11 @@ class Template:
     """Name and description of each group, or the placeholders of open texts."""
     found: ReadEntries
 
-    def read(self, data: bytes) -> tuple[Value, ReadEntries] | None:
+    def read_dump(self, data: bytes) -> tuple[Value, ReadEntries] | None:
         """Return the dump in a pickle without its entries, and the parsed entries; None if it does not match."""
         parts, at = [], 0
         for section in (self.head, self.body, self.tail):
-            matched = section.match(data, at)
+            matched = section.match_bytes(data, at)
             if matched is None:
                 return None
             parts.append((at, *matched))
@@ -96,38 +96,38 @@ class Template:
             return None
         try:
             texts = [str(text, "utf-8", "surrogatepass") for _, _, several in parts for text in several]
-            value = plain_pickle.loads(data[:begin] + data[end:])
+            value = plain_pickle.load_plain(data[:begin] + data[end:])
         except (RecordError, UnicodeDecodeError):  # reading the whole dump reports the problem
             return None
-        return self._with_groups(value, texts)
+        return self._put_group_names(value, texts)
 
-    def _with_groups(self, value: Value, texts: Sequence[str]) -> tuple[Value, ReadEntries] | None:
-        by_mark = dict(zip(_marks(), texts, strict=False))
+    def _put_group_names(self, value: Value, texts: Sequence[str]) -> tuple[Value, ReadEntries] | None:
+        by_mark = dict(zip(_placeholders(), texts, strict=False))
         names = [tuple(by_mark.get(each, each) for each in group) for group in self.groups]
-        labels = tuple(dict.fromkeys(label(name, description) for name, description in names))
+        labels = tuple(dict.fromkeys(group_label(name, description) for name, description in names))
         if value.get("entries") != [] or len(labels) != len(names):
             return None
         return value, self.found._replace(groups=labels)
 
 
-def template_of(data: bytes, value: Value, found: ReadEntries) -> Template | None:
+def make_template(data: bytes, value: Value, found: ReadEntries) -> Template | None:
     """Return the template of a pickle whose value and parsed entries are known; None if no template is possible."""
     if len(data) > _MOST_BYTES:
         return None
-    ops = [_Op(opcode.name, argument, position or 0) for opcode, argument, position in pickletools.genops(data)]
+    ops = [_Opcode(opcode.name, argument, position or 0) for opcode, argument, position in pickletools.genops(data)]
     span = _span_of_entries(ops)
     if span is None or any(op.name == _TEXT and "" < op.argument < " " for op in ops):  # could equal a placeholder
         return None
-    opened = list(_opened(data, ops, span, frozenset(_fixed_texts(value))))
-    groups = _marked_groups(_marked(data, opened), value, {place.mark for place in opened})
+    opened = list(_find_open_bytes(data, ops, span, frozenset(_texts_of_calls(value))))
+    groups = _groups_with_placeholders(_with_placeholders(data, opened), value, {place.mark for place in opened})
     if groups is None:
         return None
     bounds = (0, *span, len(data))
-    head, body, tail = (_section(data, opened, *bounds[part : part + 2]) for part in range(3))
+    head, body, tail = (_make_section(data, opened, *bounds[part : part + 2]) for part in range(3))
     return Template(head, body, tail, groups, found)
 
 
-def _span_of_entries(ops: Sequence[_Op]) -> tuple[int, int] | None:
+def _span_of_entries(ops: Sequence[_Opcode]) -> tuple[int, int] | None:
     """Return the byte range of the entries, with the opcodes that append them to their list; None if it is unclear."""
     key = next((at for at, op in enumerate(ops) if (op.name, op.argument) == (_TEXT, "entries")), len(ops))
     first = next((at for at in range(key, len(ops)) if ops[at].name == "MARK"), len(ops))
@@ -140,45 +140,45 @@ def _span_of_entries(ops: Sequence[_Op]) -> tuple[int, int] | None:
     return None
 
 
-def _fixed_texts(value: Value) -> Iterator[str]:
+def _texts_of_calls(value: Value) -> Iterator[str]:
     """Yield the texts that describe calls, and the keys."""
     yield from value
     entries = value["entries"]
     for entry in entries:
         yield from entry
         yield from (entry["profiling_name"], entry["state"] or "", *entry["input_dtypes"], *entry["output_dtypes"])
-    for frame in _frames(entries):
+    for frame in _all_frames(entries):
         yield from (each for each in (*frame, frame.get("name"), frame.get("filename")) if isinstance(each, str))
 
 
-def _frames(entries: Sequence[Any]) -> Iterable[Any]:
+def _all_frames(entries: Sequence[Any]) -> Iterable[Any]:
     """Return all frames of all stacks, each once."""
-    frames = (frame for stack in stacks_of(entries) for frame in stack if isinstance(frame, dict))
+    frames = (frame for stack in stack_frames(entries) for frame in stack if isinstance(frame, dict))
     return {id(frame): frame for frame in frames}.values()
 
 
-def _opened(data: bytes, ops: Iterable[_Op], span: tuple[int, int], fixed: frozenset[str]) -> Iterator[_Open]:
+def _find_open_bytes(data: bytes, ops: Iterable[_Opcode], span: tuple[int, int], fixed: frozenset[str]) -> Iterator[_OpenBytes]:
     """Yield the bytes of all numbers and texts that may differ."""
-    marks, seen = _marks(), set[str]()
-    for (name, argument, position), following in pairwise((*ops, _Op("", None, len(data)))):
+    marks, seen = _placeholders(), set[str]()
+    for (name, argument, position), following in pairwise((*ops, _Opcode("", None, len(data)))):
         is_inside = span[0] <= position < span[1]
         before = (_UNREAD if is_inside else _BESIDE).get(name)
         if before is not None:
-            yield _Open(position + before, following.position, None)
+            yield _OpenBytes(position + before, following.position, None)
         elif name == _TEXT and argument in seen:
             # A text that occurs often keeps its length; otherwise each occurrence would end a piece.
             begin = position + 1 + _LENGTH
-            yield _Open(begin, following.position, None)
+            yield _OpenBytes(begin, following.position, None)
         elif name == _TEXT and argument not in fixed:
-            yield _Open(position + 1, following.position, next(marks))
+            yield _OpenBytes(position + 1, following.position, next(marks))
             seen.update([argument] * is_inside)
 
 
-def _marks() -> Iterator[str]:
+def _placeholders() -> Iterator[str]:
     return (f"{_MARK}{number}" for number in count())
 
 
-def _marked(data: bytes, opened: Iterable[_Open]) -> bytes:
+def _with_placeholders(data: bytes, opened: Iterable[_OpenBytes]) -> bytes:
     """Return the pickle with another value in place of each open one; texts become their placeholders."""
     marked, at = [], 0
     for begin, end, mark in opened:
@@ -191,10 +191,10 @@ def _marked(data: bytes, opened: Iterable[_Open]) -> bytes:
     return b"".join([*marked, data[at:]])
 
 
-def _marked_groups(marked: bytes, value: Value, marks: Container[str | None]) -> tuple[tuple[str, str], ...] | None:
+def _groups_with_placeholders(marked: bytes, value: Value, marks: Container[str | None]) -> tuple[tuple[str, str], ...] | None:
     """Return the groups of a dump with placeholders; None if a placeholder is in a field that describes a call."""
     try:
-        entries, own = plain_pickle.loads(marked)["entries"], value["entries"]
+        entries, own = plain_pickle.load_plain(marked)["entries"], value["entries"]
     except RecordError:
         return None
     groups, own_groups = (dict.fromkeys(tuple(entry["process_group"]) for entry in each) for each in (entries, own))
@@ -202,17 +202,17 @@ def _marked_groups(marked: bytes, value: Value, marks: Container[str | None]) ->
     is_named = len(names) == len(own_names) and all(
         name == before or name in marks for name, before in zip(names, own_names, strict=True)
     )
-    is_same = rows_of(entries) == rows_of(own) and _lines(entries) == _lines(own)
+    is_same = compared_fields(entries) == compared_fields(own) and _line_numbers(entries) == _line_numbers(own)
     return tuple(groups) if is_named and is_same else None
 
 
-def _lines(entries: Sequence[Any]) -> list[Any]:
-    return [frame.get("line") for frame in _frames(entries)]
+def _line_numbers(entries: Sequence[Any]) -> list[Any]:
+    return [frame.get("line") for frame in _all_frames(entries)]
 
 
-def _section(data: bytes, opened: Iterable[_Open], begin: int, end: int) -> _Section:
+def _make_section(data: bytes, opened: Iterable[_OpenBytes], begin: int, end: int) -> _Section:
     pieces, form, fixed = [], "", []
-    for place in (*(each for each in opened if begin <= each.begin < end), _Open(end, end, _MARK)):
+    for place in (*(each for each in opened if begin <= each.begin < end), _OpenBytes(end, end, _MARK)):
         form += f"{place.begin - begin}s"
         fixed.append(data[begin : place.begin])
         begin = place.end

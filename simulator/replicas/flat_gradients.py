@@ -14,33 +14,33 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.hazards.poison_marks import is_plain
-from ddpsim.simulator.replicas.replica_tensors import Named
-from ddpsim.simulator.runtime.host import Pending
-from ddpsim.simulator.transport.modes import without_modes
+from ddpsim.simulator.hazards.poison_marks import is_plain_tensor
+from ddpsim.simulator.replicas.replica_tensors import ReplicaTensor
+from ddpsim.simulator.runtime.host import PendingCall
+from ddpsim.simulator.transport.modes import suspend_modes
 
 _ROUNDINGS = 8
 """The rounding error that is allowed in a scaled gradient, in units in the last place."""
 
-Of = Callable[[Named], Tensor | None]
+Of = Callable[[ReplicaTensor], Tensor | None]
 """Returns the tensor of a parameter that a flat tensor holds: its gradient or its value."""
 
 
-def gradient_of(parameter: Named) -> Tensor | None:
+def gradient_of(parameter: ReplicaTensor) -> Tensor | None:
     """Return the gradient of a parameter."""
     return parameter.tensor.grad
 
 
-def value_of(parameter: Named) -> Tensor | None:
+def value_of(parameter: ReplicaTensor) -> Tensor | None:
     """Return the parameter itself."""
     return parameter.tensor
 
 
-class FlatGradients:
+class FlatTensorCall:
     """A flat tensor that one rank passed to a call: all gradients of a module, or all of its parameters."""
 
     def __init__(
-        self, pending: Pending, tensor: Tensor, parameters: Sequence[Named], before: Tensor, of: Of = gradient_of
+        self, pending: PendingCall, tensor: Tensor, parameters: Sequence[ReplicaTensor], before: Tensor, of: Of = gradient_of
     ) -> None:
         """`tensor` is the rank's flat tensor; `before` are the concatenated gradients when the call is issued."""
         self.pending = pending
@@ -49,7 +49,7 @@ class FlatGradients:
         self.size = len(pending.members)  # kept, because rank processes do not have the members later
         self._tensor = tensor
         self._before = before
-        self._written = _written(parameters, of)
+        self._written = _write_versions(parameters, of)
 
     def is_applied(self) -> bool:
         """Return whether the gradients, or parameters, hold the sum now, possibly scaled.
@@ -58,41 +58,41 @@ class FlatGradients:
         """
         if not self.pending.is_complete:
             return False
-        with torch.no_grad(), without_modes():
-            now = _together(self.parameters, self.of)
+        with torch.no_grad(), suspend_modes():
+            now = _concatenated(self.parameters, self.of)
             if now is None or not now.any():
                 return False
-            shares = _equal_shares(now, self._tensor, self.size)
-            if not _same(now, self._before):
-                return shares or is_scaled(now, self._tensor)
-            is_written = self._written != _written(self.parameters, self.of)
-            return shares and (is_written or _lie_in(self._tensor, self.parameters, self.of))
+            shares = _equals_whole_or_share(now, self._tensor, self.size)
+            if not _are_equal(now, self._before):
+                return shares or is_multiple_of(now, self._tensor)
+            is_written = self._written != _write_versions(self.parameters, self.of)
+            return shares and (is_written or _are_parts_of(self._tensor, self.parameters, self.of))
 
 
-def brought(
-    pending: Pending, tensor: Tensor, content: Tensor, parameters: Sequence[Named], of: Of = gradient_of
-) -> FlatGradients | None:
+def flat_tensor_call(
+    pending: PendingCall, tensor: Tensor, content: Tensor, parameters: Sequence[ReplicaTensor], of: Of = gradient_of
+) -> FlatTensorCall | None:
     """Return the flat tensor of a call that is being issued, if it holds these parameters or their gradients."""
-    if not is_plain(tensor) or not tensor.is_floating_point():
+    if not is_plain_tensor(tensor) or not tensor.is_floating_point():
         return None
-    with torch.no_grad(), without_modes():
-        before = _together(parameters, of)
+    with torch.no_grad(), suspend_modes():
+        before = _concatenated(parameters, of)
         if before is None or before.numel() != tensor.numel():
             return None
-        if not _lie_in(tensor, parameters, of) and not _equal_shares(content, before, len(pending.members)):
+        if not _are_parts_of(tensor, parameters, of) and not _equals_whole_or_share(content, before, len(pending.members)):
             return None
-        return FlatGradients(pending, tensor, parameters, before, of)
+        return FlatTensorCall(pending, tensor, parameters, before, of)
 
 
-def _equal_shares(tensor: Tensor, whole: Tensor, size: int) -> bool:
+def _equals_whole_or_share(tensor: Tensor, whole: Tensor, size: int) -> bool:
     """Return whether a tensor equals another one, or that one divided by `size`."""
-    if whole.dtype != tensor.dtype and _same(tensor, (whole / size).to(tensor.dtype)):
+    if whole.dtype != tensor.dtype and _are_equal(tensor, (whole / size).to(tensor.dtype)):
         return True  # divided before the conversion to a smaller dtype
     whole = whole.to(tensor.dtype)
-    return any(_same(tensor, each) for each in (whole, whole / size, whole * (1 / size)))
+    return any(_are_equal(tensor, each) for each in (whole, whole / size, whole * (1 / size)))
 
 
-def is_scaled(tensor: Tensor, whole: Tensor) -> bool:
+def is_multiple_of(tensor: Tensor, whole: Tensor) -> bool:
     """Return whether a tensor equals another one times a positive number."""
     coarse = max(torch.finfo(tensor.dtype).eps, torch.finfo(whole.dtype).eps)
     one, other = tensor.double(), whole.double()
@@ -100,14 +100,14 @@ def is_scaled(tensor: Tensor, whole: Tensor) -> bool:
     return factor > 0 and torch.allclose(one, other * factor, rtol=_ROUNDINGS * coarse, atol=0)
 
 
-def _together(parameters: Sequence[Named], of: Of) -> Tensor | None:
+def _concatenated(parameters: Sequence[ReplicaTensor], of: Of) -> Tensor | None:
     """Return the concatenated gradients; None if one is missing or cannot be read."""
     gradients = [of(each) for each in parameters]
-    found = [each for each in gradients if each is not None and is_plain(each)]
+    found = [each for each in gradients if each is not None and is_plain_tensor(each)]
     return torch.cat([each.reshape(-1) for each in found]) if len(found) == len(gradients) else None
 
 
-def _lie_in(tensor: Tensor, parameters: Sequence[Named], of: Of) -> bool:
+def _are_parts_of(tensor: Tensor, parameters: Sequence[ReplicaTensor], of: Of) -> bool:
     """Return whether the gradients are consecutive parts of a tensor."""
     address = tensor.data_ptr()
     for each in parameters:
@@ -118,11 +118,11 @@ def _lie_in(tensor: Tensor, parameters: Sequence[Named], of: Of) -> bool:
     return address == tensor.data_ptr() + tensor.nbytes
 
 
-def _written(parameters: Sequence[Named], of: Of) -> list[tuple[int, int]]:
+def _write_versions(parameters: Sequence[ReplicaTensor], of: Of) -> list[tuple[int, int]]:
     """Return identifiers that change when a gradient is written to, or replaced."""
     gradients = [of(each) for each in parameters]
     return [(0, 0) if each is None else (id(each), each._version) for each in gradients]
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _are_equal(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)

@@ -30,35 +30,35 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
-from ddpsim.simulator.attribution.wrapper import PROGRESS, Wrapper, WrapperKey
+from ddpsim.simulator.attribution.wrapper import PROGRESS, DdpWrapper, WrapperKey
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.diagnosis.replica_divergence import Moment, when_began, when_made, when_reduced_in
+from ddpsim.simulator.diagnosis.replica_divergence import ComparisonPoint, point_of_forward, point_of_construction, point_of_backward_end
 from ddpsim.simulator.replicas.replica_tensors import (
     FinalParameters,
-    Named,
+    ReplicaTensor,
     NoticeReplica,
     ReplicaFact,
     ReplicaSample,
     StepInputs,
     WrapperProgress,
-    buffers_in,
+    wrapper_buffers,
     fingerprint,
-    gradients_in,
-    gradients_of,
-    parameters_in,
-    parameters_of,
-    state_of,
+    gradient_tensors,
+    optimizer_gradients,
+    wrapper_parameters,
+    parameter_ids_of,
+    optimizer_state_of,
     syncs_buffers,
     syncs_buffers_last,
 )
 from ddpsim.simulator.replicas.sharded_replicas import ShardedReplicas
-from ddpsim.simulator.replicas.unwrapped_ddp import HandReduced
-from ddpsim.simulator.runtime.call_sites import site_here
-from ddpsim.simulator.runtime.host import Pending
+from ddpsim.simulator.replicas.unwrapped_ddp import UnwrappedReplicas
+from ddpsim.simulator.runtime.call_sites import current_user_site
+from ddpsim.simulator.runtime.host import PendingCall
 
 
-def reads_seen_first(notice: NoticeReplica, came_to_light: Callable[[int, Any, str], None]) -> NoticeReplica:
+def check_reads_first(notice: NoticeReplica, came_to_light: Callable[[int, Any, str], None]) -> NoticeReplica:
     """Return `notice` with a check before it: do the replicas show that a call in flight was read (see poison.py)?"""
 
     def notice_reads(fact: ReplicaFact) -> None:
@@ -76,7 +76,7 @@ NOT_REDUCED = -1
 
 
 @dataclass(slots=True)
-class _Progress:
+class _ComparisonProgress:
     """The progress of a wrapper on one rank. "Then" is when its parameters were last compared at a forward."""
 
     size: int
@@ -95,7 +95,7 @@ class _Progress:
     """The number of optimizer steps before these gradients; NOT_REDUCED once another backward has added to them."""
 
 
-class Replicas:
+class ReplicaSampler:
     """Takes samples of the replicas of one execution."""
 
     def __init__(
@@ -107,25 +107,25 @@ class Replicas:
         self._notice = notice
         self._communicated = Counter[int]()
         """By rank, how many elements the program has passed to its own calls; averages of parameters show in it."""
-        self._by_hand = HandReduced(wrappers, notice, self._communicated)
+        self._by_hand = UnwrappedReplicas(wrappers, notice, self._communicated)
         self._sharded = ShardedReplicas(notice, self._communicated)
-        self._progress: WeakKeyDictionary[Wrapper, _Progress] = WeakKeyDictionary()
-        self._optimizer_steps: dict[tuple[Wrapper, int], tuple[int, int]] = {}
+        self._progress: WeakKeyDictionary[DdpWrapper, _ComparisonProgress] = WeakKeyDictionary()
+        self._optimizer_steps: dict[tuple[DdpWrapper, int], tuple[int, int]] = {}
         """By optimizer, see Note [Several optimizers]: the latest step of the wrapper, and the optimizer's since."""
-        self._optimizers: dict[Wrapper, WeakSet[Any]] = {}
+        self._optimizers: dict[DdpWrapper, WeakSet[Any]] = {}
         """The optimizers that have made a step."""
-        self._latest_parameters: dict[Wrapper, Sequence[Named]] = {}
+        self._latest_parameters: dict[DdpWrapper, Sequence[ReplicaTensor]] = {}
         """The parameters when they were last compared; kept because the modules may be deleted before the rank returns.
         """
-        self._starts: dict[Wrapper, tuple[str, ...]] = {}
+        self._starts: dict[DdpWrapper, tuple[str, ...]] = {}
         """Fingerprints of the parameters when the step began."""
-        self._has_run: set[Wrapper] = set()
+        self._has_run: set[DdpWrapper] = set()
         """The wrappers whose inner module has run, with or without the wrapper, so that buffers may have changed."""
         self._has_trained: set[WrapperKey] = set()
         """The wrappers that have made a training forward."""
         wrappers.observers.append(self)
 
-    def call_issued(self, pending: Pending) -> None:
+    def call_issued(self, pending: PendingCall) -> None:
         """Note that a rank's program makes a call."""
         call = pending.call
         self._communicated[call.rank] += sum([prod(shape) for shape in call.signature.shapes])
@@ -133,7 +133,7 @@ class Replicas:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def module_runs(self, module: Any, arguments: Any) -> None:
+    def module_forward_begins(self, module: Any, arguments: Any) -> None:
         """Note that any module begins its forward.
 
         This is torch's global hook: a hook of the inner module would be copied and pickled with the module.
@@ -141,27 +141,27 @@ class Replicas:
         if torch.compiler.is_compiling():  # dynamo traces the hook; it is called again around the compiled module
             return
         if module.training and torch.is_grad_enabled() and hasattr(type(module), PROGRESS):
-            self._wrappers.of(module)  # numbers the wrapper, which may have made no call yet
-        wrappers = self._wrappers.around(module)
+            self._wrappers.wrapper_of(module)  # numbers the wrapper, which may have made no call yet
+        wrappers = self._wrappers.wrappers_around(module)
         if module.training and torch.is_grad_enabled() and (rank := self._wrappers.running_rank()) is not None:
             if wrappers:
-                self._trains(wrappers[-1])
+                self._compare_at_training_forward(wrappers[-1])
             else:
-                self._by_hand.module_trains(rank, module)
+                self._by_hand.training_forward_begins(rank, module)
         if not wrappers:
             return
-        wrapper = next((each for each in wrappers if each.is_running), None)
+        wrapper = next((each for each in wrappers if each.is_forward_running), None)
         if wrapper is None:
-            self._inner_runs(wrappers[-1], is_training=module.training)
+            self._compare_at_inner_forward(wrappers[-1], is_training=module.training)
         elif module.training and wrapper not in self._has_run and not syncs_buffers(wrapper.module):
-            wrapper.look()
-            moment = Moment(wrapper.number, 0, text="at the first forward")
-            self._compare(wrapper, moment, buffers_in(wrapper, (None,)))
+            wrapper.update_progress()
+            moment = ComparisonPoint(wrapper.number_in_group, 0, text="at the first forward")
+            self._send_sample(wrapper, moment, wrapper_buffers(wrapper, (None,)))
         self._has_run.update(wrappers)
         if wrapper is not None and module.training and torch.is_grad_enabled():
             self._has_trained.add(wrapper.key)
 
-    def moved(self, wrapper: Wrapper) -> None:
+    def wrapper_step_changed(self, wrapper: DdpWrapper) -> None:
         """Note that a wrapper's rank ran out of input, or that all ranks have reached the end of a join."""
         self._notice(
             WrapperProgress(
@@ -174,54 +174,54 @@ class Replicas:
             )
         )
 
-    def step_begins(self, wrapper: Wrapper) -> None:
+    def wrapper_step_begins(self, wrapper: DdpWrapper) -> None:
         """Note that a synchronising forward has begun, or that another engine reports one."""
-        self.moved(wrapper)
-        self.was_made(wrapper)
-        if wrapper.inner is not None:
-            parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
+        self.wrapper_step_changed(wrapper)
+        self.wrapper_constructed(wrapper)
+        if wrapper.inner_module is not None:
+            parameters = self._latest_parameters[wrapper] = wrapper_parameters(wrapper)
             self._starts[wrapper] = fingerprint(each.tensor for each in parameters)
             if not hasattr(type(wrapper.module), PROGRESS):  # another engine may report it late
-                self._forward_begins(wrapper, parameters)
+                self._compare_at_forward(wrapper, parameters)
 
-    def was_made(self, wrapper: Wrapper) -> None:
+    def wrapper_constructed(self, wrapper: DdpWrapper) -> None:
         """Note that a wrapper is constructed, so that its inner module is known."""
-        if wrapper.inner is not None and wrapper not in self._progress:
-            self._progress[wrapper] = _Progress(int(wrapper.module.process_group.size()))
-            self._wrappers.watch_backward(wrapper)
-            parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
+        if wrapper.inner_module is not None and wrapper not in self._progress:
+            self._progress[wrapper] = _ComparisonProgress(int(wrapper.module.process_group.size()))
+            self._wrappers.observe_backwards(wrapper)
+            parameters = self._latest_parameters[wrapper] = wrapper_parameters(wrapper)
             names = [*parameters]
             if getattr(wrapper.module, "broadcast_buffers", True):  # else they are never sent
-                names += buffers_in(wrapper, (None, "before", "after"))
+                names += wrapper_buffers(wrapper, (None, "before", "after"))
             without_values = [each._replace(tensor=each.tensor.new_empty(0)) for each in names]
-            self._compare(wrapper, when_made(wrapper.number), without_values)
+            self._send_sample(wrapper, point_of_construction(wrapper.number_in_group), without_values)
 
-    def backward_ended(self, wrapper: Wrapper) -> None:
+    def wrapper_backward_ended(self, wrapper: DdpWrapper) -> None:
         """Note that a backward has ended that gave parameters of a wrapper their gradients."""
-        wrapper.look()
+        wrapper.update_progress()
         progress = self._progress_of(wrapper)
         if progress.backward == wrapper.step:
             progress.gradients_of = NOT_REDUCED  # the gradients may not be reduced
             return
-        if wrapper.inner is None or not wrapper.is_reduced_by_itself:
+        if wrapper.inner_module is None or not wrapper.is_fully_reduced:
             return
         progress.backward, progress.gradients_of = wrapper.step, progress.all_steps
-        self._compare(wrapper, when_reduced_in(wrapper.number, wrapper.step), gradients_in(parameters_in(wrapper)))
+        self._send_sample(wrapper, point_of_backward_end(wrapper.number_in_group, wrapper.step), gradient_tensors(wrapper_parameters(wrapper)))
 
     def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
         """Note that any optimizer is about to use gradients."""
         if (rank := self._wrappers.running_rank()) is not None:
-            self._by_hand.step_begins(rank, parameters_of(optimizer))
+            self._by_hand.optimizer_step_begins(rank, parameter_ids_of(optimizer))
 
-    def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
+    def optimizer_step_ended(self, rank: int, optimizer: Any) -> None:
         """Note that a rank's optimizer has changed parameters."""
-        self._sharded.optimizer_stepped(rank, optimizer, self._by_hand.names(rank))
-        for wrapper in self._wrappers.of_rank(rank):
-            wrapper.look()
-            if wrapper.inner is None or wrapper.is_joined:
+        self._sharded.optimizer_step_ended(rank, optimizer, self._by_hand.parameter_names_of_rank(rank))
+        for wrapper in self._wrappers.wrappers_of_rank(rank):
+            wrapper.update_progress()
+            if wrapper.inner_module is None or wrapper.is_joined:
                 continue
-            parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
-            own = parameters_of(optimizer)
+            parameters = self._latest_parameters[wrapper] = wrapper_parameters(wrapper)
+            own = parameter_ids_of(optimizer)
             position = next((position for position, each in enumerate(parameters) if id(each.tensor) in own), None)
             if position is None:
                 continue
@@ -231,23 +231,23 @@ class Replicas:
             progress = self._progress_of(wrapper)
             progress.optimizer_steps += 1
             progress.all_steps += 1
-            tensors = [*self._comparable(wrapper, optimizer, own, parameters), *state_of(parameters, optimizer)]
-            tensors += buffers_in(wrapper, (None, "after") if syncs_buffers_last(wrapper.module) else ("after",))
+            tensors = [*self._comparable_parameters(wrapper, optimizer, own, parameters), *optimizer_state_of(parameters, optimizer)]
+            tensors += wrapper_buffers(wrapper, (None, "after") if syncs_buffers_last(wrapper.module) else ("after",))
             start = self._starts.get(wrapper, ())
-            inputs = StepInputs(start, fingerprint(gradients_of(parameters, own)))
-            self._compare(wrapper, Moment(wrapper.number, wrapper.step, count, optimizer=position), tensors, inputs)
+            inputs = StepInputs(start, fingerprint(optimizer_gradients(parameters, own)))
+            self._send_sample(wrapper, ComparisonPoint(wrapper.number_in_group, wrapper.step, count, optimizer=position), tensors, inputs)
 
     def rank_returned(self, rank: int) -> None:
         """Note that a rank's program returned."""
         latest = self._latest_parameters
-        for wrapper in self._wrappers.of_rank(rank):
-            self.moved(wrapper)
-        mine = [wrapper for wrapper in self._wrappers.of_rank(rank) if wrapper in latest]
+        for wrapper in self._wrappers.wrappers_of_rank(rank):
+            self.wrapper_step_changed(wrapper)
+        mine = [wrapper for wrapper in self._wrappers.wrappers_of_rank(rank) if wrapper in latest]
         for wrapper in mine:
             progress = self._progress_of(wrapper)
             if progress.backward == wrapper.step and progress.gradients_of == progress.all_steps:
-                moment = when_reduced_in(wrapper.number, wrapper.step, has_ended=True)
-                self._compare(wrapper, moment, gradients_in(latest[wrapper]), has_ended=True)
+                moment = point_of_backward_end(wrapper.number_in_group, wrapper.step, has_ended=True)
+                self._send_sample(wrapper, moment, gradient_tensors(latest[wrapper]), has_ended=True)
         self._by_hand.rank_returned(rank)
         self._sharded.rank_returned(rank)
         left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
@@ -255,16 +255,16 @@ class Replicas:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _progress_of(self, wrapper: Wrapper) -> _Progress:
-        self.was_made(wrapper)
-        return self._progress.get(wrapper) or _Progress(0)
+    def _progress_of(self, wrapper: DdpWrapper) -> _ComparisonProgress:
+        self.wrapper_constructed(wrapper)
+        return self._progress.get(wrapper) or _ComparisonProgress(0)
 
-    def _trains(self, wrapper: Wrapper) -> None:
-        wrapper.look()
+    def _compare_at_training_forward(self, wrapper: DdpWrapper) -> None:
+        wrapper.update_progress()
         if not wrapper.is_joined:
-            self._forward_begins(wrapper, self._latest_parameters.get(wrapper, ()))
+            self._compare_at_forward(wrapper, self._latest_parameters.get(wrapper, ()))
 
-    def _forward_begins(self, wrapper: Wrapper, parameters: Sequence[Named]) -> None:
+    def _compare_at_forward(self, wrapper: DdpWrapper, parameters: Sequence[ReplicaTensor]) -> None:
         """Compare parameters at the beginning of a forward, synchronising or not.
 
         They are compared if no optimizer has stepped before it, or if the program has passed as many elements to its
@@ -274,35 +274,35 @@ class Replicas:
         is_new = progress.step < wrapper.step
         has_averaged = communicated - progress.communicated >= sum(each.tensor.numel() for each in parameters)
         if (is_new and not progress.optimizer_steps) or (progress.optimizer_steps and has_averaged):
-            self._compare(wrapper, when_began(wrapper.number, wrapper.step - is_new, progress.all_steps), parameters)
+            self._send_sample(wrapper, point_of_forward(wrapper.number_in_group, wrapper.step - is_new, progress.all_steps), parameters)
         if is_new or has_averaged:
             progress.step, progress.communicated, progress.optimizer_steps = wrapper.step, communicated, 0
 
-    def _inner_runs(self, wrapper: Wrapper, *, is_training: bool) -> None:
+    def _compare_at_inner_forward(self, wrapper: DdpWrapper, *, is_training: bool) -> None:
         """Compare buffers when the inner module runs without its wrapper."""
-        wrapper.look()
+        wrapper.update_progress()
         if not is_training and not wrapper.is_joined:
-            moment = Moment(wrapper.number, wrapper.step, text="in an evaluation of the inner module")
-            self._compare(wrapper, moment, buffers_in(wrapper, (None, "before", "after")))
+            moment = ComparisonPoint(wrapper.number_in_group, wrapper.step, text="in an evaluation of the inner module")
+            self._send_sample(wrapper, moment, wrapper_buffers(wrapper, (None, "before", "after")))
 
-    def _comparable(
-        self, wrapper: Wrapper, optimizer: Any, own: Container[int], parameters: Sequence[Named]
-    ) -> list[Named]:
+    def _comparable_parameters(
+        self, wrapper: DdpWrapper, optimizer: Any, own: Container[int], parameters: Sequence[ReplicaTensor]
+    ) -> list[ReplicaTensor]:
         """Return the parameters to compare after an optimizer's step: all except those that only others change."""
         optimizers = self._optimizers.setdefault(wrapper, WeakSet())
         optimizers.add(optimizer)
-        others = {each for other in optimizers if other is not optimizer for each in parameters_of(other)}
+        others = {each for other in optimizers if other is not optimizer for each in parameter_ids_of(other)}
         return [
             each._replace(is_optional=id(each.tensor) not in own)
             for each in parameters
             if id(each.tensor) in own or id(each.tensor) not in others
         ]
 
-    def _compare(
+    def _send_sample(
         self,
-        wrapper: Wrapper,
-        moment: Moment,
-        tensors: Sequence[Named],
+        wrapper: DdpWrapper,
+        moment: ComparisonPoint,
+        tensors: Sequence[ReplicaTensor],
         inputs: StepInputs | None = None,
         *,
         has_ended: bool = False,
@@ -315,16 +315,16 @@ class Replicas:
             self._progress_of(wrapper).size,
             moment,
             tensors,
-            None if has_ended else site_here(),
+            None if has_ended else current_user_site(),
             wrapper.key in self._has_trained,
             communicated=self._communicated[wrapper.rank],
         )
         if inputs is not None:
             sample = sample._replace(
                 inputs=inputs,
-                unreduced=wrapper.unreduced_bucket,
+                unreduced=wrapper.unreduced_bucket_text,
                 is_late=wrapper.has_late_gradients,
                 unwaited=next(iter(self._unwaited(wrapper.rank)), None),
             )
-        self.moved(wrapper)
+        self.wrapper_step_changed(wrapper)
         self._notice(sample)

@@ -10,27 +10,27 @@ from torch import Tensor
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.replica_divergence import FirstDifference
-from ddpsim.simulator.replicas.replica_tensors import Named, StepInputs
+from ddpsim.simulator.replicas.replica_tensors import ReplicaTensor, StepInputs
 
 _MOST_SIDES = 8
 """The most groups of ranks that are distinguished; further ranks join the last group."""
 
 
-class Group:
+class AgreeingRanks:
     """Ranks with equal replicas, and a copy of their tensors."""
 
     __slots__ = ("ranks", "tensors")
 
-    def __init__(self, rank: int, tensors: Sequence[Named]) -> None:
+    def __init__(self, rank: int, tensors: Sequence[ReplicaTensor]) -> None:
         self.ranks = [rank]
         self.tensors = {each.name: each._replace(tensor=each.tensor.detach().clone()) for each in tensors}
 
 
 @dataclass(slots=True)
-class Comparison:
+class ReplicaComparison:
     """The replicas of all ranks at one point in time."""
 
-    groups: list[Group] = field(default_factory=list)
+    groups: list[AgreeingRanks] = field(default_factory=list)
     sites: dict[int, Site] = field(default_factory=dict)
     """The current line of each rank."""
     inputs: dict[int, StepInputs] = field(default_factory=dict)
@@ -45,12 +45,12 @@ class Comparison:
     """The largest number of elements that a rank's program had passed to its own calls."""
 
     @property
-    def ranks(self) -> Collection[int]:
+    def compared_ranks(self) -> Collection[int]:
         """The ranks whose replicas have been added."""
         return self.sites.keys()
 
     @property
-    def apart(self) -> FirstDifference:
+    def first_different_input(self) -> FirstDifference:
         """The input of the optimizer step that differs: the parameters at its start, the gradients, or neither."""
         inputs = self.inputs.values()
         if len({each.start for each in inputs}) > 1:
@@ -59,10 +59,10 @@ class Comparison:
             return FirstDifference.GRADIENTS
         return FirstDifference.OPTIMIZER
 
-    def add(
+    def add_rank(
         self,
         rank: int,
-        tensors: Sequence[Named],
+        tensors: Sequence[ReplicaTensor],
         *,
         site: Site,
         tolerance: float,
@@ -73,17 +73,17 @@ class Comparison:
         self.sites[rank] = site
         self.communicated = max(self.communicated, communicated)
         for group in self.groups:
-            is_equal = first_difference(group.tensors, tensors, tolerance) is None
-            if is_equal or (in_any_order and _is_reordered(group.tensors, tensors, tolerance)):
+            is_equal = first_different_tensor(group.tensors, tensors, tolerance) is None
+            if is_equal or (in_any_order and _has_same_tensors(group.tensors, tensors, tolerance)):
                 group.ranks.append(rank)
                 return
         if len(self.groups) < _MOST_SIDES:
-            self.groups.append(Group(rank, tensors))
+            self.groups.append(AgreeingRanks(rank, tensors))
         else:
             self.groups[-1].ranks.append(rank)
 
 
-def first_difference(first: dict[str, Named], second: Sequence[Named], tolerance: float) -> Named | None:
+def first_different_tensor(first: dict[str, ReplicaTensor], second: Sequence[ReplicaTensor], tolerance: float) -> ReplicaTensor | None:
     """Return the first tensor in which two replicas differ in name, position or value; None if they are equal."""
     names = [name for name, each in first.items() if not each.is_optional]
     others = [each for each in second if not each.is_optional]
@@ -94,35 +94,35 @@ def first_difference(first: dict[str, Named], second: Sequence[Named], tolerance
         return first[names[len(others)]] if len(names) > len(others) else others[len(names)]
     for each in second:
         mine = first.get(each.name)
-        if mine is not None and not _equal(mine.tensor, each.tensor, tolerance):
+        if mine is not None and not _are_equal(mine.tensor, each.tensor, tolerance):
             return each
     return None
 
 
-def _is_reordered(first: dict[str, Named], second: Sequence[Named], tolerance: float) -> bool:
+def _has_same_tensors(first: dict[str, ReplicaTensor], second: Sequence[ReplicaTensor], tolerance: float) -> bool:
     """Return whether both have the same tensors, in any order and with any names."""
     left = list(second)
     for mine in first.values():
-        index = next((i for i, each in enumerate(left) if _equal(mine.tensor, each.tensor, tolerance)), None)
+        index = next((i for i, each in enumerate(left) if _are_equal(mine.tensor, each.tensor, tolerance)), None)
         if index is None:
             return False
         del left[index]
     return not left
 
 
-def elements_apart(first: dict[str, Named], second: dict[str, Named], tolerance: float) -> int:
+def count_differing_elements(first: dict[str, ReplicaTensor], second: dict[str, ReplicaTensor], tolerance: float) -> int:
     """Count the elements of the parameters that differ."""
     both = [(first[name].tensor, each.tensor) for name, each in second.items() if name in first and not each.is_state]
-    return sum(mine.numel() for mine, other in both if not _equal(mine, other, tolerance))
+    return sum(mine.numel() for mine, other in both if not _are_equal(mine, other, tolerance))
 
 
-def first_position(names: Sequence[Sequence[str]]) -> int | None:
+def first_different_position(names: Sequence[Sequence[str]]) -> int | None:
     """Return the first position at which lists of names differ."""
     longest = max(len(own) for own in names)
     return next((i for i in range(longest) if len({own[i] if i < len(own) else None for own in names}) > 1), None)
 
 
-def _equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
+def _are_equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
     if torch.equal(first, second):
@@ -130,7 +130,7 @@ def _equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
     return torch.allclose(first, second, rtol=0.0, atol=tolerance, equal_nan=True)
 
 
-def first_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+def first_different_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """Return the first index at which a tensor differs from the first one; () for scalars and different shapes."""
     first = tensors[0]
     for tensor in tensors[1:]:
@@ -141,7 +141,7 @@ def first_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     return ()
 
 
-def value_at(named: Named | None, index: tuple[int, ...]) -> str:
+def element_text(named: ReplicaTensor | None, index: tuple[int, ...]) -> str:
     """Return one element as text; the whole tensor if no index is known."""
     if named is None:
         return "nothing of this name"

@@ -23,25 +23,25 @@ from ddpsim.simulator.attribution.wrapper import WrapperKey
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.replica_divergence import (
     Circumstances,
-    Moment,
-    Occasion,
-    Side,
-    divergence,
-    skip_text,
-    skipped_step,
-    when_ended,
+    ComparisonPoint,
+    ComparisonEvent,
+    EqualRanks,
+    divergence_finding,
+    skipped_step_text,
+    skipped_step_finding,
+    point_of_program_end,
 )
 from ddpsim.simulator.replicas.replica_comparison import (
-    Comparison,
-    elements_apart,
-    first_difference,
-    first_index,
-    first_position,
-    value_at,
+    ReplicaComparison,
+    count_differing_elements,
+    first_different_tensor,
+    first_different_index,
+    first_different_position,
+    element_text,
 )
 from ddpsim.simulator.replicas.replica_tensors import (
     FinalParameters,
-    Named,
+    ReplicaTensor,
     ReplicaFact,
     ReplicaSample,
     WrapperProgress,
@@ -52,10 +52,10 @@ _CHECKS = 64
 """How often per moment the judge checks whether all ranks have sent their samples."""
 
 
-class _Skip(NamedTuple):
+class _SkippedStep(NamedTuple):
     """An optimizer step after the last synchronising forward that some ranks left out."""
 
-    moment: Moment
+    moment: ComparisonPoint
     skipper_sites: dict[int, Site]
     """By rank that left it out, the line of the last step that it made."""
     other_sites: dict[int, Site]
@@ -68,14 +68,14 @@ class ReplicaJudge:
         self._progress: dict[WrapperKey, dict[int, WrapperProgress]] = {}
         """The progress of each wrapper, by rank."""
         self._tolerance = tolerance
-        self._open: dict[WrapperKey, dict[Moment, Comparison]] = {}
+        self._open: dict[WrapperKey, dict[ComparisonPoint, ReplicaComparison]] = {}
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
-        self._last_skips: dict[WrapperKey, list[_Skip]] = {}
+        self._last_skips: dict[WrapperKey, list[_SkippedStep]] = {}
         self._sites: dict[tuple[WrapperKey, int], Site] = {}
         """The line at which each replica was compared last."""
         self._latest_sites: dict[tuple[WrapperKey, int], Site] = {}
         """The line of each rank's last optimizer step."""
-        self._ends: dict[WrapperKey, Comparison] = {}
+        self._ends: dict[WrapperKey, ReplicaComparison] = {}
         """The final parameters of ranks that returned."""
         self._sizes: dict[WrapperKey, int] = {}
         self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
@@ -88,29 +88,29 @@ class ReplicaJudge:
 
     # --- samples ------------------------------------------------------------------------------------------------------
 
-    def take(self, fact: ReplicaFact) -> None:
+    def take_fact(self, fact: ReplicaFact) -> None:
         """Process a report from a rank."""
         if isinstance(fact, WrapperProgress):
             self._progress.setdefault(fact.key, {})[fact.rank] = fact
         elif isinstance(fact, ReplicaSample):
-            self._sampled(fact)
+            self._take_sample(fact)
         else:
-            self._returned_with(fact)
+            self._take_final_parameters(fact)
 
-    def _sampled(self, sample: ReplicaSample) -> None:
+    def _take_sample(self, sample: ReplicaSample) -> None:
         if sample.has_trained:
             self._has_trained.add(sample.key)
         self._sizes[sample.key] = sample.size
         if sample.site is not None:
             self._sites[sample.key, sample.rank] = sample.site
-        comparison = self._open.setdefault(sample.key, {}).setdefault(sample.moment, Comparison())
-        if sample.rank in comparison.ranks:
+        comparison = self._open.setdefault(sample.key, {}).setdefault(sample.moment, ReplicaComparison())
+        if sample.rank in comparison.compared_ranks:
             return
         tensors = sample.tensors
-        by_hand = sample.moment.occasion in (Occasion.REDUCED, Occasion.AVERAGED)
+        by_hand = sample.moment.occasion in (ComparisonEvent.REDUCED, ComparisonEvent.AVERAGED)
         if by_hand and comparison.groups:
-            tensors = _named_as(comparison.groups[0].tensors, tensors)
-        comparison.add(
+            tensors = _with_names_of(comparison.groups[0].tensors, tensors)
+        comparison.add_rank(
             sample.rank,
             tensors,
             site=self._sites.get((sample.key, sample.rank), NOWHERE),
@@ -125,16 +125,16 @@ class ReplicaJudge:
             comparison.is_late |= sample.is_late
             comparison.unwaited = comparison.unwaited or sample.unwaited
         if self._is_complete(sample, comparison):
-            self._close_until(sample.key, sample.moment)
+            self._judge_until(sample.key, sample.moment)
 
-    def _returned_with(self, final: FinalParameters) -> None:
+    def _take_final_parameters(self, final: FinalParameters) -> None:
         self._returned.add(final.rank)
         for key, parameters in final.left:
-            end = self._ends.setdefault(key, Comparison())
+            end = self._ends.setdefault(key, ReplicaComparison())
             site = self._latest_sites.get((key, final.rank), NOWHERE)
-            end.add(final.rank, parameters, site=site, tolerance=self._tolerance, communicated=final.communicated)
+            end.add_rank(final.rank, parameters, site=site, tolerance=self._tolerance, communicated=final.communicated)
 
-    def _peers(self, key: WrapperKey) -> Sequence[WrapperProgress]:
+    def _progress_on_ranks(self, key: WrapperKey) -> Sequence[WrapperProgress]:
         """Return the progress of a wrapper on the ranks that have constructed it so far."""
         return tuple(self._progress.get(key, {}).values())
 
@@ -142,110 +142,110 @@ class ReplicaJudge:
         """Return the findings: for each wrapper the first divergence of parameters and of buffers."""
         for key, comparisons in self._open.items():
             for moment in sorted(comparisons):
-                self._judge(key, moment, comparisons[moment])
+                self._judge_comparison(key, moment, comparisons[moment])
         for key, skips in self._last_skips.items():
             for moment, skipper_sites, other_sites in skips:
-                if self._end_apart(key, skipper_sites, other_sites):
+                if self._ended_with_different_parameters(key, skipper_sites, other_sites):
                     code = Code.DIVERGENCE_PARAMETERS
-                    self._findings.setdefault((key, code), skipped_step(moment, skipper_sites, other_sites))
+                    self._findings.setdefault((key, code), skipped_step_finding(moment, skipper_sites, other_sites))
         for key, end in self._ends.items():
-            if len(end.ranks) == self._sizes.get(key):
-                last = max((peer.step for peer in self._peers(key)), default=0)
-                self._judge(key, when_ended(key[1], last), end)
+            if len(end.compared_ranks) == self._sizes.get(key):
+                last = max((peer.step for peer in self._progress_on_ranks(key)), default=0)
+                self._judge_comparison(key, point_of_program_end(key[1], last), end)
         found = [
             finding
             for (key, code), finding in self._findings.items()
             if code is not Code.DIVERGENCE_PARAMETERS or not self._persistent.is_average_due(key)
         ]
-        return (*found, *self._persistent.findings())
+        return (*found, *self._persistent.remaining_findings())
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _is_complete(self, sample: ReplicaSample, comparison: Comparison) -> bool:
+    def _is_complete(self, sample: ReplicaSample, comparison: ReplicaComparison) -> bool:
         """Return whether every rank has sent its sample that still can.
 
         For speed, not every arrival is checked in a large world; a later moment closes those that were missed.
         """
-        here, size = comparison.ranks, sample.size
+        here, size = comparison.compared_ranks, sample.size
         if len(here) < size and len(here) % max(1, size // _CHECKS):
             return False
         gone = sum(
             (peer.is_joined or peer.rank in self._returned) and peer.rank not in here
-            for peer in self._peers(sample.key)
+            for peer in self._progress_on_ranks(sample.key)
         )
         return len(here) + gone >= size
 
-    def _close_until(self, key: WrapperKey, last: Moment) -> None:
+    def _judge_until(self, key: WrapperKey, last: ComparisonPoint) -> None:
         comparisons = self._open[key]
-        for moment in sorted(moment for moment in comparisons if moment.is_over_by(last)):
-            self._judge(key, moment, comparisons.pop(moment))
+        for moment in sorted(moment for moment in comparisons if moment.is_passed_at(last)):
+            self._judge_comparison(key, moment, comparisons.pop(moment))
 
-    def _judge(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
+    def _judge_comparison(self, key: WrapperKey, moment: ComparisonPoint, comparison: ReplicaComparison) -> None:
         groups = comparison.groups
         missing = sorted(
             peer.rank
-            for peer in self._peers(key)
-            if moment.optimizer_step and peer.rank not in comparison.ranks and self._went_past(peer, moment)
+            for peer in self._progress_on_ranks(key)
+            if moment.optimizer_step and peer.rank not in comparison.compared_ranks and self._has_passed(peer, moment)
         )
         if missing and key not in self._skipped:
-            self._skipped[key] = (skip_text(moment, missing), tuple(missing))
-        self.compared[key[0]] += len(comparison.ranks) > 1
+            self._skipped[key] = (skipped_step_text(moment, missing), tuple(missing))
+        self.compared[key[0]] += len(comparison.compared_ranks) > 1
         difference = None
         if len(groups) > 1:
-            difference = first_difference(groups[0].tensors, list(groups[1].tensors.values()), self._tolerance)
+            difference = first_different_tensor(groups[0].tensors, list(groups[1].tensors.values()), self._tolerance)
         if difference is None:
-            self._agree(key, moment, comparison)
+            self._note_agreement(key, moment, comparison)
         else:
-            self._differ(key, moment, comparison, difference)
-        self._find_last_skip(key, moment, comparison)
+            self._note_difference(key, moment, comparison, difference)
+        self._note_skipped_last_step(key, moment, comparison)
 
-    def _agree(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
-        if len(comparison.ranks) < 2 or moment.occasion in (Occasion.MADE, Occasion.BACKWARD):
+    def _note_agreement(self, key: WrapperKey, moment: ComparisonPoint, comparison: ReplicaComparison) -> None:
+        if len(comparison.compared_ranks) < 2 or moment.occasion in (ComparisonEvent.MADE, ComparisonEvent.BACKWARD):
             return
         if any(each.code is Code.DIVERGENCE_PARAMETERS for each in comparison.groups[0].tensors.values()):
-            self._persistent.agrees(key, Code.DIVERGENCE_PARAMETERS)
-            if self._persistent.equal(key, comparison.communicated):
+            self._persistent.note_agreement(key, Code.DIVERGENCE_PARAMETERS)
+            if self._persistent.note_parameters_equal(key, comparison.communicated):
                 self._findings.pop((key, Code.DIVERGENCE_PARAMETERS), None)
             if moment.optimizer_step:
-                self._persistent.agrees(key, Code.DIVERGENCE_GRADIENTS)
+                self._persistent.note_agreement(key, Code.DIVERGENCE_GRADIENTS)
 
-    def _differ(self, key: WrapperKey, moment: Moment, comparison: Comparison, difference: Named) -> None:
+    def _note_difference(self, key: WrapperKey, moment: ComparisonPoint, comparison: ReplicaComparison, difference: ReplicaTensor) -> None:
         first, second = comparison.groups[0].tensors, comparison.groups[1].tensors
         if difference.code is Code.DIVERGENCE_PARAMETERS and not difference.is_state:
-            elements = elements_apart(first, second, self._tolerance)
-            self._persistent.apart(key, elements, comparison.communicated)
-        if moment.occasion is not Occasion.USUAL:
-            self._persistent.differs(key, self._finding(key, moment, difference, comparison))
+            elements = count_differing_elements(first, second, self._tolerance)
+            self._persistent.note_parameters_differ(key, elements, comparison.communicated)
+        if moment.occasion is not ComparisonEvent.USUAL:
+            self._persistent.note_difference(key, self._divergence_finding(key, moment, difference, comparison))
         elif (key, difference.code) not in self._findings:
-            self._findings[key, difference.code] = self._finding(key, moment, difference, comparison)
+            self._findings[key, difference.code] = self._divergence_finding(key, moment, difference, comparison)
 
-    def _finding(self, key: WrapperKey, moment: Moment, difference: Named, comparison: Comparison) -> Finding:
+    def _divergence_finding(self, key: WrapperKey, moment: ComparisonPoint, difference: ReplicaTensor, comparison: ReplicaComparison) -> Finding:
         groups, sites = comparison.groups, comparison.sites
         names = [[each.name for each in group.tensors.values() if not each.is_optional] for group in groups]
-        name, position = difference.name, first_position(names)
+        name, position = difference.name, first_different_position(names)
         if position is not None:
             sides = [
-                Side(tuple(group.ranks), own[position] if position < len(own) else "none")
+                EqualRanks(tuple(group.ranks), own[position] if position < len(own) else "none")
                 for group, own in zip(groups, names, strict=True)
             ]
             is_order = len({tuple(sorted(own)) for own in names}) == 1
             known = Circumstances(is_order=is_order, has_run=key in self._has_trained)
-            return divergence(difference.code, moment, f"name of tensor {position}", sides, sites=sites, known=known)
-        index = first_index([group.tensors[name].tensor for group in groups if name in group.tensors])
-        sides = [Side(tuple(group.ranks), value_at(group.tensors.get(name), index)) for group in groups]
+            return divergence_finding(difference.code, moment, f"name of tensor {position}", sides, sites=sites, known=known)
+        index = first_different_index([group.tensors[name].tensor for group in groups if name in group.tensors])
+        sides = [EqualRanks(tuple(group.ranks), element_text(group.tensors.get(name), index)) for group in groups]
         skipped, skippers = self._skipped.get(key, ("", ()))
         call = comparison.unwaited
         known = Circumstances(
-            is_reduced=difference.is_state or all(peer.is_reduced(name) for peer in self._peers(key)[:1]),
+            is_reduced=difference.is_state or all(peer.is_reduced(name) for peer in self._progress_on_ranks(key)[:1]),
             unreduced=comparison.unreduced,
             skipped=skipped,
             skippers=skippers,
             has_run=key in self._has_trained,
             is_late=comparison.is_late,
-            apart=comparison.apart,
+            apart=comparison.first_different_input,
             unwaited=f"{call.operation} #{call.sequence} ({call.site})" if call else "",
         )
-        return divergence(
+        return divergence_finding(
             difference.code,
             moment,
             name,
@@ -255,28 +255,28 @@ class ReplicaJudge:
             known=known,
         )
 
-    def _went_past(self, peer: WrapperProgress, moment: Moment) -> bool:
+    def _has_passed(self, peer: WrapperProgress, moment: ComparisonPoint) -> bool:
         """Return whether a rank has passed this step, without having joined."""
         return peer.step > moment.step and peer.aligned_step < moment.step and not peer.is_joined
 
-    def _find_last_skip(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
+    def _note_skipped_last_step(self, key: WrapperKey, moment: ComparisonPoint, comparison: ReplicaComparison) -> None:
         skippers = sorted(
             peer.rank
-            for peer in self._peers(key)
+            for peer in self._progress_on_ranks(key)
             if peer.rank in self._returned
-            and peer.rank not in comparison.ranks
+            and peer.rank not in comparison.compared_ranks
             and peer.step == moment.step > peer.aligned_step
         )
-        if skippers and moment.optimizer_step and moment.step and comparison.ranks:
+        if skippers and moment.optimizer_step and moment.step and comparison.compared_ranks:
             self._last_skips.setdefault(key, []).append(
-                _Skip(
+                _SkippedStep(
                     moment,
                     {rank: self._latest_sites.get((key, rank), NOWHERE) for rank in skippers},
                     dict(sorted(comparison.sites.items())),
                 )
             )
 
-    def _end_apart(self, key: WrapperKey, skippers: Iterable[int], others: Iterable[int]) -> bool:
+    def _ended_with_different_parameters(self, key: WrapperKey, skippers: Iterable[int], others: Iterable[int]) -> bool:
         """Return whether a rank that skipped the last step ended with other parameters than one that made it.
 
         They may be equal after a broadcast, or after loading a state.
@@ -289,7 +289,7 @@ class ReplicaJudge:
         return any(one != other for one in sides[0] for other in sides[1])
 
 
-def _named_as(first: Iterable[str], tensors: Sequence[Named]) -> Sequence[Named]:
+def _with_names_of(first: Iterable[str], tensors: Sequence[ReplicaTensor]) -> Sequence[ReplicaTensor]:
     """Return the tensors with the names that another rank uses at the same positions, if both have equally many."""
     names = list(first)
     if len(names) != len(tensors):
@@ -301,7 +301,7 @@ _Key = tuple[WrapperKey, Code]
 
 
 @dataclass(slots=True)
-class _Divergence:
+class _DivergencePeriod:
     """A period from when parameters differ until they are equal again."""
 
     elements: int
@@ -318,20 +318,20 @@ class PersistentDivergences:
     def __init__(self, found: Mapping[_Key, Finding]) -> None:
         """`found` are the findings of optimizer steps."""
         self._found = found
-        self._divergences: dict[WrapperKey, _Divergence] = {}
+        self._divergences: dict[WrapperKey, _DivergencePeriod] = {}
         self._longest: dict[WrapperKey, int] = {}
         """The number of moments in the longest period that the program ended by an average."""
         self._later: dict[_Key, Finding] = {}
 
-    def apart(self, key: WrapperKey, elements: int, communicated: int) -> None:
+    def note_parameters_differ(self, key: WrapperKey, elements: int, communicated: int) -> None:
         """Record that parameters differ."""
         divergence = self._divergences.get(key)
         if divergence is None:
-            self._divergences[key] = _Divergence(elements, communicated)
+            self._divergences[key] = _DivergencePeriod(elements, communicated)
         else:
             divergence.moments += 1
 
-    def equal(self, key: WrapperKey, communicated: int) -> bool:
+    def note_parameters_equal(self, key: WrapperKey, communicated: int) -> bool:
         """Record that all parameters are equal; return whether the program has averaged them since they differed."""
         divergence = self._divergences.get(key)
         if divergence is None or communicated - divergence.communicated < divergence.elements:
@@ -345,15 +345,15 @@ class PersistentDivergences:
         divergence = self._divergences.get(key)
         return divergence is not None and divergence.moments <= self._longest.get(key, 0)
 
-    def differs(self, key: WrapperKey, finding: Finding) -> None:
+    def note_difference(self, key: WrapperKey, finding: Finding) -> None:
         """Record a difference at a moment that is not an optimizer step."""
         self._later.setdefault((key, finding.code), finding)
 
-    def agrees(self, key: WrapperKey, code: Code) -> None:
+    def note_agreement(self, key: WrapperKey, code: Code) -> None:
         """Record that the replicas are equal by now."""
         self._later.pop((key, code), None)
 
-    def findings(self) -> list[Finding]:
+    def remaining_findings(self) -> list[Finding]:
         """Return the findings of other moments than optimizer steps; parameters take precedence over gradients."""
         parameters_found = {key for key, code in self._found if code is not Code.DIVERGENCE_BUFFERS}
         parameters_found |= {

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.attribution.wrapper import Wrapper, WrapperKey
+from ddpsim.simulator.attribution.wrapper import DdpWrapper, WrapperKey
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.diagnosis.replica_divergence import Moment
+from ddpsim.simulator.diagnosis.replica_divergence import ComparisonPoint
 from ddpsim.simulator.verdict import Code
 
 
-class Named(NamedTuple):
+class ReplicaTensor(NamedTuple):
     """One tensor of a replica."""
 
     name: str
@@ -27,53 +27,53 @@ class Named(NamedTuple):
     """True if other ranks need not have the tensor, such as state of a sharded optimizer."""
     is_state: bool = False
 
-    def __reduce__(self) -> tuple[type[Named], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[ReplicaTensor], tuple[Any, ...]]:
         """Pickle the tensor without its graph, and without the rest of the storage that it is a part of."""
-        return Named, (self.name, self.tensor.detach().cpu().clone(), *self[2:])
+        return ReplicaTensor, (self.name, self.tensor.detach().cpu().clone(), *self[2:])
 
 
-def parameters_of(optimizer: Any) -> set[int]:
+def parameter_ids_of(optimizer: Any) -> set[int]:
     """Return the ids of the parameters that an optimizer changes."""
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
-def parameters_in(wrapper: Wrapper) -> list[Named]:
+def wrapper_parameters(wrapper: DdpWrapper) -> list[ReplicaTensor]:
     """Return all parameters, in the module's order, without those that the wrapper ignores."""
-    named: Iterable[tuple[str, Tensor]] = wrapper.inner.named_parameters()
-    ignored = _ignored(wrapper.module)
-    return [Named(name, tensor, Code.DIVERGENCE_PARAMETERS) for name, tensor in named if name not in ignored]
+    named: Iterable[tuple[str, Tensor]] = wrapper.inner_module.named_parameters()
+    ignored = _ignored_names(wrapper.module)
+    return [ReplicaTensor(name, tensor, Code.DIVERGENCE_PARAMETERS) for name, tensor in named if name not in ignored]
 
 
-def buffers_in(wrapper: Wrapper, chosen: Collection[str | None]) -> list[Named]:
+def wrapper_buffers(wrapper: DdpWrapper, chosen: Collection[str | None]) -> list[ReplicaTensor]:
     """Return the buffers that are synchronised at one of the chosen times; None means the default time."""
-    named: Iterable[tuple[str, Tensor]] = wrapper.inner.named_buffers()
-    ignored, times = _ignored(wrapper.module), wrapper.chosen_buffers
+    named: Iterable[tuple[str, Tensor]] = wrapper.inner_module.named_buffers()
+    ignored, times = _ignored_names(wrapper.module), wrapper.chosen_buffers
     return [
-        Named(name, _dense(tensor), Code.DIVERGENCE_BUFFERS)
+        ReplicaTensor(name, _to_dense(tensor), Code.DIVERGENCE_BUFFERS)
         for name, tensor in named
         if name not in ignored and times.get(name) in chosen
     ]
 
 
-def state_of(parameters: Sequence[Named], optimizer: Any) -> list[Named]:
+def optimizer_state_of(parameters: Sequence[ReplicaTensor], optimizer: Any) -> list[ReplicaTensor]:
     """Return the optimizer state of these parameters that has their shape."""
     return [
-        Named(f"{key} of {name}", _dense(value), Code.DIVERGENCE_PARAMETERS, is_optional=True, is_state=True)
+        ReplicaTensor(f"{key} of {name}", _to_dense(value), Code.DIVERGENCE_PARAMETERS, is_optional=True, is_state=True)
         for name, parameter, *_ in parameters
         for key, value in optimizer.state.get(parameter, {}).items()
         if isinstance(value, Tensor) and value.shape == parameter.shape
     ]
 
 
-def gradients_of(parameters: Sequence[Named], own: Container[int]) -> list[Tensor | None]:
+def optimizer_gradients(parameters: Sequence[ReplicaTensor], own: Container[int]) -> list[Tensor | None]:
     """Return the gradients that an optimizer applied to its `own` parameters."""
     return [each.tensor.grad for each in parameters if id(each.tensor) in own]
 
 
-def gradients_in(parameters: Sequence[Named]) -> list[Named]:
+def gradient_tensors(parameters: Sequence[ReplicaTensor]) -> list[ReplicaTensor]:
     """Return the gradients that exist."""
     return [
-        Named(f"gradient of {name}", _dense(gradient.detach()), Code.DIVERGENCE_GRADIENTS, is_optional=True)
+        ReplicaTensor(f"gradient of {name}", _to_dense(gradient.detach()), Code.DIVERGENCE_GRADIENTS, is_optional=True)
         for name, parameter, *_ in parameters
         if (gradient := parameter.grad) is not None
     ]
@@ -81,10 +81,10 @@ def gradients_in(parameters: Sequence[Named]) -> list[Named]:
 
 def fingerprint(tensors: Iterable[Tensor | None]) -> tuple[str, ...]:
     """Return texts that are the same for equal tensors, and almost never for others."""
-    return tuple("" if tensor is None else _number(_dense(tensor.detach())) for tensor in tensors)
+    return tuple("" if tensor is None else _tensor_fingerprint(_to_dense(tensor.detach())) for tensor in tensors)
 
 
-def _number(tensor: Tensor) -> str:
+def _tensor_fingerprint(tensor: Tensor) -> str:
     """Return the sum of running sums, which depends on the order, too; as text, because nan does not equal nan."""
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return str(values.flatten().cumsum(0, dtype=torch.float64).sum().item())
@@ -101,11 +101,11 @@ def syncs_buffers_last(module: Any) -> bool:
     return hook is not None and getattr(hook.buffer_comm_hook_location, "name", "") == "POST_FORWARD"
 
 
-def _ignored(module: Any) -> Any:
+def _ignored_names(module: Any) -> Any:
     return getattr(module, "parameters_to_ignore", ())
 
 
-def _dense(tensor: Tensor) -> Tensor:
+def _to_dense(tensor: Tensor) -> Tensor:
     """Return a tensor that can be compared: a sparse one becomes dense."""
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
@@ -125,8 +125,8 @@ class ReplicaSample(NamedTuple):
     rank: int
     size: int
     """The number of ranks that have the wrapper."""
-    moment: Moment
-    tensors: Sequence[Named]
+    moment: ComparisonPoint
+    tensors: Sequence[ReplicaTensor]
     site: Site | None
     """None once the program has returned: findings then name the line of the latest sample."""
     has_trained: bool
@@ -166,7 +166,7 @@ class FinalParameters(NamedTuple):
     """The parameters of a rank's models when its program returned."""
 
     rank: int
-    left: Sequence[tuple[WrapperKey, Sequence[Named]]]
+    left: Sequence[tuple[WrapperKey, Sequence[ReplicaTensor]]]
     communicated: int
 
 

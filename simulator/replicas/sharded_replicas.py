@@ -22,22 +22,22 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch import Tensor
 
-from ddpsim.simulator.diagnosis.replica_divergence import when_updated
-from ddpsim.simulator.replicas.replica_tensors import Named, NoticeReplica, ReplicaSample
-from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.diagnosis.replica_divergence import point_of_optimizer_step
+from ddpsim.simulator.replicas.replica_tensors import ReplicaTensor, NoticeReplica, ReplicaSample
+from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.verdict import Code
 
 _DATA_PARALLEL = re.compile(r"(^|_)(dp|ddp|data|replicate|replicas?)(_|$)")
 """The names of mesh dimensions for data parallelism."""
 
 
-class _Replica(NamedTuple):
+class _GroupReplica(NamedTuple):
     """The tensors that a rank shares with the ranks of one group."""
 
     group: Any
     is_beside: bool
     """True if the group is along a mesh dimension that the DTensors do not use."""
-    tensors: list[Named]
+    tensors: list[ReplicaTensor]
 
 
 class ShardedReplicas:
@@ -48,57 +48,57 @@ class ShardedReplicas:
         self._communicated = communicated
         self._steps: Counter[tuple[int, str, bool]] = Counter()
         """The number of optimizer steps, by rank, group and `_Replica.is_beside`."""
-        self._latest: dict[int, list[_Replica]] = {}
+        self._latest: dict[int, list[_GroupReplica]] = {}
         """The tensors that each rank's latest step changed."""
 
-    def optimizer_stepped(self, rank: int, optimizer: Any, names: Mapping[int, str]) -> None:
+    def optimizer_step_ended(self, rank: int, optimizer: Any, names: Mapping[int, str]) -> None:
         """Note that a rank's optimizer has changed parameters; `names` has the known names, by id."""
         kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
         if kind is None:
             return
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        beside = {group.label: group for each in parameters if isinstance(each, kind) for group in _beside(each)}
-        replicas: dict[tuple[str, bool], _Replica] = {}
+        beside = {group.label: group for each in parameters if isinstance(each, kind) for group in _data_parallel_groups(each)}
+        replicas: dict[tuple[str, bool], _GroupReplica] = {}
         for number, parameter in enumerate(parameters):
             name = names.get(id(parameter), f"parameter {number}")
             is_placed = isinstance(parameter, kind)
-            along = [(group, False) for group in _replicating(parameter)] if is_placed else []
-            along += [(group, True) for group in (_beside(parameter) if is_placed else beside.values())]
+            along = [(group, False) for group in _replicating_groups(parameter)] if is_placed else []
+            along += [(group, True) for group in (_data_parallel_groups(parameter) if is_placed else beside.values())]
             for group, is_beside in along:
-                replica = replicas.setdefault((group.label, is_beside), _Replica(group, is_beside, []))
-                tensor = _local(parameter) if is_placed else parameter.detach()
-                replica.tensors.append(Named(name, tensor, Code.DIVERGENCE_PARAMETERS))
+                replica = replicas.setdefault((group.label, is_beside), _GroupReplica(group, is_beside, []))
+                tensor = _local_tensor(parameter) if is_placed else parameter.detach()
+                replica.tensors.append(ReplicaTensor(name, tensor, Code.DIVERGENCE_PARAMETERS))
         self._latest[rank] = list(replicas.values())
         for replica in replicas.values():
             self._steps[rank, replica.group.label, replica.is_beside] += 1
-            self._look(rank, replica)
+            self._send_sample(rank, replica)
 
     def rank_returned(self, rank: int) -> None:
         """Note that a rank's program returned."""
         for replica in self._latest.pop(rank, []):
-            self._look(rank, replica, has_ended=True)
+            self._send_sample(rank, replica, has_ended=True)
 
-    def _look(self, rank: int, replica: _Replica, *, has_ended: bool = False) -> None:
+    def _send_sample(self, rank: int, replica: _GroupReplica, *, has_ended: bool = False) -> None:
         label, is_beside = replica.group.label, replica.is_beside
         step = self._steps[rank, label, is_beside]
-        moment = when_updated(label, step, is_beside=is_beside, has_ended=has_ended)
+        moment = point_of_optimizer_step(label, step, is_beside=is_beside, has_ended=has_ended)
         key, size = (label, -3 if is_beside else -2), replica.group.size()
-        site, passed = None if has_ended else site_here(), self._communicated[rank]
+        site, passed = None if has_ended else current_user_site(), self._communicated[rank]
         self._notice(
             ReplicaSample(key, rank, size, moment, replica.tensors, site, has_trained=True, communicated=passed)
         )
 
 
-def _local(parameter: Any) -> Tensor:
+def _local_tensor(parameter: Any) -> Tensor:
     local: Tensor = parameter._local_tensor.detach()
     return local
 
 
-def _beside(parameter: Any) -> Iterator[Any]:
+def _data_parallel_groups(parameter: Any) -> Iterator[Any]:
     """Yield the data-parallel groups of the whole mesh whose dimension a DTensor does not use."""
     mesh = parameter.device_mesh
     root = getattr(mesh, "_get_root_mesh", lambda: mesh)()
-    if root is mesh or root.get_coordinate() is None or not _local(parameter).numel():
+    if root is mesh or root.get_coordinate() is None or not _local_tensor(parameter).numel():
         return
     own = set(mesh.mesh.flatten().tolist())
     for dimension, name in enumerate(root.mesh_dim_names or ()):
@@ -108,10 +108,10 @@ def _beside(parameter: Any) -> Iterator[Any]:
                 yield group
 
 
-def _replicating(parameter: Any) -> Iterator[Any]:
+def _replicating_groups(parameter: Any) -> Iterator[Any]:
     """Yield the groups whose ranks have the same part of a DTensor as the current rank."""
     mesh = parameter.device_mesh
-    if mesh.get_coordinate() is None or not _local(parameter).numel():
+    if mesh.get_coordinate() is None or not _local_tensor(parameter).numel():
         return
     for dimension, placement in enumerate(parameter.placements):
         if placement.is_replicate() and mesh.size(dimension) > 1:

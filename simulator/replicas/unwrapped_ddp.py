@@ -25,70 +25,70 @@ from torch.nn import Module
 
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.diagnosis.replica_divergence import Moment, when_averaged_by, when_reduced_by
-from ddpsim.simulator.replicas.flat_gradients import FlatGradients, Of, brought, gradient_of, is_scaled, value_of
-from ddpsim.simulator.replicas.replica_tensors import Named, NoticeReplica, ReplicaSample
-from ddpsim.simulator.runtime.call_sites import site_here
-from ddpsim.simulator.runtime.host import Pending
-from ddpsim.simulator.transport.modes import without_modes
+from ddpsim.simulator.diagnosis.replica_divergence import ComparisonPoint, point_of_manual_average, point_of_manual_reduction
+from ddpsim.simulator.replicas.flat_gradients import FlatTensorCall, Of, flat_tensor_call, gradient_of, is_multiple_of, value_of
+from ddpsim.simulator.replicas.replica_tensors import ReplicaTensor, NoticeReplica, ReplicaSample
+from ddpsim.simulator.runtime.call_sites import current_user_site
+from ddpsim.simulator.runtime.host import PendingCall
+from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.verdict import Code
 
 
-class _Summed:
+class _SummedParameter:
     """A parameter, and the result of its all_reduce."""
 
-    def __init__(self, parameter: Named, pending: Pending, tensor: Tensor) -> None:
+    def __init__(self, parameter: ReplicaTensor, pending: PendingCall, tensor: Tensor) -> None:
         self.parameter = parameter
         self.pending = pending
         self.size = len(pending.members)  # kept, because rank processes do not have the members later
         self._sum: Tensor | None = None
 
         def keep_sum() -> None:
-            with torch.no_grad(), without_modes():
+            with torch.no_grad(), suspend_modes():
                 self._sum = tensor.detach().clone()
 
         pending.when_moved = keep_sum
 
-    def is_held(self) -> bool:
+    def holds_sum(self) -> bool:
         """Return whether the parameter holds the sum now, possibly scaled."""
         if self._sum is None or not self.pending.is_complete:
             return False
-        with torch.no_grad(), without_modes():
+        with torch.no_grad(), suspend_modes():
             now, total = self.parameter.tensor.detach().reshape(-1), self._sum.reshape(-1)
-            return is_scaled(now, total) if total.any() else not now.any()
+            return is_multiple_of(now, total) if total.any() else not now.any()
 
 
-class Average(NamedTuple):
+class AveragedGroup(NamedTuple):
     """The parameters that a rank has averaged in one group since the last forward."""
 
     latest: Call
     size: int
     """The number of ranks in the group."""
-    parameters: list[Named]
+    parameters: list[ReplicaTensor]
 
 
 class AveragedParameters:
     """The averaged parameters of one rank."""
 
     def __init__(self) -> None:
-        self._summed: dict[int, _Summed] = {}
+        self._summed: dict[int, _SummedParameter] = {}
         """By the id of a parameter, its latest call."""
 
-    def note(self, parameter: Named, pending: Pending, moved: Tensor) -> None:
+    def note_all_reduce(self, parameter: ReplicaTensor, pending: PendingCall, moved: Tensor) -> None:
         """Record that the program passes a parameter to a call; `moved` is the tensor that the call works on."""
         self._summed.pop(id(parameter.tensor), None)
-        self._summed[id(parameter.tensor)] = _Summed(parameter, pending, moved)
+        self._summed[id(parameter.tensor)] = _SummedParameter(parameter, pending, moved)
 
-    def taken(self) -> Mapping[str, Average]:
+    def take_averages(self) -> Mapping[str, AveragedGroup]:
         """Return the replicas by group, just before they are trained on, and forget them."""
-        by_group: dict[str, list[_Summed]] = {}
+        by_group: dict[str, list[_SummedParameter]] = {}
         for each in self._summed.values():
             by_group.setdefault(each.pending.call.group, []).append(each)
         self._summed = {}
         return {
-            group: Average(summed[-1].pending.call, summed[-1].size, [each.parameter for each in summed])
+            group: AveragedGroup(summed[-1].pending.call, summed[-1].size, [each.parameter for each in summed])
             for group, summed in by_group.items()
-            if all(each.is_held() for each in summed)
+            if all(each.holds_sum() for each in summed)
         }
 
 
@@ -98,92 +98,92 @@ _LOOKS = 64
 """How often per forward all gradients are searched for the tensor of a call."""
 
 
-class _Replicated(NamedTuple):
+class _ReducedParameters(NamedTuple):
     """The parameters whose gradients one group of a rank has reduced."""
 
     size: int
-    latest: Pending
+    latest: PendingCall
     """The latest call that reduced them."""
-    parameters: dict[int, Named]
+    parameters: dict[int, ReplicaTensor]
     """The parameters by id, in the order of their first calls."""
 
 
-class _Rank:
+class _RankModules:
     """The modules of one rank, and their gradients and parameters that the program passed to calls."""
 
     def __init__(self) -> None:
         self.roots: list[ref[Module]] = []
         self.known: dict[int, ref[Module]] = {}
         """The root modules and all modules inside them, by id."""
-        self.gradients: dict[int, Named] = {}
+        self.gradients: dict[int, ReplicaTensor] = {}
         """The parameters by the address of their gradient."""
-        self.flat: dict[int, list[tuple[list[Named], Of]]] = {}
+        self.flat: dict[int, list[tuple[list[ReplicaTensor], Of]]] = {}
         """The parameters of each root whose gradients, or values, a flat tensor may hold, by its number of elements."""
-        self.awaited: list[FlatGradients] = []
+        self.awaited: list[FlatTensorCall] = []
         """Flat tensors that were passed to calls; their sums were not found in the gradients yet."""
-        self.parameters: dict[int, Named] = {}
+        self.parameters: dict[int, ReplicaTensor] = {}
         """The parameters by their address."""
         self.averaged = AveragedParameters()
-        self.averaged_flat: list[FlatGradients] = []
+        self.averaged_flat: list[FlatTensorCall] = []
         """Flat tensors of all parameters of a root that were passed to calls since the last forward."""
         self.looks = 0
-        self.replicated: dict[str, _Replicated] = {}
+        self.replicated: dict[str, _ReducedParameters] = {}
         self.compared: dict[str, int] = {}
 
 
-class HandReduced:
+class UnwrappedReplicas:
     """Compares the replicas of models that have no wrapper, for one execution."""
 
     def __init__(self, wrappers: WrapperRegistry, notice: NoticeReplica, communicated: Counter[int]) -> None:
         self._wrappers = wrappers
         self._notice = notice
         self._communicated = communicated
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks: dict[int, _RankModules] = {}
 
-    def module_trains(self, rank: int, module: Module) -> None:
+    def training_forward_begins(self, rank: int, module: Module) -> None:
         """Note that a module begins a training forward."""
-        mine = self._ranks.setdefault(rank, _Rank())
+        mine = self._ranks.setdefault(rank, _RankModules())
         known = mine.known.get(id(module))
         if known is None or known() is not module:
-            self._learn(rank, mine, module)
+            self._record_module(rank, mine, module)
         if any(root() is module for root in mine.roots):
             mine.looks = 0
-            self._find_applied(mine)
-            self._compare(rank, mine)
-            self._compare_averaged(rank, mine)
+            self._record_applied_sums(mine)
+            self._sample_reduced(rank, mine)
+            self._sample_averaged(rank, mine)
 
-    def call_issued(self, pending: Pending) -> None:
+    def call_issued(self, pending: PendingCall) -> None:
         """Note that a rank's program makes a call."""
         call = pending.call
         mine = self._ranks.get(call.rank)
         signature = call.signature
         if mine is None or signature.operation not in _OPERATIONS or signature.reduction not in _REDUCTIONS:
             return
-        if not mine.roots or len(_brought(pending)) == 0:
+        if not mine.roots or len(_rank_tensors(pending)) == 0:
             return
-        self._find_applied(mine)
+        self._record_applied_sums(mine)
         contents: Sequence[Tensor] = pending.payload.inputs
-        found: list[Named] = []
-        for tensor, content in zip(_brought(pending), contents, strict=True):
-            behind = self._behind(mine, pending, tensor, content)
-            if isinstance(behind, FlatGradients) and behind.of is value_of:
+        found: list[ReplicaTensor] = []
+        for tensor, content in zip(_rank_tensors(pending), contents, strict=True):
+            behind = self._find_gradients(mine, pending, tensor, content)
+            if isinstance(behind, FlatTensorCall) and behind.of is value_of:
                 mine.averaged_flat.append(behind)
-            elif isinstance(behind, FlatGradients):
+            elif isinstance(behind, FlatTensorCall):
                 own = {id(each.tensor) for each in behind.parameters}
-                mine.awaited = [*(each for each in mine.awaited if not _is_of(each, own)), behind]
+                mine.awaited = [*(each for each in mine.awaited if not _has_parameter_of(each, own)), behind]
             elif behind is not None:
                 found.append(behind)
-            elif (parameter := self._parameter_at(mine, tensor)) is not None:
-                mine.averaged.note(parameter, pending, content)
-        self._are_replicas(mine, pending, found)
+            elif (parameter := self._find_parameter(mine, tensor)) is not None:
+                mine.averaged.note_all_reduce(parameter, pending, content)
+        self._record_reduction(mine, pending, found)
 
-    def step_begins(self, rank: int, own: Container[int]) -> None:
+    def optimizer_step_begins(self, rank: int, own: Container[int]) -> None:
         """Note that an optimizer is about to use the gradients of its `own` parameters, given by their ids."""
         if (mine := self._ranks.get(rank)) is not None and mine.awaited:
-            self._find_applied(mine)
-            mine.awaited = [each for each in mine.awaited if not _is_of(each, own)]
+            self._record_applied_sums(mine)
+            mine.awaited = [each for each in mine.awaited if not _has_parameter_of(each, own)]
 
-    def names(self, rank: int) -> dict[int, str]:
+    def parameter_names_of_rank(self, rank: int) -> dict[int, str]:
         """Return the names of the parameters of a rank's models that have run, by id."""
         roots = [root() for root in self._ranks[rank].roots] if rank in self._ranks else []
         named = [pair for root in roots if root is not None for pair in root.named_parameters()]
@@ -192,27 +192,27 @@ class HandReduced:
     def rank_returned(self, rank: int) -> None:
         """Note that a rank's program returned."""
         if (mine := self._ranks.pop(rank, None)) is not None:
-            self._find_applied(mine)
-            self._compare_averaged(rank, mine, has_ended=True)
-            self._compare(rank, mine, has_ended=True)
+            self._record_applied_sums(mine)
+            self._sample_averaged(rank, mine, has_ended=True)
+            self._sample_reduced(rank, mine, has_ended=True)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _learn(self, rank: int, mine: _Rank, module: Module) -> None:
+    def _record_module(self, rank: int, mine: _RankModules, module: Module) -> None:
         """Record a module that is not inside a module that ran before it."""
         inside = list(module.modules())
         mine.known.update((id(each), ref(each)) for each in inside)
-        wrapped = {id(each) for wrapper in self._wrappers.of_rank(rank) for each in (wrapper.module, wrapper.inner)}
+        wrapped = {id(each) for wrapper in self._wrappers.wrappers_of_rank(rank) for each in (wrapper.module, wrapper.inner_module)}
         if not any(id(each) in wrapped for each in inside):
             mine.roots.append(ref(module))
 
-    def _find_applied(self, mine: _Rank) -> None:
+    def _record_applied_sums(self, mine: _RankModules) -> None:
         """Record the calls on flat tensors whose sums the gradients hold now."""
         for each in [each for each in mine.awaited if each.is_applied()]:
             mine.awaited.remove(each)
-            self._are_replicas(mine, each.pending, each.parameters)
+            self._record_reduction(mine, each.pending, each.parameters)
 
-    def _are_replicas(self, mine: _Rank, pending: Pending, found: Sequence[Named]) -> None:
+    def _record_reduction(self, mine: _RankModules, pending: PendingCall, found: Sequence[ReplicaTensor]) -> None:
         """Record that a call reduced the gradients of these parameters."""
         group = pending.call.group
         if found:
@@ -222,39 +222,39 @@ class HandReduced:
                 parameters.setdefault(id(each.tensor), each)
             is_latest = before is None or before.latest.call.sequence < pending.call.sequence
             latest = pending if before is None or is_latest else before.latest
-            mine.replicated[group] = _Replicated(len(pending.members), latest, parameters)
+            mine.replicated[group] = _ReducedParameters(len(pending.members), latest, parameters)
 
-    def _behind(self, mine: _Rank, pending: Pending, tensor: Tensor, content: Tensor) -> Named | FlatGradients | None:
+    def _find_gradients(self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor) -> ReplicaTensor | FlatTensorCall | None:
         """Return the parameter whose gradient a tensor is, or the flat gradients that it holds."""
-        found = self._known_behind(mine, pending, tensor, content)
+        found = self._find_known_gradients(mine, pending, tensor, content)
         if found is None and mine.looks < _LOOKS:
             mine.looks += 1
-            self._look_through(mine)
-            found = self._known_behind(mine, pending, tensor, content)
+            self._index_parameters(mine)
+            found = self._find_known_gradients(mine, pending, tensor, content)
         return found
 
-    def _known_behind(
-        self, mine: _Rank, pending: Pending, tensor: Tensor, content: Tensor
-    ) -> Named | FlatGradients | None:
+    def _find_known_gradients(
+        self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor
+    ) -> ReplicaTensor | FlatTensorCall | None:
         if tensor.is_sparse or not tensor.numel():
             return None
         alone = mine.gradients.get(tensor.data_ptr())
-        if alone is not None and alone.tensor.numel() == tensor.numel() and _is_at(alone, tensor.data_ptr()):
+        if alone is not None and alone.tensor.numel() == tensor.numel() and _has_gradient_at(alone, tensor.data_ptr()):
             return alone
         candidates = mine.flat.get(tensor.numel(), []) if tensor.dim() == 1 else []
-        return next(filter(None, (brought(pending, tensor, content, *each) for each in candidates)), None)
+        return next(filter(None, (flat_tensor_call(pending, tensor, content, *each) for each in candidates)), None)
 
-    def _parameter_at(self, mine: _Rank, tensor: Tensor) -> Named | None:
+    def _find_parameter(self, mine: _RankModules, tensor: Tensor) -> ReplicaTensor | None:
         """Return the parameter that a tensor is, or whose `.data` it is."""
         found = None if tensor.is_sparse else mine.parameters.get(tensor.data_ptr())
         is_there = found is not None and found.tensor.data_ptr() == tensor.data_ptr()
         return found if found is not None and is_there and found.tensor.numel() == tensor.numel() > 0 else None
 
-    def _look_through(self, mine: _Rank) -> None:
+    def _index_parameters(self, mine: _RankModules) -> None:
         mine.gradients, mine.flat, mine.parameters = {}, {}, {}
         for module in [module for root in mine.roots if (module := root()) is not None]:
             named = module.named_parameters()
-            every = [Named(name, each, Code.DIVERGENCE_PARAMETERS) for name, each in named]
+            every = [ReplicaTensor(name, each, Code.DIVERGENCE_PARAMETERS) for name, each in named]
             reduced = [each for each in every if (grad := each.tensor.grad) is not None and not grad.is_sparse]
             mine.parameters.update((each.tensor.data_ptr(), each) for each in every)
             mine.gradients.update((each.tensor.grad.data_ptr(), each) for each in reduced)  # type: ignore[union-attr]
@@ -263,41 +263,41 @@ class HandReduced:
                     count = sum(each.tensor.numel() for each in parameters)
                     mine.flat.setdefault(count, []).append((parameters, of))
 
-    def _compare_averaged(self, rank: int, mine: _Rank, *, has_ended: bool = False) -> None:
-        for group, average in mine.averaged.taken().items():
-            moment = when_averaged_by(group, average.latest.sequence)
-            self._look(rank, group, average.size, moment, average.parameters, has_ended=has_ended)
+    def _sample_averaged(self, rank: int, mine: _RankModules, *, has_ended: bool = False) -> None:
+        for group, average in mine.averaged.take_averages().items():
+            moment = point_of_manual_average(group, average.latest.sequence)
+            self._send_sample(rank, group, average.size, moment, average.parameters, has_ended=has_ended)
         for flat in [each for each in mine.averaged_flat if each.is_applied()]:
             call = flat.pending.call
-            moment = when_averaged_by(call.group, call.sequence)
-            self._look(rank, call.group, flat.size, moment, flat.parameters, has_ended=has_ended)
+            moment = point_of_manual_average(call.group, call.sequence)
+            self._send_sample(rank, call.group, flat.size, moment, flat.parameters, has_ended=has_ended)
         mine.averaged_flat = []
 
-    def _compare(self, rank: int, mine: _Rank, *, has_ended: bool = False) -> None:
+    def _sample_reduced(self, rank: int, mine: _RankModules, *, has_ended: bool = False) -> None:
         for group, (size, latest, parameters) in mine.replicated.items():
             sequence = latest.call.sequence
             if not latest.is_complete or (mine.compared.get(group) == sequence and not has_ended):
                 continue
             mine.compared[group] = sequence
-            moment = when_reduced_by(group, sequence, has_ended=has_ended)
-            self._look(rank, group, size, moment, list(parameters.values()), has_ended=has_ended)
+            moment = point_of_manual_reduction(group, sequence, has_ended=has_ended)
+            self._send_sample(rank, group, size, moment, list(parameters.values()), has_ended=has_ended)
 
-    def _look(
-        self, rank: int, group: str, size: int, moment: Moment, parameters: Sequence[Named], *, has_ended: bool
+    def _send_sample(
+        self, rank: int, group: str, size: int, moment: ComparisonPoint, parameters: Sequence[ReplicaTensor], *, has_ended: bool
     ) -> None:
-        tensors, site = _told_apart(parameters), None if has_ended else site_here()
+        tensors, site = _with_unique_names(parameters), None if has_ended else current_user_site()
         key, passed = (group, -1), self._communicated[rank]
         self._notice(ReplicaSample(key, rank, size, moment, tensors, site, has_trained=True, communicated=passed))
 
 
-def _brought(pending: Pending) -> Sequence[Tensor]:
+def _rank_tensors(pending: PendingCall) -> Sequence[Tensor]:
     """Return the rank's own tensors of a call."""
     payload = pending.payload if pending.poisoned is None else pending.poisoned.brought
     inputs: Sequence[Tensor] = payload.inputs
     return inputs
 
 
-def _told_apart(parameters: Sequence[Named]) -> list[Named]:
+def _with_unique_names(parameters: Sequence[ReplicaTensor]) -> list[ReplicaTensor]:
     """Return the parameters with numbers after names that several modules have: the second `weight` is `weight (2)`."""
     seen = Counter[str]()
     numbered = []
@@ -308,11 +308,11 @@ def _told_apart(parameters: Sequence[Named]) -> list[Named]:
     return numbered
 
 
-def _is_of(flat: FlatGradients, own: Container[int]) -> bool:
+def _has_parameter_of(flat: FlatTensorCall, own: Container[int]) -> bool:
     return any(id(each.tensor) in own for each in flat.parameters)
 
 
-def _is_at(parameter: Named, address: int) -> bool:
+def _has_gradient_at(parameter: ReplicaTensor, address: int) -> bool:
     """Return whether a parameter's gradient is still at an address."""
     gradient = parameter.tensor.grad
     return gradient is not None and gradient.data_ptr() == address

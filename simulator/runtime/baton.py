@@ -6,10 +6,10 @@ import sys
 from _thread import allocate_lock as _allocate_lock
 from collections.abc import Callable, Sequence
 
-from ddpsim.simulator.kernel.requests import StackTold
-from ddpsim.simulator.runtime.call_sites import stack_text, waits_for_lock
-from ddpsim.simulator.runtime.kernel_port import KernelPort
-from ddpsim.simulator.runtime.rank_thread import Rank, RankThread
+from ddpsim.simulator.kernel.requests import StackReport
+from ddpsim.simulator.runtime.call_sites import format_user_stack, waits_for_lock
+from ddpsim.simulator.runtime.kernel_port import KernelInterface
+from ddpsim.simulator.runtime.rank_thread import ThreadedRank, RankThread
 
 
 class Baton:
@@ -17,8 +17,8 @@ class Baton:
 
     def __init__(
         self,
-        kernel: KernelPort,
-        ranks: Sequence[Rank],
+        kernel: KernelInterface,
+        ranks: Sequence[ThreadedRank],
         switch: Callable[[int | None, int | None], None],
     ) -> None:
         self.running: RankThread | None = None
@@ -33,7 +33,7 @@ class Baton:
         self._kernel = kernel
         self._switch = switch
 
-    def pass_on(self, giver: RankThread | None, number: int | None) -> None:
+    def pass_to_thread(self, giver: RankThread | None, number: int | None) -> None:
         """Pass the baton to another thread. A `giver` of None is the thread that started the execution.
 
         A `number` of None ends the execution.
@@ -43,7 +43,7 @@ class Baton:
             self._switch(None if giver is None else giver.rank, None if successor is None else successor.rank)
             self._kernel.give_baton(number)
         except Exception as error:  # a bug of ddpsim; but the baton must move, or all threads sleep for ever
-            self.break_off_by_bug(error)
+            self.abort_run_by_bug(error)
         self.running = successor
         if successor is None:
             self.has_ended = True
@@ -51,12 +51,12 @@ class Baton:
         else:
             successor.baton.release()
 
-    def break_off_by_bug(self, error: Exception) -> None:
+    def abort_run_by_bug(self, error: Exception) -> None:
         """End the execution with an error that is a bug of ddpsim."""
         self._kernel.run.life.break_off_by_bug(error, None if self.running is None else self.running.rank)
 
 
-def stack_of(rank: RankThread) -> StackTold:
+def stack_of_thread(rank: RankThread) -> StackReport:
     """Return the current stack of a thread, and whether it seems to wait for a lock."""
     frame = sys._current_frames().get(rank.ident)
-    return StackTold(stack_text(frame), waits_for_lock(frame))
+    return StackReport(format_user_stack(frame), waits_for_lock(frame))

@@ -65,14 +65,14 @@ def _foreign_roots() -> tuple[str, ...]:
     return (*roots, threading.__file__, queue.__file__, os.path.join(executors, ""), contextlib.__file__)
 
 
-def is_users(code: CodeType) -> bool:
+def is_user_code(code: CodeType) -> bool:
     """True for a function of the user's program."""
     path = code.co_filename
-    return is_users_file(path) and not (path == "<string>" and code.co_name in _OF_DATACLASSES)
+    return is_user_file(path) and not (path == "<string>" and code.co_name in _OF_DATACLASSES)
 
 
 @lru_cache(maxsize=4096)
-def is_users_file(path: str) -> bool:
+def is_user_file(path: str) -> bool:
     """True for a file of the user's program. Code without a file (`<stdin>`, exec) is the user's.
 
     The cache is by file because code objects of equal text in two files are equal.
@@ -91,30 +91,30 @@ def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the user's program, from `frame` outwards."""
-    while frame is not None and not is_users(frame.f_code):
+    while frame is not None and not is_user_code(frame.f_code):
         frame = frame.f_back
     return frame
 
 
 @lru_cache(maxsize=4096)
-def site_in(path: str, line: int, function: str) -> Site:
+def site_of_line(path: str, line: int, function: str) -> Site:
     """Return a line of a function. After a graph break of torch.compile, name the original function."""
     rest = _REST.fullmatch(function)
     return Site(path, line, rest[1] if rest else function)
 
 
-def site_at(frame: FrameType) -> Site:
+def site_of_user_frame(frame: FrameType) -> Site:
     """Return the current line of `frame`, which belongs to the user's program."""
-    return site_in(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return site_of_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
-def calls_into(path: str, other: str) -> bool:
+def may_show_as_caller(path: str, other: str) -> bool:
     """True if one file may be shown as the caller of the other: in other packages, and not in Python's library."""
-    return path != other and _home(path) not in (_home(other), _PYTHONS_OWN)
+    return path != other and _package_root(path) not in (_package_root(other), _PYTHONS_OWN)
 
 
 @lru_cache(maxsize=4096)
-def _home(path: str) -> str:
+def _package_root(path: str) -> str:
     """Return the folder of installed packages, or of the standard library, that has a file; else the file itself."""
     found = INSTALLED.search(path)
     if found is not None:
@@ -122,48 +122,48 @@ def _home(path: str) -> str:
     return _PYTHONS_OWN if path.startswith(_PYTHONS_OWN) else path
 
 
-def package_of(path: str) -> str:
+def installed_package_of(path: str) -> str:
     """Return the installed package that has a file, such as "torch"; "" for any other file."""
     found = INSTALLED.search(path)
     return "" if found is None else re.split(r"[/\\.]", path[found.end() :])[0]
 
 
-def is_projects(code: CodeType) -> bool:
+def is_project_code(code: CodeType) -> bool:
     """True for a function of the user's own project: not in an installed package, nor in Python's library."""
     path = code.co_filename
-    return is_users(code) and _home(path) == path
+    return is_user_code(code) and _package_root(path) == path
 
 
-def site_of(frame: FrameType | None) -> Site:
+def user_site_of(frame: FrameType | None) -> Site:
     """Return the line of the user's program that led to `frame`; equal lines give the same object."""
     found = user_frame(frame)
-    return NOWHERE if found is None else site_at(found)
+    return NOWHERE if found is None else site_of_user_frame(found)
 
 
-def site_here() -> Site:
+def current_user_site() -> Site:
     """Return the line of the user's program that led to the caller."""
-    return site_of(sys._getframe(1))
+    return user_site_of(sys._getframe(1))
 
 
 def site_of_error(error: BaseException | None) -> Site | None:
     """Return the innermost line of the user's program in an exception's traceback."""
     site = None
     for frame, line in traceback.walk_tb(error.__traceback__ if error else None):
-        if is_users(frame.f_code):
-            site = site_in(frame.f_code.co_filename, line, frame.f_code.co_name)
+        if is_user_code(frame.f_code):
+            site = site_of_line(frame.f_code.co_filename, line, frame.f_code.co_name)
     return site
 
 
-def traceback_text(error: BaseException) -> str:
+def format_user_traceback(error: BaseException) -> str:
     """Format an exception with only the user's frames. The exception's own traceback is not changed."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    users = [(frame, line) for frame, line in frames if is_users(frame.f_code)]
+    users = [(frame, line) for frame, line in frames if is_user_code(frame.f_code)]
     stack = traceback.StackSummary.extract(iter(users or frames))
     lines = ["Traceback (the user's frames):\n", *stack.format(), *traceback.format_exception_only(error)]
     return "".join(lines)
 
 
-def stack_text(frame: FrameType | None) -> str:
+def format_user_stack(frame: FrameType | None) -> str:
     """Format the stack that ends in `frame`, from the user's first frame on, without the simulator's frames."""
     if frame is None:
         return "(no Python stack)"
@@ -171,13 +171,13 @@ def stack_text(frame: FrameType | None) -> str:
     start = max(
         (index for index, (each, _) in enumerate(frames) if each.f_globals.get("__name__") in STARTS), default=0
     )
-    first = next((start + index for index, (each, _) in enumerate(frames[start:]) if is_users(each.f_code)), start)
-    shown = [(each, line) for each, line in frames[first:] if not is_simulators_file(each.f_code.co_filename)]
+    first = next((start + index for index, (each, _) in enumerate(frames[start:]) if is_user_code(each.f_code)), start)
+    shown = [(each, line) for each, line in frames[first:] if not is_simulator_file(each.f_code.co_filename)]
     return "".join(traceback.StackSummary.extract(iter(shown)).format())
 
 
 @lru_cache(maxsize=4096)
-def is_simulators_file(path: str) -> bool:
+def is_simulator_file(path: str) -> bool:
     """True for a file of the simulator itself."""
     return os.path.abspath(path).startswith(os.path.join(os.path.dirname(os.path.dirname(__file__)), ""))
 

@@ -29,14 +29,14 @@ _LITTLE_GARBAGE = 10_000
 """If a full collection frees fewer objects than this, the next one comes later."""
 
 
-class _OldCollections:
+class _FullCollections:
     """Counts the ranks since the last full collection, and decides when the next one is due."""
 
     def __init__(self) -> None:
         self._ranks = 0
         self._due = _RANKS_PER_OLD
 
-    def run(self, ranks: int) -> None:
+    def collect_if_due(self, ranks: int) -> None:
         """Run a full collection if one is due. Add the ranks of the starting run to the count that decides the next."""
         if self._ranks >= self._due:
             self._ranks = 0
@@ -51,7 +51,7 @@ class _FrozenObjects:
         self._is_done = False
         """True if objects are frozen: by a run, until its end, or by the process itself, for good."""
 
-    def begin(self) -> bool:
+    def freeze_once(self) -> bool:
         """Freeze existing objects unless that was done. True if the caller has to call `end`."""
         if self._is_done:
             return False
@@ -61,13 +61,13 @@ class _FrozenObjects:
         gc.freeze()
         return True
 
-    def end(self) -> None:
+    def unfreeze(self) -> None:
         """Unfreeze the objects."""
         gc.unfreeze()
         self._is_done = False
 
 
-_OLD_COLLECTIONS = _OldCollections()
+_OLD_COLLECTIONS = _FullCollections()
 _FROZEN_OBJECTS = _FrozenObjects()
 # They belong to the whole process, as the collector does.
 
@@ -79,13 +79,13 @@ def freeze_existing_objects(world_size: int) -> Iterator[None]:
     A caller that wraps several runs passes 0, as each run counts its own ranks.
     """
     if gc.isenabled():
-        _OLD_COLLECTIONS.run(world_size)
-    is_ours = _FROZEN_OBJECTS.begin()
+        _OLD_COLLECTIONS.collect_if_due(world_size)
+    is_ours = _FROZEN_OBJECTS.freeze_once()
     try:
         yield
     finally:
         if is_ours:
-            _FROZEN_OBJECTS.end()
+            _FROZEN_OBJECTS.unfreeze()
 
 
 @contextmanager

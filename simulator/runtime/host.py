@@ -28,7 +28,7 @@ class RunningRank(Protocol):
     with_future: list[Call]
     """During an exploration: the calls that futures of the program may depend on."""
 
-    def open(self) -> list[Pending]:
+    def open_calls(self) -> list[PendingCall]:
         """The calls that are not complete, in the order of issue."""
 
 
@@ -55,7 +55,7 @@ def ignore_completion() -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingCall:
     """An issued call that is not complete yet."""
 
     call: Call
@@ -88,13 +88,13 @@ class CallWatch(Protocol):
     A hazard works in this run and may fail in another.
     """
 
-    listeners: list[Callable[[Pending], None]]
+    listeners: list[Callable[[PendingCall], None]]
     """Functions that are called with each call that the user's program issues."""
 
-    def issued(self, pending: Pending) -> None:
+    def issued(self, pending: PendingCall) -> None:
         """Note that a rank issued a call."""
 
-    def settled(self, pending: Pending) -> None:
+    def settled(self, pending: PendingCall) -> None:
         """Note that the owner of a call waits for it, or has found it complete."""
 
     def unwaited(self, rank: int) -> Sequence[Call]:
@@ -112,7 +112,7 @@ class CallWatch(Protocol):
     def returned(self, rank: int, value: Any) -> None:
         """Check the value that a program returned."""
 
-    def slot_filled(self, pendings: Sequence[Pending]) -> None:
+    def slot_filled(self, pendings: Sequence[PendingCall]) -> None:
         """Note that the calls of a collective have all arrived and match; their outputs are written next."""
 
     def rank_ended(self, rank: int) -> None:
@@ -131,29 +131,29 @@ class Host(Protocol):
     hazards: CallWatch
 
     @property
-    def me(self) -> RunningThread:
+    def running_thread(self) -> RunningThread:
         """The running thread of a rank."""
 
     def is_rank_thread(self) -> bool:
         """True on the running thread of a rank. False in a process forked from it, which has a copy of that thread."""
 
-    def ask(self, request: Request) -> Any:
+    def send_request(self, request: Request) -> Any:
         """Pass a request of the running thread to the kernel and return the answer's value."""
 
-    def break_off(self, error: Exception) -> None:
+    def abort_run(self, error: Exception) -> None:
         """End the execution with an error for the caller of the run."""
 
     def begin_call(self, intent: Accesses) -> RunningThread:
         """Make the choice point before a call and return the running thread. An injected fault may strike here."""
 
-    def issue(self, pending: Pending) -> None:
+    def issue_call(self, pending: PendingCall) -> None:
         """Issue a call of the running thread."""
 
-    def watch(self, pending: Pending) -> None:
+    def watch_completion(self, pending: PendingCall) -> None:
         """Note that something will depend on the completion of a call."""
 
-    def is_complete(self, pending: Pending) -> bool:
+    def is_complete(self, pending: PendingCall) -> bool:
         """Return whether a call is complete. If it is not, other ranks run first, as after a failed poll."""
 
-    def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
+    def wait_for_calls(self, pendings: Sequence[PendingCall], timeout_seconds: float | None = None) -> bool:
         """Wait until one of the calls is complete, and deliver complete calls. False after a time-out."""

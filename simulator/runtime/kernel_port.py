@@ -7,11 +7,11 @@ from typing import Protocol
 
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import Reply, Request
-from ddpsim.simulator.kernel.states import Life
+from ddpsim.simulator.kernel.states import RunLife
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 
 
-class RunPort(Protocol):
+class KernelRunView(Protocol):
     """The execution's state that a host reads. In a rank process it is the state at the last answer."""
 
     @property
@@ -35,30 +35,30 @@ class RunPort(Protocol):
         """True if an exploration records what each step accesses."""
 
     @property
-    def life(self) -> Life:
+    def life(self) -> RunLife:
         """Whether the execution is running, stopping or ended."""
 
 
-class KernelPort(Protocol):
+class KernelInterface(Protocol):
     """The kernel's functions that a host calls; `Kernel` documents each."""
 
     @property
-    def run(self) -> RunPort:
+    def run(self) -> KernelRunView:
         """The state of the execution so far."""
 
     def handle(self, request: Request) -> Answer:
         """Serve a request of the running task."""
 
-    def watch(self, handle: int) -> bool:
+    def watch_completion(self, handle: int) -> bool:
         """Note that something depends on a call's completion from now on. True if it is to be delivered now."""
 
     def reply(self, said: Reply | None) -> Answer:
         """Continue the running task's request with a reply."""
 
-    def drop(self) -> None:
+    def drop_request(self) -> None:
         """Give up the running task's request."""
 
-    def resume(self, task: Task) -> Answer:
+    def resume_task(self, task: Task) -> Answer:
         """Continue a task of this host that has received the baton."""
 
     def give_baton(self, number: int | None) -> None:

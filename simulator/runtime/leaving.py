@@ -19,7 +19,7 @@ _Lines = tuple[int, int]
 """The first and the last line of a block."""
 
 
-def leaving(
+def find_propagating_error(
     carried_out: BaseException, machinery: type[BaseException], handled_at_end: BaseException | None
 ) -> BaseException | None:
     """Return the innermost exception that was propagating when `carried_out`, of type `machinery`, was raised.
@@ -27,20 +27,20 @@ def leaving(
     It has to be one that was being handled when the run ended: later exceptions are consequences of the end. None if
     there was none.
     """
-    known = {id(each) for each in _chain(handled_at_end)}
-    for later, error in pairwise(_chain(carried_out)):
-        if id(error) in known and not isinstance(error, machinery) and _leaves(error, later):
+    known = {id(each) for each in _context_chain(handled_at_end)}
+    for later, error in pairwise(_context_chain(carried_out)):
+        if id(error) in known and not isinstance(error, machinery) and _is_propagating(error, later):
             return error
     return None
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _context_chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__context__
 
 
-def _leaves(error: BaseException, later: BaseException) -> bool:
+def _is_propagating(error: BaseException, later: BaseException) -> bool:
     """True if the frame that handles `error` only cleans up before it propagates; `later` was raised there."""
     trace = error.__traceback__
     if trace is None:
@@ -50,34 +50,34 @@ def _leaves(error: BaseException, later: BaseException) -> bool:
     if now is None:
         return False
     return any(
-        _has(tried, trace.tb_lineno) and _has(cleaning, now) for tried, cleaning in _parts(frame.f_code.co_filename)
+        _contains_line(tried, trace.tb_lineno) and _contains_line(cleaning, now) for tried, cleaning in _body_and_cleanup_lines(frame.f_code.co_filename)
     )
 
 
-def _has(lines: _Lines, line: int) -> bool:
+def _contains_line(lines: _Lines, line: int) -> bool:
     return lines[0] <= line <= lines[1]
 
 
 @lru_cache(maxsize=64)
-def _parts(path: str) -> tuple[tuple[_Lines, _Lines], ...]:
+def _body_and_cleanup_lines(path: str) -> tuple[tuple[_Lines, _Lines], ...]:
     """Return (body, clean-up) lines of each `try` and `with` statement of a file; () if it cannot be read."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
         return ()
-    return tuple(pair for node in ast.walk(tree) for pair in _of(node))
+    return tuple(pair for node in ast.walk(tree) for pair in _lines_of_statement(node))
 
 
-def _of(node: ast.AST) -> Iterator[tuple[_Lines, _Lines]]:
+def _lines_of_statement(node: ast.AST) -> Iterator[tuple[_Lines, _Lines]]:
     if isinstance(node, (ast.With, ast.AsyncWith)):
-        yield _span(node.body), (node.lineno, max(node.lineno, node.body[0].lineno - 1))
+        yield _line_span(node.body), (node.lineno, max(node.lineno, node.body[0].lineno - 1))
     elif isinstance(node, _Try):
         if node.finalbody:
-            yield _span([*node.body, *node.handlers, *node.orelse]), _span(node.finalbody)
+            yield _line_span([*node.body, *node.handlers, *node.orelse]), _line_span(node.finalbody)
         for handler in node.handlers:
             if isinstance(handler.body[-1], ast.Raise):
-                yield _span(node.body), _span(handler.body)
+                yield _line_span(node.body), _line_span(handler.body)
 
 
-def _span(nodes: Sequence[ast.stmt | ast.excepthandler]) -> _Lines:
+def _line_span(nodes: Sequence[ast.stmt | ast.excepthandler]) -> _Lines:
     return nodes[0].lineno, max(node.end_lineno or node.lineno for node in nodes)

@@ -17,11 +17,11 @@ from contextlib import nullcontext, suppress
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.states import Ending
-from ddpsim.simulator.runtime.baton import stack_of
+from ddpsim.simulator.kernel.states import RunEnding
+from ddpsim.simulator.runtime.baton import stack_of_thread
 from ddpsim.simulator.runtime.call_sites import frames_outwards
 from ddpsim.simulator.runtime.one_core import threads_started_here_share_a_core
-from ddpsim.simulator.runtime.rank_thread import RankThread, stop_signalling
+from ddpsim.simulator.runtime.rank_thread import RankThread, clear_pending_interrupt
 from ddpsim.simulator.runtime.stopwatch import core_seconds
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
@@ -49,63 +49,63 @@ class ExecutionWatcher:
         self._kernel = kernel
         self._share_core = share_core
 
-    def run(self) -> None:
+    def run_to_end(self) -> None:
         """Start the execution and wait for its end. A passed limit or an interrupt (Ctrl-C) ends it early."""
         try:
-            self._start()
-            self._watch()
+            self._start_ranks()
+            self._watch_limits()
         except BaseException:
-            self._end_from_outside()
+            self._end_early()
             while not self._baton.has_ended:
                 try:
-                    self._drain()
+                    self._await_ranks()
                 except KeyboardInterrupt:  # a second Ctrl-C changes nothing: the ranks are being unwound
                     continue
             raise
 
-    def _start(self) -> None:
+    def _start_ranks(self) -> None:
         """Start every rank's thread and pass the baton to the first chosen rank."""
         with threads_started_here_share_a_core() if self._share_core else nullcontext():
             for rank in self._host.ranks:
                 try:
-                    rank.main.start()
+                    rank.main.start_main_thread()
                 except RuntimeError as error:
                     raise UsageError(
                         f"cannot start a thread for rank {rank.rank} of {len(self._host.ranks)} ({error}): "
                         "use fewer ranks, or raise the limit of processes (`ulimit -u`)"
                     ) from error
-        self._baton.pass_on(None, self._kernel.start())
+        self._baton.pass_to_thread(None, self._kernel.first_task())
 
-    def _watch(self) -> None:
+    def _watch_limits(self) -> None:
         """Wait for the end of the execution, serve debugger prompts, and end the execution when a limit passes."""
         budget, clock = self._kernel.run.budget, self._prompt_server.clock
         seen: tuple[object, ...] = ()
-        start = seen_at = clock.now()
+        start = seen_at = clock.elapsed_seconds()
         cpu_seen = 0.0
         while not self._baton.has_ended:
             if self._baton.over.acquire(timeout=_WATCH_SECONDS):
-                self._prompt_server.serve()
+                self._prompt_server.serve_request()
                 continue
             if self._host.is_stopping:
-                return self._drain()
-            now = clock.now()
+                return self._await_ranks()
+            now = clock.elapsed_seconds()
             rank = self._baton.running
             progress = (self._host.steps, rank and rank.number)
-            cpu = 0.0 if rank is None else _core_seconds(rank)
+            cpu = 0.0 if rank is None else _core_seconds_of_thread(rank)
             if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
                 seen, seen_at, cpu_seen = progress, now, cpu
             asleep = now - seen_at
-            if rank is not None and asleep > budget.stuck_seconds and asleep > _patience(rank, budget):
-                return self._stop_at_limit(Ending.STUCK, rank, grace_seconds=0.1)  # it will not notice the end
+            if rank is not None and asleep > budget.stuck_seconds and asleep > _allowed_blocked_seconds(rank, budget):
+                return self._stop_at_limit(RunEnding.STUCK, rank, grace_seconds=0.1)  # it will not notice the end
             if now - start > budget.seconds:
-                return self._stop_at_limit(Ending.SECONDS, rank)
+                return self._stop_at_limit(RunEnding.SECONDS, rank)
 
-    def _stop_at_limit(self, ending: Ending, rank: RankThread | None, grace_seconds: float = _GRACE_SECONDS) -> None:
-        task, stack = (None, None) if rank is None else (rank.task, stack_of(rank))
+    def _stop_at_limit(self, ending: RunEnding, rank: RankThread | None, grace_seconds: float = _GRACE_SECONDS) -> None:
+        task, stack = (None, None) if rank is None else (rank.task, stack_of_thread(rank))
         self._kernel.stop_at_limit(ending, task, stack)
-        self._drain(grace_seconds)
+        self._await_ranks(grace_seconds)
 
-    def _drain(self, grace_seconds: float = _GRACE_SECONDS) -> None:
+    def _await_ranks(self, grace_seconds: float = _GRACE_SECONDS) -> None:
         """Wait until every rank has left its program. Interrupt a rank that does not notice the end, then abandon it.
 
         The baton is taken from an abandoned rank, and the other ranks are unwound.
@@ -123,24 +123,24 @@ class ExecutionWatcher:
             elif rank is not None and time.monotonic() - waited_since > grace_seconds:
                 if not interrupted:
                     interrupted, waited_since = True, time.monotonic()
-                    rank.exit.interrupt(rank.ident)
-                elif rank.exit.claim():  # otherwise it is just leaving
-                    kernel.abandon(rank.task)
-                    kernel.stop(Ending.STUCK)
-                    baton.pass_on(rank, kernel.next_unfinished())
-                    stop_signalling()
+                    rank.exit.interrupt_thread(rank.ident)
+                elif rank.exit.claim_end():  # otherwise it is just leaving
+                    kernel.abandon_task(rank.task)
+                    kernel.stop_run(RunEnding.STUCK)
+                    baton.pass_to_thread(rank, kernel.next_task_to_unwind())
+                    clear_pending_interrupt()
 
-    def _end_from_outside(self) -> None:
+    def _end_early(self) -> None:
         """End the execution, even if no rank has got the baton yet."""
-        self._kernel.stop(Ending.INTERRUPTED)
+        self._kernel.stop_run(RunEnding.INTERRUPTED)
         if self._baton.running is None and not self._baton.has_ended:
             for rank in self._host.ranks:
                 if not rank.main.ident:
-                    self._kernel.never_started(rank.main.task)
-            self._baton.pass_on(None, self._kernel.next_unfinished())
+                    self._kernel.remove_unstarted_task(rank.main.task)
+            self._baton.pass_to_thread(None, self._kernel.next_task_to_unwind())
 
 
-def _patience(rank: RankThread, budget: Budget) -> float:
+def _allowed_blocked_seconds(rank: RankThread, budget: Budget) -> float:
     """Return how many seconds a rank may be blocked."""
     is_preparing = any(
         frame.f_code.co_filename == _IMPORTS or frame.f_globals.get("__name__") in _COMPILES
@@ -149,7 +149,7 @@ def _patience(rank: RankThread, budget: Budget) -> float:
     return budget.stuck_seconds * (_TIMES_FOR_PREPARING if is_preparing else 1)
 
 
-def _core_seconds(rank: RankThread) -> float:
+def _core_seconds_of_thread(rank: RankThread) -> float:
     """Return the seconds for which a thread computed or waited for a core.
 
     On a platform that does not measure this, return wall time; then no rank counts as stuck.

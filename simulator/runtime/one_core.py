@@ -30,7 +30,7 @@ class _Placement(NamedTuple):
     cores: set[int]
     policy: int
 
-    def take(self) -> None:
+    def apply_to_thread(self) -> None:
         """Apply this placement to the calling thread. Raises OSError where the platform forbids the cores."""
         os.sched_setaffinity(0, self.cores)
         with suppress(OSError):
@@ -55,7 +55,7 @@ def threads_started_here_share_a_core() -> Iterator[None]:
     try:
         usual = _Placement(os.sched_getaffinity(0), os.sched_getscheduler(0))
         policy = os.SCHED_BATCH if usual.policy == os.SCHED_OTHER else usual.policy
-        _Placement({core}, policy).take()
+        _Placement({core}, policy).apply_to_thread()
     except OSError:
         yield
         return
@@ -63,11 +63,11 @@ def threads_started_here_share_a_core() -> Iterator[None]:
     try:
         yield
     finally:
-        usual.take()
+        usual.apply_to_thread()
         _usual.update((thread, usual) for thread in threading.enumerate() if thread not in others)
 
 
-def shares_core_of_starter(thread: threading.Thread) -> None:
+def record_shared_core(thread: threading.Thread) -> None:
     """Record that a thread shares the core of the caller, so that processes forked from it get all cores back."""
     usual = _usual.get(threading.current_thread())
     if usual is not None:
@@ -85,13 +85,13 @@ def _current_core() -> int | None:
     return core if core in os.sched_getaffinity(0) else None
 
 
-def _give_cores_back() -> None:
+def _restore_cores_after_fork() -> None:
     """Undo the pinning in a forked process, whose only thread is a copy of the forking one."""
     usual = _usual.get(threading.current_thread())
     if usual is not None:
         with suppress(OSError):
-            usual.take()
+            usual.apply_to_thread()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_give_cores_back)  # cannot be undone; does nothing outside ranks
+    os.register_at_fork(after_in_child=_restore_cores_after_fork)  # cannot be undone; does nothing outside ranks

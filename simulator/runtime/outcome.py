@@ -10,19 +10,19 @@ from ddpsim.simulator.diagnosis.rank_errors import (
     FailedBarrier,
     MissingKeys,
     Reason,
-    kind,
-    ran_out,
-    rank_error,
-    unused_indices,
+    error_kind,
+    ranks_out_of_input,
+    rank_error_finding,
+    unused_parameter_indices,
 )
-from ddpsim.simulator.runtime.call_sites import site_of_error, traceback_text
+from ddpsim.simulator.runtime.call_sites import site_of_error, format_user_traceback
 from ddpsim.simulator.verdict import Finding
 
 NameParameters = Callable[[int, Sequence[int]], Sequence[str]]
 """(rank, indices of parameters in its DDP wrapper) -> their names; () if they are unknown."""
 
 
-class Raised(NamedTuple):
+class RaisedError(NamedTuple):
     """The description of an exception that a rank raised."""
 
     line: str
@@ -37,23 +37,23 @@ class Raised(NamedTuple):
     """The cause, if known."""
 
 
-def describe(
+def describe_error(
     rank: int, error: BaseException, name_parameters: NameParameters | None = None, poisoned: Sequence[Call] = ()
-) -> Raised:
+) -> RaisedError:
     """Describe an exception of a rank."""
-    unused = tuple(_unused(rank, error, name_parameters))
+    unused = tuple(_unused_parameters(rank, error, name_parameters))
     reason = getattr(error, "reason", None)
-    return Raised(
-        one_line(error),
+    return RaisedError(
+        error_line(error),
         site_of_error(error),
-        traceback_text(error),
+        format_user_traceback(error),
         unused,
         tuple(poisoned),
         reason if isinstance(reason, (FailedBarrier, MissingKeys)) else None,
     )
 
 
-def raised(errors: Mapping[int, Raised]) -> list[Finding]:
+def findings_of_errors(errors: Mapping[int, RaisedError]) -> list[Finding]:
     """Return the findings on exceptions, in the order raised; the same error at the same line is one finding.
 
     Errors that blame other ranks come last, as those ranks may have raised errors of their own.
@@ -63,46 +63,46 @@ def raised(errors: Mapping[int, Raised]) -> list[Finding]:
     for rank, error in errors.items():
         alike.setdefault(_merge_key(error), []).append(rank)
     found = [
-        rank_error(
+        rank_error_finding(
             {rank: lines[rank] for rank in ranks},
             errors[ranks[0]].site,
             errors[ranks[0]].traceback,
             {rank: errors[rank].unused for rank in ranks if errors[rank].unused},
-            ran_out(lines),
+            ranks_out_of_input(lines),
             [call for rank in ranks for call in errors[rank].poisoned],
             errors[ranks[0]].reason,
         )
         for ranks in alike.values()
     ]
     raisers = zip(alike.values(), found, strict=True)
-    return [each for _, each in sorted(raisers, key=lambda pair: _is_of_others(errors[pair[0][0]], *pair))]
+    return [each for _, each in sorted(raisers, key=lambda pair: _blames_other_ranks(errors[pair[0][0]], *pair))]
 
 
-def _merge_key(error: Raised) -> object:
+def _merge_key(error: RaisedError) -> object:
     """Return the key by which errors are merged. Errors of one failed barrier are merged whatever their texts."""
     if isinstance(error.reason, FailedBarrier) and error.reason.missing:
         return error.reason._replace(whereabouts=()), error.site
-    return kind(error.line), error.site
+    return error_kind(error.line), error.site
 
 
-def _is_of_others(error: Raised, ranks: Sequence[int], finding: Finding) -> bool:
+def _blames_other_ranks(error: RaisedError, ranks: Sequence[int], finding: Finding) -> bool:
     return isinstance(error.reason, FailedBarrier) or set(ranks).isdisjoint(finding.ranks)
 
 
-def _unused(rank: int, error: BaseException, name_parameters: NameParameters | None) -> Sequence[str]:
+def _unused_parameters(rank: int, error: BaseException, name_parameters: NameParameters | None) -> Sequence[str]:
     """Return the parameters that got no gradient according to an error: by name, or by index if names are unknown."""
-    indices = unused_indices(_message(error))
+    indices = unused_parameter_indices(_error_message(error))
     names = name_parameters(rank, indices) if indices and name_parameters else ()
     return names or [f"parameter {index}" for index in indices]
 
 
-def one_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return the type and the first line of the message of an exception."""
-    message = _message(error).split("\n", 1)[0]
+    message = _error_message(error).split("\n", 1)[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def _message(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     try:
         return str(error).strip()
     except (Exception, SystemExit):  # the message is the user's code, too

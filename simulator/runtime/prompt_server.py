@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 from ddpsim.simulator.runtime.stopwatch import Stopwatch
 
 
-class Streams(NamedTuple):
+class DebuggerStreams(NamedTuple):
     """The streams of a debugger."""
 
     input: Any
@@ -30,17 +30,17 @@ NOBODY_TYPES = (
     "run it on a terminal, or run `ddpsim debug --commands FILE` with the commands in a file"
 )
 
-ReadLine = Callable[[str, Streams], str]
+ReadLine = Callable[[str, DebuggerStreams], str]
 """Shows a text that ends with the prompt, and returns the typed line. Raises EOFError at the end of the input, and
 UsageError if there is no terminal."""
 
 
-def read_line(text: str, streams: Streams) -> str:
+def read_edited_line(text: str, streams: DebuggerStreams) -> str:
     """Read a line as `input` does, on other streams than those of the process; on a terminal it can be edited."""
-    show(text[: text.rfind("\n") + 1], streams)
-    replaced = Replaced()
-    replaced.put(sys, "stdin", streams.input)
-    replaced.put(sys, "stdout", streams.output)
+    write_text(text[: text.rfind("\n") + 1], streams)
+    replaced = ReplacedAttributes()
+    replaced.set_attribute(sys, "stdin", streams.input)
+    replaced.set_attribute(sys, "stdout", streams.output)
     try:
         return input(text[text.rfind("\n") + 1 :])
     except EOFError:
@@ -48,7 +48,7 @@ def read_line(text: str, streams: Streams) -> str:
             raise UsageError(NOBODY_TYPES) from None
         raise
     finally:
-        replaced.put_back()
+        replaced.restore_attributes()
 
 
 def _is_terminal(stream: Any) -> bool:
@@ -58,7 +58,7 @@ def _is_terminal(stream: Any) -> bool:
         return False
 
 
-def show(text: str, streams: Streams) -> None:
+def write_text(text: str, streams: DebuggerStreams) -> None:
     """Write a text and flush it."""
     if text:
         streams.output.write(text)
@@ -68,7 +68,7 @@ def show(text: str, streams: Streams) -> None:
 class PromptServer:
     """Reads lines for the debuggers of one execution whose ranks are threads."""
 
-    def __init__(self, call_reader: Callable[[], object], read: ReadLine = read_line) -> None:
+    def __init__(self, call_reader: Callable[[], object], read: ReadLine = read_edited_line) -> None:
         """`call_reader` wakes up the thread that started the execution, which then calls `serve`."""
         self.clock = Stopwatch()
         """The clock of the time limits."""
@@ -77,44 +77,44 @@ class PromptServer:
         self._call_reader = call_reader
         self.reader = read
         """The function that reads a line."""
-        self._request: tuple[str, Streams] | None = None
+        self._request: tuple[str, DebuggerStreams] | None = None
         self._line: str | Exception = ""
         self._answered = _allocate_lock()
         self._answered.acquire()
         self._is_closed = False
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def opened_debugger(self) -> Iterator[None]:
         """Mark a debugger as open, and pause the clock of the limits."""
         was_open, self.is_open = self.is_open, True
-        self.clock.stop()
+        self.clock.pause()
         try:
             yield
         finally:
             self.is_open = was_open
-            self.clock.go_on()
+            self.clock.unpause()
 
     # --- in a rank ----------------------------------------------------------------------------------------------------
 
-    def read(self, text: str, streams: Streams) -> str:
+    def wait_for_line(self, text: str, streams: DebuggerStreams) -> str:
         """Show a text and wait for a line. Raises EOFError at the end of the input, RankUnwound once the run ends."""
-        self.check()
+        self.raise_if_closed()
         self._request = text, streams
         self._call_reader()
         self._answered.acquire()
-        self.check()
+        self.raise_if_closed()
         if not isinstance(self._line, str):
             raise self._line
         return self._line
 
-    def check(self) -> None:
+    def raise_if_closed(self) -> None:
         """Raise RankUnwound once the run ends."""
         if self._is_closed:
             raise RankUnwound
 
     # --- in the thread that started the execution ---------------------------------------------------------------------
 
-    def serve(self) -> None:
+    def serve_request(self) -> None:
         """Read the line that a rank waits for, if one does. After a KeyboardInterrupt the caller must call `close`."""
         if self._request is None:
             return

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ddpsim.simulator.errors import is_internal
-from ddpsim.simulator.kernel.requests import Raised, RankError, Returned
-from ddpsim.simulator.kernel.states import Change
+from ddpsim.simulator.errors import is_internal_error
+from ddpsim.simulator.kernel.requests import ProgramRaised, RankError, ProgramReturned
+from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.call_sites import site_of_error
-from ddpsim.simulator.runtime.leaving import leaving
+from ddpsim.simulator.runtime.leaving import find_propagating_error
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
@@ -19,7 +19,7 @@ Record = Callable[[int, BaseException], None]
 """Records an exception of a rank."""
 
 
-class RankBody:
+class RankMain:
     """Runs the program on a rank's thread, in the environment that `enter_rank` makes, and catches its exceptions."""
 
     def __init__(
@@ -36,41 +36,41 @@ class RankBody:
         self._record_error = record_error
         self._record_leaving = record_leaving
 
-    def run(self, host: ThreadHost, me: RankThread) -> None:
+    def run_rank(self, host: ThreadHost, me: RankThread) -> None:
         """Wait for the baton, run the program, report the result, and give the baton away for good."""
-        how = Change.UNWIND
+        how = TaskChange.UNWIND
         try:
             how = self._run_program(host, me)
             _end_rank(host, me, how)
         except RankUnwound:  # an interrupt came as the program ended: the thread still has the baton
             _end_rank(host, me, how)
 
-    def _run_program(self, host: ThreadHost, me: RankThread) -> Change:
+    def _run_program(self, host: ThreadHost, me: RankThread) -> TaskChange:
         __tracebackhide__ = True  # pytest then begins with the program
-        how = Change.UNWIND
+        how = TaskChange.UNWIND
         try:
-            me.sleep()  # inside `try`: the end of a run may interrupt a thread that has just got the baton
+            me.wait_for_baton()  # inside `try`: the end of a run may interrupt a thread that has just got the baton
             if not host.is_stopping:
                 with self._enter_rank(me.rank):
                     value = self._program(me.rank)
-                    host.threads.outlast(me)
+                    host.threads.wait_for_other_threads(me)
                 # Whatever a program does on its way out of a finished execution is a consequence, not a finding.
                 if not host.is_stopping:
-                    me.of.value, how = value, Change.RETURN
+                    me.of.value, how = value, TaskChange.RETURN
         except RankUnwound as unwound:
-            if (error := leaving(unwound, RankUnwound, me.handled_at_end)) is not None:
+            if (error := find_propagating_error(unwound, RankUnwound, me.handled_at_end)) is not None:
                 self._record_leaving(me.rank, error)
         except BaseException as error:
             error = me.fault or error  # C++ may have wrapped what a fault raised
             if isinstance(error, RankReturned) or _is_plain_exit(error):
-                how = Change.RETURN
+                how = TaskChange.RETURN
             elif not host.is_stopping:
-                if isinstance(error, Exception) and is_internal(error):
-                    host.break_off_by_bug(error)
+                if isinstance(error, Exception) and is_internal_error(error):
+                    host.abort_run_by_bug(error)
                     return how
-                how = Change.RAISE
+                how = TaskChange.RAISE
                 self._record_error(me.rank, error)
-                host.ask(Raised(RankError(type(error).__name__, outcome.one_line(error), site_of_error(error))))
+                host.send_request(ProgramRaised(RankError(type(error).__name__, outcome.error_line(error), site_of_error(error))))
             _outlast_threads(host, me)
         return how
 
@@ -80,23 +80,23 @@ def _is_plain_exit(error: BaseException) -> bool:
     return isinstance(error, SystemExit) and error.code in (None, 0)
 
 
-def _end_rank(host: ThreadHost, me: RankThread, how: Change) -> None:
+def _end_rank(host: ThreadHost, me: RankThread, how: TaskChange) -> None:
     try:
-        if how is Change.RETURN and not host.is_stopping:
-            host.ask(Returned())
+        if how is TaskChange.RETURN and not host.is_stopping:
+            host.send_request(ProgramReturned())
             host.hazards.returned(me.rank, me.of.value)
             host.hazards.rank_ended(me.rank)
     except Exception as error:  # a bug of ddpsim must not leave the other threads asleep
-        host.break_off_by_bug(error)
+        host.abort_run_by_bug(error)
     finally:
-        host.finish(me, how)
+        host.finish_thread(me, how)
 
 
 def _outlast_threads(host: ThreadHost, me: RankThread) -> None:
     """Wait for the threads of a rank whose program has raised."""
     try:
-        host.threads.outlast(me)
+        host.threads.wait_for_other_threads(me)
     except RankUnwound:
         pass
     except Exception as error:  # a bug of ddpsim, as above
-        host.break_off_by_bug(error)
+        host.abort_run_by_bug(error)

@@ -12,9 +12,9 @@ from threading import get_ident
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Call, Site
-from ddpsim.simulator.kernel.states import State
+from ddpsim.simulator.kernel.states import TaskState
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
-from ddpsim.simulator.runtime.host import Pending
+from ddpsim.simulator.runtime.host import PendingCall
 
 
 class RankUnwound(BaseException):  # not an error: it carries a thread out
@@ -36,13 +36,13 @@ class ThreadExit:
         self._owner = 0
         self._lock = _thread.allocate_lock()
 
-    def interrupt(self, ident: int) -> None:
+    def interrupt_thread(self, ident: int) -> None:
         """Raise the error in the thread at its next bytecode. A thread blocked in C code does not notice before."""
         with self._lock:
             if ident and not self._owner:
-                _raise_in(ident, self._error)
+                _raise_in_thread(ident, self._error)
 
-    def claim(self) -> bool:
+    def claim_end(self) -> bool:
         """Return True if the caller owns the end: it alone gives the baton away, and is not interrupted any more.
 
         An interrupt that is already pending is raised in here; the thread then calls this again.
@@ -54,29 +54,29 @@ class ThreadExit:
         return self._owner == get_ident()
 
 
-class _Taken(BaseException):
+class _SelfInterrupt(BaseException):
     """The exception with which a thread interrupts itself."""
 
 
-def stop_signalling() -> None:
+def clear_pending_interrupt() -> None:
     """Clear the interpreter's flag of a pending interrupt whose thread does not run.
 
     As long as an asynchronous exception is pending in any thread, Python 3.11 checks for it at each bytecode, and a
     trace function (of coverage, a debugger) never returns. Raising one in this thread clears the flag.
     """
     try:
-        _raise_in(get_ident(), _Taken)
+        _raise_in_thread(get_ident(), _SelfInterrupt)
         for _ in range(1_000_000):  # it is raised in one of the next iterations
             pass
-    except _Taken:
+    except _SelfInterrupt:
         pass
 
 
-def _raise_in(ident: int, error: type[BaseException]) -> None:
+def _raise_in_thread(ident: int, error: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
 
 
-class Rank:
+class ThreadedRank:
     """A rank: the state that its threads share. Only the thread that has the baton accesses it."""
 
     def __init__(self, record: RankRecord, body: Callable[[RankThread], None]) -> None:
@@ -85,7 +85,7 @@ class Rank:
         """The value that its program returned."""
         self.calls_issued = 0
         """The number of calls so far, which is the handle of the latest one."""
-        self.pending: dict[int, Pending] = {}
+        self.pending: dict[int, PendingCall] = {}
         """The calls that are issued and not delivered, by handle, in the order of issue."""
         self.with_future: list[Call] = []
         """During an exploration: the calls that futures of the program may depend on."""
@@ -99,7 +99,7 @@ class Rank:
         self.is_ending = False
         """True once its program has ended and it waits for its remaining threads."""
 
-    def open(self) -> list[Pending]:
+    def open_calls(self) -> list[PendingCall]:
         """Return the calls that are not complete, in the order of issue."""
         return [pending for pending in self.pending.values() if not pending.is_complete]
 
@@ -108,10 +108,10 @@ class RankThread:
     """A thread of a rank, with the lock at which it waits for the baton. Only the running thread changes the fields."""
 
     def __init__(
-        self, task: Task | None, of: Rank, name: str = "", *, is_daemon: bool = False, started_at: Site = NOWHERE
+        self, task: Task | None, of: ThreadedRank, name: str = "", *, is_daemon: bool = False, started_at: Site = NOWHERE
     ) -> None:
         if task is not None:
-            self.adopt(task)
+            self.connect_task(task)
         self.of = of
         """The rank that the thread belongs to."""
         self.rank = of.rank
@@ -143,7 +143,7 @@ class RankThread:
         self.thread: threading.Thread | None = None
         """The Python thread; None once a thread that the rank started has ended."""
 
-    def start(self) -> None:
+    def start_main_thread(self) -> None:
         """Start the rank's main thread; it sleeps until it gets the baton."""
         assert self.thread is not None
         self.thread.start()
@@ -151,20 +151,20 @@ class RankThread:
         # As a process's main thread it is no daemon: threads inherit `daemon` from the thread that makes them.
         self.ident = self.asker = self.thread.ident or 0
 
-    def sleep(self) -> None:
+    def wait_for_baton(self) -> None:
         """Sleep until the thread gets the baton."""
         self.baton.acquire()
         if self.visit is not None:
-            self.sleep_on()
+            self.run_visits()
 
-    def sleep_on(self) -> None:
+    def run_visits(self) -> None:
         """After being woken to run a debugger's function: run it, then sleep until the thread gets the baton."""
         while self.visit is not None:
             visit, self.visit = self.visit, None
             visit()
             self.baton.acquire()
 
-    def have_done(self, visit: Callable[[], None]) -> None:
+    def run_while_sleeping(self, visit: Callable[[], None]) -> None:
         """Make this sleeping thread run a function, and wait for its end. Called by another thread."""
         over = _allocate_lock()
         over.acquire()
@@ -179,19 +179,19 @@ class RankThread:
         self.baton.release()
         over.acquire()
 
-    def adopt(self, task: Task) -> None:
+    def connect_task(self, task: Task) -> None:
         """Connect the thread with the kernel's task for it, before the thread gets the baton."""
         self.task = task
         self.number = task.number
         """The rank, for the rank's main thread. Other threads are numbered from the world size on, as they start."""
 
-    def see_end(self) -> None:
+    def record_run_end(self) -> None:
         """Record the exception that is being handled at the end of the execution."""
         if not self.has_seen_end:
             self.has_seen_end, self.handled_at_end = True, sys.exc_info()[1]
 
     @property
-    def is_adopted(self) -> bool:
+    def has_task(self) -> bool:
         """True once the thread is connected with the kernel's task."""
         return hasattr(self, "task")
 
@@ -208,12 +208,12 @@ class RankThread:
     @property
     def is_abandoned(self) -> bool:
         """True if the thread was abandoned because it did not end."""
-        return self.is_adopted and self.task.state is State.ABANDONED
+        return self.has_task and self.task.state is TaskState.ABANDONED
 
     @property
     def is_waiting(self) -> bool:
         """True until another thread or its time-out wakes the thread."""
-        return self.task.state is State.WAITING
+        return self.task.state is TaskState.WAITING
 
     def __str__(self) -> str:
         return str(self.task)

@@ -12,7 +12,7 @@ _ABSENT: Any = object()
 """Marks an attribute that the owner does not have itself: it was inherited, or a builtin name."""
 
 
-class Replaced:
+class ReplacedAttributes:
     """The attributes that are replaced until `put_back` restores them."""
 
     def __init__(self) -> None:
@@ -22,16 +22,16 @@ class Replaced:
         """True while something is replaced."""
         return bool(self._originals)
 
-    def replace(self, owner: Any, name: str, made_of: Callable[[Any], Any]) -> None:
+    def replace_attribute(self, owner: Any, name: str, made_of: Callable[[Any], Any]) -> None:
         """Replace an attribute by `made_of(original)`; the original is None if there is no such attribute."""
-        self.put(owner, name, made_of(getattr(owner, name, None)))
+        self.set_attribute(owner, name, made_of(getattr(owner, name, None)))
 
-    def put(self, owner: Any, name: str, value: Any) -> None:
+    def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute by a value."""
         self._originals.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
-    def put_back(self) -> None:
+    def restore_attributes(self) -> None:
         """Restore all attributes, the last replaced first. May be called twice."""
         while self._originals:
             owner, name, original = self._originals.pop()

@@ -28,10 +28,10 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Site
-from ddpsim.simulator.diagnosis.hazards import Shared, shared_process
-from ddpsim.simulator.runtime.call_sites import site_here, site_of
-from ddpsim.simulator.runtime.replaced import Replaced
-from ddpsim.simulator.runtime.threads.waiting import is_importing_of_project
+from ddpsim.simulator.diagnosis.hazards import SharedState, shared_process_finding
+from ddpsim.simulator.runtime.call_sites import current_user_site, user_site_of
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+from ddpsim.simulator.runtime.threads.waiting import is_importing_project_module
 from ddpsim.simulator.verdict import Finding
 
 _OF_A_RANK = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
@@ -42,7 +42,7 @@ _PLAIN_QUEUE = queue.SimpleQueue
 """The work queue of an executor made outside of ranks. An executor made by a rank has a simulated queue."""
 
 
-class SharedProcess:
+class SharedProcessWatch:
     """Records what the ranks of one execution do to their common process."""
 
     def __init__(self, running_rank: Callable[[], int | None], program: Any) -> None:
@@ -51,48 +51,48 @@ class SharedProcess:
         self._loaded_before = sys.modules.keys() & _LIBRARIES
         self._program = inspect.unwrap(program)
         self._used = _libraries_used_by(self._program)
-        self._noted: dict[tuple[Shared, Site, str], set[int]] = {}
-        self._replaced = Replaced()
+        self._noted: dict[tuple[SharedState, Site, str], set[int]] = {}
+        self._replaced = ReplacedAttributes()
         self._executors: dict[tuple[int, int], tuple[ThreadPoolExecutor, ThreadPoolExecutor]] = {}
         """(rank, id of the caller's executor) -> (that executor, kept alive so that the id stays unique; the copy)."""
 
     def install(self) -> None:
         """Replace the functions that the module's docstring lists."""
         for owner, name, replacement in (
-            (os, "chdir", partial(self._noting, Shared.FOLDER)),
-            (signal, "signal", partial(self._noting, Shared.SIGNALS)),
-            (_PROCESS, "start", self._starting),
-            (os.environ, "encodekey", self._reading),
-            (ThreadPoolExecutor, "submit", self._on_own_executor),
-            (ThreadPoolExecutor, "shutdown", self._on_own_executor),
+            (os, "chdir", partial(self._recording_replacement, SharedState.FOLDER)),
+            (signal, "signal", partial(self._recording_replacement, SharedState.SIGNALS)),
+            (_PROCESS, "start", self._wrap_process_start),
+            (os.environ, "encodekey", self._wrap_environ_lookup),
+            (ThreadPoolExecutor, "submit", self._wrap_executor_method),
+            (ThreadPoolExecutor, "shutdown", self._wrap_executor_method),
         ):
-            self._replaced.replace(owner, name, replacement)
+            self._replaced.replace_attribute(owner, name, replacement)
 
     def uninstall(self) -> None:
         """Restore the original functions. May be called twice."""
-        self._replaced.put_back()
+        self._replaced.restore_attributes()
         self._executors.clear()
 
     def findings(self) -> list[Finding]:
         """Return the findings; the same action at the same line is one finding for all ranks."""
         noted = [
-            shared_process(what, tuple(sorted(ranks)), site, of) for (what, site, of), ranks in self._noted.items()
+            shared_process_finding(what, tuple(sorted(ranks)), site, of) for (what, site, of), ranks in self._noted.items()
         ]
-        return noted + [shared_process(Shared.LIBRARY, (), NOWHERE, name) for name in sorted(self._libraries())]
+        return noted + [shared_process_finding(SharedState.LIBRARY, (), NOWHERE, name) for name in sorted(self._used_libraries())]
 
-    def _libraries(self) -> Set[str]:
+    def _used_libraries(self) -> Set[str]:
         """Return the `_LIBRARIES` that the program uses or imports; an earlier run may have imported them already."""
         loaded = sys.modules.keys() & _LIBRARIES
         # Most programs load none; their code need not be searched then.
         named = loaded and loaded.intersection(_libraries_imported_by(self._program))
         return self._used | named | loaded - self._loaded_before
 
-    def _note(self, what: Shared, site: Site, of: str = "") -> None:
+    def _record_use(self, what: SharedState, site: Site, of: str = "") -> None:
         rank = self._running_rank()
         if rank is not None:
             self._noted.setdefault((what, site, of), set()).add(rank)
 
-    def _on_own_executor(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_executor_method(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def method(executor: ThreadPoolExecutor, /, *arguments: Any, **options: Any) -> Any:
             rank = self._running_rank()
@@ -106,27 +106,27 @@ class SharedProcess:
         if not isinstance(vars(executor)["_work_queue"], _PLAIN_QUEUE):
             return executor
         if (rank, id(executor)) not in self._executors:
-            self._executors[rank, id(executor)] = executor, _as_new(executor)
+            self._executors[rank, id(executor)] = executor, _copy_without_work(executor)
         return self._executors[rank, id(executor)][1]
 
-    def _noting(self, what: Shared, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording_replacement(self, what: SharedState, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def noted(*arguments: Any, **options: Any) -> Any:
-            self._note(what, site_here())
+            self._record_use(what, current_user_site())
             return original(*arguments, **options)
 
         return noted
 
-    def _starting(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _wrap_process_start(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         @wraps(original)
         def start(process: Any) -> None:
             if not str(sys._getframe(1).f_globals.get("__name__")).startswith("torch.utils.data"):
-                self._note(Shared.PROCESSES, site_here())
+                self._record_use(SharedState.PROCESSES, current_user_site())
             original(process)
 
         return start
 
-    def _reading(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
+    def _wrap_environ_lookup(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
         """Replace `os.environ.encodekey`, which each look-up calls first, on the instance.
 
         Python 3.13 stops tracking changes of a class after a thousand versions, so a later replacement on the class
@@ -137,14 +137,14 @@ class SharedProcess:
         def encodekey(key: str) -> Any:
             if key in _OF_A_RANK and self._running_rank() is not None:
                 frame = sys._getframe(1)
-                if frame.f_code is _LOOKS_UP and is_importing_of_project(frame):
-                    self._note(Shared.ENVIRONMENT, site_of(frame.f_back), key)
+                if frame.f_code is _LOOKS_UP and is_importing_project_module(frame):
+                    self._record_use(SharedState.ENVIRONMENT, user_site_of(frame.f_back), key)
             return original(key)
 
         return encodekey
 
 
-def _as_new(executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
+def _copy_without_work(executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
     """Return a copy without workers and work. If the original was shut down, the copy is, too."""
     own = copy.copy(executor)
     vars(own).update(

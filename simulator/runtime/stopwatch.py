@@ -14,17 +14,17 @@ class Stopwatch:
         self._stopped_at: float | None = None
         self._depth = 0
 
-    def now(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Return the seconds that have passed."""
         return (monotonic() if self._stopped_at is None else self._stopped_at) - self._began
 
-    def stop(self) -> None:
+    def pause(self) -> None:
         """Pause the clock until `go_on` has been called as often as `stop`."""
         self._depth += 1
         if self._depth == 1:
             self._stopped_at = monotonic()
 
-    def go_on(self) -> None:
+    def unpause(self) -> None:
         """Undo one call of `stop`; after the last one the clock runs again."""
         self._depth -= 1
         if self._depth == 0 and self._stopped_at is not None:
@@ -39,10 +39,10 @@ def core_seconds(clock: int, schedstat: str) -> float:
     spent waiting for one, and the number of time slices (Linux, Documentation/scheduler/sched-stats.rst). Without the
     file the waiting time counts as 0. Raises OSError if the system does not know the clock.
     """
-    return time.clock_gettime(clock) + _without_a_core(schedstat)
+    return time.clock_gettime(clock) + _seconds_waiting_for_core(schedstat)
 
 
-def _without_a_core(schedstat: str) -> float:
+def _seconds_waiting_for_core(schedstat: str) -> float:
     try:
         with open(schedstat, encoding="ascii") as file:
             return int(file.read().split()[1]) * 1e-9

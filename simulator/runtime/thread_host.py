@@ -21,58 +21,58 @@ from copy import copy
 from threading import get_ident as _thread_ident
 from typing import Any, NoReturn
 
-from ddpsim.simulator.accesses import Access, Accesses, Mode
+from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import InjectedCrashError, UsageError
 from ddpsim.simulator.faults import Crash
 from ddpsim.simulator.kernel.answers import (
     GO_ON,
     Answer,
-    Deliver,
-    GoOn,
-    LookOutside,
-    Move,
-    Refuse,
-    Strike,
-    Switch,
-    TellStack,
+    DeliverCompletion,
+    Continue,
+    AwaitExternalThreads,
+    MoveTensors,
+    RejectRequest,
+    StrikeFault,
+    SwitchTask,
+    ReportStack,
 )
 from ddpsim.simulator.kernel.requests import (
     BeginCall,
     Block,
     Checkpoint,
-    Delivered,
-    Finish,
+    DeliveredCompletion,
+    FinishTask,
     IsComplete,
-    Issue,
-    Looked,
-    Moved,
+    IssueCall,
+    AwaitedExternalThreads,
+    MovedTensors,
     Poll,
     Reply,
     Request,
     StartThread,
     WaitFor,
 )
-from ddpsim.simulator.kernel.states import Change, Phase
+from ddpsim.simulator.kernel.states import TaskChange, RunPhase
 from ddpsim.simulator.matching.slots import call_object
-from ddpsim.simulator.runtime.baton import Baton, stack_of
-from ddpsim.simulator.runtime.host import CallWatch, Pending, ignore_completion
-from ddpsim.simulator.runtime.kernel_port import KernelPort
+from ddpsim.simulator.runtime.baton import Baton, stack_of_thread
+from ddpsim.simulator.runtime.host import CallWatch, PendingCall, ignore_completion
+from ddpsim.simulator.runtime.kernel_port import KernelInterface
 from ddpsim.simulator.runtime.prompt_server import PromptServer
-from ddpsim.simulator.runtime.rank_thread import Rank, RankReturned, RankThread, RankUnwound
-from ddpsim.simulator.runtime.threads import Threads
+from ddpsim.simulator.runtime.rank_thread import ThreadedRank, RankReturned, RankThread, RankUnwound
+from ddpsim.simulator.runtime.threads import RankThreads
 from ddpsim.simulator.waits import CallWait
 
 _MOST_UNWINDS = 1_000
 """A program may catch RankUnwound and clean up. One that catches it more often than this is abandoned."""
 
-_RUNNING = Phase.RUNNING  # faster to look up, see scheduler.py
+_RUNNING = RunPhase.RUNNING  # faster to look up, see scheduler.py
 _new = tuple.__new__
 """Makes a request in half the time of its class; used for the three requests that each call makes."""
-_DELIVERED = Delivered()
-_MOVED = Moved()
+_DELIVERED = DeliveredCompletion()
+_MOVED = MovedTensors()
 
-MoveData = Callable[[Signature, Sequence[Pending], Sequence[int]], Exception | None]
+MoveData = Callable[[Signature, Sequence[PendingCall], Sequence[int]], Exception | None]
 """Moves the data of matched calls: (signature, the calls, the ranks of the group) -> the error, if any."""
 
 
@@ -81,7 +81,7 @@ class ThreadHost:
 
     def __init__(
         self,
-        kernel: KernelPort,
+        kernel: KernelInterface,
         world_size: int,
         body: Callable[[RankThread], None],
         *,
@@ -97,9 +97,9 @@ class ThreadHost:
         """
         self.kernel = kernel
         self.hazards = hazards
-        self.ranks = [Rank(record, body) for record in kernel.run.ranks]
+        self.ranks = [ThreadedRank(record, body) for record in kernel.run.ranks]
         self.world_size = world_size
-        self.threads = Threads(self, enter_thread, owns_modules=owns_modules)
+        self.threads = RankThreads(self, enter_thread, owns_modules=owns_modules)
         self.is_observed = kernel.run.is_observed
         """True if an exploration records what each step accesses."""
         self.baton = Baton(kernel, self.ranks, switch)
@@ -122,7 +122,7 @@ class ThreadHost:
     # --- requests of the running rank ---------------------------------------------------------------------------------
 
     @property
-    def me(self) -> RankThread:
+    def running_thread(self) -> RankThread:
         """The running thread of a rank."""
         running = self.baton.running
         if running is None:
@@ -138,90 +138,90 @@ class ThreadHost:
         """True if a thread is being unwound."""
         return self.kernel.is_unwinding(me.task)
 
-    def ask(self, request: Request) -> Any:
+    def send_request(self, request: Request) -> Any:
         """Pass a request of the running thread to the kernel, carry out the answers, and return the last value."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
-            self._refuse_stranger(me)
+            self._reject_caller(me)
         answer = self.kernel.handle(request)
-        return answer.value if type(answer) is GoOn else self._obey(me, answer)
+        return answer.value if type(answer) is Continue else self._carry_out_answers(me, answer)
 
-    def _obey(self, me: RankThread, answer: Answer) -> Any:
+    def _carry_out_answers(self, me: RankThread, answer: Answer) -> Any:
         """Carry out answers until the request is done."""
         kernel = self.kernel
         while True:
-            if type(answer) is Switch:
-                self.baton.pass_on(me, answer.to)
+            if type(answer) is SwitchTask:
+                self.baton.pass_to_thread(me, answer.to)
                 me.baton.acquire()  # as me.sleep() does it
                 if me.visit is not None:
-                    me.sleep_on()
+                    me.run_visits()
                 if kernel.run.life.phase is not _RUNNING:
-                    me.see_end()
-                answer = kernel.resume(me.task)
-            elif type(answer) is GoOn:
+                    me.record_run_end()
+                answer = kernel.resume_task(me.task)
+            elif type(answer) is Continue:
                 return answer.value
-            elif type(answer) is Deliver:
-                self._deliver(me, answer.handle)
+            elif type(answer) is DeliverCompletion:
+                self._deliver_completion(me, answer.handle)
                 answer = kernel.reply(_DELIVERED)
-            elif isinstance(answer, (Move, TellStack, LookOutside)):
-                answer = kernel.reply(self._carry_out(me, answer))
+            elif isinstance(answer, (MoveTensors, ReportStack, AwaitExternalThreads)):
+                answer = kernel.reply(self._carry_out_and_reply(me, answer))
             else:
-                self._raise(me, answer)
+                self._raise_answer(me, answer)
 
     def begin_call(self, intent: Accesses) -> RankThread:
         """Make the choice point before a call and return the running thread. An injected fault may strike here."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
-            self._refuse_stranger(me)
+            self._reject_caller(me)
         answer = self.kernel.handle(_new(BeginCall, (intent,)))
         if answer is not GO_ON:
-            self._obey(me, answer)
+            self._carry_out_answers(me, answer)
         return me
 
-    def issue(self, pending: Pending) -> None:
+    def issue_call(self, pending: PendingCall) -> None:
         """Issue a call of the running thread."""
         me = self.baton.running
         assert me is not None, "begin_call returned it"
         me.of.pending[pending.handle] = pending
         self.hazards.issued(pending)
-        answer = self.kernel.handle(_new(Issue, (pending.handle, pending.call)))
+        answer = self.kernel.handle(_new(IssueCall, (pending.handle, pending.call)))
         if answer is not GO_ON:
-            self._obey(me, answer)
+            self._carry_out_answers(me, answer)
 
-    def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
+    def wait_for_calls(self, pendings: Sequence[PendingCall], timeout_seconds: float | None = None) -> bool:
         """Wait until one of the calls is complete, and deliver complete calls. False after a time-out."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
-            self._refuse_stranger(me)
+            self._reject_caller(me)
         if pendings[0].owner is not me.of:
-            return self._wait_for_others(pendings, timeout_seconds)
+            return self._wait_for_calls_of_other_rank(pendings, timeout_seconds)
         handles = (pendings[0].handle,) if len(pendings) == 1 else tuple([each.handle for each in pendings])
-        return bool(self._obey(me, self.kernel.handle(_new(WaitFor, (handles, timeout_seconds)))))
+        return bool(self._carry_out_answers(me, self.kernel.handle(_new(WaitFor, (handles, timeout_seconds)))))
 
-    def _wait_for_others(self, pendings: Sequence[Pending], timeout_seconds: float | None) -> bool:
+    def _wait_for_calls_of_other_rank(self, pendings: Sequence[PendingCall], timeout_seconds: float | None) -> bool:
         """Wait for another rank's calls, which the program has a reference to. Their completions are not announced."""
-        self.ask(Checkpoint())
+        self.send_request(Checkpoint())
         if any(pending.is_complete for pending in pendings):
             return True
-        return bool(self.ask(Block(CallWait(tuple([pending.call for pending in pendings])), timeout_seconds)))
+        return bool(self.send_request(Block(CallWait(tuple([pending.call for pending in pendings])), timeout_seconds)))
 
-    def watch(self, pending: Pending) -> None:
+    def watch_completion(self, pending: PendingCall) -> None:
         """Note that something will depend on the completion of a call, so the time of its delivery matters."""
-        if not self.is_rank_thread() or pending.owner is not self.me.of or pending.is_complete:
+        if not self.is_rank_thread() or pending.owner is not self.running_thread.of or pending.is_complete:
             return
-        if self.kernel.watch(pending.handle):
-            self._deliver(self.me, pending.handle)
+        if self.kernel.watch_completion(pending.handle):
+            self._deliver_completion(self.running_thread, pending.handle)
 
-    def is_complete(self, pending: Pending) -> bool:
+    def is_complete(self, pending: PendingCall) -> bool:
         """Return whether a call is complete. If it is not, other ranks run first, as after a failed poll."""
-        look = Access(call_object(pending.call), Mode.READ)
-        if pending.owner is self.me.of:
-            self.ask(IsComplete(pending.handle, look))
+        look = Access(call_object(pending.call), AccessMode.READ)
+        if pending.owner is self.running_thread.of:
+            self.send_request(IsComplete(pending.handle, look))
         else:  # another rank's call, which the program has a reference to
-            self.ask(Checkpoint((look,)) if pending.is_complete else Poll((look,)))
+            self.send_request(Checkpoint((look,)) if pending.is_complete else Poll((look,)))
         return pending.is_complete
 
-    def finish(self, me: RankThread, how: Change) -> None:
+    def finish_thread(self, me: RankThread, how: TaskChange) -> None:
         """Give the baton away for good, as the last call on a rank's thread.
 
         If this raises RankUnwound, the caller still has the baton and has to call again.
@@ -229,34 +229,34 @@ class ThreadHost:
         if me.is_abandoned:
             return
         try:
-            successor = self._ask_to_finish(me, how)
-            if me.exit.claim():
-                self.baton.pass_on(me, successor)
+            successor = self._next_thread_after(me, how)
+            if me.exit.claim_end():
+                self.baton.pass_to_thread(me, successor)
         except Exception as error:  # the watcher of the run (limits.py) then takes the baton from this thread
-            self.break_off_by_bug(error)
+            self.abort_run_by_bug(error)
 
     # --- carrying out answers -----------------------------------------------------------------------------------------
 
-    def _deliver(self, me: RankThread, handle: int) -> None:
+    def _deliver_completion(self, me: RankThread, handle: int) -> None:
         pending = me.of.pending.pop(handle)
         try:
             pending.receive_completion()
         except BaseException:
-            self.kernel.drop()
+            self.kernel.drop_request()
             raise
         pending.payload = None  # these two refer to tensors and to the work handle
         pending.receive_completion = ignore_completion
 
-    def _carry_out(self, me: RankThread, answer: Move | TellStack | LookOutside) -> Reply:
+    def _carry_out_and_reply(self, me: RankThread, answer: MoveTensors | ReportStack | AwaitExternalThreads) -> Reply:
         try:
-            if isinstance(answer, Move):
-                return self._move(answer)
-            return stack_of(me) if isinstance(answer, TellStack) else Looked(self._look_outside(me))
+            if isinstance(answer, MoveTensors):
+                return self._move_data_of_calls(answer)
+            return stack_of_thread(me) if isinstance(answer, ReportStack) else AwaitedExternalThreads(self._await_external_threads(me))
         except BaseException:
-            self.kernel.drop()
+            self.kernel.drop_request()
             raise
 
-    def _move(self, move: Move) -> Moved:
+    def _move_data_of_calls(self, move: MoveTensors) -> MovedTensors:
         pendings = [self.ranks[rank].pending[handle] for rank, handle in move.calls]
         if pendings[0].call.peer is None:
             self.hazards.slot_filled(pendings)
@@ -273,17 +273,17 @@ class ThreadHost:
             pending.error = error and copy(error)  # a copy for each call: raising it adds frames
             if pending.when_moved is not None:
                 pending.when_moved()
-        return _MOVED if error is None else Moved(str(error))
+        return _MOVED if error is None else MovedTensors(str(error))
 
-    def _look_outside(self, me: RankThread) -> bool:
+    def _await_external_threads(self, me: RankThread) -> bool:
         try:
             return self.threads.steps.await_external_threads()
         except Exception as error:  # a bug of ddpsim must not leave the ranks asleep
-            self.break_off_by_bug(error)
+            self.abort_run_by_bug(error)
             return False
 
-    def _raise(self, me: RankThread, answer: Any) -> NoReturn:
-        if isinstance(answer, Strike):
+    def _raise_answer(self, me: RankThread, answer: Any) -> NoReturn:
+        if isinstance(answer, StrikeFault):
             fault = answer.fault
             me.fault = (
                 InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {answer.call_number})")
@@ -291,10 +291,10 @@ class ThreadHost:
                 else RankReturned()
             )
             raise me.fault
-        if isinstance(answer, Refuse):
+        if isinstance(answer, RejectRequest):
             assert answer.kind == "ValueError"
             raise ValueError(answer.text)
-        self._unwind()
+        self._unwind_caller()
 
     # --- the ends of threads ------------------------------------------------------------------------------------------
 
@@ -305,28 +305,28 @@ class ThreadHost:
         """
         number = self.kernel.run.started
         self.baton.started[number] = child
-        self.ask(StartThread(child.name))
-        self.adopt(child)
+        self.send_request(StartThread(child.name))
+        self.connect_task(child)
 
-    def adopt(self, child: RankThread) -> None:
+    def connect_task(self, child: RankThread) -> None:
         """Connect a started thread with the kernel's task for it. The thread itself may be the first to call this."""
-        if not child.is_adopted:
+        if not child.has_task:
             number = next(number for number, thread in self.baton.started.items() if thread is child)
-            child.adopt(self.kernel.run.tasks[number])
+            child.connect_task(self.kernel.run.tasks[number])
             child.of.has_started_threads = True
             child.of.threads.append(child)
 
-    def _ask_to_finish(self, me: RankThread, how: Change) -> int | None:
+    def _next_thread_after(self, me: RankThread, how: TaskChange) -> int | None:
         """Tell the kernel that a thread has ended and return the number of the next one; None if there is none."""
-        answer = self.kernel.handle(Finish(how))
-        while isinstance(answer, LookOutside):
-            answer = self.kernel.reply(self._carry_out(me, answer))
-        assert isinstance(answer, Switch), f"{Finish.__name__} was answered by {answer}"
+        answer = self.kernel.handle(FinishTask(how))
+        while isinstance(answer, AwaitExternalThreads):
+            answer = self.kernel.reply(self._carry_out_and_reply(me, answer))
+        assert isinstance(answer, SwitchTask), f"{FinishTask.__name__} was answered by {answer}"
         if not me.is_main and self.baton.started.pop(me.number, None) is not None:
             me.of.threads.remove(me)
         return answer.to
 
-    def _unwind(self) -> NoReturn:
+    def _unwind_caller(self) -> NoReturn:
         """Unwind the caller by raising RankUnwound. A thread that catches it too often is put to sleep for ever.
 
         That thread is then abandoned; it would run for ever otherwise.
@@ -334,12 +334,12 @@ class ThreadHost:
         ident = _thread_ident()
         running = self.baton.running
         if running is not None and running.ident == ident:
-            running.see_end()
+            running.record_run_end()
         self._unwinds[ident] += 1
         if self._unwinds[ident] > _MOST_UNWINDS:
             me = self.baton.running
             if me is not None and me.ident == ident and not self.is_stopping:  # the rank has ended, the run has not
-                self.baton.pass_on(me, self._ask_to_finish(me, Change.ABANDON))
+                self.baton.pass_to_thread(me, self._next_thread_after(me, TaskChange.ABANDON))
             for_ever = _allocate_lock()
             for_ever.acquire()
             while True:
@@ -348,32 +348,32 @@ class ThreadHost:
 
     # --- errors of the machinery --------------------------------------------------------------------------------------
 
-    def break_off(self, error: Exception) -> None:
+    def abort_run(self, error: Exception) -> None:
         """End the execution with an error for the caller of the run. Raised in the rank, it would be lost."""
-        self.kernel.run.life.break_off(error, self.me.rank)
+        self.kernel.run.life.break_off(error, self.running_thread.rank)
 
-    def break_off_by_bug(self, error: Exception) -> None:
+    def abort_run_by_bug(self, error: Exception) -> None:
         """End the execution with an error that is a bug of ddpsim."""
-        self.baton.break_off_by_bug(error)
+        self.baton.abort_run_by_bug(error)
 
-    def _is_left_behind(self, thread: threading.Thread) -> bool:
+    def _is_leftover_thread(self, thread: threading.Thread) -> bool:
         """True for a thread of these ranks that is still running after the end of the execution."""
         return any(each.thread is thread for rank in self.ranks for each in (rank.main, *rank.threads))
 
-    def _refuse_stranger(self, me: RankThread | None) -> NoReturn:
+    def _reject_caller(self, me: RankThread | None) -> NoReturn:
         """Raise the error for a caller that is not the running thread of a rank."""
         if self.prompt_server.is_open:
             raise UsageError(
                 "cannot communicate or wait in a debugger command: the other ranks are paused, "
                 "let the program do it with n, s or c"
             )
-        if self.baton.has_ended and not self._is_left_behind(threading.current_thread()):
+        if self.baton.has_ended and not self._is_leftover_thread(threading.current_thread()):
             raise UsageError(
                 "this process group, store or work belongs to a run that has ended: create it anew in each run, "
                 "or run with isolation='process'"
             )
         if me is None or self.is_unwinding(me):
-            self._unwind()
+            self._unwind_caller()
         error = UsageError(
             f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs: communicate only "
             "from threads that ranks start by threading.Thread or an executor"

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from ddpsim.simulator.diagnosis.rank_errors import led_by
+from ddpsim.simulator.diagnosis.rank_errors import mark_consequences
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.host import CallWatch
 from ddpsim.simulator.runtime.limits import ExecutionWatcher
-from ddpsim.simulator.runtime.rank_body import RankBody
+from ddpsim.simulator.runtime.rank_body import RankMain
 from ddpsim.simulator.runtime.thread_host import MoveData, ThreadHost
 from ddpsim.simulator.runtime.threads import thread_findings
 from ddpsim.simulator.verdict import Finding
@@ -40,7 +40,7 @@ class ThreadedRun:
         """The exceptions that ranks raised, in that order."""
         self.leaving: dict[int, BaseException] = {}
         """The exceptions that were propagating out of ranks when the run ended."""
-        body = RankBody(
+        body = RankMain(
             program,
             enter_rank=enter_rank,
             record_error=self.errors.__setitem__,
@@ -49,8 +49,8 @@ class ThreadedRun:
         self.host = ThreadHost(
             kernel,
             len(kernel.run.ranks),
-            lambda me: body.run(self.host, me),
-            switch=isolation.switch,
+            lambda me: body.run_rank(self.host, me),
+            switch=isolation.switch_rank,
             move_data=move_data,
             hazards=hazards,
             enter_thread=enter_thread,
@@ -65,33 +65,33 @@ class ThreadedRun:
         host = self.host
         self._isolation.install()
         try:
-            self._watcher.run()
+            self._watcher.run_to_end()
         finally:
             self._isolation.uninstall()
             host.hazards.run_ended()
             for rank in host.ranks:
                 if rank.main.ident and rank.main.thread is not None:
                     rank.main.thread.join(timeout=0.2 if rank.main.is_abandoned else None)
-            host.threads.join()
+            host.threads.join_ended_threads()
         self._raise_failure()
 
     def findings(self, divergences: Sequence[Finding] = ()) -> tuple[Finding, ...]:
         """Return the findings: exceptions in the order raised, equal ones merged; then the rest, hazards last."""
-        errors, left = map(self._described, (self.errors, dict(sorted(self.leaving.items()))))
+        errors, left = map(self._describe_errors, (self.errors, dict(sorted(self.leaving.items()))))
         found = sorted(
             (*self._kernel.run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard.")
         )
         return (
-            *outcome.raised({**errors, **left}),
-            *led_by(found, {rank: error.line for rank, error in left.items()}),
+            *outcome.findings_of_errors({**errors, **left}),
+            *mark_consequences(found, {rank: error.line for rank, error in left.items()}),
             *thread_findings(self.host.threads.errors),
-            *self._kernel.run.hazards(),
+            *self._kernel.run.hazard_findings(),
         )
 
-    def _described(self, errors: Mapping[int, BaseException]) -> dict[int, outcome.Raised]:
+    def _describe_errors(self, errors: Mapping[int, BaseException]) -> dict[int, outcome.RaisedError]:
         poisoned = self.host.hazards.poisoned
         return {
-            rank: outcome.describe(rank, error, self._name_parameters, poisoned(rank)) for rank, error in errors.items()
+            rank: outcome.describe_error(rank, error, self._name_parameters, poisoned(rank)) for rank, error in errors.items()
         }
 
     def _raise_failure(self) -> None:

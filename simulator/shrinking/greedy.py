@@ -46,7 +46,7 @@ class Size(NamedTuple):
     total: int = 0
     """The sum of all choices."""
 
-    def under(self, choices: Sequence[int]) -> Size:
+    def with_schedule(self, choices: Sequence[int]) -> Size:
         """Return the size of the same program under a schedule."""
         return self._replace(switches=sum(1 for each in choices if each), choices=len(choices), total=sum(choices))
 
@@ -58,7 +58,7 @@ ShrinkPass = Callable[[Value], Iterable[Value]]
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt(Generic[Value]):
+class ShrinkAttempt(Generic[Value]):
     """The result of trying a value."""
 
     failed: Value | None
@@ -66,7 +66,7 @@ class Attempt(Generic[Value]):
     executions: int = 1
 
 
-class End(Enum):
+class ShrinkEnd(Enum):
     """The reason why a shrinking ended."""
 
     MINIMAL = "minimal"
@@ -92,7 +92,7 @@ OnShrinkProgress = Callable[[ShrinkProgress], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Shrunk(Generic[Value]):
+class ShrunkValue(Generic[Value]):
     """The result of shrinking."""
 
     value: Value
@@ -102,34 +102,34 @@ class Shrunk(Generic[Value]):
     """The number of tried values."""
     executions: int
     """The number of runs."""
-    end: End
+    end: ShrinkEnd
     seconds: float
 
     @property
     def is_minimal(self) -> bool:
         """Return whether no single step makes the value simpler; otherwise a simpler one may exist."""
-        return self.end is End.MINIMAL
+        return self.end is ShrinkEnd.MINIMAL
 
 
-def shrink(
+def shrink_value(
     value: Value,
     passes: Sequence[ShrinkPass[Value]],
-    attempt: Callable[[Value], Attempt[Value]],
+    attempt: Callable[[Value], ShrinkAttempt[Value]],
     *,
     size: Callable[[Value], Size],
     budget: Budget,
     key: Callable[[Value], Hashable] = lambda value: value,
     on_progress: OnShrinkProgress | None = None,
-) -> Shrunk[Value]:
+) -> ShrunkValue[Value]:
     """Make `value`, which fails, simpler as long as it fails.
 
     A value from a pass is tried if its size is smaller and no value with the same key was tried before. The budget is
     for all executions together. After Ctrl-C the simplest value so far is returned.
     """
-    return _Shrinking(value, passes, attempt, size, budget, key, on_progress).run()
+    return _Shrinking(value, passes, attempt, size, budget, key, on_progress).run_to_end()
 
 
-class _SpentError(Exception):
+class _BudgetSpentError(Exception):
     """The budget is used up."""
 
 
@@ -139,7 +139,7 @@ class _Shrinking(Generic[Value]):
 
     _simplest: Value
     _passes: Sequence[ShrinkPass[Value]]
-    _attempt: Callable[[Value], Attempt[Value]]
+    _attempt: Callable[[Value], ShrinkAttempt[Value]]
     _size_of: Callable[[Value], Size]
     _budget: Budget
     _key: Callable[[Value], Hashable]
@@ -152,32 +152,32 @@ class _Shrinking(Generic[Value]):
         self._size = self._size_of(self._simplest)
         self._tried = {self._key(self._simplest)}
 
-    def run(self) -> Shrunk[Value]:
+    def run_to_end(self) -> ShrunkValue[Value]:
         """Run all passes repeatedly, until none makes the value simpler."""
         try:
             while self._run_passes():
                 pass
-            end = End.MINIMAL
-        except _SpentError:
-            end = End.BUDGET
+            end = ShrinkEnd.MINIMAL
+        except _BudgetSpentError:
+            end = ShrinkEnd.BUDGET
         except KeyboardInterrupt:
-            end = End.INTERRUPT
-        return Shrunk(self._simplest, self._size, self._tries, self._executions, end, self._seconds)
+            end = ShrinkEnd.INTERRUPT
+        return ShrunkValue(self._simplest, self._size, self._tries, self._executions, end, self._elapsed_seconds)
 
     def _run_passes(self) -> bool:
         """Run each pass to its end; return whether the value became simpler."""
         before = self._size
         for shrink_pass in self._passes:
-            while any(self._fails(simpler) for simpler in shrink_pass(self._simplest)):
+            while any(self._try_value(simpler) for simpler in shrink_pass(self._simplest)):
                 pass
         return self._size < before
 
-    def _fails(self, value: Value) -> bool:
+    def _try_value(self, value: Value) -> bool:
         """Try a value unless it was tried before; if it fails and is simpler, it becomes the simplest one."""
         if self._size_of(value) >= self._size or (key := self._key(value)) in self._tried:
             return False
-        if self._executions >= self._budget.executions or self._seconds >= self._budget.seconds:
-            raise _SpentError
+        if self._executions >= self._budget.executions or self._elapsed_seconds >= self._budget.seconds:
+            raise _BudgetSpentError
         self._tried.add(key)
         tried = self._attempt(value)
         self._tries += 1
@@ -187,16 +187,16 @@ class _Shrinking(Generic[Value]):
         if failed is not None and is_simpler:
             self._simplest, self._size = failed, self._size_of(failed)
             self._tried.add(self._key(failed))
-        progress = ShrinkProgress(self._executions, self._size, self._seconds)
+        progress = ShrinkProgress(self._executions, self._size, self._elapsed_seconds)
         self._on_progress = report_progress(self._on_progress, progress)
         return is_simpler
 
     @property
-    def _seconds(self) -> float:
+    def _elapsed_seconds(self) -> float:
         return time.monotonic() - self._started
 
 
-class Failure(NamedTuple):
+class FailureKind(NamedTuple):
     """The features that two runs share if they fail in the same way."""
 
     code: Code
@@ -204,12 +204,12 @@ class Failure(NamedTuple):
     error: type[BaseException] | None
     """The type of the exception, if the first finding is that a rank raised one."""
 
-    def is_that_of(self, result: Result) -> bool:
+    def matches_result(self, result: Result) -> bool:
         """Return whether a run failed in this way."""
-        return result.verdict is Verdict.FAIL and _failure(result) == self
+        return result.verdict is Verdict.FAIL and _failure_kind(result) == self
 
 
-def failure_of(result: Result, name: str) -> Failure:
+def failure_kind_of(result: Result, name: str) -> FailureKind:
     """Return how a run failed. Raises UsageError if it did not; `name` is the user's name for the program."""
     if result.verdict is not Verdict.FAIL:
         not_struck = f" ({result.not_struck})" if result.not_struck else ""
@@ -217,10 +217,10 @@ def failure_of(result: Result, name: str) -> Failure:
             f"the verdict of {name} under this schedule is {result.verdict.value}{not_struck}, expected a failure to "
             "shrink: give a schedule under which it fails"
         )
-    return _failure(result)
+    return _failure_kind(result)
 
 
-def _failure(result: Result) -> Failure:
+def _failure_kind(result: Result) -> FailureKind:
     code = result.findings[0].code
     error = next(iter(result.errors.values()), None) if code is Code.RANK_ERROR else None
-    return Failure(code, None if error is None else type(error))
+    return FailureKind(code, None if error is None else type(error))

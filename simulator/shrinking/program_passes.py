@@ -13,13 +13,13 @@ from math import ceil
 
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.operations import IN_PROGRAMS, Rows, Shapes
+from ddpsim.simulator.operations import IN_PROGRAMS, RowRequirement, ShapeCount
 from ddpsim.simulator.programs.program import DEFAULT, DTYPES, REDUCTIONS, Group, Issue, Program, Step, Wait
-from ddpsim.simulator.programs.validation import members_of, validate
+from ddpsim.simulator.programs.validation import members_of, validate_program
 from ddpsim.simulator.shrinking.greedy import Size
-from ddpsim.simulator.shrinking.structure import Structure, fewer_of, without_a_block
+from ddpsim.simulator.shrinking.structure import StructureShrinker, with_fewer_values, without_a_block
 
-STRUCTURE = Structure(
+STRUCTURE = StructureShrinker(
     {
         Program: {"groups": (), "ranks": ()},
         Group: {"ranks": ()},
@@ -32,7 +32,7 @@ STRUCTURE = Structure(
 """The fields that may change. Names, operations and peers stay, because a reader recognises the program by them."""
 
 
-def size_of(program: Program) -> Size:
+def size_of_program(program: Program) -> Size:
     """Return the size of a program without its schedule."""
     calls = [step for steps in program.ranks for step in steps if isinstance(step, Issue)]
     rows_of_splits = sum(sum(map(sum, call.splits or ())) for call in calls)  # the shapes count them, too
@@ -41,12 +41,12 @@ def size_of(program: Program) -> Size:
         sum(map(len, program.ranks)),
         len(calls),
         len(program.groups),
-        STRUCTURE.numbers(program) - rows_of_splits + sum(len(group.ranks) for group in program.groups),
-        STRUCTURE.words(program) + sum(map(_late_waits, program.ranks)),
+        STRUCTURE.distance_of_numbers(program) - rows_of_splits + sum(len(group.ranks) for group in program.groups),
+        STRUCTURE.distance_of_words(program) + sum(map(_count_late_waits, program.ranks)),
     )
 
 
-def _late_waits(steps: tuple[Step, ...]) -> int:
+def _count_late_waits(steps: tuple[Step, ...]) -> int:
     """Return how many waits do not directly follow their call."""
     before = (None, *steps)
     return sum(
@@ -62,14 +62,14 @@ _FEW_STEPS = 14
 
 def fewer_rounds(program: Program) -> Iterator[Program]:
     """Remove a block of calls on all ranks; calls with the same name belong together."""
-    names = _names_of(program)
+    names = _call_names(program)
     for kept in without_a_block(names):
         yield _without_names(program, {*names}.difference(kept))
 
 
 def fewer_rounds_in_pairs(program: Program) -> Iterator[Program]:
     """Remove any two names of calls, if there are few."""
-    names = _names_of(program)
+    names = _call_names(program)
     for pair in combinations(names, 2) if len(names) <= _FEW_NAMES else ():
         yield _without_names(program, pair)
 
@@ -78,7 +78,7 @@ def fewer_steps_in_pairs(program: Program) -> Iterator[Program]:
     """Remove any two steps, if there are few."""
     places = [(rank, index) for rank, steps in enumerate(program.ranks) for index in range(len(steps))]
     for pair in combinations(places, 2) if len(places) <= _FEW_STEPS else ():
-        yield _kept(program, lambda rank, index, step, pair=pair: (rank, index) not in pair)  # type: ignore[misc]
+        yield _keep_steps(program, lambda rank, index, step, pair=pair: (rank, index) not in pair)  # type: ignore[misc]
 
 
 def other_groups(program: Program) -> Iterator[Program]:
@@ -86,20 +86,20 @@ def other_groups(program: Program) -> Iterator[Program]:
     for group in program.groups:
         others = tuple(other for other in program.groups if other is not group)
         for name in (DEFAULT, *(other.name for other in others)):
-            ranks = tuple(tuple(_moved(step, group, name) for step in steps) for steps in program.ranks)
+            ranks = tuple(tuple(_move_to_group(step, group, name) for step in steps) for steps in program.ranks)
             yield replace(program, groups=others, ranks=ranks)
 
 
-def _names_of(program: Program) -> tuple[str, ...]:
+def _call_names(program: Program) -> tuple[str, ...]:
     """Return the names of the calls, rank by rank in program order."""
     return tuple(dict.fromkeys(step.name for steps in program.ranks for step in steps if isinstance(step, Issue)))
 
 
 def _without_names(program: Program, names: Collection[str]) -> Program:
-    return _kept(program, lambda rank, index, step: not (isinstance(step, Issue) and step.name in names))
+    return _keep_steps(program, lambda rank, index, step: not (isinstance(step, Issue) and step.name in names))
 
 
-def _kept(program: Program, is_kept: Callable[[int, int, Step], bool]) -> Program:
+def _keep_steps(program: Program, is_kept: Callable[[int, int, Step], bool]) -> Program:
     ranks = tuple(
         tuple(step for index, step in enumerate(steps) if is_kept(rank, index, step))
         for rank, steps in enumerate(program.ranks)
@@ -107,24 +107,24 @@ def _kept(program: Program, is_kept: Callable[[int, int, Step], bool]) -> Progra
     return replace(program, ranks=ranks)
 
 
-def _moved(step: Step, group: Group, name: str) -> Step:
+def _move_to_group(step: Step, group: Group, name: str) -> Step:
     return replace(step, group=name) if isinstance(step, Issue) and step.group == group.name else step
 
 
-def _valid(shrink_pass: Callable[[Program], Iterator[Program]]) -> Callable[[Program], Iterator[Program]]:
+def _only_valid_programs(shrink_pass: Callable[[Program], Iterator[Program]]) -> Callable[[Program], Iterator[Program]]:
     """Return the pass with its programs repaired, and without those that ranks could not run."""
 
     def valid(program: Program) -> Iterator[Program]:
-        for simpler in map(repaired, shrink_pass(program)):
-            if simpler != program and _is_valid(simpler):
+        for simpler in map(repair_program, shrink_pass(program)):
+            if simpler != program and _is_valid_program(simpler):
                 yield simpler
 
     return valid
 
 
-def _is_valid(program: Program) -> bool:
+def _is_valid_program(program: Program) -> bool:
     try:
-        validate(program)
+        validate_program(program)
     except UsageError:
         return False
     return True
@@ -135,15 +135,15 @@ def fewer_ranks(program: Program) -> Iterator[Program]:
 
     A step that names a removed rank is left out, or names another rank instead.
     """
-    for kept in fewer_of(range(program.world_size)):
+    for kept in with_fewer_values(range(program.world_size)):
         if kept:
-            yield with_ranks(program, kept, stand_in=None)
+            yield reduce_to_ranks(program, kept, stand_in=None)
             calls = [step for rank in kept for step in program.ranks[rank] if isinstance(step, Issue)]
             are_all_there = {rank for call in calls for rank in (call.peer, call.root)} <= {None, ANY_SOURCE, *kept}
-            yield from (with_ranks(program, kept, stand_in=each) for each in (() if are_all_there else kept))
+            yield from (reduce_to_ranks(program, kept, stand_in=each) for each in (() if are_all_there else kept))
 
 
-def with_ranks(program: Program, kept: Sequence[int], *, stand_in: int | None) -> Program:
+def reduce_to_ranks(program: Program, kept: Sequence[int], *, stand_in: int | None) -> Program:
     """Reduce a program to some of its ranks, in ascending order.
 
     A removed peer or root is replaced by `stand_in`. If that is None, a message to the peer is left out, and the first
@@ -161,36 +161,36 @@ def with_ranks(program: Program, kept: Sequence[int], *, stand_in: int | None) -
             peer = number.get(peer, number.get(stand_in, number[rank]))  # its own number: the message is left out
         if root is not None:
             root = number.get(root, number.get(stand_in, -1))
-        return _with_parts(replace(step, peer=peer, root=root), indices, len(members[step.group]))
+        return _keep_members_parts(replace(step, peer=peer, root=root), indices, len(members[step.group]))
 
     groups = [Group(each.name, tuple(number[rank] for rank in each.ranks if rank in number)) for each in program.groups]
     ranks = tuple(tuple(among(rank, step) for step in program.ranks[rank]) for rank in sorted(kept))
-    return repaired(Program(len(number), tuple(group for group in groups if group.ranks), ranks))
+    return repair_program(Program(len(number), tuple(group for group in groups if group.ranks), ranks))
 
 
-def _with_parts(call: Issue, indices: Sequence[int], size: int) -> Issue:
+def _keep_members_parts(call: Issue, indices: Sequence[int], size: int) -> Issue:
     """Return the call with its splits, shapes or rows reduced to the members with these indices."""
     if call.splits is not None:
         sent, received = (tuple(side[index] for index in indices) for side in call.splits)
         return replace(call, splits=(sent, received))
-    if IN_PROGRAMS[call.operation].shapes is Shapes.PER_MEMBER:
+    if IN_PROGRAMS[call.operation].shapes is ShapeCount.PER_MEMBER:
         return replace(call, shapes=tuple(call.shapes[index] for index in indices))
-    if IN_PROGRAMS[call.operation].rows is Rows.DIVISIBLE:
+    if IN_PROGRAMS[call.operation].rows is RowRequirement.DIVISIBLE:
         ((rows_of_all, *rest),) = call.shapes
         return replace(call, shapes=((rows_of_all // size * len(indices), *rest),))
     return call
 
 
-def repaired(program: Program) -> Program:
+def repair_program(program: Program) -> Program:
     """Remove unused groups, calls that a rank cannot make and the waits for them, and make shapes fit."""
     members = members_of(program)
-    steps_of = [_repaired_steps(rank, steps, members) for rank, steps in enumerate(program.ranks)]
+    steps_of = [_repair_steps(rank, steps, members) for rank, steps in enumerate(program.ranks)]
     used = {step.group for steps in steps_of for step in steps if isinstance(step, Issue)}
     groups = tuple(group for group in program.groups if group.name in used)
     return replace(program, groups=groups, ranks=tuple(steps_of))
 
 
-def _repaired_steps(rank: int, steps: tuple[Step, ...], members: dict[str, tuple[int, ...]]) -> tuple[Step, ...]:
+def _repair_steps(rank: int, steps: tuple[Step, ...], members: dict[str, tuple[int, ...]]) -> tuple[Step, ...]:
     found: list[Step] = []
     issued = set()
     for step in steps:
@@ -200,19 +200,19 @@ def _repaired_steps(rank: int, steps: tuple[Step, ...], members: dict[str, tuple
             if rank not in own or step.peer not in others:
                 continue
             issued.add(step.name)
-            found.append(_fitted(step, own))
+            found.append(_fit_shapes_and_root(step, own))
         elif not isinstance(step, Wait) or step.name in issued:
             found.append(step)
     return tuple(found)
 
 
-def _fitted(call: Issue, members: tuple[int, ...]) -> Issue:
+def _fit_shapes_and_root(call: Issue, members: tuple[int, ...]) -> Issue:
     """Return the call with a root that is a member, and with as many rows as the splits or members need."""
     shapes, size = call.shapes, len(members)
     root = call.root if call.root in (None, *members) else members[0]
     if call.splits is not None:
         shapes = tuple((sum(side), *shape[1:]) for side, shape in zip(call.splits, shapes, strict=False))
-    elif IN_PROGRAMS[call.operation].rows is Rows.DIVISIBLE:
+    elif IN_PROGRAMS[call.operation].rows is RowRequirement.DIVISIBLE:
         shapes = tuple((ceil(rows / size) * size, *rest) for rows, *rest in filter(None, shapes))
     return call if (root, shapes) == (call.root, call.shapes) else replace(call, root=root, shapes=shapes)
 
@@ -220,14 +220,14 @@ def _fitted(call: Issue, members: tuple[int, ...]) -> Issue:
 _PASSES: tuple[Callable[[Program], Iterator[Program]], ...] = (
     fewer_ranks,
     fewer_rounds,
-    STRUCTURE.fewer,
+    STRUCTURE.with_fewer_elements,
     fewer_rounds_in_pairs,
     fewer_steps_in_pairs,
     other_groups,
-    STRUCTURE.alike,
-    STRUCTURE.plainer,
-    STRUCTURE.earlier,
+    STRUCTURE.with_equal_parts_changed,
+    STRUCTURE.with_plainer_leaf,
+    STRUCTURE.with_element_moved_forward,
 )
 
-PASSES = tuple(map(_valid, _PASSES))
+PASSES = tuple(map(_only_valid_programs, _PASSES))
 """The passes, which yield valid programs only."""

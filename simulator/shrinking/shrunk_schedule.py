@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ddpsim.simulator.api import replay, simulate
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Schedule
-from ddpsim.simulator.policies.schedule_replay import Guided
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.shrinking.greedy import Attempt, End, OnShrinkProgress, Size, failure_of
-from ddpsim.simulator.shrinking.greedy import shrink as shrink_greedily
+from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, ShrinkEnd, OnShrinkProgress, Size, failure_kind_of
+from ddpsim.simulator.shrinking.greedy import shrink_value as shrink_greedily
 from ddpsim.simulator.shrinking.structure import smaller_numbers, with_one_simpler, without_a_block
 
 Choices = tuple[int, ...]
@@ -33,7 +33,7 @@ _MOST_MERGED = 9
 """The most choices that are tried in place of two, besides their sum."""
 
 
-def stripped(choices: Choices) -> Choices:
+def without_trailing_defaults(choices: Choices) -> Choices:
     """Remove the default choices at the end, which a schedule need not contain."""
     end = len(choices)
     while end and choices[end - 1] == 0:
@@ -41,43 +41,43 @@ def stripped(choices: Choices) -> Choices:
     return choices[:end]
 
 
-def truncated(choices: Choices) -> Iterator[Choices]:
+def truncate_choices(choices: Choices) -> Iterator[Choices]:
     """Keep no choices, then the first half, the first three quarters, ... all but the last."""
     left = len(choices)
     while left:
-        yield stripped(choices[: len(choices) - left])
+        yield without_trailing_defaults(choices[: len(choices) - left])
         left //= 2
 
 
-def zeroed(choices: Choices) -> Iterator[Choices]:
+def zero_switches(choices: Choices) -> Iterator[Choices]:
     """Replace a block of switches by the default choice."""
-    for kept in without_a_block(_switches(choices)):
-        yield stripped(tuple(choice if index in kept else 0 for index, choice in enumerate(choices)))
+    for kept in without_a_block(_switch_indices(choices)):
+        yield without_trailing_defaults(tuple(choice if index in kept else 0 for index, choice in enumerate(choices)))
 
 
-def zeroed_in_pairs(choices: Choices) -> Iterator[Choices]:
+def zero_switch_pairs(choices: Choices) -> Iterator[Choices]:
     """Replace any two switches by the default choice."""
-    switches = _switches(choices)
+    switches = _switch_indices(choices)
     pairs = [(one, other) for index, one in enumerate(switches) for other in switches[:index]]
     for pair in pairs[:_MOST_SINGLE]:
-        yield stripped(tuple(0 if index in pair else choice for index, choice in enumerate(choices)))
+        yield without_trailing_defaults(tuple(0 if index in pair else choice for index, choice in enumerate(choices)))
 
 
-def merged(choices: Choices) -> Iterator[Choices]:
+def merge_switches(choices: Choices) -> Iterator[Choices]:
     """Replace two consecutive switches by one, at the place of the first."""
-    switches = _switches(choices)
+    switches = _switch_indices(choices)
     for first, second in pairwise(switches):
         both = choices[first] + choices[second]
         for choice in (*range(1, min(both, _MOST_MERGED)), both):
-            yield stripped((*choices[:first], choice, *(0,) * (second - first), *choices[second + 1 :]))
+            yield without_trailing_defaults((*choices[:first], choice, *(0,) * (second - first), *choices[second + 1 :]))
 
 
-def regrouped(choices: Choices) -> Iterator[Choices]:
+def regroup_switches(choices: Choices) -> Iterator[Choices]:
     """Replace two consecutive switches by one, and move the choices between them elsewhere, if switches are few.
 
     Two turns of a rank become one, earlier or later.
     """
-    switches = _switches(choices)
+    switches = _switch_indices(choices)
     for first, second in pairwise(switches) if len(switches) <= _MOST_REGROUPED else ():
         turn = (0,) * (second - first)
         for choice in range(1, choices[first] + choices[second] + 1):
@@ -85,31 +85,31 @@ def regrouped(choices: Choices) -> Iterator[Choices]:
             for index in (index for index in switches if index <= first):
                 yield (*before[:index], *turn, *before[index:], choice, *behind)
             for index in (index - second - 1 for index in (*switches, len(choices)) if index > second):
-                yield stripped((*before, choice, *behind[:index], *turn, *behind[index:]))
+                yield without_trailing_defaults((*before, choice, *behind[:index], *turn, *behind[index:]))
 
 
-def single(choices: Choices) -> Iterator[Choices]:
+def use_single_switch(choices: Choices) -> Iterator[Choices]:
     """Replace all switches by one, the earliest first."""
     for index in range(min(len(choices), _MOST_SINGLE)):
         for choice in range(1, max(_LEAST_LARGEST, *choices) + 1):
             yield (*(0,) * index, choice)
 
 
-def shortened(choices: Choices) -> Iterator[Choices]:
+def remove_choices(choices: Choices) -> Iterator[Choices]:
     """Remove a block of choices, so that later ones come earlier."""
-    yield from map(stripped, without_a_block(choices))
+    yield from map(without_trailing_defaults, without_a_block(choices))
 
 
-def smaller(choices: Choices) -> Iterator[Choices]:
+def make_choices_smaller(choices: Choices) -> Iterator[Choices]:
     """Replace one choice by 1, by half of it, or by one less."""
     return with_one_simpler(choices, smaller_numbers)
 
 
-def _switches(choices: Choices) -> list[int]:
+def _switch_indices(choices: Choices) -> list[int]:
     return [index for index, choice in enumerate(choices) if choice]
 
 
-PASSES = (truncated, zeroed, zeroed_in_pairs, merged, regrouped, single, shortened, smaller)
+PASSES = (truncate_choices, zero_switches, zero_switch_pairs, merge_switches, regroup_switches, use_single_switch, remove_choices, make_choices_smaller)
 """The passes, in the order in which they run."""
 
 
@@ -131,13 +131,13 @@ class ShrunkSchedule:
     result: Result
     """A further run under that schedule; if `end` is flaky, it did not fail in the same way."""
     executions: int
-    end: End
+    end: ShrinkEnd
     seconds: float
 
     @property
     def is_minimal(self) -> bool:
         """Return whether no single step makes the schedule simpler; otherwise a simpler one may exist."""
-        return self.end is End.MINIMAL
+        return self.end is ShrinkEnd.MINIMAL
 
 
 def shrink(
@@ -159,22 +159,22 @@ def shrink(
     Raises UsageError as `simulate` and `replay` do, and if the program does not fail under `schedule`.
     """
     failed = replay(program, world_size, schedule, **options)
-    failure = failure_of(failed, failed.program)
+    failure = failure_kind_of(failed, failed.program)
     start = failed.schedule.start
 
-    def attempt(choices: Choices) -> Attempt[Choices]:
-        result = simulate(program, world_size, policy=Guided(choices, start), **options)
-        return Attempt(stripped(result.schedule.choices) if failure.is_that_of(result) else None)
+    def attempt(choices: Choices) -> ShrinkAttempt[Choices]:
+        result = simulate(program, world_size, policy=GuidedPolicy(choices, start), **options)
+        return ShrinkAttempt(without_trailing_defaults(result.schedule.choices) if failure.matches_result(result) else None)
 
     shrunk = shrink_greedily(
-        stripped(failed.schedule.choices),
+        without_trailing_defaults(failed.schedule.choices),
         PASSES,
         attempt,
-        size=Size(world_size, 0).under,
+        size=Size(world_size, 0).with_schedule,
         budget=budget or SHRINKING_BUDGET,
         on_progress=on_progress,
     )
-    result = simulate(program, world_size, policy=Guided(shrunk.value, start), **options)
+    result = simulate(program, world_size, policy=GuidedPolicy(shrunk.value, start), **options)
     simplest = Schedule(shrunk.value, result.schedule.program, result.schedule.start)
-    end = shrunk.end if failure.is_that_of(result) else End.FLAKY
+    end = shrunk.end if failure.matches_result(result) else ShrinkEnd.FLAKY
     return ShrunkSchedule(simplest, result, shrunk.executions, end, shrunk.seconds)

@@ -28,7 +28,7 @@ _FEW_VALUES = 6
 """At most this many values are also tried as pairs and triples."""
 
 
-def blocks(count: int) -> Iterator[range]:
+def index_blocks(count: int) -> Iterator[range]:
     """Yield ranges of indices below `count`: all, halves, quarters, ... single ones."""
     parts = 1
     while True:
@@ -41,11 +41,11 @@ def blocks(count: int) -> Iterator[range]:
 
 def without_a_block(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
     """Yield the values without one block of them."""
-    for block in blocks(len(values)):
+    for block in index_blocks(len(values)):
         yield (*values[: block.start], *values[block.stop :])
 
 
-def fewer_of(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
+def with_fewer_values(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
     """Yield the values without a block of them; of few values, also every pair and every triple."""
     yield from without_a_block(values)
     for count in (2, 3) if len(values) <= _FEW_VALUES else ():
@@ -75,55 +75,55 @@ Table: TypeAlias = "Mapping[type, Mapping[str, Row]]"
 """By type of record, the fields that may change. Other fields and other types stay the same."""
 
 
-class Structure:
+class StructureShrinker:
     """Shrinking passes over values; a table says which values are plain."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def fewer(self, value: Value) -> Iterator[Value]:
+    def with_fewer_elements(self, value: Value) -> Iterator[Value]:
         """Remove a block of one of the value's tuples or mappings."""
-        return self._anywhere(value, (), _fewer)
+        return self._apply_everywhere(value, (), _with_fewer_elements)
 
-    def plainer(self, value: Value) -> Iterator[Value]:
+    def with_plainer_leaf(self, value: Value) -> Iterator[Value]:
         """Replace one number or word by a plainer one."""
-        return self._anywhere(value, (), _plainer)
+        return self._apply_everywhere(value, (), _plainer_values)
 
-    def alike(self, value: Value) -> Iterator[Value]:
+    def with_equal_parts_changed(self, value: Value) -> Iterator[Value]:
         """Make one step in all equal parts of the value at once, so that they stay equal."""
-        for part, row in dict.fromkeys(self._parts(value, ())):
-            for other in (*_plainer(part, row), *_fewer(part, row)):
-                yield self._substituted(value, (), (part, row), other)
+        for part, row in dict.fromkeys(self._all_parts(value, ())):
+            for other in (*_plainer_values(part, row), *_with_fewer_elements(part, row)):
+                yield self._with_part_replaced(value, (), (part, row), other)
 
-    def earlier(self, value: Value) -> Iterator[Value]:
+    def with_element_moved_forward(self, value: Value) -> Iterator[Value]:
         """Move one element of a tuple nearer to its beginning."""
-        return self._anywhere(value, (), _earlier)
+        return self._apply_everywhere(value, (), _with_element_moved_forward)
 
-    def words(self, value: object) -> int:
+    def distance_of_words(self, value: object) -> int:
         """Return how far the words of a value are from the plainest ones."""
-        return sum(_word(part, row) for part, row in self._parts(value, ()))
+        return sum(_word_distance(part, row) for part, row in self._all_parts(value, ()))
 
-    def numbers(self, value: object) -> int:
+    def distance_of_numbers(self, value: object) -> int:
         """Return how far the numbers of a value are from the plain ones, plus the lengths of tuples of numbers."""
-        return sum(_number(part, row) for part, row in self._parts(value, ()))
+        return sum(_number_distance(part, row) for part, row in self._all_parts(value, ()))
 
-    def _anywhere(self, part: Any, row: Row, steps: Callable[[Any, Row], Iterator[Any]]) -> Iterator[Any]:
+    def _apply_everywhere(self, part: Any, row: Row, steps: Callable[[Any, Row], Iterator[Any]]) -> Iterator[Any]:
         yield from steps(part, row)
-        for key, child, its_row in self._children(part, row):
-            yield from (_with(part, {key: other}) for other in self._anywhere(child, its_row, steps))
+        for key, child, its_row in self._children_of(part, row):
+            yield from (_with_children(part, {key: other}) for other in self._apply_everywhere(child, its_row, steps))
 
-    def _parts(self, part: Any, row: Row) -> Iterator[tuple[Any, Row]]:
+    def _all_parts(self, part: Any, row: Row) -> Iterator[tuple[Any, Row]]:
         yield part, row
-        for _, child, its_row in self._children(part, row):
-            yield from self._parts(child, its_row)
+        for _, child, its_row in self._children_of(part, row):
+            yield from self._all_parts(child, its_row)
 
-    def _substituted(self, part: Any, row: Row, old: tuple[Any, Row], new: Any) -> Any:
+    def _with_part_replaced(self, part: Any, row: Row, old: tuple[Any, Row], new: Any) -> Any:
         if (part, row) == old:
             return new
-        children = self._children(part, row)
-        return _with(part, {key: self._substituted(child, its, old, new) for key, child, its in children})
+        children = self._children_of(part, row)
+        return _with_children(part, {key: self._with_part_replaced(child, its, old, new) for key, child, its in children})
 
-    def _children(self, part: Any, row: Row) -> Iterator[tuple[Any, Any, Row]]:
+    def _children_of(self, part: Any, row: Row) -> Iterator[tuple[Any, Any, Row]]:
         """Yield the children of a part in the tree, each with its key and its row of the table."""
         if type(part) in self._table:
             yield from ((name, getattr(part, name), its_row) for name, its_row in self._table[type(part)].items())
@@ -133,7 +133,7 @@ class Structure:
             yield from ((key, each, its_row) for key, each in items)
 
 
-def _fewer(part: Any, row: Row) -> Iterator[Any]:
+def _with_fewer_elements(part: Any, row: Row) -> Iterator[Any]:
     if isinstance(part, Mapping):
         yield from map(dict, without_a_block(tuple(part.items())))
     elif type(part) is tuple:
@@ -141,29 +141,29 @@ def _fewer(part: Any, row: Row) -> Iterator[Any]:
         yield from (other for other in without_a_block(part) if other or not isinstance(row, int))
 
 
-def _plainer(part: Any, row: Row) -> Iterator[Any]:
+def _plainer_values(part: Any, row: Row) -> Iterator[Any]:
     if isinstance(row, tuple):
         yield from (row[: row.index(part)] if part in row else row) if part is not None else ()
     elif type(part) is int:
-        yield from _nearer(part, row)
+        yield from _nearer_numbers(part, row)
     elif type(part) is tuple and all(type(each) is int for each in part):
         yield (row,)
 
 
-def _earlier(part: Any, row: Row) -> Iterator[Any]:
+def _with_element_moved_forward(part: Any, row: Row) -> Iterator[Any]:
     if type(part) is tuple and len(part) <= _MOST_MOVED:
         for place, index in combinations(range(len(part)), 2):
             yield (*part[:place], part[index], *part[place:index], *part[index + 1 :])
 
 
-def _word(part: Any, row: Row) -> int:
+def _word_distance(part: Any, row: Row) -> int:
     many = len(part) if isinstance(part, Mapping) else 0
     if isinstance(row, int) or part is None:
         return many
     return many + (row.index(part) if part in row else len(row))
 
 
-def _number(part: Any, row: Row) -> int:
+def _number_distance(part: Any, row: Row) -> int:
     if isinstance(row, tuple):
         return 0
     if type(part) is tuple:
@@ -171,13 +171,13 @@ def _number(part: Any, row: Row) -> int:
     return abs(part - row) if type(part) is int else 0
 
 
-def _nearer(number: int, plain: int) -> Iterator[int]:
+def _nearer_numbers(number: int, plain: int) -> Iterator[int]:
     """Yield the plain number, the number half way to it, and the next one towards it."""
     if number != plain:
         yield from dict.fromkeys((plain, (number + plain) // 2, number - 1 if number > plain else number + 1))
 
 
-def _with(part: Any, changed: Mapping[Any, Any]) -> Any:
+def _with_children(part: Any, changed: Mapping[Any, Any]) -> Any:
     """Return a part of the tree with some children replaced."""
     if not changed:
         return part

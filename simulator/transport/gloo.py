@@ -28,9 +28,9 @@ from torch.distributed import ReduceOp
 
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import InternalError, UsageError
-from ddpsim.simulator.operations import OPERATIONS, Kind, Operation, Passing
-from ddpsim.simulator.runtime.host import Pending
-from ddpsim.simulator.transport.modes import without_modes
+from ddpsim.simulator.operations import OPERATIONS, OperationKind, Operation, TensorArguments
+from ddpsim.simulator.runtime.host import PendingCall
+from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
 _TIMEOUT = timedelta(seconds=30)
@@ -42,7 +42,7 @@ _SPARE_FILES = 32
 _REMEDY = "raise it (`ulimit -n`), take fewer ranks or groups, or transport='memory'"
 
 
-class Gloo:
+class GlooTransport:
     """The gloo process groups of one run."""
 
     def __init__(self, world_size: int) -> None:
@@ -50,14 +50,14 @@ class Gloo:
             raise UsageError(
                 "transport is 'gloo', but this torch is built without gloo: use transport='memory', or another torch"
             )
-        problem = _lack_of_files(world_size)
+        problem = _file_limit_problem(world_size)
         if problem is not None:
             raise UsageError(f"{problem}: {_REMEDY}")
         self._device: Any = _UNTYPED.ProcessGroupGloo.create_device(hostname="127.0.0.1")
         self._groups: dict[str, list[Any]] = {}
         """The process groups of the ranks in group-rank order, by the label of the simulated group."""
 
-    def move(self, signature: Signature, pendings: Sequence[Pending], members: Sequence[int]) -> Exception | None:
+    def move_data(self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]) -> Exception | None:
         """Move the data of a call that is complete; return gloo's error if it fails.
 
         `members` are the global ranks of the group, and `pendings` their calls in the same order. For a message they
@@ -67,32 +67,32 @@ class Gloo:
             return None
         label = pendings[0].call.group
         try:
-            groups = self._groups_of(label, len(members))
+            groups = self._connected_groups(label, len(members))
         except Exception as error:
             return error.with_traceback(None)
-        with without_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
-            failure = _error_of(groups, signature, pendings, members)
+        with suspend_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
+            failure = _make_call(groups, signature, pendings, members)
         if failure is None:
             return None
-        _take_down(self._groups.pop(label))  # some ranks may still wait in them; the next call connects again
+        _disconnect_groups(self._groups.pop(label))  # some ranks may still wait in them; the next call connects again
         return failure.with_traceback(None)  # its frames hold the groups
 
     def close(self) -> None:
         """Take down all connections."""
         while self._groups:
-            _take_down(self._groups.popitem()[1])
+            _disconnect_groups(self._groups.popitem()[1])
         self._device = None
 
-    def _groups_of(self, label: str, size: int) -> list[Any]:
+    def _connected_groups(self, label: str, size: int) -> list[Any]:
         if label not in self._groups:
-            problem = _lack_of_files(size)
+            problem = _file_limit_problem(size)
             if problem is not None:  # gloo itself would abort the process
                 raise RuntimeError(f'group "{label}": {problem}: {_REMEDY}')
-            self._groups[label] = _connected(self._device, size)
+            self._groups[label] = _connect_groups(self._device, size)
         return self._groups[label]
 
 
-def _lack_of_files(size: int) -> str | None:
+def _file_limit_problem(size: int) -> str | None:
     """Return an error text if the limit on open files is too low to connect `size` ranks, else None."""
     try:
         import resource
@@ -108,7 +108,7 @@ def _lack_of_files(size: int) -> str | None:
     )
 
 
-def _connected(device: Any, size: int) -> list[Any]:
+def _connect_groups(device: Any, size: int) -> list[Any]:
     """Return the connected backends of `size` ranks; each waits for the others while it is constructed."""
     # This runs on the thread of a rank, where calling the class returns a simulated store: construct torch's own.
     store = _c10d.Store.__new__(_c10d.HashStore)
@@ -120,16 +120,16 @@ def _connected(device: Any, size: int) -> list[Any]:
         options._devices, options._timeout, options._threads = [device], _TIMEOUT, 1
         groups[rank] = _UNTYPED.ProcessGroupGloo(store, rank, size, options)
 
-    _side_by_side(partial(connect, rank) for rank in range(size))
+    _run_in_parallel(partial(connect, rank) for rank in range(size))
     return groups
 
 
-def _take_down(groups: list[Any]) -> None:
+def _disconnect_groups(groups: list[Any]) -> None:
     """Drop the backends of a group in parallel, because each waits for its peers."""
-    _side_by_side(partial(groups.__setitem__, rank, None) for rank in range(len(groups)))
+    _run_in_parallel(partial(groups.__setitem__, rank, None) for rank in range(len(groups)))
 
 
-def _side_by_side(tasks: Iterable[Callable[[], None]]) -> None:
+def _run_in_parallel(tasks: Iterable[Callable[[], None]]) -> None:
     """Run the tasks in parallel; raise the first error."""
     errors: list[Exception] = []
 
@@ -148,30 +148,30 @@ def _side_by_side(tasks: Iterable[Callable[[], None]]) -> None:
         raise errors[0]
 
 
-def _error_of(
-    groups: Sequence[Any], signature: Signature, pendings: Sequence[Pending], members: Sequence[int]
+def _make_call(
+    groups: Sequence[Any], signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]
 ) -> Exception | None:
     """Make a call on the groups of all its ranks, and wait for it; return the error if it fails."""
     try:
-        stages = [Stage(pending.payload) for pending in pendings]
+        stages = [HostCopy(pending.payload) for pending in pendings]
         payloads = [stage.payload for stage in stages]
-        if OPERATIONS[signature.operation].kind is Kind.MESSAGE:
-            works = _message(groups, pendings, payloads, members)
+        if OPERATIONS[signature.operation].kind is OperationKind.MESSAGE:
+            works = _start_message(groups, pendings, payloads, members)
         else:
             root = None if signature.root is None else members.index(signature.root)
             each = zip(groups, payloads, strict=True)
-            works = [ask(signature.operation, group, payload, signature.reduction, root) for group, payload in each]
-        error = _first_error(works)
+            works = [start_gloo_call(signature.operation, group, payload, signature.reduction, root) for group, payload in each]
+        error = _wait_for_works(works)
         if error is None:
             for stage in stages:
-                stage.finish()
+                stage.copy_back()
     except Exception as raised:
         return raised
     return error
 
 
-def _message(
-    groups: Sequence[Any], pendings: Sequence[Pending], payloads: Sequence[Payload], members: Sequence[int]
+def _start_message(
+    groups: Sequence[Any], pendings: Sequence[PendingCall], payloads: Sequence[Payload], members: Sequence[int]
 ) -> list[Any]:
     """Start both sides of a message. A receive from any source has been matched, so it names its sender."""
     (send, receive), (sent, received) = pendings, payloads
@@ -182,7 +182,7 @@ def _message(
     ]
 
 
-def _first_error(works: Sequence[Any]) -> Exception | None:
+def _wait_for_works(works: Sequence[Any]) -> Exception | None:
     """Wait for all works; return the first error."""
     errors = []
     for work in works:
@@ -193,7 +193,7 @@ def _first_error(works: Sequence[Any]) -> Exception | None:
     return errors[0] if errors else None
 
 
-class Stage:
+class HostCopy:
     """One rank's payload in host memory."""
 
     def __init__(self, payload: Payload) -> None:
@@ -201,12 +201,12 @@ class Stage:
         self._copies: dict[int, Tensor] = {}
         """Copies by id() of the original tensor, because an input may also be an output."""
         self.payload = payload
-        if any(needs_staging(tensor) for tensor in (*payload.inputs, *payload.outputs)):
+        if any(needs_host_copy(tensor) for tensor in (*payload.inputs, *payload.outputs)):
             gathered: list[Tensor] | None = None if payload.gathered is None else []
-            inputs, outputs = self._on_host(payload.inputs), self._on_host(payload.outputs)
+            inputs, outputs = self._copy_to_host(payload.inputs), self._copy_to_host(payload.outputs)
             self.payload = payload._replace(inputs=inputs, outputs=outputs, gathered=gathered)
 
-    def finish(self) -> None:
+    def copy_back(self) -> None:
         """Copy the results back to the original tensors, on the caller's stream."""
         original, staged = self._original, self.payload
         if staged is original:
@@ -216,14 +216,14 @@ class Stage:
         if original.gathered is not None and staged.gathered is not None:
             original.gathered.extend(each.to(original.inputs[0].device) for each in staged.gathered)
 
-    def _on_host(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def _copy_to_host(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         for tensor in tensors:
             if id(tensor) not in self._copies:
                 self._copies[id(tensor)] = tensor.detach().to("cpu", copy=True)
         return [self._copies[id(tensor)] for tensor in tensors]
 
 
-def needs_staging(tensor: Tensor) -> bool:
+def needs_host_copy(tensor: Tensor) -> bool:
     """Return whether a tensor is outside host memory."""
     return tensor.device.type != "cpu"
 
@@ -238,7 +238,7 @@ _UNTYPED: Any = _c10d
 """The module without types: torch's stubs lack some names, and torch without gloo lacks `ProcessGroupGloo`."""
 
 
-def ask(operation: str, backend: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
+def start_gloo_call(operation: str, backend: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
     """Make a rank's call on its real backend, and return the work. `root` is a group rank.
 
     The call does not go through a process group: torch's operators there may be running a call of the simulation.
@@ -249,14 +249,14 @@ def ask(operation: str, backend: Any, payload: Payload, reduction: str | None, r
     if row.on_gloo is None:
         raise InternalError(f"{operation} has no gloo method: correct its row in simulator/operations.py")
     tensors = ARGUMENTS[row.on_gloo.passing](payload)
-    options = [_options(row, row.on_gloo.options, payload, reduction, root)] if row.on_gloo.options else []
+    options = [_make_options(row, row.on_gloo.options, payload, reduction, root)] if row.on_gloo.options else []
     single = _ONE_BY_ONE.get(row.on_gloo.method)
     if single is None:
         return getattr(backend, row.on_gloo.method)(*tensors, *options)
-    return _Works([getattr(backend, single)(*pair, *options) for pair in zip(*tensors, strict=True)])
+    return _JointWork([getattr(backend, single)(*pair, *options) for pair in zip(*tensors, strict=True)])
 
 
-class _Works(NamedTuple):
+class _JointWork(NamedTuple):
     """Several works of gloo that are waited for as one."""
 
     works: Sequence[Any]
@@ -267,7 +267,7 @@ class _Works(NamedTuple):
             work.wait()
 
 
-def _options(row: Operation, kind: str, payload: Payload, reduction: str | None, root: int | None) -> Any:
+def _make_options(row: Operation, kind: str, payload: Payload, reduction: str | None, root: int | None) -> Any:
     options = getattr(_UNTYPED, kind)()
     if row.reduces:
         is_scaled = reduction == "PREMUL_SUM"
@@ -300,18 +300,18 @@ def _split_tensors(payload: Payload) -> tuple[Any, ...]:
     return payload.outputs[0], payload.inputs[0], received, sent
 
 
-def _in_list(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+def _wrap_in_list(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     return [list(tensors)] if tensors else []
 
 
-ARGUMENTS: dict[Passing, Callable[[Payload], tuple[Any, ...]]] = {
-    Passing.NOTHING: lambda payload: (),
-    Passing.TENSORS: lambda payload: (list(payload.inputs),),
-    Passing.TENSOR_FROM_TENSOR: lambda payload: (payload.outputs[0], payload.inputs[0]),
-    Passing.TENSORS_FROM_TENSORS: lambda payload: (list(payload.outputs), list(payload.inputs)),
-    Passing.LIST_FROM_TENSORS: lambda payload: (_in_list(payload.outputs), list(payload.inputs)),
-    Passing.TENSORS_FROM_LIST: lambda payload: (list(payload.outputs), _in_list(payload.inputs)),
-    Passing.LISTS_FROM_TENSORS: _lists_from_tensors,
-    Passing.SPLIT_TENSORS: _split_tensors,
+ARGUMENTS: dict[TensorArguments, Callable[[Payload], tuple[Any, ...]]] = {
+    TensorArguments.NOTHING: lambda payload: (),
+    TensorArguments.TENSORS: lambda payload: (list(payload.inputs),),
+    TensorArguments.TENSOR_FROM_TENSOR: lambda payload: (payload.outputs[0], payload.inputs[0]),
+    TensorArguments.TENSORS_FROM_TENSORS: lambda payload: (list(payload.outputs), list(payload.inputs)),
+    TensorArguments.LIST_FROM_TENSORS: lambda payload: (_wrap_in_list(payload.outputs), list(payload.inputs)),
+    TensorArguments.TENSORS_FROM_LIST: lambda payload: (list(payload.outputs), _wrap_in_list(payload.inputs)),
+    TensorArguments.LISTS_FROM_TENSORS: _lists_from_tensors,
+    TensorArguments.SPLIT_TENSORS: _split_tensors,
 }
 """The arguments of a backend's method for each way of passing tensors, except those of messages."""

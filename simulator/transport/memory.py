@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import Signature
-from ddpsim.simulator.operations import OPERATIONS, Movement
-from ddpsim.simulator.runtime.host import Pending
-from ddpsim.simulator.transport.modes import without_modes
+from ddpsim.simulator.operations import OPERATIONS, DataMovement
+from ddpsim.simulator.runtime.host import PendingCall
+from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
 Moving = Callable[[Sequence[Payload], str, int], None]
@@ -42,28 +42,28 @@ _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-class Memory:
+class MemoryTransport:
     """The transport `memory`, which has no state."""
 
-    def move(self, signature: Signature, pendings: Sequence[Pending], members: Sequence[int]) -> None:
+    def move_data(self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]) -> None:
         """Move the data of a call; the arguments are those of `Gloo.move`."""
         root = None if signature.root is None else members.index(signature.root)
-        move(signature.operation, [pending.payload for pending in pendings], signature.reduction, root)
+        move_payloads(signature.operation, [pending.payload for pending in pendings], signature.reduction, root)
 
     def close(self) -> None:
         """Release nothing: nothing is open."""
 
 
-def move(operation: str, payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
+def move_payloads(operation: str, payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     """Move the data of one operation; `root` is a group rank."""
-    with without_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
+    with suspend_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
         MOVEMENTS[OPERATIONS[operation].movement](payloads, reduction or "", -1 if root is None else root)
 
 
-def reduced(tensors: Sequence[Tensor], reduction: str, factors: Sequence[Any] = ()) -> Tensor:
+def reduce_tensors(tensors: Sequence[Tensor], reduction: str, factors: Sequence[Any] = ()) -> Tensor:
     """Return a new tensor: `tensors` reduced in their order, each times its factor in a PREMUL_SUM."""
     if tensors[0].dtype.itemsize == 1 and tensors[0].is_floating_point():  # the CPU has no arithmetic of float8
-        wide = reduced([tensor.to(torch.float32) for tensor in tensors], reduction, factors)
+        wide = reduce_tensors([tensor.to(torch.float32) for tensor in tensors], reduction, factors)
         return wide.to(tensors[0].dtype)
     if reduction == "PREMUL_SUM":
         tensors = [tensor.mul(factor).to(tensor.dtype) for tensor, factor in zip(tensors, factors, strict=True)]
@@ -77,14 +77,14 @@ def reduced(tensors: Sequence[Tensor], reduction: str, factors: Sequence[Any] = 
     return total
 
 
-def _sparse_sum(tensors: Sequence[Tensor]) -> Tensor:
+def _sum_sparse_tensors(tensors: Sequence[Tensor]) -> Tensor:
     total = tensors[0]
     for tensor in tensors[1:]:
         total = torch.add(total, tensor)
     return total.coalesce()
 
 
-def _write(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def _write_outputs(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     if outputs:
         fitting = [
             value if value.shape == output.shape else value.reshape(output.shape)
@@ -93,42 +93,42 @@ def _write(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         torch._foreach_copy_(list(outputs), fitting)
 
 
-def _totals(payloads: Sequence[Payload], reduction: str, *, flat: bool = False) -> list[Tensor]:
+def _reduce_columns(payloads: Sequence[Payload], reduction: str, *, flat: bool = False) -> list[Tensor]:
     """Return the reduction over all ranks of each of their input tensors."""
     factors = [payload.factor for payload in payloads]
     columns = zip(*(payload.inputs for payload in payloads), strict=True)
     return [
-        reduced([each.reshape(-1) for each in column] if flat else column, reduction, factors) for column in columns
+        reduce_tensors([each.reshape(-1) for each in column] if flat else column, reduction, factors) for column in columns
     ]
 
 
 def _all_reduce(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     for column in zip(*(payload.inputs for payload in payloads), strict=True):
         if column[0].is_sparse:
-            total = _sparse_sum(column)
+            total = _sum_sparse_tensors(column)
             for tensor in column:
                 tensor.copy_(total)
         else:
-            total = reduced(column, reduction, [payload.factor for payload in payloads])
-            _write(column, [total] * len(column))
+            total = reduce_tensors(column, reduction, [payload.factor for payload in payloads])
+            _write_outputs(column, [total] * len(column))
 
 
 def _reduce(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    _write(payloads[root].outputs, _totals(payloads, reduction))
+    _write_outputs(payloads[root].outputs, _reduce_columns(payloads, reduction))
 
 
 def _broadcast(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     source = payloads[root].inputs
     for rank, payload in enumerate(payloads):
         if rank != root:
-            _write(payload.outputs, source)
+            _write_outputs(payload.outputs, source)
 
 
 def _all_gather(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     if payloads[0].gathered is None:
         sources = [payload.inputs[0].clone() for payload in payloads]
         for payload in payloads:
-            _write(payload.outputs, sources)
+            _write_outputs(payload.outputs, sources)
         return
     together = torch.cat([payload.inputs[0] for payload in payloads])  # one tensor for all ranks, without copies
     for payload in payloads:
@@ -140,41 +140,41 @@ def _all_gather_into_tensor(payloads: Sequence[Payload], reduction: str, root: i
     columns = zip(*(payload.inputs for payload in payloads), strict=True)
     gathered = [torch.cat([tensor.reshape(-1) for tensor in column]) for column in columns]
     for payload in payloads:
-        _write(payload.outputs, gathered)
+        _write_outputs(payload.outputs, gathered)
 
 
 def _all_gather_coalesced(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     sources = [tensor.clone() for payload in payloads for tensor in payload.inputs]
     for payload in payloads:
-        _write(payload.outputs, sources)
+        _write_outputs(payload.outputs, sources)
 
 
 def _gather(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    _write(payloads[root].outputs, [payload.inputs[0].clone() for payload in payloads])
+    _write_outputs(payloads[root].outputs, [payload.inputs[0].clone() for payload in payloads])
 
 
 def _scatter(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     parts = [tensor.clone() for tensor in payloads[root].inputs]
     for payload, part in zip(payloads, parts, strict=True):
-        _write(payload.outputs, [part])
+        _write_outputs(payload.outputs, [part])
 
 
 def _reduce_scatter(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    for payload, total in zip(payloads, _totals(payloads, reduction), strict=True):
-        _write(payload.outputs, [total])
+    for payload, total in zip(payloads, _reduce_columns(payloads, reduction), strict=True):
+        _write_outputs(payload.outputs, [total])
 
 
 def _reduce_scatter_tensor(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    totals = _totals(payloads, reduction, flat=True)
+    totals = _reduce_columns(payloads, reduction, flat=True)
     parts = [total.view(len(payloads), -1) if total.numel() else [total] * len(payloads) for total in totals]
     for rank, payload in enumerate(payloads):
-        _write(payload.outputs, [part[rank] for part in parts])
+        _write_outputs(payload.outputs, [part[rank] for part in parts])
 
 
 def _all_to_all(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     parts = [[tensor.clone() for tensor in payload.inputs] for payload in payloads]
     for receiver, payload in enumerate(payloads):
-        _write(payload.outputs, [sent[receiver] for sent in parts])
+        _write_outputs(payload.outputs, [sent[receiver] for sent in parts])
 
 
 def _all_to_all_single(payloads: Sequence[Payload], reduction: str, root: int) -> None:
@@ -183,31 +183,31 @@ def _all_to_all_single(payloads: Sequence[Payload], reduction: str, root: int) -
         assert payload.splits is not None
         parts.append(payload.inputs[0].clone().split(list(payload.splits[0])))
     for receiver, payload in enumerate(payloads):
-        _write(payload.outputs, [torch.cat([sent[receiver].reshape(-1) for sent in parts])])
+        _write_outputs(payload.outputs, [torch.cat([sent[receiver].reshape(-1) for sent in parts])])
 
 
-def _message(payloads: Sequence[Payload], reduction: str, root: int) -> None:
+def _deliver_message(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     send, receive = payloads
-    _write(receive.outputs, send.inputs)
+    _write_outputs(receive.outputs, send.inputs)
 
 
-def _nothing(payloads: Sequence[Payload], reduction: str, root: int) -> None:
+def _move_nothing(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     """Move nothing, for a call that only synchronises."""
 
 
-MOVEMENTS: dict[Movement, Moving] = {
-    Movement.NOTHING: _nothing,
-    Movement.ALL_REDUCE: _all_reduce,
-    Movement.REDUCE: _reduce,
-    Movement.BROADCAST: _broadcast,
-    Movement.ALL_GATHER: _all_gather,
-    Movement.ALL_GATHER_INTO_TENSOR: _all_gather_into_tensor,
-    Movement.ALL_GATHER_COALESCED: _all_gather_coalesced,
-    Movement.GATHER: _gather,
-    Movement.SCATTER: _scatter,
-    Movement.REDUCE_SCATTER: _reduce_scatter,
-    Movement.REDUCE_SCATTER_TENSOR: _reduce_scatter_tensor,
-    Movement.ALL_TO_ALL: _all_to_all,
-    Movement.ALL_TO_ALL_SINGLE: _all_to_all_single,
-    Movement.MESSAGE: _message,
+MOVEMENTS: dict[DataMovement, Moving] = {
+    DataMovement.NOTHING: _move_nothing,
+    DataMovement.ALL_REDUCE: _all_reduce,
+    DataMovement.REDUCE: _reduce,
+    DataMovement.BROADCAST: _broadcast,
+    DataMovement.ALL_GATHER: _all_gather,
+    DataMovement.ALL_GATHER_INTO_TENSOR: _all_gather_into_tensor,
+    DataMovement.ALL_GATHER_COALESCED: _all_gather_coalesced,
+    DataMovement.GATHER: _gather,
+    DataMovement.SCATTER: _scatter,
+    DataMovement.REDUCE_SCATTER: _reduce_scatter,
+    DataMovement.REDUCE_SCATTER_TENSOR: _reduce_scatter_tensor,
+    DataMovement.ALL_TO_ALL: _all_to_all,
+    DataMovement.ALL_TO_ALL_SINGLE: _all_to_all_single,
+    DataMovement.MESSAGE: _deliver_message,
 }

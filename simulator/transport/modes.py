@@ -21,18 +21,18 @@ _TAKEN_OFF: ContextVar[tuple[Any, ...] | None] = ContextVar("_TAKEN_OFF", defaul
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-def without_modes() -> AbstractContextManager[None]:
+def suspend_modes() -> AbstractContextManager[None]:
     """Suspend the modes of the calling thread, fake tensors included."""
-    return _without() if _len_torch_dispatch_stack() or _len_torch_function_stack() else _NOTHING
+    return _modes_suspended() if _len_torch_dispatch_stack() or _len_torch_function_stack() else _NOTHING
 
 
-def with_modes_back() -> AbstractContextManager[None]:
+def restore_modes() -> AbstractContextManager[None]:
     """Activate the suspended modes again, for a callback of the program."""
-    return _NOTHING if (modes := _TAKEN_OFF.get()) is None else _with(modes)
+    return _NOTHING if (modes := _TAKEN_OFF.get()) is None else _modes_active(modes)
 
 
 @contextmanager
-def _without() -> Iterator[None]:
+def _modes_suspended() -> Iterator[None]:
     with torch._C.DisableTorchFunction(), _disable_current_modes() as modes:
         before = _TAKEN_OFF.set((*modes, *(_TAKEN_OFF.get() or ())))
         try:
@@ -42,7 +42,7 @@ def _without() -> Iterator[None]:
 
 
 @contextmanager
-def _with(modes: tuple[Any, ...]) -> Iterator[None]:
+def _modes_active(modes: tuple[Any, ...]) -> Iterator[None]:
     torch_c: Any = torch._C
     before = _TAKEN_OFF.set(None)
     with torch_c._EnableTorchFunction():

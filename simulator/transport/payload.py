@@ -18,6 +18,6 @@ class Payload(NamedTuple):
     gathered: list[Tensor] | None = None
     """Receives the gathered tensor of an operation that has no output tensors."""
 
-    def copied(self) -> Payload:
+    def with_copied_inputs(self) -> Payload:
         """Return a payload with copies of the inputs, so that the caller may change its tensors."""
         return self._replace(inputs=[tensor.detach().clone() for tensor in self.inputs])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 _GPUS, _COMPILE = range(2)
 
 
-class Announcement:
+class FirstUseAnnouncement:
     """Prints lines on standard error; the first rank that has a line prints it."""
 
     def __init__(self, file: int | None = None) -> None:
@@ -26,19 +26,19 @@ class Announcement:
         self._said.close()
         os.close(self.file)
 
-    def say_gpus(self, asked_for: str) -> None:
+    def announce_gpus(self, asked_for: str) -> None:
         """Print that the program gets virtual GPUs, and why."""
-        self._say(
+        self._print_once(
             _GPUS,
             f"the program asks for {asked_for} and this machine has no GPU: it gets virtual ones, which compute on "
             "the CPU (--gpus N sets their number)",
         )
 
-    def say_not_compiled(self) -> None:
+    def announce_no_compilation(self) -> None:
         """Print that torch.compile does nothing."""
-        self._say(_COMPILE, "torch.compile is left out on virtual GPUs: functions run as they are written")
+        self._print_once(_COMPILE, "torch.compile is left out on virtual GPUs: functions run as they are written")
 
-    def _say(self, number: int, line: str) -> None:
+    def _print_once(self, number: int, line: str) -> None:
         if not self._said[number]:
             self.wait()
         if not self._said[number]:

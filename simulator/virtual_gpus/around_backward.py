@@ -14,25 +14,25 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import checkpoint
 
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 
 def keep_mode_in_backward(mode: Any) -> None:
     """Run all Python code inside a backward under the mode: functions, hooks and callbacks."""
     function: Any = BackwardCFunction
-    Replaced().put(function, "apply", _inside(mode, function.apply))
-    _wrap_argument(mode, Tensor, "register_hook", 0)
-    _wrap_argument(mode, Tensor, "register_post_accumulate_grad_hook", 0)
-    _wrap_argument(mode, nn.Module, "register_full_backward_hook", 0)
-    _wrap_argument(mode, nn.Module, "register_full_backward_pre_hook", 0)
-    _wrap_argument(mode, DistributedDataParallel, "register_comm_hook", 1)
-    _wrap_argument(mode, saved_tensors_hooks, "__init__", 1)  # a checkpoint recomputes in these hooks
+    ReplacedAttributes().set_attribute(function, "apply", _under_mode(mode, function.apply))
+    _wrap_function_argument(mode, Tensor, "register_hook", 0)
+    _wrap_function_argument(mode, Tensor, "register_post_accumulate_grad_hook", 0)
+    _wrap_function_argument(mode, nn.Module, "register_full_backward_hook", 0)
+    _wrap_function_argument(mode, nn.Module, "register_full_backward_pre_hook", 0)
+    _wrap_function_argument(mode, DistributedDataParallel, "register_comm_hook", 1)
+    _wrap_function_argument(mode, saved_tensors_hooks, "__init__", 1)  # a checkpoint recomputes in these hooks
     engine = "_execution_engine"
-    Replaced().replace(Variable, engine, lambda original: _Engine(mode, original))
-    _compare_without_devices()
+    ReplacedAttributes().replace_attribute(Variable, engine, lambda original: _ModeKeepingEngine(mode, original))
+    _ignore_devices_in_checkpoints()
 
 
-class _Engine:
+class _ModeKeepingEngine:
     """Autograd's engine; callbacks for the end of a backward run under the mode."""
 
     def __init__(self, mode: Any, engine: Any) -> None:
@@ -45,10 +45,10 @@ class _Engine:
 
     def queue_callback(self, callback: Callable[[], None]) -> None:
         """Call a function under the mode when the current backward ends."""
-        self._engine.queue_callback(_inside(self._mode, callback))
+        self._engine.queue_callback(_under_mode(self._mode, callback))
 
 
-def _compare_without_devices() -> None:
+def _ignore_devices_in_checkpoints() -> None:
     """Make checkpoints compare tensors without devices: they record one under the mode, and one outside it."""
     checks = checkpoint._allowed_determinism_checks_to_fns
     look = checks[checkpoint._DEFAULT_DETERMINISM_MODE]
@@ -60,7 +60,7 @@ def _compare_without_devices() -> None:
     checks[checkpoint._DEFAULT_DETERMINISM_MODE] = look_without_modes
 
 
-def _inside(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def _under_mode(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def inside(*arguments: Any, **options: Any) -> Any:
         if torch._C._len_torch_function_stack():
@@ -71,17 +71,17 @@ def _inside(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return inside
 
 
-def _wrap_argument(mode: Any, owner: Any, name: str, position: int) -> None:
+def _wrap_function_argument(mode: Any, owner: Any, name: str, position: int) -> None:
     """Make a method run the function in its argument at `position` (after `self`) under the mode."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
         if len(arguments) > position and callable(arguments[position]):
-            wrapped = _inside(mode, arguments[position])
+            wrapped = _under_mode(mode, arguments[position])
             arguments = (*arguments[:position], wrapped, *arguments[position + 1 :])
         elif callable(hook := options.get("hook")):
-            options = {**options, "hook": _inside(mode, hook)}
+            options = {**options, "hook": _under_mode(mode, hook)}
         return original(self, *arguments, **options)
 
-    Replaced().put(owner, name, method)
+    ReplacedAttributes().set_attribute(owner, name, method)

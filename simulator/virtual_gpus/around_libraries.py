@@ -22,24 +22,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.process_group.gpu_labels import put
-from ddpsim.simulator.runtime.replaced import Replaced
-from ddpsim.simulator.virtual_gpus.gpus import Gpus
+from ddpsim.simulator.process_group.gpu_labels import put_on_gpu
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+from ddpsim.simulator.virtual_gpus.gpus import VirtualDevices
 
 
-def replace_when_imported(gpus: Gpus) -> None:
+def replace_when_imported(gpus: VirtualDevices) -> None:
     """Change these modules now if they are imported, otherwise when they are."""
     changes: dict[str, Callable[[ModuleType], None]] = {
-        "safetensors": _read_on_cpu,
+        "safetensors": _replace_safe_open,
         "torch.distributed.tensor._random": partial(replace_tracker, gpus),
-        "torch.distributed.tensor._op_schema": replace_fakes,
+        "torch.distributed.tensor._op_schema": replace_shape_tensors,
     }
     for name in [name for name in changes if name in sys.modules]:
         changes.pop(name)(sys.modules[name])
-    sys.meta_path.insert(0, _Finder(changes))
+    sys.meta_path.insert(0, _ChangingFinder(changes))
 
 
-class _Finder(MetaPathFinder):
+class _ChangingFinder(MetaPathFinder):
     """Finds the modules as the other finders do, and changes each after it has been executed."""
 
     def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
@@ -54,11 +54,11 @@ class _Finder(MetaPathFinder):
         spec = importlib.util.find_spec(fullname)  # by the other finders: this one has removed the name
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
-            loader.exec_module = _then(loader.exec_module, change)
+            loader.exec_module = _execute_then_change(loader.exec_module, change)
         return spec
 
 
-def _then(run: Callable[[ModuleType], None], change: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+def _execute_then_change(run: Callable[[ModuleType], None], change: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
     def exec_module(module: ModuleType) -> None:
         run(module)
         change(module)
@@ -66,7 +66,7 @@ def _then(run: Callable[[ModuleType], None], change: Callable[[ModuleType], None
     return exec_module
 
 
-def _read_on_cpu(module: Any) -> None:
+def _replace_safe_open(module: Any) -> None:
     """Make safetensors read files into the memory of the CPU when a program names a GPU."""
     original = module.safe_open
 
@@ -74,33 +74,33 @@ def _read_on_cpu(module: Any) -> None:
         is_gpu = isinstance(device, int) or str(device).startswith("cuda")
         return original(filename, framework, device="cpu" if is_gpu else device, **options)
 
-    Replaced().put(module, "safe_open", safe_open)
+    ReplacedAttributes().set_attribute(module, "safe_open", safe_open)
 
 
-def replace_tracker(gpus: Gpus, random: ModuleType) -> None:
+def replace_tracker(gpus: VirtualDevices, random: ModuleType) -> None:
     """Make the tracker of `torch.distributed.tensor._random` seed the generator of the CPU."""
     kind: Any = random.OffsetBasedRNGTracker
     make = kind.__init__
 
     @functools.wraps(make)
     def make_tracker(self: Any, device_mesh: Any, run_state_sync: bool = True) -> None:
-        self._states = _States(gpus)
+        self._states = _TrackerState(gpus)
         make(self, device_mesh, run_state_sync)
         if self._device.type == "cuda":
-            self._device_handle = _Generator
+            self._device_handle = _DeviceModule
 
     def get_state(self: Any) -> Tensor:
         state: Tensor = self._states.state
-        put(state, self._device.index)
+        put_on_gpu(state, self._device.index)
         return state
 
-    replaced = Replaced()
-    replaced.put(kind, "__init__", make_tracker)
-    replaced.put(kind, "_get_device_state", get_state)
-    replaced.put(kind, "_set_device_state", lambda self, state: self._states.keep(state))
+    replaced = ReplacedAttributes()
+    replaced.set_attribute(kind, "__init__", make_tracker)
+    replaced.set_attribute(kind, "_get_device_state", get_state)
+    replaced.set_attribute(kind, "_set_device_state", lambda self, state: self._states.keep(state))
 
 
-def replace_fakes(op_schema: ModuleType) -> None:
+def replace_shape_tensors(op_schema: ModuleType) -> None:
     """Make `torch.distributed.tensor._op_schema` compute shapes with fake tensors of the CPU.
 
     A build for CPUs lacks some CUDA kernels that fake tensors of a GPU would need, such as `uniform_`.
@@ -111,19 +111,19 @@ def replace_fakes(op_schema: ModuleType) -> None:
         made: Tensor = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
         return made
 
-    Replaced().put(op_schema, "_rebuild_tensor_from_dtensor_meta", made_of)
+    ReplacedAttributes().set_attribute(op_schema, "_rebuild_tensor_from_dtensor_meta", made_of)
 
 
-class _States:
+class _TrackerState:
     """The generator state of a rank's tracker; seeding a generator resets it."""
 
-    def __init__(self, gpus: Gpus) -> None:
+    def __init__(self, gpus: VirtualDevices) -> None:
         self._gpus = gpus
         self._kept = torch.zeros(2, dtype=torch.int64)
         self._times_seeded = -1
 
     @property
-    def state(self) -> Tensor:
+    def current_state(self) -> Tensor:
         """The seed and the offset, as sixteen bytes."""
         if self._times_seeded != self._gpus.times_seeded:
             self._times_seeded = self._gpus.times_seeded
@@ -131,12 +131,12 @@ class _States:
         state: Tensor = self._kept.view(torch.uint8).clone()
         return state
 
-    def keep(self, state: Tensor) -> None:
+    def set_state(self, state: Tensor) -> None:
         """Set the state."""
         self._kept = state.detach().clone().view(torch.int64)
 
 
-class _Generator:
+class _DeviceModule:
     """Replaces the device module that the tracker uses, such as torch.cuda."""
 
     @staticmethod

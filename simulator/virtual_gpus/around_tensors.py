@@ -9,50 +9,50 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpsim.simulator.process_group.gpu_labels import label_of, put, put_all
-from ddpsim.simulator.runtime.replaced import Replaced
-from ddpsim.simulator.virtual_gpus.gpus import CPU, Gpus
+from ddpsim.simulator.process_group.gpu_labels import gpu_number_of, put_on_gpu, put_all_on_gpu
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+from ddpsim.simulator.virtual_gpus.gpus import CPU, VirtualDevices
 
 
-def replace_moves(gpus: Gpus) -> None:
+def replace_moves(gpus: VirtualDevices) -> None:
     """Accept numbers as devices in `to`, label parameters like their data, and make pinning do nothing."""
     native: Any = torch._C._nn
     parse, move, make = native._parse_to, Tensor.to, nn.Parameter.__new__
 
     def parse_to(*arguments: Any, **options: Any) -> Any:
-        return parse(*_numbers_named(arguments), **_device_named(options))
+        return parse(*_name_device_argument(arguments), **_name_device_option(options))
 
     @functools.wraps(move)
     def to(self: Tensor, *arguments: Any, **options: Any) -> Tensor:
         if (arguments and type(arguments[0]) is int) or "device" in options:
-            arguments, options = _numbers_named(arguments), _device_named(options)
+            arguments, options = _name_device_argument(arguments), _name_device_option(options)
         moved: Tensor = move(self, *arguments, **options)
         return moved
 
     @functools.wraps(make)
     def make_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         made = make(cls, data, requires_grad)
-        if data is not None and (label := label_of(data)) is not None:
-            put(made, label)
+        if data is not None and (label := gpu_number_of(data)) is not None:
+            put_on_gpu(made, label)
         return made
 
-    replaced = Replaced()
-    replaced.put(native, "_parse_to", parse_to)
-    replaced.put(Tensor, "to", to)
-    replaced.put(nn.Parameter, "__new__", make_parameter)
+    replaced = ReplacedAttributes()
+    replaced.set_attribute(native, "_parse_to", parse_to)
+    replaced.set_attribute(Tensor, "to", to)
+    replaced.set_attribute(nn.Parameter, "__new__", make_parameter)
     # The pinning thread of a DataLoader runs without the mode.
-    replaced.put(Tensor, "pin_memory", lambda self, device=None: self)
-    replaced.put(Tensor, "record_stream", lambda self, stream: None)
-    replaced.put(Tensor, "is_pinned", lambda self, device=None: label_of(self) is None)
+    replaced.set_attribute(Tensor, "pin_memory", lambda self, device=None: self)
+    replaced.set_attribute(Tensor, "record_stream", lambda self, stream: None)
+    replaced.set_attribute(Tensor, "is_pinned", lambda self, device=None: gpu_number_of(self) is None)
 
 
-def _numbers_named(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def _name_device_argument(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     if arguments and type(arguments[0]) is int:
         return (torch.device("cuda", arguments[0]), *arguments[1:])
     return arguments
 
 
-def _device_named(options: dict[str, Any]) -> dict[str, Any]:
+def _name_device_option(options: dict[str, Any]) -> dict[str, Any]:
     if type(number := options.get("device")) is int:
         return {**options, "device": torch.device("cuda", number)}
     return options
@@ -74,10 +74,10 @@ def replace_generator() -> None:
             return issubclass(kind, original)
 
     kind = Kind("Generator", (), {"__module__": "torch", "__doc__": original.__doc__})
-    Replaced().put(torch, "Generator", kind)
+    ReplacedAttributes().set_attribute(torch, "Generator", kind)
 
 
-def replace_load(gpus: Gpus) -> None:
+def replace_load(gpus: VirtualDevices) -> None:
     """Make torch.load read CPU tensors, and label them with the GPU of `map_location`."""
     original = torch.load
 
@@ -90,11 +90,11 @@ def replace_load(gpus: Gpus) -> None:
         elsewhere = callable(map_location) or wanted is not None
         value = original(f, map_location if label is None and elsewhere else CPU, *arguments, **options)
         if label is not None:
-            put_all(value, label)
+            put_all_on_gpu(value, label)
         return value
 
     for owner in (torch, torch.serialization):
-        Replaced().put(owner, "load", load)
+        ReplacedAttributes().set_attribute(owner, "load", load)
 
 
 def replace_autocast() -> None:
@@ -115,8 +115,8 @@ def replace_autocast() -> None:
             leave(self._on_cpu.pop(), *error)
         return result
 
-    Replaced().put(kind, "__enter__", enter_both)
-    Replaced().put(kind, "__exit__", leave_both)
+    ReplacedAttributes().set_attribute(kind, "__enter__", enter_both)
+    ReplacedAttributes().set_attribute(kind, "__exit__", leave_both)
 
 
 def replace_profiler() -> None:
@@ -129,7 +129,7 @@ def replace_profiler() -> None:
         options = {name: value for name, value in options.items() if name != "use_cuda"}
         begin(self, *arguments, **options | ({"use_device": None} if options.get("use_device") == "cuda" else {}))
 
-    Replaced().put(kind, "__init__", begin_on_cpu)
+    ReplacedAttributes().set_attribute(kind, "__init__", begin_on_cpu)
 
 
 def replace_compile(say: Callable[[], None]) -> None:
@@ -139,4 +139,4 @@ def replace_compile(say: Callable[[], None]) -> None:
         say()
         return model if model is not None else lambda function: function
 
-    Replaced().put(torch, "compile", compile)
+    ReplacedAttributes().set_attribute(torch, "compile", compile)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.virtual_gpus.gpus import Gpus
+from ddpsim.simulator.virtual_gpus.gpus import VirtualDevices
 
 MEMORY_BYTES = 80 << 30
 """The memory that each virtual GPU reports; tensors use the memory of the CPU, and are not counted."""
@@ -94,7 +94,7 @@ class StreamContext(nullcontext[None]):
         self.stream = stream
 
 
-class Properties(NamedTuple):
+class DeviceProperties(NamedTuple):
     """The result of torch.cuda.get_device_properties."""
 
     name: str = NAME
@@ -115,14 +115,14 @@ class Properties(NamedTuple):
     uuid: str = "00000000-0000-0000-0000-000000000000"
 
 
-def cuda_functions(gpus: Gpus) -> dict[str, Any]:
+def cuda_functions(gpus: VirtualDevices) -> dict[str, Any]:
     """Return functions and classes by their names in torch.cuda."""
-    return {**_devices(gpus), **_streams(), **_memory(), **_random(gpus)}
+    return {**_device_functions(gpus), **_stream_functions(), **_memory_functions(), **_random_functions(gpus)}
 
 
-def accelerator_functions(gpus: Gpus) -> dict[str, Any]:
+def accelerator_functions(gpus: VirtualDevices) -> dict[str, Any]:
     """Return functions by their names in torch.accelerator: functions of torch.cuda under other names."""
-    devices, memory = _devices(gpus), _memory()
+    devices, memory = _device_functions(gpus), _memory_functions()
     return {
         "is_available": lambda: True,
         "device_count": lambda: gpus.count,
@@ -133,26 +133,26 @@ def accelerator_functions(gpus: Gpus) -> dict[str, Any]:
         "set_device_idx": devices["set_device"],
         "device_index": devices["device"],
         "get_device_capability": devices["get_device_capability"],
-        "synchronize": _answer(None),
-        "current_stream": _answer(Stream()),
-        "set_stream": _answer(None),
+        "synchronize": _constant_function(None),
+        "current_stream": _constant_function(Stream()),
+        "set_stream": _constant_function(None),
         **{name: each for name, each in memory.items() if name != "mem_get_info"},
         "get_memory_info": memory["mem_get_info"],
     }
 
 
-def _answer(value: Any) -> Callable[..., Any]:
+def _constant_function(value: Any) -> Callable[..., Any]:
     """Return a new function that returns `value`; new for each name, as torch's compiler has one rule per function."""
     return lambda *arguments, **options: value
 
 
-def _devices(gpus: Gpus) -> dict[str, Any]:
+def _device_functions(gpus: VirtualDevices) -> dict[str, Any]:
     def set_device(device: Any) -> None:
         gpus.current = gpus.index_of(device)
 
-    def properties(device: Any = None) -> Properties:
+    def properties(device: Any = None) -> DeviceProperties:
         gpus.index_of(device)
-        return Properties()
+        return DeviceProperties()
 
     class device:  # a class in torch, too
         """Replaces torch.cuda.device."""
@@ -175,8 +175,8 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
     return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "init": _answer(None),
-        "_lazy_init": _answer(None),
+        "init": _constant_function(None),
+        "_lazy_init": _constant_function(None),
         "_lazy_call": lambda call, **options: call(),
         "device_count": lambda: gpus.count,
         "current_device": lambda: gpus.current,
@@ -190,15 +190,15 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
         "get_arch_list": lambda: ["sm_90"],
         "is_bf16_supported": lambda including_emulation=True: True,
         "is_tf32_supported": lambda: True,
-        "synchronize": _answer(None),
-        "ipc_collect": _answer(None),
-        "utilization": _answer(0),
+        "synchronize": _constant_function(None),
+        "ipc_collect": _constant_function(None),
+        "utilization": _constant_function(0),
         "is_current_stream_capturing": lambda: False,
-        "_sleep": _answer(None),
+        "_sleep": _constant_function(None),
     }
 
 
-def _streams() -> dict[str, Any]:
+def _stream_functions() -> dict[str, Any]:
     only = Stream()
     return {
         "Stream": Stream,
@@ -206,13 +206,13 @@ def _streams() -> dict[str, Any]:
         "StreamContext": StreamContext,
         "ExternalStream": Stream,
         "stream": StreamContext,
-        "current_stream": _answer(only),
-        "default_stream": _answer(only),
-        "set_stream": _answer(None),
+        "current_stream": _constant_function(only),
+        "default_stream": _constant_function(only),
+        "set_stream": _constant_function(None),
     }
 
 
-def _memory() -> dict[str, Any]:
+def _memory_functions() -> dict[str, Any]:
     """Return functions on memory, which report that nothing is used."""
     nothing_counted = ("memory_allocated", "memory_reserved", "memory_cached")
     numbers = [*nothing_counted, *(f"max_{name}" for name in nothing_counted)]
@@ -227,8 +227,8 @@ def _memory() -> dict[str, Any]:
         "_dump_snapshot",
     )
     return {
-        **{name: _answer(0) for name in numbers},
-        **{name: _answer(None) for name in resets},
+        **{name: _constant_function(0) for name in numbers},
+        **{name: _constant_function(None) for name in resets},
         "memory_stats": lambda device=None: defaultdict(int),
         "memory_summary": lambda device=None, abbreviated=False: f"{NAME}: memory is the CPU's and is not counted\n",
         "memory_snapshot": lambda *arguments: [],
@@ -237,7 +237,7 @@ def _memory() -> dict[str, Any]:
     }
 
 
-def _random(gpus: Gpus) -> dict[str, Any]:
+def _random_functions(gpus: VirtualDevices) -> dict[str, Any]:
     """Return functions on random numbers: virtual GPUs draw from the CPU's generator."""
     generator = torch.default_generator
 

@@ -17,7 +17,7 @@ import torch.utils._device as default_device
 from torch import Tensor, nn
 from torch.distributed import distributed_c10d
 
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 from ddpsim.simulator.virtual_gpus.install import VirtualGpus
 
 _USES = (
@@ -34,7 +34,7 @@ _USES = (
 """Functions of torch.cuda that fail where there is no GPU."""
 
 
-class Doors:
+class GpuRequestProbes:
     """Replaces functions that ask for a GPU, until a program calls one of them."""
 
     def __init__(self, gpus: VirtualGpus, count: int, put_there: Callable[[str], None]) -> None:
@@ -42,23 +42,23 @@ class Doors:
         self._count = count
         self._put_there = put_there
         """Called with a description of the request."""
-        self._replaced = Replaced()
+        self._replaced = ReplacedAttributes()
 
-    def watch(self) -> None:
+    def install_probes(self) -> None:
         """Start to detect requests for a GPU."""
         for name in _USES:
-            self._open(torch.cuda, name, lambda arguments, options: True, f"torch.cuda.{name}")
+            self._replace_by_probe(torch.cuda, name, lambda arguments, options: True, f"torch.cuda.{name}")
         movers: tuple[Any, ...] = (Tensor, nn.Module)
         for owner in movers:
-            self._open(owner, "cuda", lambda arguments, options: True, ".cuda()")
-            self._open(owner, "to", _names_cuda, "device 'cuda'")
-        self._open(default_device.DeviceContext, "__init__", _names_cuda, "device 'cuda'")
-        self._open(torch.cuda, "_lazy_init", lambda arguments, options: True, "", self._refuse)
+            self._replace_by_probe(owner, "cuda", lambda arguments, options: True, ".cuda()")
+            self._replace_by_probe(owner, "to", _names_cuda, "device 'cuda'")
+        self._replace_by_probe(default_device.DeviceContext, "__init__", _names_cuda, "device 'cuda'")
+        self._replace_by_probe(torch.cuda, "_lazy_init", lambda arguments, options: True, "", self._reject_native_request)
         makers: tuple[Any, ...] = (dist, distributed_c10d)
         for owner in makers:
-            self._open(owner, "init_process_group", _names_nccl, "backend 'nccl'")
+            self._replace_by_probe(owner, "init_process_group", _names_nccl, "backend 'nccl'")
 
-    def _open(
+    def _replace_by_probe(
         self,
         owner: Any,
         name: str,
@@ -71,27 +71,27 @@ class Doors:
         def closed(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def door(*arguments: Any, **options: Any) -> Any:
-                if not asks(arguments, options) or _is_torchs_compiler(sys._getframe(1)):
+                if not asks(arguments, options) or _is_compiler_frame(sys._getframe(1)):
                     return original(*arguments, **options)
                 if torch.cuda.is_available():
-                    self._replaced.put_back()
+                    self._replaced.restore_attributes()
                 else:
                     if instead is not None:
                         instead()
-                    self._install(what)
+                    self._install_gpus(what)
                 return getattr(owner, name)(*arguments, **options)
 
             return door
 
-        self._replaced.replace(owner, name, closed)
+        self._replaced.replace_attribute(owner, name, closed)
 
-    def _install(self, what: str) -> None:
+    def _install_gpus(self, what: str) -> None:
         # A program may have imported a replaced function by name, and call it again after the installation.
-        self._replaced.put_back()
+        self._replaced.restore_attributes()
         self._gpus.install(self._count)
         self._put_there(what)
 
-    def _refuse(self) -> NoReturn:
+    def _reject_native_request(self) -> NoReturn:
         """Raise an error for native code of torch that asks for a GPU, because it cannot be called again."""
         raise RuntimeError(
             f"the program makes a tensor on 'cuda', and this machine has no GPU: run it with --gpus {self._count} for "
@@ -99,19 +99,19 @@ class Doors:
         )
 
 
-def _is_torchs_compiler(frame: FrameType) -> bool:
+def _is_compiler_frame(frame: FrameType) -> bool:
     """Return whether torch's compiler calls: it lists all devices, in any program."""
     return str(frame.f_globals.get("__name__")).startswith(("torch._dynamo", "torch._inductor"))
 
 
-def _is_cuda(value: Any) -> bool:
+def _is_cuda_device(value: Any) -> bool:
     return str(value).startswith("cuda") if isinstance(value, (str, torch.device)) else False
 
 
 def _names_cuda(arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    return any(_is_cuda(value) for value in arguments[1:2]) or _is_cuda(options.get("device"))
+    return any(_is_cuda_device(value) for value in arguments[1:2]) or _is_cuda_device(options.get("device"))
 
 
 def _names_nccl(arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
     backend = arguments[0] if arguments else options.get("backend")
-    return "nccl" in str(backend).lower() or _is_cuda(options.get("device_id"))
+    return "nccl" in str(backend).lower() or _is_cuda_device(options.get("device_id"))

@@ -9,7 +9,7 @@ import torch
 CPU = torch.device("cpu")
 
 
-class Gpus:
+class VirtualDevices:
     """Converts devices that a program names to numbers of virtual GPUs."""
 
     def __init__(self, count: int) -> None:
@@ -20,7 +20,7 @@ class Gpus:
 
     def index_of(self, device: Any = None) -> int:
         """Return the number of a GPU, by default the current one. Raises torch's error if the number is too large."""
-        index = self._index(device)
+        index = self._requested_index(device)
         if not 0 <= index < self.count:
             raise RuntimeError(
                 f"CUDA error: invalid device ordinal: the program asks for cuda:{index}, and there are {self.count} "
@@ -28,7 +28,7 @@ class Gpus:
             )
         return index
 
-    def _index(self, device: Any) -> int:
+    def _requested_index(self, device: Any) -> int:
         if device is None:
             return self.current
         if isinstance(device, int):

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from ddpsim.simulator.patches.not_simulated import NCCL_TIMEOUT, NCCL_VERSION
-from ddpsim.simulator.process_group.without_modes import see_tensors_as_they_are
-from ddpsim.simulator.runtime.replaced import Replaced
-from ddpsim.simulator.virtual_gpus.announcement import Announcement
+from ddpsim.simulator.process_group.without_modes import hide_gpu_labels_from_calls
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 from ddpsim.simulator.virtual_gpus.around_backward import keep_mode_in_backward
 from ddpsim.simulator.virtual_gpus.around_libraries import replace_when_imported
 from ddpsim.simulator.virtual_gpus.around_tensors import (
@@ -24,7 +24,7 @@ from ddpsim.simulator.virtual_gpus.around_tensors import (
     replace_profiler,
 )
 from ddpsim.simulator.virtual_gpus.cuda_module import accelerator_functions, cuda_functions
-from ddpsim.simulator.virtual_gpus.gpus import Gpus
+from ddpsim.simulator.virtual_gpus.gpus import VirtualDevices
 from ddpsim.simulator.virtual_gpus.mode import VirtualGpuMode
 
 _CUDA_VERSION = "12.8"
@@ -42,7 +42,7 @@ _UNSUPPORTED = {
 """Names in torch.cuda that virtual GPUs do not support, with the remedy that the error gives."""
 
 
-def _unsupported(name: str, remedy: str) -> type:
+def _make_unsupported_class(name: str, remedy: str) -> type:
     """Return a class that raises when it is called; a class, because programs use such names in annotations."""
 
     def refuse(*arguments: Any, **options: Any) -> NoReturn:
@@ -51,44 +51,44 @@ def _unsupported(name: str, remedy: str) -> type:
     return type(name.rpartition(".")[2], (), {"__new__": refuse})
 
 
-class NoNccl:
+class UnsupportedNccl:
     """Replaces torch.distributed.ProcessGroupNCCL."""
 
-    Options = _unsupported("ProcessGroupNCCL.Options", _NCCL_OPTIONS)
+    Options = _make_unsupported_class("ProcessGroupNCCL.Options", _NCCL_OPTIONS)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        _unsupported("ProcessGroupNCCL", "make groups by init_process_group and new_group")()
+        _make_unsupported_class("ProcessGroupNCCL", "make groups by init_process_group and new_group")()
 
 
 class VirtualGpus:
     """The virtual GPUs of a rank; none until they are installed."""
 
-    def __init__(self, announcement: Announcement) -> None:
+    def __init__(self, announcement: FirstUseAnnouncement) -> None:
         self._announcement = announcement
         self._mode: Any = None
         """The mode of torch that simulates the GPUs; None until they are installed."""
 
     def install(self, count: int) -> None:
         """Give the program of this process `count` virtual GPUs."""
-        gpus = Gpus(count)
+        gpus = VirtualDevices(count)
         replace_moves(gpus)
         replace_generator()
         replace_load(gpus)
         replace_autocast()
         replace_profiler()
-        replace_compile(self._announcement.say_not_compiled)
+        replace_compile(self._announcement.announce_no_compilation)
         replaced = cuda_functions(gpus) | {
-            name: _unsupported(f"torch.cuda.{name}", do) for name, do in _UNSUPPORTED.items()
+            name: _make_unsupported_class(f"torch.cuda.{name}", do) for name, do in _UNSUPPORTED.items()
         }
-        for module in _modules("torch.cuda"):
-            _replace(module, replaced, adds=module is torch.cuda)
-        for module in _modules("torch.accelerator"):
-            _replace(module, accelerator_functions(gpus), adds=module is torch.accelerator)
+        for module in _imported_modules("torch.cuda"):
+            _replace_functions(module, replaced, adds=module is torch.cuda)
+        for module in _imported_modules("torch.accelerator"):
+            _replace_functions(module, accelerator_functions(gpus), adds=module is torch.accelerator)
         for name in ("FloatTensor", "HalfTensor", "DoubleTensor", "LongTensor", "IntTensor", "BoolTensor"):
-            Replaced().put(torch.cuda, name, _on_current(getattr(torch, name)))
+            ReplacedAttributes().set_attribute(torch.cuda, name, _cuda_constructor(getattr(torch, name)))
         _replace_libraries()
         replace_when_imported(gpus)
-        see_tensors_as_they_are()
+        hide_gpu_labels_from_calls()
         self._mode = VirtualGpuMode(gpus)
         keep_mode_in_backward(self._mode)
         self.enter_thread()
@@ -100,27 +100,27 @@ class VirtualGpus:
 
 
 def _replace_libraries() -> None:
-    replaced = Replaced()
-    replaced.put(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
-    replaced.put(dist, "is_nccl_available", lambda: True)
-    replaced.put(dist, "ProcessGroupNCCL", NoNccl)
-    replaced.put(dist.distributed_c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT)
-    replaced.put(torch.cuda.nccl, "version", lambda: NCCL_VERSION)
-    replaced.put(torch.cuda.nccl, "is_available", lambda tensors: True)
-    replaced.put(torch.version, "cuda", torch.version.cuda or _CUDA_VERSION)
+    replaced = ReplacedAttributes()
+    replaced.set_attribute(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
+    replaced.set_attribute(dist, "is_nccl_available", lambda: True)
+    replaced.set_attribute(dist, "ProcessGroupNCCL", UnsupportedNccl)
+    replaced.set_attribute(dist.distributed_c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT)
+    replaced.set_attribute(torch.cuda.nccl, "version", lambda: NCCL_VERSION)
+    replaced.set_attribute(torch.cuda.nccl, "is_available", lambda tensors: True)
+    replaced.set_attribute(torch.version, "cuda", torch.version.cuda or _CUDA_VERSION)
 
 
-def _modules(name: str) -> list[ModuleType]:
+def _imported_modules(name: str) -> list[ModuleType]:
     """Return a module and its imported submodules, which hold functions under the same names."""
     return [module for key, module in list(sys.modules.items()) if key == name or key.startswith(f"{name}.")]
 
 
-def _replace(module: ModuleType, replaced: dict[str, Any], *, adds: bool) -> None:
+def _replace_functions(module: ModuleType, replaced: dict[str, Any], *, adds: bool) -> None:
     for name, value in replaced.items():
         if adds or name in vars(module):
-            Replaced().put(module, name, value)
+            ReplacedAttributes().set_attribute(module, name, value)
 
 
-def _on_current(kind: Any) -> Any:
+def _cuda_constructor(kind: Any) -> Any:
     """Return the function for an old constructor of GPU tensors, such as torch.cuda.FloatTensor."""
     return lambda *arguments: kind(*arguments).cuda()

@@ -17,9 +17,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from ddpsim.simulator.process_group.gpu_labels import LABEL, first_label, hand_on, label_of, put
+from ddpsim.simulator.process_group.gpu_labels import LABEL, first_gpu_number, put_results_on_gpu, gpu_number_of, put_on_gpu
 from ddpsim.simulator.virtual_gpus import sync_batch_norm
-from ddpsim.simulator.virtual_gpus.gpus import CPU, Gpus
+from ddpsim.simulator.virtual_gpus.gpus import CPU, VirtualDevices
 
 Function = Callable[..., Any]
 Handler = Callable[[Function, tuple[Any, ...], dict[str, Any]], Any]
@@ -40,25 +40,25 @@ _MISSING_KERNEL_WORDS = (
 class VirtualGpuMode(TorchFunctionMode):
     """Simulates virtual GPUs in the thread that enters the mode."""
 
-    def __init__(self, gpus: Gpus) -> None:
+    def __init__(self, gpus: VirtualDevices) -> None:
         super().__init__()
         self._gpus = gpus
         self._constructors = frozenset(default_device._device_constructors())
         tensor: Any = Tensor
         self._handlers: dict[Any, Handler] = {
-            tensor.device.__get__: self._device,
-            tensor.is_cuda.__get__: lambda f, args, kwargs: self._shown(args[0]) is not None or f(*args),
-            tensor.is_cpu.__get__: lambda f, args, kwargs: self._shown(args[0]) is None and f(*args),
-            tensor.get_device: lambda f, args, kwargs: f(*args) if (gpu := self._shown(args[0])) is None else gpu,
-            tensor.cuda: self._cuda,
-            tensor.cpu: lambda f, args, kwargs: self._moved(args[0], f(*args, **kwargs), None),
-            tensor.to: self._to,
-            tensor.type: self._type,
-            tensor.data.__set__: self._set_data,
-            tensor.__reduce_ex__: _without_label,
-            tensor.__repr__: self._repr,
-            **{kernel: _instead(form) for kernel, form in sync_batch_norm.KERNELS.items()},
-            scaled_dot_product_attention: _instead(_attention),
+            tensor.device.__get__: self._handle_device,
+            tensor.is_cuda.__get__: lambda f, args, kwargs: self._visible_gpu(args[0]) is not None or f(*args),
+            tensor.is_cpu.__get__: lambda f, args, kwargs: self._visible_gpu(args[0]) is None and f(*args),
+            tensor.get_device: lambda f, args, kwargs: f(*args) if (gpu := self._visible_gpu(args[0])) is None else gpu,
+            tensor.cuda: self._handle_cuda,
+            tensor.cpu: lambda f, args, kwargs: self._label_moved(args[0], f(*args, **kwargs), None),
+            tensor.to: self._handle_to,
+            tensor.type: self._handle_type,
+            tensor.data.__set__: self._handle_set_data,
+            tensor.__reduce_ex__: _reduce_without_label,
+            tensor.__repr__: self._handle_repr,
+            **{kernel: _call_instead(form) for kernel, form in sync_batch_norm.KERNELS.items()},
+            scaled_dot_product_attention: _call_instead(_attention),
         }
 
     def __torch_function__(
@@ -70,12 +70,12 @@ class VirtualGpuMode(TorchFunctionMode):
         if handler is not None:
             return handler(func, args, kwargs)
         if kwargs and kwargs.get("device") is not None:
-            return self._made_on(kwargs["device"], func, args, kwargs)
+            return self._create_on(kwargs["device"], func, args, kwargs)
         if default_device.CURRENT_DEVICE is not None and func in self._constructors:
-            return self._made_on(default_device.CURRENT_DEVICE, func, args, kwargs)
-        label = first_label(args)
+            return self._create_on(default_device.CURRENT_DEVICE, func, args, kwargs)
+        label = first_gpu_number(args)
         if label is None and kwargs:
-            label = first_label(kwargs.values())
+            label = first_gpu_number(kwargs.values())
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
@@ -83,71 +83,71 @@ class VirtualGpuMode(TorchFunctionMode):
                 raise problem from error
             raise
         if label is not None:
-            hand_on(result, label)
+            put_results_on_gpu(result, label)
         return result
 
-    def _made_on(self, device: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _create_on(self, device: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         label = self._gpus.label_for(device)
         if label is None:
             return func(*args, **{**kwargs, "device": device})
         result = func(*args, **{**kwargs, "device": CPU})
-        hand_on(result, label)
+        put_results_on_gpu(result, label)
         return result
 
-    def _moved(self, tensor: Tensor, result: Tensor, label: int | None) -> Tensor:
+    def _label_moved(self, tensor: Tensor, result: Tensor, label: int | None) -> Tensor:
         """What a move gives: the tensor itself only where nothing changed."""
-        if result is tensor and label_of(tensor) != label:
+        if result is tensor and gpu_number_of(tensor) != label:
             result = tensor.clone(memory_format=torch.preserve_format)
         if result is not tensor:
-            put(result, label)
+            put_on_gpu(result, label)
         return result
 
-    def _cuda(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _handle_cuda(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = args[1] if len(args) > 1 else kwargs.get("device")
-        return self._moved(args[0], args[0], self._gpus.index_of(device))
+        return self._label_moved(args[0], args[0], self._gpus.index_of(device))
 
-    def _to(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _handle_to(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle `Tensor.to`: keep the tensor on the CPU, and label it with the GPU that the arguments name."""
-        tensor, label = args[0], label_of(args[0])
+        tensor, label = args[0], gpu_number_of(args[0])
         rest = []
         for value in args[1:]:
             if isinstance(value, (str, torch.device)):
                 label = self._gpus.label_for(value)
                 value = CPU if label is not None else value
             elif isinstance(value, Tensor):
-                label = label_of(value)
+                label = gpu_number_of(value)
             rest.append(value)
         if (device := kwargs.get("device")) is not None:
             label = self._gpus.label_for(device)
             kwargs = {**kwargs, "device": CPU if label is not None else device}
         elif isinstance(other := kwargs.get("other"), Tensor):
-            label = label_of(other)
-        return self._moved(tensor, func(tensor, *rest, **kwargs), label)
+            label = gpu_number_of(other)
+        return self._label_moved(tensor, func(tensor, *rest, **kwargs), label)
 
-    def _type(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _handle_type(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, wanted = args[0], args[1] if len(args) > 1 else kwargs.get("dtype")
-        label = label_of(tensor)
+        label = gpu_number_of(tensor)
         if wanted is None:
             name = str(func(tensor))
             return name if label is None else name.replace("torch.", "torch.cuda.", 1)
         if isinstance(wanted, str):
             label = self._gpus.current if ".cuda." in wanted else None
             wanted = wanted.replace(".cuda.", ".")
-        return self._moved(tensor, func(tensor, wanted), label)
+        return self._label_moved(tensor, func(tensor, wanted), label)
 
-    def _set_data(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _handle_set_data(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         func(*args, **kwargs)
-        put(args[0], label_of(args[1]))
+        put_on_gpu(args[0], gpu_number_of(args[1]))
 
-    def _device(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        label = self._shown(args[0])
+    def _handle_device(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        label = self._visible_gpu(args[0])
         return func(*args) if label is None else torch.device("cuda", label)
 
-    def _repr(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def _handle_repr(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         with self:
             return str(torch._tensor_str._str(args[0], **kwargs))
 
-    def _shown(self, tensor: Tensor) -> int | None:
+    def _visible_gpu(self, tensor: Tensor) -> int | None:
         """Return the GPU that a program sees. A DTensor, which C++ makes without a label, is on its mesh's device."""
         if (label := tensor.__dict__.get(LABEL)) is not None:
             return label  # type: ignore[no-any-return]
@@ -155,25 +155,25 @@ class VirtualGpuMode(TorchFunctionMode):
         return self._gpus.current if spec is not None and spec.mesh.device_type == "cuda" else None
 
 
-def _without_label(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _reduce_without_label(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Pickle a tensor as a CPU tensor, so that saved files can be read without ddpsim."""
     tensor = args[0]
-    label = label_of(tensor)
-    put(tensor, None)
+    label = gpu_number_of(tensor)
+    put_on_gpu(tensor, None)
     try:
         return func(*args, **kwargs)
     finally:
-        put(tensor, label)
+        put_on_gpu(tensor, label)
 
 
-def _instead(form: Function) -> Handler:
+def _call_instead(form: Function) -> Handler:
     """Return a handler that calls another function, and copies the label of its arguments to the result."""
 
     def handle(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        label = first_label([*args, *kwargs.values()])
+        label = first_gpu_number([*args, *kwargs.values()])
         result = form(*args, **kwargs)
         if label is not None:
-            hand_on(result, label)
+            put_results_on_gpu(result, label)
         return result
 
     return handle

@@ -12,25 +12,25 @@ import torch
 from torch import Tensor
 
 
-def _reduced(tensor: Tensor) -> list[int]:
+def _reduced_dimensions(tensor: Tensor) -> list[int]:
     return [dimension for dimension in range(tensor.dim()) if dimension != 1]
 
 
-def _exact(tensor: Tensor) -> Tensor:
+def _to_summation_type(tensor: Tensor) -> Tensor:
     """Convert to the type in which sums are computed, at least single precision."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _wide(per_channel: Tensor, like: Tensor) -> Tensor:
+def _broadcast_per_channel(per_channel: Tensor, like: Tensor) -> Tensor:
     return per_channel.view(1, -1, *[1] * (like.dim() - 2))
 
 
-def _stats(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    variance, mean = torch.var_mean(_exact(input), _reduced(input), correction=0)
+def _batch_norm_stats(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    variance, mean = torch.var_mean(_to_summation_type(input), _reduced_dimensions(input), correction=0)
     return mean, torch.rsqrt(variance + eps)
 
 
-def _gather_stats_with_counts(
+def _batch_norm_gather_stats_with_counts(
     input: Tensor,
     means: Tensor,
     invstds: Tensor,
@@ -53,18 +53,18 @@ def _gather_stats_with_counts(
     return mean, torch.rsqrt(variance + eps)
 
 
-def _elemt(
+def _batch_norm_elemt(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
 ) -> Tensor:
-    output = (input - _wide(mean, input)) * _wide(invstd, input)
+    output = (input - _broadcast_per_channel(mean, input)) * _broadcast_per_channel(invstd, input)
     if weight is not None:
-        output = output * _wide(weight, input)
+        output = output * _broadcast_per_channel(weight, input)
     if bias is not None:
-        output = output + _wide(bias, input)
+        output = output + _broadcast_per_channel(bias, input)
     return output.to(input.dtype)
 
 
-def _backward_reduce(
+def _batch_norm_backward_reduce(
     grad_output: Tensor,
     input: Tensor,
     mean: Tensor,
@@ -74,13 +74,13 @@ def _backward_reduce(
     weight_g: bool,
     bias_g: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dimensions = _reduced(input)
-    sum_dy = _exact(grad_output).sum(dimensions)
-    sum_dy_xmu = _exact(grad_output * (input - _wide(mean, input))).sum(dimensions)
+    dimensions = _reduced_dimensions(input)
+    sum_dy = _to_summation_type(grad_output).sum(dimensions)
+    sum_dy_xmu = _to_summation_type(grad_output * (input - _broadcast_per_channel(mean, input))).sum(dimensions)
     return sum_dy, sum_dy_xmu, sum_dy_xmu * invstd, sum_dy.clone()
 
 
-def _backward_elemt(
+def _batch_norm_backward_elemt(
     grad_output: Tensor,
     input: Tensor,
     mean: Tensor,
@@ -91,16 +91,16 @@ def _backward_elemt(
     count: Tensor,
 ) -> Tensor:
     total = count.sum()
-    slope = _wide(sum_dy_xmu / total * invstd**2, input)
-    grad = (grad_output - _wide(sum_dy / total, input) - (input - _wide(mean, input)) * slope) * _wide(invstd, input)
-    return (grad if weight is None else grad * _wide(weight, input)).to(input.dtype)
+    slope = _broadcast_per_channel(sum_dy_xmu / total * invstd**2, input)
+    grad = (grad_output - _broadcast_per_channel(sum_dy / total, input) - (input - _broadcast_per_channel(mean, input)) * slope) * _broadcast_per_channel(invstd, input)
+    return (grad if weight is None else grad * _broadcast_per_channel(weight, input)).to(input.dtype)
 
 
 KERNELS: Mapping[Any, Callable[..., Any]] = {
-    torch.batch_norm_stats: _stats,
-    torch.batch_norm_gather_stats_with_counts: _gather_stats_with_counts,
-    torch.batch_norm_elemt: _elemt,
-    torch.batch_norm_backward_reduce: _backward_reduce,
-    torch.batch_norm_backward_elemt: _backward_elemt,
+    torch.batch_norm_stats: _batch_norm_stats,
+    torch.batch_norm_gather_stats_with_counts: _batch_norm_gather_stats_with_counts,
+    torch.batch_norm_elemt: _batch_norm_elemt,
+    torch.batch_norm_backward_reduce: _batch_norm_backward_reduce,
+    torch.batch_norm_backward_elemt: _batch_norm_backward_elemt,
 }
 """The implementations, by the function of torch that each replaces."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ddpsim import UsageError
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.status import ExitStatus
 from tests.agreement.comparison import Comparison, compared
 from tests.agreement.gloo import MOST_RANKS, GlooError
 from tests.agreement.labelled import LabelledProgram, labelled
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         comparisons = list(_told(compared(programs, timeout_seconds=options.timeout), options))
     except (GlooError, UsageError) as error:
         print(error, file=sys.stderr)
-        return Status.UNKNOWN
+        return ExitStatus.UNKNOWN
     return _summed_up(comparisons, time.perf_counter() - start)
 
 
@@ -84,7 +84,7 @@ def _summed_up(comparisons: Sequence[Comparison], seconds: float) -> int:
         print(f"\nwhat gloo let through, as it does not check it:\n{unnoticed}")
     disagreed = sum(bool(each.disagreement) for each in comparisons)
     print(f"\n{len(comparisons)} programs, {disagreed or 'no'} disagreements, {seconds:.1f} s")
-    return Status.OTHERWISE if disagreed else Status.AS_EXPECTED
+    return ExitStatus.OTHERWISE if disagreed else ExitStatus.AS_EXPECTED
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from ddpsim import Code, Finding, Result, Verdict, simulate
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
-from ddpsim.scenarios.ranks.interpreter import TensorValues, run_steps, site_of
+from ddpsim.scenarios.ranks.interpreter import TensorValues, run_rank_steps, site_of_step
 from ddpsim.simulator.errors import InjectedCrashError
-from ddpsim.simulator.programs.check import CheckedProgram, Met, check
+from ddpsim.simulator.programs.check import CheckedProgram, MatchedCall, check_program
 from ddpsim.simulator.programs.program import CRASH, Program
 from tests.agreement import silent
 from tests.agreement.gloo import GlooError, on_gloo
@@ -102,12 +102,12 @@ def what_it_said(report: RankReport) -> str:
 
 def simulated(program: Program) -> Result:
     """What the simulator says."""
-    return simulate(run_steps, program.world_size, args=(program,), name="program")
+    return simulate(run_rank_steps, program.world_size, args=(program,), name="program")
 
 
 def compare(labelled: LabelledProgram, result: Result, reports: Sequence[RankReport]) -> Comparison:
     """Set what the simulator said beside what became of each rank on gloo."""
-    checked = check(labelled.program, site_of=site_of)
+    checked = check_program(labelled.program, site_of=site_of_step)
     found = _failing(result.findings)
     problem = _witness_problem(checked, result) or next(_problems(checked, result, reports), "")
     silence = None
@@ -171,7 +171,7 @@ def _differences(checked: CheckedProgram, result: Result, reports: Sequence[Rank
                 yield f"{name!r} on rank {rank}: {difference}"
 
 
-def _difference(ours: Sequence[TensorValues], theirs: Sequence[TensorValues], met: Sequence[Met], rank: int) -> str:
+def _difference(ours: Sequence[TensorValues], theirs: Sequence[TensorValues], met: Sequence[MatchedCall], rank: int) -> str:
     """In words; "" if there is none beyond what the order of a sum explains."""
     ours, theirs = [_normal(each) for each in ours], [_normal(each) for each in theirs]
     if [each[:2] for each in ours] != [each[:2] for each in theirs]:

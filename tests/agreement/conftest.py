@@ -2,11 +2,11 @@
 
 import pytest
 
-from ddpsim.scenarios.jobs.job_launcher import standing_by
+from ddpsim.scenarios.jobs.job_launcher import keep_fork_servers
 
 
 @pytest.fixture(scope="session")
 def server():
     """Without it each comparison would load torch anew."""
-    with standing_by():
+    with keep_fork_servers():
         yield

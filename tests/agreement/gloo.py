@@ -19,12 +19,12 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.jobs.job_launcher import standing_by
+from ddpsim.scenarios.jobs.job_launcher import keep_fork_servers
 from ddpsim.scenarios.jobs.rank_report import RankReport
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
-from ddpsim.scenarios.jobs.supervisor import supervise
+from ddpsim.scenarios.jobs.supervisor import supervise_rank
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.ranks.interpreter import run_steps
+from ddpsim.scenarios.ranks.interpreter import run_rank_steps
 from ddpsim.simulator.programs.program import Program
 
 MOST_RANKS = 64
@@ -70,12 +70,12 @@ class _Running:
 
 
 def on_gloo(
-    programs: Iterable[tuple[Program, float]], run: Callable[..., Any] = run_steps
+    programs: Iterable[tuple[Program, float]], run: Callable[..., Any] = run_rank_steps
 ) -> Iterator[tuple[RankReport, ...]]:
     """What became of the ranks of each program, in order; with it, the seconds in which nothing moves in a hang."""
     running: deque[_Running] = deque()
     coming = iter(programs)
-    with standing_by():
+    with keep_fork_servers():
         try:
             while True:
                 while len(running) < _IN_PROGRESS and (given := next(coming, None)):
@@ -92,7 +92,7 @@ def on_gloo(
 
 def _started(program: Program, timeout_seconds: float, run: Callable[..., Any]) -> _Running:
     scenario = Scenario("program", "", _kept, args=(run, program), world_size=program.world_size)
-    job = ScenarioJob.of(scenario, Engine.TORCH, timeout_seconds)
+    job = ScenarioJob.from_scenario(scenario, Engine.TORCH, timeout_seconds)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ours, theirs = multiprocessing.Pipe(duplex=False)
     start = multiprocessing.get_context("forkserver").Process
@@ -125,6 +125,6 @@ def _be(job: ScenarioJob, rank: int, world_size: int, port: int, line: Connectio
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": str(True),
     }
-    reports = supervise(job)
+    reports = supervise_rank(job)
     if rank == 0:
         line.send(reports)

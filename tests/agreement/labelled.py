@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind, broken
-from ddpsim.scenarios.fuzzing.strategies.generator import Extent, draw_program, one_of
+from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind, break_program
+from ddpsim.scenarios.fuzzing.strategies.generator import ProgramExtent, draw_program, choose_one
 from ddpsim.simulator.programs.program import Program
 
 WORLD_SIZES = (2, 4)
@@ -23,7 +23,7 @@ class Seeded:
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
 
-    def integer(self, least: int, most: int) -> int:
+    def draw_integer(self, least: int, most: int) -> int:
         """One of the numbers between the two, each as likely as the others."""
         return self._random.randint(least, most)
 
@@ -41,14 +41,14 @@ class LabelledProgram:
 
 def labelled(seed: int, world_sizes: tuple[int, int] = WORLD_SIZES) -> LabelledProgram:
     """The program of a seed: half of them as they should be, the others broken, each kind as often as the others."""
-    choices, extent = Seeded(seed), Extent(world_sizes, _ROUNDS)
-    if one_of(choices, (False, True)):
+    choices, extent = Seeded(seed), ProgramExtent(world_sizes, _ROUNDS)
+    if choose_one(choices, (False, True)):
         return LabelledProgram(seed, draw_program(choices, extent), BreakKind.NONE)
     kinds = [kind for kind in BreakKind if kind is not BreakKind.NONE]
     for number in count():
         if number % _TRIES == 0:  # two ranks, for one, have no other peer
-            kind = one_of(choices, kinds)
-        made = broken(choices, draw_program(choices, extent), kind)
+            kind = choose_one(choices, kinds)
+        made = break_program(choices, draw_program(choices, extent), kind)
         if made is not None:
             return LabelledProgram(seed, *made)
     raise AssertionError("unreachable")
@@ -56,4 +56,4 @@ def labelled(seed: int, world_sizes: tuple[int, int] = WORLD_SIZES) -> LabelledP
 
 def healthy(seed: int, world_sizes: tuple[int, int] = WORLD_SIZES) -> Program:
     """A program of that seed in which nothing is wrong."""
-    return draw_program(Seeded(seed), Extent(world_sizes, _ROUNDS))
+    return draw_program(Seeded(seed), ProgramExtent(world_sizes, _ROUNDS))

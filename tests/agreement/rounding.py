@@ -19,24 +19,24 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from ddpsim.scenarios.ranks.calls import sent
+from ddpsim.scenarios.ranks.calls import input_tensors
 from ddpsim.simulator.operations import IN_PROGRAMS
-from ddpsim.simulator.programs.check import Met
+from ddpsim.simulator.programs.check import MatchedCall
 from ddpsim.simulator.programs.program import FRACTIONAL
 
 _ROUNDING = frozenset({"SUM", "AVG", "PRODUCT"})
 
 
-def rounds(met: Sequence[Met]) -> bool:
+def rounds(met: Sequence[MatchedCall]) -> bool:
     """True if the result of calls that met depends on the order in which they are reduced."""
     issue = met[0].issue
     return IN_PROGRAMS[issue.operation].reduces and issue.dtype in FRACTIONAL and issue.reduction in _ROUNDING
 
 
-def bounds(met: Sequence[Met], rank: int) -> list[Tensor]:
+def bounds(met: Sequence[MatchedCall], rank: int) -> list[Tensor]:
     """For each output of `rank`, and each element of it, how far two results may lie apart."""
     issue = met[0].issue
-    columns = zip(*(sent(call.issue, call.rank) for call in met), strict=True)
+    columns = zip(*(input_tensors(call.issue, call.rank) for call in met), strict=True)
     apart = [_bound(column, str(issue.dtype), str(issue.reduction)) for column in columns]
     index = [call.rank for call in met].index(rank)
     if issue.operation == "reduce_scatter":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.simulator.programs.program_json import from_json, to_json
-from ddpsim.simulator.programs.validation import validate
+from ddpsim.simulator.programs.validation import validate_program
 from tests.agreement.comparison import Comparison, what_it_said
 from tests.agreement.labelled import LabelledProgram
 
@@ -41,7 +41,7 @@ def load(path: Path) -> LabelledProgram:
     """The program in a file. Raises OSError, ValueError, LookupError or UsageError if it is damaged or none."""
     value = json.loads(path.read_text(encoding="utf-8"))
     program = from_json(json.dumps(value["program"]))
-    validate(program)
+    validate_program(program)
     return LabelledProgram(value["seed"], program, BreakKind(value["kind"]), value["rank"])
 
 

@@ -12,8 +12,8 @@ from enum import Enum
 
 from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState
 from ddpsim.simulator.operations import POINT_TO_POINT
-from ddpsim.simulator.programs.check import CheckedProgram, Met, check
-from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Wait
+from ddpsim.simulator.programs.check import CheckedProgram, MatchedCall, check_program
+from ddpsim.simulator.programs.program import CrashStep, Issue, Program, Return, Wait
 from ddpsim.simulator.programs.validation import members_of
 from ddpsim.simulator.verdict import Code, Verdict
 from tests.agreement.parts import HAVE_ROOM_TO_SPARE, Algorithm, algorithm_of, is_of_nothing, size, who_ends
@@ -45,7 +45,7 @@ def why(program: Program, checked: CheckedProgram) -> Silence | None:
     if not ended:
         return None
     then = _without(program, ended)
-    after = check(then)
+    after = check_program(then)
     # A crash is no rank's wait; the comparison asks for it by itself.
     is_clear = all(each.code is Code.RANK_ERROR or each.code.verdict is Verdict.PASS for each in after.findings)
     return next(iter(ended.values())) if is_clear or why(then, after) else None
@@ -54,7 +54,7 @@ def why(program: Program, checked: CheckedProgram) -> Silence | None:
 # --- calls that do not agree ------------------------------------------------------------------------------------------
 
 
-def _why_not_noticed(program: Program, code: Code, calls: Sequence[Met]) -> Silence | None:
+def _why_not_noticed(program: Program, code: Code, calls: Sequence[MatchedCall]) -> Silence | None:
     """What explains that each rank got its call done that waited for it."""
     members = members_of(program)[calls[0].issue.group]
     is_message = calls[0].issue.operation in POINT_TO_POINT
@@ -84,9 +84,9 @@ def _is_by_length(code: Code, issue: Issue, members: Sequence[int]) -> bool:
     return code in (*_OF_SIZE, Code.MISMATCH_SPLITS) and (has_room or is_one_step)
 
 
-def _is_waited_for(program: Program, call: Met) -> bool:
+def _is_waited_for(program: Program, call: MatchedCall) -> bool:
     steps = program.ranks[call.rank]
-    end = next((index for index, step in enumerate(steps) if isinstance(step, (Return, Crash))), len(steps))
+    end = next((index for index, step in enumerate(steps) if isinstance(step, (Return, CrashStep))), len(steps))
     return Wait(call.issue.name) in steps[:end]
 
 
@@ -128,22 +128,22 @@ def _without(program: Program, waits: Collection[tuple[int, Wait]]) -> Program:
 # --- what lets a mismatch through -------------------------------------------------------------------------------------
 
 
-def _is_reduction(code: Code, calls: Sequence[Met]) -> bool:
+def _is_reduction(code: Code, calls: Sequence[MatchedCall]) -> bool:
     return code is Code.MISMATCH_REDUCTION
 
 
-def _is_of_equal_size(code: Code, calls: Sequence[Met]) -> bool:
+def _is_of_equal_size(code: Code, calls: Sequence[MatchedCall]) -> bool:
     return code in _OF_SIZE and len({size(call.issue) for call in calls}) == 1
 
 
-def _has_one_algorithm(code: Code, calls: Sequence[Met]) -> bool:
+def _has_one_algorithm(code: Code, calls: Sequence[MatchedCall]) -> bool:
     operations = {call.issue.operation for call in calls}
     return code is Code.MISMATCH_OPERATION and len({algorithm_of(operation) for operation in operations}) == 1
 
 
 _OF_SIZE = (Code.MISMATCH_DTYPE, Code.MISMATCH_SHAPE)
 
-_LETS_THROUGH: dict[Silence, Callable[[Code, Sequence[Met]], bool]] = {
+_LETS_THROUGH: dict[Silence, Callable[[Code, Sequence[MatchedCall]], bool]] = {
     Silence.ANOTHER_REDUCTION: _is_reduction,
     Silence.AS_MANY_BYTES: _is_of_equal_size,
     Silence.ONE_ALGORITHM: _has_one_algorithm,

@@ -8,7 +8,7 @@ import pytest
 from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankReport
 from ddpsim.scenarios.ranks.interpreter import TensorValues
-from ddpsim.simulator.programs.program import CRASH, Crash, Issue, Wait
+from ddpsim.simulator.programs.program import CRASH, CrashStep, Issue, Wait
 from tests.agreement.comparison import check_made_by_gloo, compare, simulated
 from tests.agreement.gloo import GlooError
 from tests.agreement.labelled import LabelledProgram, labelled
@@ -19,8 +19,8 @@ from tests.programs.programs import barrier, program, received, reduced, sent, w
 A = reduced("a", dtype="float16")
 HEALTHY = program(waited(A, barrier("b")), waited(A, barrier("b")))
 LATE = program(waited(A), waited(A, barrier("b")))
-CRASHING = program((Crash(),), waited(A))
-CRASHING_ALONE = program((A, Crash()), waited(A))
+CRASHING = program((CrashStep(),), waited(A))
+CRASHING_ALONE = program((A, CrashStep()), waited(A))
 
 
 def returned(value):

@@ -7,8 +7,8 @@ import pytest
 from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS
-from ddpsim.simulator.programs.check import check
-from ddpsim.simulator.programs.program import DTYPES, REDUCTIONS, Crash, Issue, Return
+from ddpsim.simulator.programs.check import check_program
+from ddpsim.simulator.programs.program import DTYPES, REDUCTIONS, CrashStep, Issue, Return
 from ddpsim.simulator.verdict import Code, Verdict
 from tests.agreement.labelled import healthy as draw
 from tests.agreement.labelled import labelled
@@ -79,18 +79,18 @@ EXPECTED = {
 
 @rows("kind", EXPECTED, ids=lambda kind: kind.value)
 def test_a_break_of_one_call_is_found_as_what_it_is(kind):
-    findings = [check(each.program).findings for each in LABELLED if each.kind is kind]
+    findings = [check_program(each.program).findings for each in LABELLED if each.kind is kind]
     codes = {found[0].code for found in findings if found and found[0].code.verdict is Verdict.FAIL}
     assert codes == EXPECTED[kind]
 
 
 def test_nearly_every_break_is_a_fault():
     broken = [each for each in LABELLED if each.kind is not BreakKind.NONE]
-    failing = [each for each in broken if check(each.program).verdict is Verdict.FAIL]
+    failing = [each for each in broken if check_program(each.program).verdict is Verdict.FAIL]
     assert len(failing) >= 0.95 * len(broken)
 
 
-@pytest.mark.parametrize(("kind", "step"), [(BreakKind.EARLY_RETURN, Return()), (BreakKind.CRASH, Crash())])
+@pytest.mark.parametrize(("kind", "step"), [(BreakKind.EARLY_RETURN, Return()), (BreakKind.CRASH, CrashStep())])
 def test_an_end_stands_before_a_call(kind, step):
     for each in LABELLED:
         if each.kind is kind:

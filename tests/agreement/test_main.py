@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
-from ddpsim.scenarios.ranks.interpreter import run_steps
+from ddpsim.scenarios.ranks.interpreter import run_rank_steps
 from tests.agreement import __main__ as command
 from tests.agreement import comparison
 from tests.agreement.gloo import on_gloo
@@ -19,7 +19,7 @@ from tests.programs.programs import program, received, sent, waited
 
 def loses_a_value(rank, program):
     """A rank as it would be if simulator and gloo moved other bytes."""
-    outputs = run_steps(rank, program)
+    outputs = run_rank_steps(rank, program)
     for name, tensors in outputs.items():
         outputs[name] = [tensor._replace(content=bytes(len(tensor.content))) for tensor in tensors]
     return outputs
@@ -30,7 +30,7 @@ def loses_a_value(rank, program):
     [pytest.param(5, marks=pytest.mark.tier("ci")), pytest.param(60, marks=pytest.mark.tier("nightly"))],
 )
 def test_simulator_and_gloo_agree(capsys, server, programs):
-    assert command.main(["--programs", str(programs)]) == Status.AS_EXPECTED
+    assert command.main(["--programs", str(programs)]) == ExitStatus.AS_EXPECTED
     assert f"\n{programs} programs, no disagreements, " in capsys.readouterr().out
 
 
@@ -42,12 +42,12 @@ def test_a_disagreement_is_told_and_saved_and_replayed(capsys, monkeypatch, tmp_
     with monkeypatch.context() as patched:
         patched.setattr(comparison, "on_gloo", partial(on_gloo, run=loses_a_value))
         status = command.main(["--programs", "1", "--seed", str(seed), "--world-size", "3", "--save", str(tmp_path)])
-    assert status == Status.OTHERWISE
+    assert status == ExitStatus.OTHERWISE
     path = tmp_path / f"disagreement-{seed}.json"
     told = capsys.readouterr().out
     assert re.search(rf"\nseed {seed} \(\w+\): 'c\d' on rank 0: .*\n  saved   {re.escape(str(path))}\n", told)
     assert load(path) == labelled(seed, (3, 3))
-    assert command.main(["--replay", str(path)]) == Status.AS_EXPECTED
+    assert command.main(["--replay", str(path)]) == ExitStatus.AS_EXPECTED
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -4,8 +4,8 @@ from itertools import permutations
 
 import torch
 
-from ddpsim.scenarios.ranks.calls import sent
-from ddpsim.simulator.programs.check import Met
+from ddpsim.scenarios.ranks.calls import input_tensors
+from ddpsim.simulator.programs.check import MatchedCall
 from ddpsim.simulator.programs.program import Issue
 from tests.agreement.rounding import bounds, rounds
 from tests.kit.rows import rows
@@ -15,7 +15,7 @@ def together(operation, shape, dtype="float32", reduction="SUM", size=3):
     shapes = (shape,) * size if operation == "reduce_scatter" else (shape,)
     root = 0 if operation == "reduce" else None
     issue = Issue("x", operation, shapes=shapes, dtype=dtype, reduction=reduction, root=root)
-    return [Met(rank, issue) for rank in range(size)]
+    return [MatchedCall(rank, issue) for rank in range(size)]
 
 
 def added(column, order, reduction):
@@ -29,7 +29,7 @@ def added(column, order, reduction):
 @rows("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_every_order_keeps_the_bound_and_some_differ(dtype, reduction):
     met = together("all_reduce", (200,), dtype, reduction, size=4)
-    column = [sent(call.issue, call.rank)[0] for call in met]
+    column = [input_tensors(call.issue, call.rank)[0] for call in met]
     results = [added(column, order, reduction).double() for order in permutations(range(4))]
     (bound,) = bounds(met, 0)
     apart = torch.stack([(one - other).abs() for one in results for other in results])
@@ -39,7 +39,7 @@ def test_every_order_keeps_the_bound_and_some_differ(dtype, reduction):
 
 def test_by_hand():
     met = together("all_reduce", (5,), "float16")
-    magnitudes = sum(sent(call.issue, call.rank)[0].double().abs() for call in met)
+    magnitudes = sum(input_tensors(call.issue, call.rank)[0].double().abs() for call in met)
     unit = 2**-11  # float16 has 10 bits behind the point: eps is 2**-10
     (bound,) = bounds(met, 1)
     assert torch.allclose(bound, 2 * (2 * unit) / (1 - 2 * unit) * magnitudes, rtol=1e-15, atol=0)
@@ -71,4 +71,4 @@ def test_only_sums_of_fractions_round(operation, dtype, reduction, expected):
 
 
 def test_what_is_only_moved_does_not_round():
-    assert not rounds([Met(0, Issue("x", "broadcast", shapes=((2,),), dtype="float32", root=0))])
+    assert not rounds([MatchedCall(0, Issue("x", "broadcast", shapes=((2,),), dtype="float32", root=0))])

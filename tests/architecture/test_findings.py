@@ -51,6 +51,6 @@ def test_each_kind_of_fact_is_noticed_and_worded():
 
 def test_functions_that_find_hazards_are_called():
     functions = {each for each in vars(hazards).values() if inspect.isfunction(each)}
-    finding = {each for each in functions if "WatchedRun" in each.__annotations__.values()} - {hazards.hazards}
+    finding = {each for each in functions if "WatchedRun" in each.__annotations__.values()} - {hazards.find_hazards}
     lost = finding - set(hazards.HAZARDS)
     assert not lost, f"HAZARDS of simulator/diagnosis/hazards.py lacks {', '.join(each.__name__ for each in lost)}"

@@ -9,8 +9,8 @@ from pathlib import Path
 from ddpsim.simulator.attribution import parallelism
 from ddpsim.simulator.attribution.parallelism import OPTIMIZERS, PARALLELISM
 from ddpsim.simulator.attribution.phases import _TORCH
-from ddpsim.simulator.foreign_names.checking import misfits, resolved
-from ddpsim.simulator.foreign_names.names import NameUse, table
+from ddpsim.simulator.foreign_names.checking import find_mismatches, resolve_name_path
+from ddpsim.simulator.foreign_names.names import NameUse, load_table
 from ddpsim.simulator.process_group.through_torch import _OPERATORS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +72,7 @@ def modules():
 @cache
 def owned():
     """All names of the table in full, and each owner."""
-    return {f"{row.owner}.{name}" for row in table() for name in row.names} | {row.owner for row in table()}
+    return {f"{row.owner}.{name}" for row in load_table() for name in row.names} | {row.owner for row in load_table()}
 
 
 def has_row(name):
@@ -82,9 +82,9 @@ def has_row(name):
 
 def is_set_by_a_row(name):
     """True for a name of the table, under whatever name its class is imported, and for what is inside it."""
-    if any(each == name or name.startswith(f"{each}.") for each in owned() - {row.owner for row in table()}):
+    if any(each == name or name.startswith(f"{each}.") for each in owned() - {row.owner for row in load_table()}):
         return True
-    owner = resolved(name.rpartition(".")[0])
+    owner = resolve_name_path(name.rpartition(".")[0])
     return isinstance(owner, type) and f"{owner.__module__}.{owner.__qualname__}.{name.rpartition('.')[2]}" in owned()
 
 
@@ -123,7 +123,7 @@ def words(node):
 
 def test_each_row_fits_the_versions_at_hand():
     """If not: torch or Python has changed what a row relies on; ddpsim doctor says the same."""
-    assert [f"{each.name}: {each.problem}" for each in misfits(table())] == []
+    assert [f"{each.name}: {each.problem}" for each in find_mismatches(load_table())] == []
 
 
 def test_each_private_name_has_a_row():
@@ -167,14 +167,14 @@ def test_attributes_are_set_by_name_in_one_place():
 
 
 def test_each_function_that_is_recognised_on_the_stack_has_a_row():
-    rows = {(row.owner, name) for row in table() if row.use is NameUse.FRAME for name in row.names}
+    rows = {(row.owner, name) for row in load_table() if row.use is NameUse.FRAME for name in row.names}
     read = {*_TORCH, *PARALLELISM, *OPTIMIZERS}
     read |= {(parallelism._STAGE, name) for name in (*parallelism._CARRIES, parallelism._GREETS)}
     assert sorted({each for each in read if not each[0].startswith("ddpsim.")} - rows) == [], TABLE
 
 
 def test_each_local_variable_that_is_read_from_a_frame_has_a_row():
-    known = {each for row in table() if row.use is NameUse.FRAME for one in row.signature for each in one.split("|")}
+    known = {each for row in load_table() if row.use is NameUse.FRAME for one in row.signature for each in one.split("|")}
     known |= {argument for _, argument, *_ in parallelism._CARRIES.values()}
     ours = {"bucket", "wrapper", "reducer"}  # of functions of ours
     read = {name: module.at(node) for module in modules() for node, name in locals_read(module)}
@@ -196,7 +196,7 @@ def locals_read(module):
 
 
 def test_each_finder_has_a_row():
-    found = {row.owner for row in table() if row.use is NameUse.FOUND}
+    found = {row.owner for row in load_table() if row.use is NameUse.FOUND}
     of_files = {}
     for module in modules():
         if "sys.meta_path.insert" in [module.dotted(node) for node in module.nodes if isinstance(node, ast.Attribute)]:
@@ -206,7 +206,7 @@ def test_each_finder_has_a_row():
 
 
 def test_each_operator_of_torch_has_a_row():
-    (row,) = [row for row in table() if row.owner == "torch.ops.c10d"]
+    (row,) = [row for row in load_table() if row.owner == "torch.ops.c10d"]
     assert sorted(row.names) == sorted(_OPERATORS)
 
 
@@ -222,7 +222,7 @@ def test_each_row_is_used():
     composed = re.compile(r"_[gs]et_(\w+)|(?:max|reset_max)_(\w+)|__(std\w+)__")
     unused = [
         f"{row.owner}.{name}"
-        for row in table()
+        for row in load_table()
         for name in row.names
         if name.rpartition(".")[2] not in used
         and not (row.use is NameUse.FRAME and row.owner in used)

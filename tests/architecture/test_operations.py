@@ -14,7 +14,7 @@ from torch.distributed.flight_recorder.components.types import COLLECTIVES, P2P
 
 from ddpsim.ddp import collective_table as of_joins
 from ddpsim.scenarios.ranks import calls
-from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, Kind, Movement, Passing
+from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, OperationKind, DataMovement, TensorArguments
 from ddpsim.simulator.process_group import group
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.records import as_flight_recorder, as_program, record_texts
@@ -71,15 +71,15 @@ def test_torchs_group_has_no_other_methods_that_communicate():
 
 
 def test_memory_moves_every_movement():
-    assert not lacking("simulator/transport/memory.py:MOVEMENTS", Movement, memory.MOVEMENTS)
+    assert not lacking("simulator/transport/memory.py:MOVEMENTS", DataMovement, memory.MOVEMENTS)
 
 
 def test_every_movement_is_some_operations():
-    assert not lacking("simulator/operations.py:Movement", Movement, {row.movement for row in OPERATIONS.values()})
+    assert not lacking("simulator/operations.py:Movement", DataMovement, {row.movement for row in OPERATIONS.values()})
 
 
 def test_gloo_takes_tensors_in_every_way_of_passing_them():
-    ways = set(Passing) - {Passing.PEER}
+    ways = set(TensorArguments) - {TensorArguments.PEER}
     assert not lacking("simulator/transport/gloo.py:ARGUMENTS", ways, gloo.ARGUMENTS)
 
 
@@ -87,7 +87,7 @@ def test_gloo_takes_tensors_in_every_way_of_passing_them():
 def test_gloo_has_the_method_and_its_options(name):
     row = OPERATIONS[name]
     if row.on_gloo is None:
-        assert row.kind is Kind.CREATION, f"the row of {name} in simulator/operations.py says nothing of gloo"
+        assert row.kind is OperationKind.CREATION, f"the row of {name} in simulator/operations.py says nothing of gloo"
         return
     assert hasattr(dist.ProcessGroup, row.on_gloo.method)
     options = getattr(c10d, row.on_gloo.options)() if row.on_gloo.options else None
@@ -99,7 +99,7 @@ def test_programs_make_their_operations():
     assert not lacking("scenarios/ranks/calls.py", IN_PROGRAMS, calls.CALLS)
 
 
-MADE_OF_RECORDS = {name for name, row in OPERATIONS.items() if row.kind is not Kind.CREATION}
+MADE_OF_RECORDS = {name for name, row in OPERATIONS.items() if row.kind is not OperationKind.CREATION}
 
 
 @pytest.mark.parametrize("name", sorted(MADE_OF_RECORDS))

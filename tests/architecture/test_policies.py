@@ -40,7 +40,7 @@ def test_every_class_of_a_policy_has_a_name():
 def test_every_policy_that_runs_has_a_test_of_its_own():
     """No other test notices what it chooses: of the file that its class is in, or by its name."""
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "policies").glob("test_*.py"))
-    lacking = [name for name in named.RUNNING if type(named.POLICIES[name].policy(0)).__name__ not in tests]
+    lacking = [name for name in named.RUNNING if type(named.POLICIES[name].make_policy(0)).__name__ not in tests]
     assert not lacking, f"tests/policies/ has no test of {lacking[0]}"
 
 

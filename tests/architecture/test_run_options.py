@@ -12,10 +12,10 @@ import typer.main
 from ddpsim import Crash, UsageError, explore, replay, shrink, simulate
 from ddpsim.scenarios.cli.commands import app
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.files.saving import text_of
+from ddpsim.scenarios.files.saving import scenario_as_toml
 from ddpsim.scenarios.files.toml_forms import OPTION_KEYS
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, OF_RUN
-from ddpsim.scenarios.running.run_as import run_keywords, with_options, words_of
+from ddpsim.scenarios.running.run_as import run_keywords, with_run_options, command_line_options_of
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunKeywords, RunOptions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +62,7 @@ def test_each_command_of_programs_has_the_options_of_a_run(command):
     taken = {each.name: each for each in COMMANDS[command].params}
     for name in OF_CONSOLE:
         option = OPTIONS[name]
-        assert (name in taken) == (command not in option.not_of), f"ddpsim {command} and {option.flag_of(name)}"
+        assert (name in taken) == (command not in option.not_of), f"ddpsim {command} and {option.console_flag(name)}"
         assert name not in taken or option.help.rstrip(".") in taken[name].help
 
 
@@ -74,12 +74,12 @@ def test_an_option_is_the_same_in_a_replay_line_and_in_a_file(tmp_path, monkeypa
         value = sample(name)
         changed = replace(own, **{name: value}, added_faults=value if name == "faults" else ())
         if OPTIONS[name].is_replayed:
-            words = shlex.split(" ".join(words_of(changed)))
+            words = shlex.split(" ".join(command_line_options_of(changed)))
             context = COMMANDS["replay"].make_context("replay", [*words, "own.py:program"])
             given = {key: context.params[key] for key in OF_CONSOLE if context.params.get(key)}
-            assert with_options(own, given) == changed, f"words_of writes {words} for {name}={value!r}"
+            assert with_run_options(own, given) == changed, f"words_of writes {words} for {name}={value!r}"
         if name in OPTION_KEYS or name == "faults":
-            Path("saved.toml").write_text(text_of(replace(changed, name="own.py:program"), summary="s"))
+            Path("saved.toml").write_text(scenario_as_toml(replace(changed, name="own.py:program"), summary="s"))
             found = load("saved.toml")
             assert getattr(found, name) == value, f"a saved file has {name}={getattr(found, name)!r}"
         keywords = run_keywords(changed, "memory")

@@ -6,10 +6,10 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from ddpsim import simulate
 from ddpsim.reports.making.result_document import run_of
-from ddpsim.simulator.attribution.meshes import Grid, dimension_of
+from ddpsim.simulator.attribution.meshes import DeviceMeshGrid, mesh_dimension_of
 from tests.kit.results import codes
 
-GRID = Grid(("dp", "tp"), (2, 2), {0: (0, 0), 1: (0, 1), 2: (1, 0), 3: (1, 1)})
+GRID = DeviceMeshGrid(("dp", "tp"), (2, 2), {0: (0, 0), 1: (0, 1), 2: (1, 0), 3: (1, 1)})
 
 
 def labels(program, world_size):
@@ -90,11 +90,11 @@ def test_members_that_the_coordinates_do_not_tell_are_named():
     assert GRID.group_name("world", [0, 1, 2, 3]) == "world"
     assert GRID.group_name("diagonal", [0, 3]) == "diagonal of ranks 0, 3"
     assert GRID.group_name("other", [4, 5]) == "other of ranks 4, 5"
-    assert (GRID.place(3), GRID.place(4)) == ("dp 1, tp 1", "")
+    assert (GRID.coordinates_text(3), GRID.coordinates_text(4)) == ("dp 1, tp 1", "")
 
 
 def test_groups_that_are_no_dimensions_keep_their_names():
-    assert [dimension_of(each) for each in ("mesh_tp", "mesh_dim_1", "mesh_default", "undefined", None)] == [
+    assert [mesh_dimension_of(each) for each in ("mesh_tp", "mesh_dim_1", "mesh_default", "undefined", None)] == [
         "tp",
         "dim 1",
         None,

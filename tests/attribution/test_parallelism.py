@@ -319,7 +319,7 @@ def test_a_placement_without_its_usual_attributes_is_printed_as_it_is():
         def __str__(self):
             return "ragged"
 
-    assert parallelism._placement(Ragged()) == "ragged"
+    assert parallelism._placement_text(Ragged()) == "ragged"
 
 
 def notes(program, world_size=2, rank=0):

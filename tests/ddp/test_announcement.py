@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from ddpsim.ddp.join_protocol import (
     NARROW,
     WIDE,
-    Announcement,
-    Forward,
-    Kind,
-    expected_next,
-    latest_forward,
+    JoinAnnouncement,
+    ForwardKind,
+    AnnouncedKind,
+    predict_calls,
+    calls_since_latest_forward,
     read_round,
-    width_needed,
+    needed_row_width,
 )
 from tests.kit.rows import rows
 
 announcements = st.builds(
-    Announcement,
-    st.sampled_from(Kind),
+    JoinAnnouncement,
+    st.sampled_from(AnnouncedKind),
     st.integers(0, 9),
     st.integers(0, 999),
     st.integers(0, 10**6),
@@ -30,31 +30,31 @@ announcements = st.builds(
 
 @given(announcements)
 def test_a_row_says_everything_if_it_is_wide_enough(call):
-    width = width_needed([call.encode(NARROW)])
-    assert Announcement.decode(call.encode(width)) == call
-    assert Announcement.decode(call.encode(width + 3)) == call
+    width = needed_row_width([call.encode(NARROW)])
+    assert JoinAnnouncement.decode(call.encode(width)) == call
+    assert JoinAnnouncement.decode(call.encode(width + 3)) == call
 
 
 @given(announcements, st.sampled_from([NARROW, WIDE]))
 def test_a_row_that_is_too_narrow_says_how_wide_it_has_to_be(call, width):
     row = call.encode(width)
     assert len(row) == width
-    assert width_needed([row, Announcement(Kind.JOINED).encode(width)]) == NARROW + len(call.details)
+    assert needed_row_width([row, JoinAnnouncement(AnnouncedKind.JOINED).encode(width)]) == NARROW + len(call.details)
 
 
-def forward(kind=Forward.SYNCHRONIZED, engine=0, samples=0):
-    return Announcement(Kind.FORWARD, engine, kind, samples)
+def forward(kind=ForwardKind.SYNCHRONIZED, engine=0, samples=0):
+    return JoinAnnouncement(AnnouncedKind.FORWARD, engine, kind, samples)
 
 
 def bucket(number, engine=0):
-    return Announcement(Kind.BUCKET, engine, number)
+    return JoinAnnouncement(AnnouncedKind.BUCKET, engine, number)
 
 
 def collective(*details):
-    return Announcement(Kind.COLLECTIVE, details=details)
+    return JoinAnnouncement(AnnouncedKind.COLLECTIVE, details=details)
 
 
-JOINED, FAILED = Announcement(Kind.JOINED), Announcement(Kind.FAILED)
+JOINED, FAILED = JoinAnnouncement(AnnouncedKind.JOINED), JoinAnnouncement(AnnouncedKind.FAILED)
 
 
 def test_ranks_with_input_and_their_samples():
@@ -80,24 +80,24 @@ def test_a_rank_that_leaves_is_not_present():
     [
         (
             forward(),
-            forward(Forward.LOCAL),
+            forward(ForwardKind.LOCAL),
             ("a forward that synchronizes gradients", "a forward inside no_sync"),
         ),
         (
-            forward(Forward.EVALUATION),
-            forward(Forward.EVALUATION, engine=1),
+            forward(ForwardKind.EVALUATION),
+            forward(ForwardKind.EVALUATION, engine=1),
             ("a forward without gradients", "a forward without gradients of model 1"),
         ),
         (bucket(0), bucket(1), ("reduces bucket 0", "reduces bucket 1")),
-        (bucket(2, engine=1), Announcement(Kind.END), ("reduces bucket 2 of model 1", "ends its iteration")),
+        (bucket(2, engine=1), JoinAnnouncement(AnnouncedKind.END), ("reduces bucket 2 of model 1", "ends its iteration")),
         (
-            Announcement(Kind.USED_MAP),
-            Announcement(Kind.REBUILD),
+            JoinAnnouncement(AnnouncedKind.USED_MAP),
+            JoinAnnouncement(AnnouncedKind.REBUILD),
             ("reduces the map of used parameters", "agrees on the order of the buckets"),
         ),
         (
             collective(1, 2),
-            Announcement(Kind.UNSHADOWED),
+            JoinAnnouncement(AnnouncedKind.UNSHADOWED),
             ("calls <1, 2>", "calls what joined ranks cannot take part in"),
         ),
         (collective(1), collective(2), ("calls <1>", "calls <2>")),
@@ -118,7 +118,7 @@ def test_samples_may_differ():
 
 
 def test_calls_that_cannot_be_shadowed_agree():
-    send, receive = (Announcement(Kind.UNSHADOWED, details=(index,)) for index in (0, 1))
+    send, receive = (JoinAnnouncement(AnnouncedKind.UNSHADOWED, details=(index,)) for index in (0, 1))
     assert read_round([send, receive, JOINED], members=range(3)).call == send
 
 
@@ -149,7 +149,7 @@ A, B, LOSS = forward(engine=0), forward(engine=1), collective(7)
     ],
 )
 def test_what_follows_up_to_the_next_forward(log, expected):
-    assert expected_next(log) == expected
+    assert predict_calls(log) == expected
 
 
 @given(
@@ -159,9 +159,9 @@ def test_what_follows_up_to_the_next_forward(log, expected):
 )
 def test_iterations_that_repeat_are_foreseen(calls, times, data):
     done = data.draw(st.integers(0, len(calls)))
-    assert expected_next([A, *calls] * times + [A, *calls[:done]]) == calls[done:]
+    assert predict_calls([A, *calls] * times + [A, *calls[:done]]) == calls[done:]
 
 
 def test_the_latest_forward():
-    assert latest_forward([A, bucket(0), B, LOSS]) == [B, LOSS]
-    assert latest_forward([LOSS]) == []
+    assert calls_since_latest_forward([A, bucket(0), B, LOSS]) == [B, LOSS]
+    assert calls_since_latest_forward([LOSS]) == []

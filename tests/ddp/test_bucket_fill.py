@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ddpsim.ddp import bucket as bucket_module
-from ddpsim.ddp.bucket import SMALL_BYTES, Bucket, Scale
+from ddpsim.ddp.bucket import SMALL_BYTES, Bucket, GradientScale
 from tests.kit.rows import rows
 
 SHAPES = ((3, 5), (7,), (), (2, 3, 4, 5), (33,))
@@ -40,10 +40,10 @@ def bits(tensor: Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("scale", [None, Scale(2), Scale(3), Scale(3, True), Scale(float("inf"))], ids=str)
+@pytest.mark.parametrize("scale", [None, GradientScale(2), GradientScale(3), GradientScale(3, True), GradientScale(float("inf"))], ids=str)
 @pytest.mark.parametrize("views", ["none", "some", "all"])
 def test_at_once_gives_the_bits_of_one_by_one(
-    dtype: torch.dtype, scale: Scale | None, views: str, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, scale: GradientScale | None, views: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled = []
     for small_bytes in (SMALL_BYTES, 0):
@@ -54,7 +54,7 @@ def test_at_once_gives_the_bits_of_one_by_one(
             view.copy_(parameter.grad)
             parameter.grad = view
         bucket.flat[-1] = 5.0  # left over where the gradient is missing
-        bucket.fill(scale, makes_views=True)
+        bucket.copy_gradients_in(scale, makes_views=True)
         assert all(p.grad is v for p, v in zip(bucket.parameters[:-1], bucket.views, strict=False))
         assert bucket.parameters[-1].grad is None
         filled.append(bits(bucket.flat))
@@ -66,7 +66,7 @@ def test_it_gives_the_bits_of_a_multiplying_copy(dtype: torch.dtype) -> None:
     """Which is what torch's reducer does."""
     bucket = make_bucket(dtype)
     expected = [torch.mul(p.grad, 1.0 / 3) for p in bucket.parameters[:-1] if p.grad is not None]
-    bucket.fill(Scale(3), makes_views=False)
+    bucket.copy_gradients_in(GradientScale(3), makes_views=False)
     assert [bits(view) for view in bucket.views[:-1]] == [bits(tensor) for tensor in expected]
 
 
@@ -75,10 +75,10 @@ def test_one_call_for_small_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     copy = torch._foreach_copy_
     monkeypatch.setattr(torch, "_foreach_copy_", lambda *given: (calls.append(len(given[0])), copy(*given))[1])
-    make_bucket(torch.float32).fill(Scale(2), makes_views=True)
+    make_bucket(torch.float32).copy_gradients_in(GradientScale(2), makes_views=True)
     assert calls == [len(SHAPES)]
     large = Bucket(0, [0], {"p": Parameter(torch.zeros(SMALL_BYTES))}, is_last=True, is_sparse=False)
     large.parameters[0].grad = torch.ones(SMALL_BYTES)
-    large.fill(Scale(2), makes_views=True)
+    large.copy_gradients_in(GradientScale(2), makes_views=True)
     assert calls == [len(SHAPES)]
     assert bool((large.flat == 0.5).all())

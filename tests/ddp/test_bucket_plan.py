@@ -7,7 +7,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.ddp.bucket_plan import MEBIBYTE, Caps, Footprint, complete_order, plan_buckets
+from ddpsim.ddp.bucket_plan import MEBIBYTE, BucketCaps, GradientSize, append_unseen_parameters, plan_buckets
 from tests.kit.rows import rows
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -24,12 +24,12 @@ def problems(draw):
     ]
     sparse = draw(st.lists(st.sampled_from([False, False, True]), min_size=count, max_size=count))
     order = draw(st.permutations(range(count)))
-    return tensors, sparse, order, Caps(draw(st.integers(1, 200)), draw(st.integers(1, 400)))
+    return tensors, sparse, order, BucketCaps(draw(st.integers(1, 200)), draw(st.integers(1, 400)))
 
 
 def footprints(tensors, sparse):
     return [
-        Footprint(tensor.numel() * tensor.element_size(), (tensor.dtype, tensor.device), is_sparse)
+        GradientSize(tensor.numel() * tensor.element_size(), (tensor.dtype, tensor.device), is_sparse)
         for tensor, is_sparse in zip(tensors, sparse, strict=True)
     ]
 
@@ -82,29 +82,29 @@ F, D = "float", "double"
 )
 def test_worked_out_by_hand(sizes, kinds, expected):
     kinds = kinds or [F] * len(sizes)
-    given_sizes = [Footprint(size, kind) for size, kind in zip(sizes, kinds, strict=True)]
-    assert plan_buckets(range(len(sizes)), given_sizes, Caps(first_bytes=10, bytes=20)) == expected
+    given_sizes = [GradientSize(size, kind) for size, kind in zip(sizes, kinds, strict=True)]
+    assert plan_buckets(range(len(sizes)), given_sizes, BucketCaps(first_bytes=10, bytes=20)) == expected
 
 
 def test_a_sparse_gradient_is_alone_and_closes_nothing():
-    given_sizes = [Footprint(4, F), Footprint(1000, F, is_sparse=True), Footprint(4, F)]
-    assert plan_buckets(range(3), given_sizes, Caps(10, 20)) == ((1,), (0, 2))
+    given_sizes = [GradientSize(4, F), GradientSize(1000, F, is_sparse=True), GradientSize(4, F)]
+    assert plan_buckets(range(3), given_sizes, BucketCaps(10, 20)) == ((1,), (0, 2))
 
 
 @rows(
     ("cap_mb", "expected"),
     [
-        (25, Caps(MEBIBYTE, 25 * MEBIBYTE)),
-        (1, Caps(MEBIBYTE, MEBIBYTE)),
-        (0.5, Caps(MEBIBYTE // 2, MEBIBYTE // 2)),
-        (2.5, Caps(MEBIBYTE, 5 * MEBIBYTE // 2)),
+        (25, BucketCaps(MEBIBYTE, 25 * MEBIBYTE)),
+        (1, BucketCaps(MEBIBYTE, MEBIBYTE)),
+        (0.5, BucketCaps(MEBIBYTE // 2, MEBIBYTE // 2)),
+        (2.5, BucketCaps(MEBIBYTE, 5 * MEBIBYTE // 2)),
     ],
 )
 def test_the_first_bucket_closes_at_one_mebibyte(cap_mb, expected):
-    assert Caps.of(cap_mb) == expected
+    assert BucketCaps.from_megabytes(cap_mb) == expected
 
 
 def test_what_was_not_seen_follows_the_last_defined_first():
-    assert complete_order([3, 1], 5) == (3, 1, 4, 2, 0)
-    assert complete_order([2, 0, 2, 0, 1], 3) == (2, 0, 1)
-    assert complete_order([], 3) == (2, 1, 0)
+    assert append_unseen_parameters([3, 1], 5) == (3, 1, 4, 2, 0)
+    assert append_unseen_parameters([2, 0, 2, 0, 1], 3) == (2, 0, 1)
+    assert append_unseen_parameters([], 3) == (2, 1, 0)

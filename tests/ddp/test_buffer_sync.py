@@ -41,7 +41,7 @@ def registered(buffers, **strategies):
     """A synchronization of these buffers by these strategies."""
     sync = sync_of(holder(**buffers))
     for name, strategy in strategies.items():
-        sync.register(name, strategy)
+        sync.set_strategy(name, strategy)
     return sync
 
 
@@ -100,7 +100,7 @@ def every_dtype(rank, strategy):
     tensors = dict(module.named_buffers())
     sync = sync_of(module)
     for name in buffers:
-        sync.register(name, strategy)
+        sync.set_strategy(name, strategy)
     synchronize(sync)
     assert all(getattr(module, name) is tensor for name, tensor in tensors.items())
     return [buffer.clone() for buffer in module.buffers()]
@@ -122,7 +122,7 @@ def test_strategy(strategy, world_size):
 def one_alone(rank, strategy, transform):
     sync = registered({"x": transform(value(rank, (2, 3), torch.complex64))}, x=strategy)
     synchronize(sync)
-    return sync.strategies.buffers["x"].clone()
+    return sync.strategies.current_tensors["x"].clone()
 
 
 @rows(
@@ -150,7 +150,7 @@ def test_a_single_contiguous_buffer_is_reduced_in_place(monkeypatch):
     def program(rank):
         sync = registered({"x": torch.ones(3), "y": torch.ones(2)}, x="mean")
         synchronize(sync)
-        return sent[-1].data_ptr() == sync.strategies.buffers["x"].data_ptr()
+        return sent[-1].data_ptr() == sync.strategies.current_tensors["x"].data_ptr()
 
     assert run(program, 1).returns == (True,)
 
@@ -158,7 +158,7 @@ def test_a_single_contiguous_buffer_is_reduced_in_place(monkeypatch):
 def division(rank, present):
     sync = registered({"x": torch.full((2,), 1.0 + rank), "y": torch.full((), 2.0 + rank)}, x="mean", y="mean")
     synchronize(sync, present=present)
-    return [buffer.tolist() for buffer in sync.strategies.buffers.values()]
+    return [buffer.tolist() for buffer in sync.strategies.current_tensors.values()]
 
 
 @pytest.mark.parametrize("present", [1, 2, 3])
@@ -170,7 +170,7 @@ def from_source(rank, source):
     buffers = {"x": torch.full((2,), float(rank)), "y": torch.tensor(10 * rank), "z": torch.tensor(7 * rank)}
     sync = registered(buffers, z=Strategy.NONE)
     synchronize(sync, source=source)
-    return tuple(buffer.tolist() for buffer in sync.strategies.buffers.values())
+    return tuple(buffer.tolist() for buffer in sync.strategies.current_tensors.values())
 
 
 @pytest.mark.parametrize("source", [0, 1, 2])
@@ -187,7 +187,7 @@ def test_ranks_are_those_of_the_group():
             return None
         module = holder(x=torch.tensor(1.0 + rank), y=torch.tensor(1.0 + rank))
         sync = BufferSync(module, group)
-        sync.register("y", "sum")
+        sync.set_strategy("y", "sum")
         sync.synchronize(BEFORE, source=1, present=2)
         return module.x.item(), module.y.item()
 
@@ -198,12 +198,12 @@ def test_without_broadcasts_nothing_is_done_until_something_is_registered():
     def program(rank):
         module = holder(x=torch.tensor(float(rank)), y=torch.tensor(float(rank)))
         sync = sync_of(module, broadcasts=False)
-        had_any = sync.has_any(BEFORE), sync.has_any(AFTER)
+        had_any = sync.has_work(BEFORE), sync.has_work(AFTER)
         synchronize(sync)
-        sync.register("x", "max", when="after")
+        sync.set_strategy("x", "max", when="after")
         synchronize(sync)
         synchronize(sync, AFTER)
-        return had_any, (sync.has_any(BEFORE), sync.has_any(AFTER)), module.x.item(), module.y.item()
+        return had_any, (sync.has_work(BEFORE), sync.has_work(AFTER)), module.x.item(), module.y.item()
 
     result = run(program, 2)
     assert result.returns == (((False, False), (False, True), 1.0, 0.0), ((False, False), (False, True), 1.0, 1.0))
@@ -214,7 +214,7 @@ def test_leaves_autograd_alone():
     def program(rank):
         module = holder(x=torch.ones(2, requires_grad=True), y=torch.ones(2, requires_grad=True))
         sync = sync_of(module)
-        sync.register("y", lambda buffer, group: buffer * 3)
+        sync.set_strategy("y", lambda buffer, group: buffer * 3)
         synchronize(sync)
         return module.x.requires_grad, module.y.grad_fn, module.y.tolist()
 
@@ -228,13 +228,13 @@ def ten_buffers(rank, order, when):
         **{f"m{index}": torch.tensor([float(rank)]) for index in range(2)},
     )
     sync = sync_of(module)
-    strategies = {name: "max" if name.startswith("m") else "sum" for name in sync.strategies.buffers}
+    strategies = {name: "max" if name.startswith("m") else "sum" for name in sync.strategies.current_tensors}
     for name in sorted(strategies, reverse=order == "reverse" or (order == "by rank" and rank == 0)):
-        sync.register(name, strategies[name], when=when)
+        sync.set_strategy(name, strategies[name], when=when)
     for _ in range(2):
         synchronize(sync, BEFORE)
         synchronize(sync, AFTER)
-    return {name: buffer.tolist() for name, buffer in sync.strategies.buffers.items()}
+    return {name: buffer.tolist() for name, buffer in sync.strategies.current_tensors.items()}
 
 
 @rows("world_size", WORLD_SIZES)
@@ -266,7 +266,7 @@ def each_strategy(rank):
     names = [f"{strategy.value}{index}" for strategy in Strategy for index in range(2)]
     sync = registered({name: torch.tensor([float(rank)]) for name in names}, **{name: name[:-1] for name in names})
     synchronize(sync)
-    return [sync.strategies.buffers[name].item() for name in names]
+    return [sync.strategies.current_tensors[name].item() for name in names]
 
 
 def test_a_collective_for_each_strategy_all_in_flight_together():
@@ -324,7 +324,7 @@ def itself(buffer, group):
 def with_hook(rank, hook, when):
     module = holder(a=torch.zeros(1), x=torch.tensor([2.0 * rank, 4.0]))
     sync = sync_of(module)
-    sync.register(module.x, hook, when=when)
+    sync.set_strategy(module.x, hook, when=when)
     before = module.x.clone()
     synchronize(sync, AFTER if when is BEFORE else BEFORE)
     assert torch.equal(module.x, before)
@@ -364,9 +364,9 @@ def test_callables_run_in_order_of_registration_after_all_else_and_wait_together
             return hook
 
         sync = sync_of(module)
-        sync.register("d", "sum")
+        sync.set_strategy("d", "sum")
         for name in "abca":
-            sync.register(name, recording(name))
+            sync.set_strategy(name, recording(name))
         synchronize(sync)
         return seen, module.a.item()
 
@@ -416,15 +416,15 @@ def test_a_reassigned_buffer_is_synchronised_with_its_new_tensor():
         module = holder(x=torch.zeros(2), y=torch.zeros(()), z=torch.zeros(1), block__x=torch.zeros(2))
         sync = sync_of(module)
         for name in ("y", "block.x"):
-            sync.register(name, "sum")
-        sync.register("z", total_as_work)
+            sync.set_strategy(name, "sum")
+        sync.set_strategy("z", total_as_work)
         synchronize(sync)
         module.x, module.block.x = torch.full((2,), 3.0 + rank), torch.full((2,), 1.0 + rank)
         module.y, module.z = torch.tensor(5.0 + rank), torch.full((1,), 1.0)
         synchronize(sync)
-        sync.register(module.x, "max")
-        assert sync.strategies.buffers["x"] is module.x
-        return [buffer.tolist() for buffer in sync.strategies.buffers.values()]
+        sync.set_strategy(module.x, "max")
+        assert sync.strategies.current_tensors["x"] is module.x
+        return [buffer.tolist() for buffer in sync.strategies.current_tensors.values()]
 
     assert run(program, 2).returns == ([[3.0, 3.0], 11.0, [2.0], [3.0, 3.0]],) * 2
 
@@ -448,16 +448,16 @@ def test_a_buffer_of_another_layout_is_named_before_anything_is_sent(replacement
     def program(rank):
         module = holder(a__x=torch.zeros(2), y=torch.zeros(2), z=torch.zeros(2))
         sync = sync_of(module)
-        sync.register("a.x", strategy)
-        sync.register("y", "sum")
+        sync.set_strategy("a.x", strategy)
+        sync.set_strategy("y", "sum")
         if replacement is DELETED:
             del module.a.x
         else:
             module.a.x = replacement
-        assert ("a.x" in sync.strategies.buffers) == isinstance(replacement, torch.Tensor)
+        assert ("a.x" in sync.strategies.current_tensors) == isinstance(replacement, torch.Tensor)
         with pytest.raises(UsageError, match=message):
             synchronize(sync)
-        sync.register("a.x", "none")
+        sync.set_strategy("a.x", "none")
         synchronize(sync)
 
     result = run(program, 2)
@@ -474,9 +474,9 @@ def test_a_shared_buffer_counts_once_under_each_of_its_names():
     def program(rank):
         module = shared()
         sync = sync_of(module)
-        sync.register("y", "sum")
-        sync.register("b.x", "sum")
-        names = list(sync.strategies.buffers)
+        sync.set_strategy("y", "sum")
+        sync.set_strategy("b.x", "sum")
+        names = list(sync.strategies.current_tensors)
         synchronize(sync)
         module.a.x = module.b.x = torch.full((2,), 3.0)
         synchronize(sync)
@@ -540,7 +540,7 @@ def test_register_refuses(buffer, hook, message, when):
         module.add_module("bn", nn.BatchNorm1d(2))
         sync = sync_of(module, ignored=["secret"])
         with pytest.raises(UsageError, match=message) as raised:
-            sync.register(buffer, hook, when=when)
+            sync.set_strategy(buffer, hook, when=when)
         assert "\n" not in str(raised.value)
         synchronize(sync)
 
@@ -552,9 +552,9 @@ def test_an_ignored_buffer_is_left_alone_and_refused_as_a_tensor():
         module = holder(x=torch.tensor([float(rank)]), y=torch.tensor([float(rank)]))
         sync = sync_of(module, ignored={"x"})
         with pytest.raises(UsageError, match=r"is a tensor float32\[1\], a buffer that the engine ignores"):
-            sync.register(module.x, "sum")
+            sync.set_strategy(module.x, "sum")
         synchronize(sync)
-        return list(sync.strategies.buffers), module.x.item(), module.y.item()
+        return list(sync.strategies.current_tensors), module.x.item(), module.y.item()
 
     assert run(program, 2).returns == ((["y"], 0.0, 0.0), (["y"], 1.0, 0.0))
 
@@ -562,9 +562,9 @@ def test_an_ignored_buffer_is_left_alone_and_refused_as_a_tensor():
 def test_a_module_without_buffers():
     def program(rank):
         sync = sync_of(nn.Linear(2, 2))
-        assert not sync.has_any(BEFORE)
+        assert not sync.has_work(BEFORE)
         with pytest.raises(UsageError, match="is 'x', which is no buffer of the module, which has none to synchronise"):
-            sync.register("x", "sum")
+            sync.set_strategy("x", "sum")
         synchronize(sync)
 
     assert calls(run(program, 2)) == {}
@@ -587,7 +587,7 @@ def test_a_module_without_buffers():
 def test_no_buffer_of_a_module(build, message):
     def program(rank):
         with pytest.raises(UsageError, match=message):
-            sync_of(build()).register("nothing", "sum")
+            sync_of(build()).set_strategy("nothing", "sum")
 
     run(program, 1)
 
@@ -600,7 +600,7 @@ def test_a_backward_may_follow_the_next_forward(strategy):
         norm = nn.BatchNorm1d(2)
         buffers = BufferSync(norm, dist.group.WORLD)
         for name in ("running_mean", "running_var"):
-            buffers.register(name, strategy)
+            buffers.set_strategy(name, strategy)
         loss = norm(torch.arange(6.0).view(3, 2) * (rank + 1)).square().mean()
         version = norm.running_mean._version
         buffers.synchronize(When.BEFORE_FORWARD, source=0, present=2)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.ddp.collective_table import OPERATIONS
-from ddpsim.ddp.collectives import NO_ROOT, Collective, describe
+from ddpsim.ddp.collectives import NO_ROOT, Collective, collective_of_call
 from tests.kit.rows import rows
 
 CPU = torch.device("cpu")
@@ -73,7 +73,7 @@ WHOLE = torch.zeros(4, dtype=torch.int64)
     ],
 )
 def test_calls_in_words(operation, arguments, text):
-    assert str(describe(operation, arguments)) == text
+    assert str(collective_of_call(operation, arguments)) == text
 
 
 @rows(
@@ -96,4 +96,4 @@ def test_calls_in_words(operation, arguments, text):
     ids=str,
 )
 def test_what_nobody_can_take_part_in(operation, arguments):
-    assert describe(operation, arguments) is None
+    assert collective_of_call(operation, arguments) is None

@@ -148,7 +148,7 @@ def test_sparse_gradients_in_a_searched_or_static_graph(options):
 
 def test_a_sparse_gradient_is_a_bucket_of_its_own():
     def program(rank):
-        return DistributedDataParallel(Words()).reducer.plan
+        return DistributedDataParallel(Words()).reducer.bucket_plan
 
     assert run(program, 2).returns[0] == (("embed.weight",), ("dense.bias", "dense.weight"))
 

@@ -37,7 +37,7 @@ def test_after_an_open_backward_training_goes_on(cap_mb):
             model.module.zero_grad()
             loss(model, names, rank).backward()
             found.append(gradients(model.module))
-        return found, [name for bucket in model.reducer.plan for name in bucket]
+        return found, [name for bucket in model.reducer.bucket_plan for name in bucket]
 
     for found, order in run(program, 2).returns:
         assert_equal(found[0], expected(Chain, Chain.using("bca", "bca")))
@@ -81,9 +81,9 @@ def test_a_bucket_is_reduced_when_it_is_finished(policy):
         weight = nn.Parameter(torch.ones(2))
         weight.grad = torch.tensor([1.0, 2.0]) * (rank + 1)
         bucket = Bucket(0, [0], {"weight": weight}, is_last=True, is_sparse=False)
-        bucket.fill(None, makes_views=True)
-        bucket.reduce(dist.group.WORLD, None, None)
-        bucket.finish()
+        bucket.copy_gradients_in(None, makes_views=True)
+        bucket.start_reduction(dist.group.WORLD, None, None)
+        bucket.finish_reduction()
         return weight.grad.tolist()
 
     assert run(program, 3, policy=policy).returns == ([6.0, 12.0],) * 3
@@ -128,7 +128,7 @@ def test_an_order_that_only_the_last_rank_has_seen_is_everyones_after_a_join():
             with model.join():
                 for _ in range(number):
                     loss(model, "cab", rank).backward()
-        return model.reducer.plan
+        return model.reducer.bucket_plan
 
     assert run(program, 2).returns == ((("b",), ("a",), ("c",)),) * 2
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim.ddp.collective_table import OPERATIONS
-from ddpsim.ddp.interception import Interception
+from ddpsim.ddp.interception import CollectiveInterception
 from tests.kit.running import run
 
 
@@ -26,11 +26,11 @@ def noting(seen):
 def test_calls_are_made_inside_the_context_until_it_stops():
     def program(rank):
         seen, total = [], torch.tensor(rank)
-        interception = Interception({dist.group.WORLD: noting(seen)})
+        interception = CollectiveInterception({dist.group.WORLD: noting(seen)})
         dist.all_reduce(total)
         dist.barrier()
-        interception.stop()
-        interception.stop()
+        interception.stop_intercepting()
+        interception.stop_intercepting()
         dist.all_reduce(total)
         return seen, total.item()
 
@@ -40,12 +40,12 @@ def test_calls_are_made_inside_the_context_until_it_stops():
 def test_groups_and_ranks_that_nobody_asked_about_are_left_alone():
     def program(rank):
         other, seen = dist.new_group([0, 1]), []
-        interception = Interception({dist.group.WORLD: noting(seen)}) if rank == 0 else None
+        interception = CollectiveInterception({dist.group.WORLD: noting(seen)}) if rank == 0 else None
         dist.barrier()
         dist.barrier(other)
         dist.barrier()
         if interception is not None:
-            interception.stop()
+            interception.stop_intercepting()
         dist.barrier()
         return seen
 
@@ -55,10 +55,10 @@ def test_groups_and_ranks_that_nobody_asked_about_are_left_alone():
 def test_ranks_stop_one_after_the_other():
     def program(rank):
         seen = []
-        interception = Interception({dist.group.WORLD: noting(seen)})
+        interception = CollectiveInterception({dist.group.WORLD: noting(seen)})
         for turn in range(3):
             if turn == rank:
-                interception.stop()
+                interception.stop_intercepting()
             dist.barrier()
         return len(seen) // 2
 
@@ -72,10 +72,10 @@ def test_an_error_inside_the_context_comes_out():
         yield
 
     def program(rank):
-        interception = Interception({dist.group.WORLD: refusing})
+        interception = CollectiveInterception({dist.group.WORLD: refusing})
         with pytest.raises(ValueError, match="allreduce"):
             dist.all_reduce(torch.zeros(1))
-        interception.stop()
+        interception.stop_intercepting()
         dist.barrier()
 
     run(program, 2)
@@ -84,11 +84,11 @@ def test_an_error_inside_the_context_comes_out():
 def test_a_later_interception_of_the_same_group_counts():
     def program(rank):
         first, second = [], []
-        one, other = (Interception({dist.group.WORLD: noting(seen)}) for seen in (first, second))
+        one, other = (CollectiveInterception({dist.group.WORLD: noting(seen)}) for seen in (first, second))
         dist.barrier()
-        one.stop()
+        one.stop_intercepting()
         dist.barrier()
-        other.stop()
+        other.stop_intercepting()
         return len(first), len(second)
 
     assert list(run(program, 2).returns) == [(0, 4)] * 2

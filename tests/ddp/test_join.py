@@ -160,7 +160,7 @@ def test_several_joins_in_a_row(epochs, options):
                 steps(model, optimizer, training, training.batches[rank])
             seen.append(trained(module))
         steps(model, optimizer, last, last.batches[rank])
-        return seen, trained(module), model.reducer.plan
+        return seen, trained(module), model.reducer.bucket_plan
 
     trainings = [joined(*numbers, build=networks.with_buffers) for numbers in epochs]
     size = len(epochs[0])

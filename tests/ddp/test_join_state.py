@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from ddpsim.ddp.join_protocol import JoinEvent, JoinState, follows
+from ddpsim.ddp.join_protocol import JoinEvent, JoinState, next_join_state
 from tests.kit.rows import rows
 
 COMPLETE, ANNOUNCING, JOINING, FOLLOWING, LEAVING, RETRACING, LEFT, ENDED = JoinState
@@ -32,9 +32,9 @@ TABLE = {
 
 @rows(("state", "event"), list(product(JoinState, JoinEvent)), ids=lambda value: value.value)
 def test_every_pair(state, event):
-    assert follows(state, event) is TABLE[state].get(event)
+    assert next_join_state(state, event) is TABLE[state].get(event)
 
 
 def test_every_state_can_be_reached():
-    reached = {follows(state, event) for state in JoinState for event in JoinEvent}
+    reached = {next_join_state(state, event) for state in JoinState for event in JoinEvent}
     assert reached == {None, *JoinState}

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from ddpsim.ddp import collectives
 from ddpsim.ddp.collective_table import TABLE
-from ddpsim.ddp.collectives import NO_ROOT, Collective, describe, take_part
+from ddpsim.ddp.collectives import NO_ROOT, Collective, collective_of_call, make_neutral_collective
 from tests.kit.results import returned
 from tests.kit.rows import rows
 
@@ -52,14 +52,14 @@ def test_a_neutral_contribution_changes_nothing(reduction, dtype):
     else:
         values = torch.tensor([-2.5, 0, 3]).to(dtype)
     collective = Collective("allreduce", reduction, NO_ROOT, dtype, "cpu", False, False, (tuple(values.shape),))
-    contribution = collectives._neutral(collective, collective.shapes[0], CPU)
+    contribution = collectives._neutral_tensor(collective, collective.shapes[0], CPU)
     assert torch.equal(COMBINE[reduction](values, contribution), values)
 
 
 def test_floats_that_are_infinite_stay():
     for reduction, value in (("MAX", float("-inf")), ("MIN", float("inf"))):
         collective = Collective("allreduce", reduction, NO_ROOT, torch.float32, "cpu", False, False, ((1,),))
-        contribution = collectives._neutral(collective, (1,), CPU)
+        contribution = collectives._neutral_tensor(collective, (1,), CPU)
         assert COMBINE[reduction](torch.tensor([value]), contribution).item() == value
 
 
@@ -67,7 +67,7 @@ def on_two_ranks(collective, call):
     """Rank 0 makes the call, and rank 1 takes part; return what rank 0 has."""
 
     def program(rank):
-        return call() if rank == 0 else take_part(collective, dist.group.WORLD, CPU)
+        return call() if rank == 0 else make_neutral_collective(collective, dist.group.WORLD, CPU)
 
     return returned(program, 2)[0]
 
@@ -81,7 +81,7 @@ def test_sparse_sums():
     def sparse():
         return torch.sparse_coo_tensor([[1]], [[2.0, 3.0]], (4, 2), check_invariants=True)
 
-    assert on_two_ranks(describe("allreduce", ([sparse()],)), call) == [[0, 0], [2, 3], [0, 0], [0, 0]]
+    assert on_two_ranks(collective_of_call("allreduce", ([sparse()],)), call) == [[0, 0], [2, 3], [0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3)], ids=str)
@@ -94,13 +94,13 @@ def test_gathering_into_one_tensor(shape):
         gather(whole, own)
         return whole.chunk(2)
 
-    first, second = on_two_ranks(describe("all_gather_single", (None, torch.ones(shape))), call)
+    first, second = on_two_ranks(collective_of_call("all_gather_single", (None, torch.ones(shape))), call)
     assert first.eq(1).all()
     assert second.eq(0).all()
 
 
 def test_monitored_barrier():
-    on_two_ranks(describe("monitored_barrier", ()), dist.monitored_barrier)
+    on_two_ranks(collective_of_call("monitored_barrier", ()), dist.monitored_barrier)
 
 
 def test_every_collective_that_joined_ranks_are_told_of_is_made():

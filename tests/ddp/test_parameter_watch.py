@@ -100,11 +100,11 @@ def test_change_is_noticed_and_named(change):
     apply, expected = CHANGES[change]
     net = Net()
     watch = watched(net)
-    assert watch.check() is Trainability.TRAINABLE
+    assert watch.check_parameters() is Trainability.TRAINABLE
     apply(net)
     for _ in range(2):
         with pytest.raises(ParameterChangedError) as error:
-            watch.check()
+            watch.check_parameters()
         assert str(error.value) == f"parameters changed after construction: {expected}{WAY_OUT}"
 
 
@@ -114,7 +114,7 @@ def test_moved_to_another_device():
     watch = watched(net)
     net.to("cuda")
     with pytest.raises(ParameterChangedError, match="weight was converted from float32 on cpu to float32 on cuda:0; "):
-        watch.check()
+        watch.check_parameters()
 
 
 def test_many_changes_are_abbreviated():
@@ -122,7 +122,7 @@ def test_many_changes_are_abbreviated():
     watch = watched(net)
     net[1:].requires_grad_(False)
     with pytest.raises(ParameterChangedError, match=r"3\.weight was frozen, 13 more such changes; construct"):
-        watch.check()
+        watch.check_parameters()
 
 
 def step(net):
@@ -149,21 +149,21 @@ def test_what_does_not_matter_passes(change):
     net = Net()
     watch = watched(net)
     change(net)
-    assert watch.check() is Trainability.TRAINABLE
-    assert watch.check() is Trainability.TRAINABLE
+    assert watch.check_parameters() is Trainability.TRAINABLE
+    assert watch.check_parameters() is Trainability.TRAINABLE
     net.encoder.bias = new()
     with pytest.raises(ParameterChangedError, match=r"encoder\.bias was replaced"):
-        watch.check()
+        watch.check_parameters()
 
 
 def test_what_a_new_submodule_gets_later_is_noticed():
     net = Net()
     watch = watched(net)
     net.block.append(nn.Sequential())
-    assert watch.check() is Trainability.TRAINABLE
+    assert watch.check_parameters() is Trainability.TRAINABLE
     net.block[2].append(nn.Linear(4, 4, bias=False))
     with pytest.raises(ParameterChangedError, match=r"block\.2\.0\.weight was added"):
-        watch.check()
+        watch.check_parameters()
 
 
 def test_all_frozen_at_once_is_legal():
@@ -171,9 +171,9 @@ def test_all_frozen_at_once_is_legal():
     watch = watched(net)
     for _ in range(2):
         net.requires_grad_(False)
-        assert watch.check() is Trainability.ALL_FROZEN
+        assert watch.check_parameters() is Trainability.ALL_FROZEN
         net.requires_grad_(True)
-        assert watch.check() is Trainability.TRAINABLE
+        assert watch.check_parameters() is Trainability.TRAINABLE
 
 
 def test_all_frozen_and_a_change_that_does_not_matter():
@@ -181,8 +181,8 @@ def test_all_frozen_and_a_change_that_does_not_matter():
     watch = watched(net)
     net.requires_grad_(False)
     net.block.append(nn.ReLU())
-    assert watch.check() is Trainability.ALL_FROZEN
-    assert watch.check() is Trainability.ALL_FROZEN
+    assert watch.check_parameters() is Trainability.ALL_FROZEN
+    assert watch.check_parameters() is Trainability.ALL_FROZEN
 
 
 @rows(
@@ -199,20 +199,20 @@ def test_ignored_parameters_may_change(change):
     net = Net()
     watch = watched(net, ignored=("encoder.weight", "encoder.bias"))
     change(net)
-    assert watch.check() is Trainability.TRAINABLE
+    assert watch.check_parameters() is Trainability.TRAINABLE
     net.block[0].bias.requires_grad_(False)
     with pytest.raises(ParameterChangedError, match=r"construction: block\.0\.bias was frozen; "):
-        watch.check()
+        watch.check_parameters()
 
 
 def test_a_parametrization_from_the_start_is_nothing_special():
     net = Net()
     parametrizations.weight_norm(net.encoder)
     watch = watched(net)
-    assert watch.check() is Trainability.TRAINABLE
+    assert watch.check_parameters() is Trainability.TRAINABLE
     parametrize.remove_parametrizations(net.encoder, "weight")
     with pytest.raises(ParameterChangedError, match=r"encoder\.parametrizations\.weight\.original0 was removed"):
-        watch.check()
+        watch.check_parameters()
 
 
 class CppDict(UserDict):
@@ -248,13 +248,13 @@ def test_modules_of_the_cpp_frontend(change, expected):
     cpp = CppModule()
     net = nn.Sequential(ModuleWrapper(cpp), nn.Linear(2, 2))
     watch = watched(net)
-    assert watch.check() is Trainability.TRAINABLE
+    assert watch.check_parameters() is Trainability.TRAINABLE
     change(cpp)
     with pytest.raises(ParameterChangedError, match=f"construction: {expected}; "):
-        watch.check()
+        watch.check_parameters()
 
 
 def test_while_nothing_changed_a_check_looks_at_no_names(monkeypatch):
     watch = watched(Net())
     monkeypatch.setattr(ParameterWatch, "_check_by_name", lambda self: pytest.fail("it is slow"))
-    assert watch.check() is Trainability.TRAINABLE
+    assert watch.check_parameters() is Trainability.TRAINABLE

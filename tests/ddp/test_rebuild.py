@@ -95,7 +95,7 @@ def plans(rank, build, options, steps=3):
     found = []
     for _ in range(steps):
         mean_square(model, torch.ones(2, 4, dtype=torch.float64)).backward()
-        found.append([name for bucket in model.reducer.plan for name in bucket])
+        found.append([name for bucket in model.reducer.bucket_plan for name in bucket])
     return found
 
 
@@ -188,7 +188,7 @@ def test_an_evaluation_does_not_rebuild():
             lambda: model(batch),
         ):
             step()
-            found.append(model.reducer.plan[0][0])
+            found.append(model.reducer.bucket_plan[0][0])
         return found
 
     def evaluate(model, batch):

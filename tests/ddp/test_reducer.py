@@ -62,7 +62,7 @@ def test_a_bucket_has_one_dtype(cap_mb, expected):
             and bucket.flat.dtype == bucket.parameters[0].dtype
             for bucket in model.reducer.buckets
         )
-        return model.reducer.plan
+        return model.reducer.bucket_plan
 
     result = run(program, 2)
     assert result.returns == (expected, expected)

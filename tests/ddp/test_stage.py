@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from itertools import product
 
-from ddpsim.ddp.backward_progress import Event, Stage, follows
+from ddpsim.ddp.backward_progress import StageEvent, Stage, next_stage
 from tests.kit.rows import rows
 
 IDLE, LOCAL, EXPECTING, REDUCING = Stage
 
 TABLE = {
-    IDLE: {Event.FORWARD: EXPECTING, Event.LOCAL_FORWARD: LOCAL, Event.GIVEN_UP: IDLE},
-    LOCAL: {Event.FORWARD: EXPECTING, Event.LOCAL_FORWARD: LOCAL, Event.GIVEN_UP: IDLE},
+    IDLE: {StageEvent.FORWARD: EXPECTING, StageEvent.LOCAL_FORWARD: LOCAL, StageEvent.GIVEN_UP: IDLE},
+    LOCAL: {StageEvent.FORWARD: EXPECTING, StageEvent.LOCAL_FORWARD: LOCAL, StageEvent.GIVEN_UP: IDLE},
     EXPECTING: {
-        Event.FORWARD: EXPECTING,
-        Event.GRADIENT: REDUCING,
-        Event.GIVEN_UP: IDLE,
+        StageEvent.FORWARD: EXPECTING,
+        StageEvent.GRADIENT: REDUCING,
+        StageEvent.GIVEN_UP: IDLE,
     },
-    REDUCING: {Event.ALL_REDUCED: IDLE, Event.GIVEN_UP: IDLE},
+    REDUCING: {StageEvent.ALL_REDUCED: IDLE, StageEvent.GIVEN_UP: IDLE},
 }
 
 
-@rows(("stage", "event"), list(product(Stage, Event)), ids=lambda value: value.value)
+@rows(("stage", "event"), list(product(Stage, StageEvent)), ids=lambda value: value.value)
 def test_every_pair(stage, event):
-    assert follows(stage, event) is TABLE[stage].get(event)
+    assert next_stage(stage, event) is TABLE[stage].get(event)
 
 
 def test_every_stage_can_be_left_and_reached():
-    reached = {following for stage in Stage for event in Event if (following := follows(stage, event)) is not stage}
+    reached = {following for stage in Stage for event in StageEvent if (following := next_stage(stage, event)) is not stage}
     assert reached == {None, *Stage}

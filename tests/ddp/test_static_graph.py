@@ -201,25 +201,25 @@ def test_more_gradients_than_before_are_named():
 
 def test_learning_counts_and_then_counts_down():
     graph = StaticGraph()
-    graph.begin()
-    assert [graph.is_last(index) for index in (2, 0, 2, 1)] == [False] * 4
+    graph.begin_backward()
+    assert [graph.count_gradient(index) for index in (2, 0, 2, 1)] == [False] * 4
     assert not graph.is_learned
-    assert graph.learn() == (2, 0, 1)
+    assert graph.end_first_backward() == (2, 0, 1)
     assert graph.times == {2: 2, 0: 1, 1: 1}
-    assert graph.times_by_index(4) == (1, 1, 2, 0)
+    assert graph.gradient_counts(4) == (1, 1, 2, 0)
     for _ in range(2):
-        graph.begin()
-        assert [graph.is_last(index) for index in (2, 1, 0, 2)] == [False, True, True, True]
+        graph.begin_backward()
+        assert [graph.count_gradient(index) for index in (2, 1, 0, 2)] == [False, True, True, True]
 
 
 @pytest.mark.parametrize(("learned", "times"), [((), {0: 1, 2: 3}), ((1,), {1: 1})], ids=["nothing yet", "something"])
 def test_what_another_rank_learned_is_adopted_where_nothing_was_learned_here(learned, times):
     graph = StaticGraph()
     for index in learned:
-        graph.begin()
-        graph.is_last(index)
-        graph.learn()
-    graph.adopt((1, 0, 3), {1})
+        graph.begin_backward()
+        graph.count_gradient(index)
+        graph.end_first_backward()
+    graph.adopt_counts((1, 0, 3), {1})
     assert graph.is_learned
     assert graph.times == times
     assert graph.unused_everywhere == {1}

@@ -43,7 +43,7 @@ def test_after_an_error_only_forwards_whose_gradients_were_reduced_count():
     forwards(steps, "train", "train")
     steps.begin_backward()
     forwards(steps, "evaluation")
-    steps.forget_unreduced()
+    steps.drop_unreduced_steps()
     steps.begin_backward()
     assert steps.latest == 3
 
@@ -51,9 +51,9 @@ def test_after_an_error_only_forwards_whose_gradients_were_reduced_count():
 def test_a_rank_that_ran_out_of_input_goes_on_from_where_the_others_are():
     steps = StepCounter()
     forwards(steps, "train", "evaluation")
-    steps.align(5)
+    steps.align_step(5)
     assert (steps.latest, steps.aligned) == (5, 5)
     steps.begin_backward()
-    steps.forget_unreduced()
+    steps.drop_unreduced_steps()
     forwards(steps, "train")
     assert (steps.latest, steps.aligned) == (6, 5)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel
-from ddpsim.ddp.rank_agreement import UsedMap
+from ddpsim.ddp.rank_agreement import UsedParameterCount
 from ddpsim.simulator.calls import Phase
 from tests.kit.networks import Branches, TwoOutputs
 from tests.kit.rows import rows
@@ -256,7 +256,7 @@ def test_without_the_flag_it_is_reported():
 
 
 def test_the_used_map_is_not_read_where_everything_was_used(monkeypatch):
-    monkeypatch.setattr(UsedMap, "unused", lambda self: pytest.fail("the host would wait for the device"))
+    monkeypatch.setattr(UsedParameterCount, "unused", lambda self: pytest.fail("the host would wait for the device"))
     check(Branches, using("abc", "abc"))
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from ddpsim import simulate
 from ddpsim.ddp.errors import ReplicaMismatchError
-from ddpsim.ddp.verify import Description, Version, describe, explain, verify_replicas
+from ddpsim.ddp.verify import ModelDescription, DistinctDescription, describe_model, explain_differences, verify_replicas
 from ddpsim.simulator.events import EventKind
 from tests.kit.rows import rows
 
@@ -49,7 +49,7 @@ def transpose(module):
 def described(change=change_nothing, **settings):
     module = Net()
     change(module)
-    return describe(list(module.named_parameters()), list(module.named_buffers()), SETTINGS | settings)
+    return describe_model(list(module.named_parameters()), list(module.named_buffers()), SETTINGS | settings)
 
 
 CHANGES = {
@@ -110,22 +110,22 @@ CHANGES = {
     ids=["differs", "only some have it"],
 )
 def test_a_setting_that_differs_is_named(setting, told):
-    text = explain([Version((0, 1), described()), Version((2,), described(**setting))])
+    text = explain_differences([DistinctDescription((0, 1), described()), DistinctDescription((2,), described(**setting))])
     assert f"differ: rank 2 has {told}; build" in text
 
 
 def test_on_a_tie_the_lowest_rank_is_what_the_others_are_compared_with():
     frozen = described(CHANGES["frozen"][0])
-    text = explain([Version((1, 3), frozen), Version((0, 2), described())])
+    text = explain_differences([DistinctDescription((1, 3), frozen), DistinctDescription((0, 2), described())])
     assert "ranks 1 and 3 have decoder.bias float32[2] frozen, ranks 0 and 2 have it requiring grad" in text
 
 
 def test_three_versions_are_each_compared_with_the_most_frequent():
-    text = explain(
+    text = explain_differences(
         [
-            Version((0,), described(bucket_cap_mb=1.0)),
-            Version((1, 2), described()),
-            Version((3,), described(bucket_cap_mb=2.0)),
+            DistinctDescription((0,), described(bucket_cap_mb=1.0)),
+            DistinctDescription((1, 2), described()),
+            DistinctDescription((3,), described(bucket_cap_mb=2.0)),
         ]
     )
     assert "rank 0 has bucket_cap_mb=1.0, ranks 1 and 2 have bucket_cap_mb=25.0" in text
@@ -133,23 +133,23 @@ def test_three_versions_are_each_compared_with_the_most_frequent():
 
 
 def test_only_the_first_differences_are_shown():
-    wide = describe([(f"layer{i}", torch.ones(2)) for i in range(20)], [], {})
-    narrow = describe([(f"layer{i}", torch.ones(1)) for i in range(20)], [], {})
-    text = explain([Version((0, 1), wide), Version((2,), narrow)])
+    wide = describe_model([(f"layer{i}", torch.ones(2)) for i in range(20)], [], {})
+    narrow = describe_model([(f"layer{i}", torch.ones(1)) for i in range(20)], [], {})
+    text = explain_differences([DistinctDescription((0, 1), wide), DistinctDescription((2,), narrow)])
     assert text.count("float32[1]") == 5
     assert "; and 15 more; build the same model" in text
 
 
 def test_many_ranks_are_abbreviated():
     ranks = tuple(range(1, 13))
-    text = explain([Version(ranks, described(bucket_cap_mb=1.0)), Version((0, *range(13, 30)), described())])
+    text = explain_differences([DistinctDescription(ranks, described(bucket_cap_mb=1.0)), DistinctDescription((0, *range(13, 30)), described())])
     assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 4 more have bucket_cap_mb=1.0, the others have" in text
 
 
 def test_encoding_is_canonical_and_has_an_inverse():
     description = described()
-    assert Description.decode(description.encode()) == description
-    reordered = describe(list(Net().named_parameters()), list(Net().named_buffers()), dict(reversed(SETTINGS.items())))
+    assert ModelDescription.decode(description.encode()) == description
+    reordered = describe_model(list(Net().named_parameters()), list(Net().named_buffers()), dict(reversed(SETTINGS.items())))
     assert reordered.encode() == description.encode()
 
 

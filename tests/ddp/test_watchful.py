@@ -11,7 +11,7 @@ from torch import nn
 
 from ddpsim import simulate
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError, ParameterChangedError
-from ddpsim.ddp.backward_errors import report
+from ddpsim.ddp.backward_errors import describe_missing_gradients
 from tests.kit import networks
 from tests.kit.rows import rows
 from tests.kit.running import assert_equal, counts, each_equals, expected, gradients, loss, run, wrapped
@@ -296,7 +296,7 @@ def test_an_interrupted_reduction_is_told_from_missing_gradients():
 
 
 def test_who_misses_nothing_is_told():
-    text = report({0: ["a"], 1: []}, [0, 1])
+    text = describe_missing_gradients({0: ["a"], 1: []}, [0, 1])
     assert "no gradient came for a on rank 0; none is missing on rank 1. If" in text
     assert "exception" in text
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from ddpsim import Budget, simulate
-from ddpsim.simulator.debugging.answers import view_of, where_text
-from ddpsim.simulator.debugging.director import Director
-from ddpsim.simulator.debugging.stacks import brief_stack, counted
+from ddpsim.simulator.debugging.answers import make_view, answer_where
+from ddpsim.simulator.debugging.director import RunDirector
+from ddpsim.simulator.debugging.stacks import shorten_stack, frame_count_line
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.policies.named import RoundRobin
-from ddpsim.simulator.runtime.call_sites import package_of
+from ddpsim.simulator.runtime.call_sites import installed_package_of
 from tests.debugging.typist import typed
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"
@@ -33,35 +33,35 @@ def frame(path, line=3, code="step()"):
     ],
 )
 def test_which_package_a_file_is_of(path, package):
-    assert package_of(path) == package
+    assert installed_package_of(path) == package
 
 
 def test_a_brief_stack_counts_frames_of_packages_and_names_files_from_the_folder():
     stack = frame("/job/train.py") + frame(TORCH) * 2 + frame("/job/net.py") + frame("/other/net.py") + frame(TORCH)
-    assert brief_stack(stack, "/job") == (
+    assert shorten_stack(stack, "/job") == (
         frame("train.py")
         + "  ... 2 frames of torch\n"
         + frame("net.py")
         + frame("/other/net.py")
         + "  ... 1 frame of torch\n"
     )
-    assert brief_stack(frame("/jobs/train.py"), "/job") == frame("/jobs/train.py")
-    assert brief_stack("(no Python stack)", "/job") == "(no Python stack)"
+    assert shorten_stack(frame("/jobs/train.py"), "/job") == frame("/jobs/train.py")
+    assert shorten_stack("(no Python stack)", "/job") == "(no Python stack)"
 
 
 def test_several_packages_in_a_row_are_named():
-    assert counted(["lightning", "torch", "lightning"]) == "  ... 3 frames of lightning, torch"
+    assert frame_count_line(["lightning", "torch", "lightning"]) == "  ... 3 frames of lightning, torch"
 
 
 def test_ranks_that_stand_alike_are_told_once():
     run = Kernel(5, policy=RoundRobin(), budget=Budget(), faults=()).run
-    view = view_of(run, 0, {}, {0: frame("/a.py"), 2: frame("/a.py"), 3: frame("/b.py")})
-    assert where_text(view) == (
+    view = make_view(run, 0, {}, {0: frame("/a.py"), 2: frame("/a.py"), 3: frame("/b.py")})
+    assert answer_where(view) == (
         'ranks 0, 2\n  File "/a.py", line 3, in f\n    step()\nranks 1, 4  have not begun\n'
         'rank 3\n  File "/b.py", line 3, in f\n    step()'
     )
     alone = replace(view, stacks={**view.stacks, 4: frame("/b.py")})
-    assert "\nrank 1  has not begun\n" in where_text(alone)
+    assert "\nrank 1  has not begun\n" in answer_where(alone)
 
 
 def sums(rank):
@@ -112,4 +112,4 @@ def test_a_rank_that_raised_in_its_own_line_is_looked_at_there():
 
 def debug(program):
     """As `ddpsim debug --finding`."""
-    return simulate(program, 2, policy=Director(None))
+    return simulate(program, 2, policy=RunDirector(None))

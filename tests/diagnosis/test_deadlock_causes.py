@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, StoreWait
 from tests.kit.rows import rows
@@ -45,15 +45,15 @@ def found(*ranks):
     for (_, peer, _), calls in by_group.items():
         here = {call.rank for call in calls}
         missing = tuple(rank.rank for rank in ranks if rank.rank not in here) if peer is None else (peer,)
-        slots.append(OpenSlot(tuple(calls), missing))
-    (finding,) = deadlocks(WaitGraph(Snapshot(ranks, tuple(slots), 9)))
+        slots.append(OpenCalls(tuple(calls), missing))
+    (finding,) = find_deadlocks(WaitGraph(Snapshot(ranks, tuple(slots), 9)))
     return finding
 
 
 def ring_of(*ranks):
     """The one finding for ranks of which each waits for the next one."""
-    slots = [OpenSlot(rank.wait.calls, ((rank.rank + 1) % len(ranks),)) for rank in ranks]
-    (finding,) = deadlocks(WaitGraph(Snapshot(ranks, tuple(slots), 9)))
+    slots = [OpenCalls(rank.wait.calls, ((rank.rank + 1) % len(ranks),)) for rank in ranks]
+    (finding,) = find_deadlocks(WaitGraph(Snapshot(ranks, tuple(slots), 9)))
     return finding
 
 

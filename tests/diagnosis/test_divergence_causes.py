@@ -4,19 +4,19 @@ import pytest
 import torch
 
 from ddpsim import Code, simulate
-from ddpsim.scenarios.training.divergence import divergence_from
-from ddpsim.scenarios.training.snapshot import Snapshot
+from ddpsim.scenarios.training.divergence import find_divergence
+from ddpsim.scenarios.training.snapshot import ModelSnapshot
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.replica_divergence import (
     Circumstances,
     Deviation,
     FirstDifference,
-    Moment,
-    Side,
+    ComparisonPoint,
+    EqualRanks,
     advise_deviation,
-    divergence,
+    divergence_finding,
 )
-from ddpsim.simulator.joins import JoinedRank, Joining
+from ddpsim.simulator.joins import JoinedRank, JoinSummary
 from ddpsim.simulator.replicas.replica_tensors import fingerprint
 from tests.kit.rows import rows
 
@@ -25,16 +25,16 @@ from .ending import end
 
 def unlike_plain_training(*values):
     """The finding for ranks that return a parameter with these values, where it should be 1."""
-    snapshots = [Snapshot({"weight": torch.tensor([value])}, {}, {}) for value in values]
+    snapshots = [ModelSnapshot({"weight": torch.tensor([value])}, {}, {}) for value in values]
     result = simulate(lambda rank: snapshots[rank], len(values))
-    return divergence_from(Snapshot({"weight": torch.tensor([1.0])}, {}, {}), result)
+    return find_divergence(ModelSnapshot({"weight": torch.tensor([1.0])}, {}, {}), result)
 
 
 def test_a_tensor_that_differs_on_every_rank_names_them_together():
-    sides = [Side((rank,), f"{rank}.5") for rank in range(4)]
+    sides = [EqualRanks((rank,), f"{rank}.5") for rank in range(4)]
     sites = dict.fromkeys(range(4), NOWHERE)
-    finding = divergence(
-        Code.DIVERGENCE_PARAMETERS, Moment(0, 1, 1), "weight", sides, sites=sites, index="[0, 0]", known=Circumstances()
+    finding = divergence_finding(
+        Code.DIVERGENCE_PARAMETERS, ComparisonPoint(0, 1, 1), "weight", sides, sites=sites, index="[0, 0]", known=Circumstances()
     )
     assert (
         finding.summary
@@ -72,9 +72,9 @@ def test_all_ranks_compute_something_else_than_plain_training():
 )
 def test_one_factor_in_all_that_differs(values, factor):
     def holding(first, second):
-        return Snapshot({}, {}, {"first": torch.tensor(first), "second": torch.tensor(second)})
+        return ModelSnapshot({}, {}, {"first": torch.tensor(first), "second": torch.tensor(second)})
 
-    found = divergence_from(holding([1.0, -2.0, 0.0], [3.0]), simulate(lambda rank: holding(*values), 2))
+    found = find_divergence(holding([1.0, -2.0, 0.0], [3.0]), simulate(lambda rank: holding(*values), 2))
     assert found.code is Code.DIVERGENCE_GRADIENTS
     assert end(found)[0].startswith(
         f"every element that differs is {factor}" if factor else "the ranks together do not train on"
@@ -94,7 +94,7 @@ def test_one_factor_in_all_that_differs(values, factor):
 )
 def test_what_a_join_does_not_cover(code, shadowed, words):
     joined = JoinedRank(1, 2, tuple((phase, 2) for phase in shadowed))
-    joining = Joining("default", (joined, JoinedRank(0, 4)), 0)
+    joining = JoinSummary("default", (joined, JoinedRank(0, 4)), 0)
     cause, _ = advise_deviation(Deviation(code, (0, 1), 2), [joining])
     assert words in cause.text
     assert ("rank 1 ran out of input" in cause.text) is ("the ranks" not in words and "what the" not in words)
@@ -109,11 +109,11 @@ def test_one_rank_holds_something_else_than_plain_training():
 
 def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
     """The finding for replicas that differ after an optimizer step."""
-    return divergence(
+    return divergence_finding(
         Code.DIVERGENCE_PARAMETERS,
-        Moment(0, step, optimizer_step),
+        ComparisonPoint(0, step, optimizer_step),
         "weight",
-        [Side(ranks, str(index)) for index, ranks in enumerate(sides)],
+        [EqualRanks(ranks, str(index)) for index, ranks in enumerate(sides)],
         sites=dict.fromkeys(sorted(rank for ranks in sides for rank in ranks), NOWHERE),
         known=Circumstances(**known),
     )

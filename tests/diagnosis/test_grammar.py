@@ -11,9 +11,9 @@ from ddpsim import Budget, simulate
 from ddpsim.scenarios import registry
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.calls import Call, Signature, Site
-from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
-from ddpsim.simulator.diagnosis.explain import Row, of_many, table
+from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.explain import TableRow, in_plural, format_table
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait
 from tests.kit.grammar import wrong_numbers
@@ -51,21 +51,21 @@ def of_world(size, missing):
         else RankSnapshot(rank, RankState.RETURNED)
         for rank in range(size)
     ]
-    return Snapshot(tuple(ranks), (OpenSlot(tuple(calls.values()), (missing,)),))
+    return Snapshot(tuple(ranks), (OpenCalls(tuple(calls.values()), (missing,)),))
 
 
 @rows("size", [2, 3, 9, 10, 64])
 def test_lines_that_many_ranks_share(size):
-    (finding,) = deadlocks(WaitGraph(of_world(size, size // 2)))
+    (finding,) = find_deadlocks(WaitGraph(of_world(size, size // 2)))
     assert not wrong_numbers(str(finding))
     assert ("waits in barrier" in finding.text) is (size <= 9)
 
 
 def test_rows_of_one_rank_stay_as_they_are():
-    assert table([Row(2, "waits in barrier #0")]) == ["  rank 2  waits in barrier #0"]
-    assert of_many("is over, and waits for a lock") == "are over, and wait for a lock"
-    assert of_many("was killed by SIGSEGV") == "were killed by SIGSEGV"
-    assert of_many("returned after barrier #0") == "returned after barrier #0"
+    assert format_table([TableRow(2, "waits in barrier #0")]) == ["  rank 2  waits in barrier #0"]
+    assert in_plural("is over, and waits for a lock") == "are over, and wait for a lock"
+    assert in_plural("was killed by SIGSEGV") == "were killed by SIGSEGV"
+    assert in_plural("returned after barrier #0") == "returned after barrier #0"
 
 
 @pytest.mark.parametrize("against", [(2, 2), (2, 3), (1, 1)])

@@ -4,8 +4,8 @@ import pytest
 
 from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
+from ddpsim.simulator.diagnosis.mismatch import mismatch_finding, message_mismatch_finding
+from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field
 from tests.kit.rows import rows
 
 from .ending import ends_with
@@ -122,7 +122,7 @@ CASES = {
 def mismatch_of(sides):
     """The finding for calls of ranks that meet."""
     calls = [Call(rank, "default", 8, signature, site, origin) for rank, (signature, origin, site) in enumerate(sides)]
-    return mismatch(calls, disagreement(calls), 7)
+    return mismatch_finding(calls, first_differing_field(calls), 7)
 
 
 @rows("case", CASES.values(), ids=CASES)
@@ -149,6 +149,6 @@ def test_who_differs_if_nobody_is_in_the_minority(roots, who):
 def test_a_message_that_does_not_fit_its_receive():
     send = Call(0, "g", 0, Signature("send", ((5,),), "float32"), LOOP, peer=1)
     receive = Call(1, "g", 0, Signature("recv", ((3,),), "float32"), LATER, peer=0)
-    finding = pair_mismatch(send, receive, pair_disagreement(send, receive), 3)
+    finding = message_mismatch_finding(send, receive, message_differing_field(send, receive), 3)
     assert finding.ranks == (0, 1)
     ends_with(finding, Cause.OTHER_MESSAGE, fact="shape")

@@ -1,8 +1,8 @@
 """What is told of two runs of one schedule that differ: the first step at which they do, from both."""
 
 from ddpsim.simulator.calls import Call, Signature, Site
-from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
-from ddpsim.simulator.diagnosis.nondeterminism import Offer, RecordedRun, offers_differ, runs_differ
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RankOrThread
+from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice, RecordedRun, differing_choice_finding, find_nondeterminism
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.trace import Trace
 
@@ -15,20 +15,20 @@ def issue(rank, step, operation="all_reduce", line=7):
 
 
 def offer(rank, step, options=(0, 1), kind=ChoiceKind.RANK):
-    return Offer(ChoicePoint(kind, step, rank), options)
+    return OfferedChoice(ChoicePoint(kind, step, rank), options)
 
 
 def run(*happenings):
     events = tuple(each for each in happenings if isinstance(each, Event))
-    return RecordedRun(tuple(each for each in happenings if isinstance(each, Offer)), Trace(events))
+    return RecordedRun(tuple(each for each in happenings if isinstance(each, OfferedChoice)), Trace(events))
 
 
 def told(first, second):
-    return runs_differ(first, second).body.splitlines()[:3]
+    return find_nondeterminism(first, second).body.splitlines()[:3]
 
 
 def test_equal_runs_do_not_differ():
-    assert runs_differ(run(offer(0, 1), issue(0, 1)), run(offer(0, 1), issue(0, 1))) is None
+    assert find_nondeterminism(run(offer(0, 1), issue(0, 1)), run(offer(0, 1), issue(0, 1))) is None
 
 
 def test_the_first_event_that_differs():
@@ -39,16 +39,16 @@ def test_the_first_event_that_differs():
         '  first   rank 1  issue  all_reduce #0  group "default"  train.py:7',
         '  again   rank 1  issue  barrier #0  group "default"  train.py:9',
     ]
-    finding = runs_differ(first, second)
+    finding = find_nondeterminism(first, second)
     assert finding.ranks == (1,)
     assert finding.sites == (SITE, SITE._replace(line=9))
 
 
 def test_threads_are_told_by_rank_and_name():
-    numbered = (Who(0), Who(1), Who(1, "saver"))
-    first, second = (Offer(ChoicePoint(ChoiceKind.RANK, 2, 2, numbered), options) for options in ((2, 0), (0, 2)))
+    numbered = (RankOrThread(0), RankOrThread(1), RankOrThread(1, "saver"))
+    first, second = (OfferedChoice(ChoicePoint(ChoiceKind.RANK, 2, 2, numbered), options) for options in ((2, 0), (0, 2)))
     assert first != second
-    found = offers_differ(first, second)
+    found = differing_choice_finding(first, second)
     assert found.ranks == (1,)
     assert found.body.splitlines()[1:3] == [
         '  first   rank 1, thread "saver" has a choice at step 2, which of rank 1, thread "saver"; rank 0 runs next',
@@ -83,11 +83,11 @@ def test_a_choice_that_differs_before_any_event_does():
 
 def test_at_the_same_step_the_event_tells_more():
     first, second = run(offer(0, 2), issue(0, 2)), run(offer(0, 2, (0, 2)), issue(1, 2))
-    assert runs_differ(first, second).ranks == (0, 1)
+    assert find_nondeterminism(first, second).ranks == (0, 1)
     assert "issue" in told(first, second)[1]
 
 
 def test_a_choice_of_sources():
-    finding = offers_differ(offer(2, 5, (0, 3), ChoiceKind.SOURCE), None)
+    finding = differing_choice_finding(offer(2, 5, (0, 3), ChoiceKind.SOURCE), None)
     assert "rank 2 has a choice at step 5, which of ranks 0, 3 it receives from" in finding.body
     assert finding.ranks == (2,)

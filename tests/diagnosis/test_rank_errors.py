@@ -1,9 +1,9 @@
 """What ranks raised: the cause of errors that are known, whose fault they are, and the advice at the end."""
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
-from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
-from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error, unused_indices
+from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.rank_errors import error_kind, ranks_out_of_input, rank_error_finding, unused_parameter_indices
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, StoreWait
 from tests.kit.rows import rows
@@ -17,7 +17,7 @@ UNUSED = "RuntimeError: Expected to have finished reduction in the prior iterati
 def found(errors, unused=None):
     if isinstance(errors, str):
         errors = {2: errors}
-    return rank_error(errors, SITE, "Traceback:\n  the line\nError", unused or {})
+    return rank_error_finding(errors, SITE, "Traceback:\n  the line\nError", unused or {})
 
 
 KNOWN = {
@@ -56,8 +56,8 @@ def test_known_errors(error, words):
 
 def test_ranks_whose_barrier_failed_on_another_are_told_together():
     told = [f"RuntimeError: Rank {rank} successfully reached monitoredBarrier, but received errors" for rank in (1, 2)]
-    assert kind(told[0]) == kind(told[1])
-    assert kind(told[0]) != kind("RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 2000 ms")
+    assert error_kind(told[0]) == error_kind(told[1])
+    assert error_kind(told[0]) != error_kind("RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 2000 ms")
 
 
 def test_an_error_that_is_not_known():
@@ -99,8 +99,8 @@ def test_an_engine_that_names_them_itself():
 
 def test_indices_in_torchs_message():
     message = f"{UNUSED}\nParameter indices which did not receive grad for rank 1: 2 3 11\n In addition, you can set"
-    assert unused_indices(message) == (2, 3, 11)
-    assert unused_indices(UNUSED) == ()
+    assert unused_parameter_indices(message) == (2, 3, 11)
+    assert unused_parameter_indices(UNUSED) == ()
 
 
 def counted(rank, count, other, other_count):
@@ -110,7 +110,7 @@ def counted(rank, count, other, other_count):
 
 def test_the_rank_with_another_number_of_parameters_is_at_fault_not_all_that_raise():
     errors = {rank: counted(rank, 4, 2, 6) for rank in (0, 1, 3)} | {2: counted(2, 6, 0, 4)}
-    assert len({kind(error) for error in errors.values()}) == 1
+    assert len({error_kind(error) for error in errors.values()}) == 1
     finding = found(errors)
     assert finding.ranks == (2,)
     assert "ranks 0-3 raised" in finding.summary
@@ -132,11 +132,11 @@ def test_an_engine_says_whose_fault_it_is():
 
 
 def test_errors_that_differ_in_the_ranks_own_view_only_are_one():
-    assert kind("ValueError: a") != kind("ValueError: b")
+    assert error_kind("ValueError: a") != error_kind("ValueError: b")
     refused = [f'ValueError: Global rank 0 is not part of group Group("1", rank {rank} of 2)' for rank in range(2)]
-    assert kind(refused[0]) == kind(refused[1]) != kind(refused[0].replace("rank 0", "rank 3", 1))
+    assert error_kind(refused[0]) == error_kind(refused[1]) != error_kind(refused[0].replace("rank 0", "rank 3", 1))
     shape = "RuntimeError: [{}]: params[0] appears not to match sizes of the same param in process 0."
-    assert kind(shape.format(1)) == kind(shape.format(2))
+    assert error_kind(shape.format(1)) == error_kind(shape.format(2))
 
 
 def test_parameters_that_were_frozen_are_not_unused():
@@ -149,12 +149,12 @@ def test_parameters_that_were_frozen_are_not_unused():
 def test_who_ran_out_of_input_is_to_blame_for_what_join_throws_on_the_others():
     others = "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks."
     own = {rank: f"RuntimeError: Rank {rank} exhausted all inputs." for rank in (2, 1)}
-    assert ran_out({0: others, **own}) == (1, 2)
-    assert len({kind(error) for error in own.values()}) == 1
-    finding = rank_error({0: others}, SITE, "", {}, out_of_input=(1, 2))
+    assert ranks_out_of_input({0: others, **own}) == (1, 2)
+    assert len({error_kind(error) for error in own.values()}) == 1
+    finding = rank_error_finding({0: others}, SITE, "", {}, out_of_input=(1, 2))
     assert finding.ranks == (1, 2)
     assert end(finding)[0].startswith("ranks 1, 2 ran out of input")
-    assert rank_error({0: "ValueError: no"}, SITE, "", {}, out_of_input=(1, 2)).ranks == (0,)
+    assert rank_error_finding({0: "ValueError: no"}, SITE, "", {}, out_of_input=(1, 2)).ranks == (0,)
 
 
 def dead_rank(*calls):
@@ -164,8 +164,8 @@ def dead_rank(*calls):
     ]
     waiting = [RankSnapshot(call.rank, RankState.WAITING, CallWait((call,))) for call in made]
     dead = RankSnapshot(len(made), RankState.RAISED, error="ValueError: no")
-    slots = tuple(OpenSlot((call,), (dead.rank,)) for call in made)
-    (finding,) = deadlocks(WaitGraph(Snapshot((*waiting, dead), slots)))
+    slots = tuple(OpenCalls((call,), (dead.rank,)) for call in made)
+    (finding,) = find_deadlocks(WaitGraph(Snapshot((*waiting, dead), slots)))
     assert (finding.code.value, finding.ranks) == ("deadlock.dead_rank", (dead.rank,))
     return finding.summary
 
@@ -193,7 +193,7 @@ def test_a_rank_that_waits_for_another_one_that_waits():
         RankSnapshot(1, RankState.WAITING, StoreWait(("key",))),
         RankSnapshot(2, RankState.RAISED),
     )
-    dead, missing = deadlocks(WaitGraph(Snapshot(ranks, (OpenSlot((call,), (1, 2)),))))
+    dead, missing = find_deadlocks(WaitGraph(Snapshot(ranks, (OpenCalls((call,), (1, 2)),))))
     assert dead.summary == "rank 0 waits in barrier #0 at t.py:4 for rank 2, which raised"
     assert "which raised" not in missing.summary
 
@@ -202,5 +202,5 @@ def test_any_of_several_that_raised_would_have_been_enough():
     call = Call(0, "default", 0, Signature("recv"), Site("t.py", 4, "f"), peer=ANY_SOURCE)
     dead = (RankSnapshot(1, RankState.RAISED), RankSnapshot(2, RankState.RAISED))
     ranks = (RankSnapshot(0, RankState.WAITING, CallWait((call,))), *dead)
-    (finding,) = deadlocks(WaitGraph(Snapshot(ranks, (OpenSlot((call,), (1, 2), any_suffices=True),))))
+    (finding,) = find_deadlocks(WaitGraph(Snapshot(ranks, (OpenCalls((call,), (1, 2), any_suffices=True),))))
     assert finding.summary == "rank 0 waits in recv #0 at t.py:4 for any of ranks 1, 2, which raised"

@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from ddpsim import simulate
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.diagnosis.samplers import Read, Sampling, parts_differ
+from ddpsim.simulator.diagnosis.samplers import SamplerRead, SamplerSettings, sampler_finding
 from tests.kit.rows import rows
 
 MADE, SITE = Site("train.py", 3, "main"), Site("train.py", 9, "main")
@@ -13,10 +13,10 @@ MADE, SITE = Site("train.py", 3, "main"), Site("train.py", 9, "main")
 def found(**options):
     """What is found for three ranks whose samplers have these attributes, one for each."""
     samplings = [
-        Sampling(3, rank, 12, True, 0, 0, False)._replace(**{name: values[rank] for name, values in options.items()})
+        SamplerSettings(3, rank, 12, True, 0, 0, False)._replace(**{name: values[rank] for name, values in options.items()})
         for rank in range(3)
     ]
-    finding = parts_differ([Read(rank, sampling, MADE, SITE) for rank, sampling in enumerate(samplings)])
+    finding = sampler_finding([SamplerRead(rank, sampling, MADE, SITE) for rank, sampling in enumerate(samplings)])
     return finding and (finding.ranks, finding.summary.removeprefix("samplers made at train.py:3 differ: "))
 
 

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
-from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenSlot, RankSnapshot, RankState, Snapshot, ThreadSnapshot
+from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankSnapshot, RankState, Snapshot, ThreadSnapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, LockWait, StoreWait, ThreadWait
 from tests.kit.rows import rows
@@ -24,7 +24,7 @@ def graph_of(ranks, slots=()):
         else RankSnapshot(rank, W, CallWait((each,)) if isinstance(each, Call) else each)
         for rank, each in enumerate(ranks)
     ]
-    return WaitGraph(Snapshot(tuple(snapshots), tuple(OpenSlot(tuple(calls), *rest) for calls, *rest in slots)))
+    return WaitGraph(Snapshot(tuple(snapshots), tuple(OpenCalls(tuple(calls), *rest) for calls, *rest in slots)))
 
 
 def collective(rank, group="g"):
@@ -116,7 +116,7 @@ READINGS = {
 
 @rows(("ranks", "slots", "expected"), READINGS.values(), ids=READINGS)
 def test_why_ranks_wait(ranks, slots, expected):
-    found = graph_of(ranks, slots).readings()
+    found = graph_of(ranks, slots).find_wait_reasons()
     assert [(reading.code, reading.culprits, reading.victims) for reading in found] == expected
     assert [reading.cycle for reading in found] == [ranks if code == CYCLE else () for code, ranks, _ in expected]
 
@@ -127,20 +127,20 @@ def test_half_the_world_waiting_for_the_other_half_has_a_small_graph():
     b = [collective(rank, "b") for rank in range(size // 2, size)]
     everybody = graph_of([*a, *b], [(a, tuple(range(512, 1024))), (b, tuple(range(512)))])
     assert sum(map(len, everybody.graph.after.values())) == 2 * size
-    assert [len(knot) for knot in everybody.graph.knots()] == [size + 2]
-    (reading,) = everybody.readings()
+    assert [len(knot) for knot in everybody.graph.strong_components()] == [size + 2]
+    (reading,) = everybody.find_wait_reasons()
     assert reading.cycle == (0, 512)
 
 
 def test_the_text_says_that_any_source_would_do():
-    (finding,) = deadlocks(graph_of([ANY, RETURNED, RETURNED], [([ANY], (1, 2), True)]))
+    (finding,) = find_deadlocks(graph_of([ANY, RETURNED, RETURNED], [([ANY], (1, 2), True)]))
     assert finding.summary == "rank 0 waits for any of ranks 1, 2, which returned"
-    (finding,) = deadlocks(graph_of([C0, RETURNED, RETURNED], [([C0], (1, 2))]))
+    (finding,) = find_deadlocks(graph_of([C0, RETURNED, RETURNED], [([C0], (1, 2))]))
     assert finding.summary == "rank 0 waits for ranks 1, 2, which returned"
 
 
 def test_the_texts_of_a_key_and_of_a_message():
-    key, message_text = deadlocks(graph_of([KEY, SEND_12, RETURNED, KEY], [([SEND_12], (2,))]))
+    key, message_text = find_deadlocks(graph_of([KEY, SEND_12, RETURNED, KEY], [([SEND_12], (2,))]))
     assert "no rank that still runs will set the key" in key.text
     assert "returned without the matching recv" in message_text.text
 
@@ -149,7 +149,7 @@ def test_the_texts_of_a_key_and_of_a_message():
 def test_the_text_of_a_large_world_takes_time_near_linear_in_its_ranks(returned):
     calls = [collective(rank) for rank in range(returned, 6000)]
     start = time.process_time()
-    (finding,) = deadlocks(graph_of([RETURNED] * returned + calls, [(calls, tuple(range(returned)))]))
+    (finding,) = find_deadlocks(graph_of([RETURNED] * returned + calls, [(calls, tuple(range(returned)))]))
     assert time.process_time() - start < 2
     assert len(finding.ranks) == returned
 
@@ -164,13 +164,13 @@ def test_the_text_of_a_large_world_takes_time_near_linear_in_its_ranks(returned)
     ids=["those that a slot misses", "one of many", "nobody in particular"],
 )
 def test_for_whom_ranks_wait(ranks, slots, edges):
-    found = graph_of(ranks, slots).waiting()
+    found = graph_of(ranks, slots).list_waiting()
     assert [(each.who.rank, [who.rank for who in each.waits_for], each.any_suffices) for each in found] == edges
 
 
 def test_half_of_the_ranks_that_wait_for_the_other_half_share_what_is_missing():
     calls, missing = [collective(rank) for rank in range(512)], tuple(range(512, 1024))
-    found = graph_of([*calls, *[RETURNED] * 512], [(calls, missing)]).waiting()
+    found = graph_of([*calls, *[RETURNED] * 512], [(calls, missing)]).list_waiting()
     assert len(found) == 512
     assert len({id(each.waits_for) for each in found}) == 1
     assert [who.rank for who in found[0].waits_for] == list(missing)
@@ -179,7 +179,7 @@ def test_half_of_the_ranks_that_wait_for_the_other_half_share_what_is_missing():
 def test_threads_wait_by_name():
     threads = (ThreadSnapshot(2, "reader", LockWait(("lock", 0, 0), holder=0)),)
     ranks = (RankSnapshot(0, W, ThreadWait(2, "reader"), threads=threads), RankSnapshot(1, RETURNED))
-    found = WaitGraph(Snapshot(ranks, ())).waiting()
+    found = WaitGraph(Snapshot(ranks, ())).list_waiting()
     assert [(str(each.who), [str(who) for who in each.waits_for]) for each in found] == [
         ("rank 0", ['rank 0, thread "reader"']),
         ('rank 0, thread "reader"', ["rank 0"]),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpsim.simulator.foreign_names.names import ForeignNames, table
+from ddpsim.simulator.foreign_names.names import ForeignNames, load_table
 from tests.docs.blocks import ROOT
 
 PAGE = ROOT / "docs" / "replaced.md"
@@ -20,10 +20,10 @@ def brought_up_to_date(page: str) -> str:
 
 
 def _tables() -> Iterator[str]:
-    headings = dict.fromkeys((row.why, row.where) for row in table())
+    headings = dict.fromkeys((row.why, row.where) for row in load_table())
     yield "\n| what it is for | where | | owner and names | relied on | versions |\n|---|---|---|---|---|---|\n"
     for why, where in headings:
-        for row in table():
+        for row in load_table():
             if (row.why, row.where) == (why, where):
                 yield f"| {why} | {where} | {row.use.value} | {_names(row)} | {_relied_on(row)} | {_versions(row)} |\n"
 

@@ -12,31 +12,31 @@ from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 from ddpsim import Budget
-from ddpsim.simulator.accesses import Access, Mode
+from ddpsim.simulator.accesses import Access, AccessMode
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
 from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.answers import Deliver, GoOn, LookOutside, Move, Switch, TellStack, Unwind
+from ddpsim.simulator.kernel.answers import DeliverCompletion, Continue, AwaitExternalThreads, MoveTensors, SwitchTask, ReportStack, Unwind
 from ddpsim.simulator.kernel.requests import (
     BeginCall,
-    Declare,
-    Delivered,
-    Finish,
+    DeclareGroup,
+    DeliveredCompletion,
+    FinishTask,
     IsComplete,
-    Issue,
-    Looked,
-    Moved,
-    Raised,
+    IssueCall,
+    AwaitedExternalThreads,
+    MovedTensors,
+    ProgramRaised,
     RankError,
-    Returned,
+    ProgramReturned,
     Sleep,
-    StackTold,
+    StackReport,
     StoreOperation,
     WaitFor,
 )
-from ddpsim.simulator.kernel.states import Change
-from ddpsim.simulator.matching.point_to_point import channel_of
+from ddpsim.simulator.kernel.states import TaskChange
+from ddpsim.simulator.matching.point_to_point import channel_object
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.result import Result
 
@@ -124,54 +124,54 @@ class KernelRun:
 
     def _play(self) -> None:
         kernel = self.kernel
-        me = kernel.start()
+        me = kernel.first_task()
         kernel.give_baton(me)
         answer = kernel.resume(self.run.tasks[me])
         while self.run.life.failure is None:  # else the policy gave up, and nobody asks how the ranks end
-            if isinstance(answer, Switch):
+            if isinstance(answer, SwitchTask):
                 if answer.to is None:
                     return
                 me = answer.to
                 kernel.give_baton(me)
                 answer = kernel.resume(self.run.tasks[me])
-            elif isinstance(answer, Deliver):
-                answer = kernel.reply(Delivered())
-            elif isinstance(answer, Move):
+            elif isinstance(answer, DeliverCompletion):
+                answer = kernel.reply(DeliveredCompletion())
+            elif isinstance(answer, MoveTensors):
                 for (sender, _), (receiver, handle) in [answer.calls] if answer.signature == SEND else []:
                     self.senders[receiver, handle] = sender
-                answer = kernel.reply(Moved(None))
-            elif isinstance(answer, TellStack):
-                answer = kernel.reply(StackTold(""))
-            elif isinstance(answer, LookOutside):
-                answer = kernel.reply(Looked(False))
+                answer = kernel.reply(MovedTensors(None))
+            elif isinstance(answer, ReportStack):
+                answer = kernel.reply(StackReport(""))
+            elif isinstance(answer, AwaitExternalThreads):
+                answer = kernel.reply(AwaitedExternalThreads(False))
             else:
                 answer = self._step(me, answer)
 
     def _step(self, me: int, answer: Any) -> Any:
         program = self._stacks[me]
-        self.answers[me].append(answer.value if isinstance(answer, GoOn) else str(answer))
+        self.answers[me].append(answer.value if isinstance(answer, Continue) else str(answer))
         try:
-            if isinstance(answer, GoOn):
+            if isinstance(answer, Continue):
                 request = program.send(None if program.gi_frame.f_lasti < 0 else answer.value)
             elif isinstance(answer, Unwind):
                 request = program.throw(Unwound())
             else:
                 request = program.throw(ValueError(str(answer)))
         except StopIteration:
-            self.kernel.handle(Returned())
-            return self.kernel.handle(Finish(Change.RETURN))
+            self.kernel.handle(ProgramReturned())
+            return self.kernel.handle(FinishTask(TaskChange.RETURN))
         except Unwound:
-            return self.kernel.handle(Finish(Change.UNWIND))
+            return self.kernel.handle(FinishTask(TaskChange.UNWIND))
         except ValueError as error:
-            self.kernel.handle(Raised(RankError("ValueError", str(error), SITE)))
-            return self.kernel.handle(Finish(Change.RAISE))
+            self.kernel.handle(ProgramRaised(RankError("ValueError", str(error), SITE)))
+            return self.kernel.handle(FinishTask(TaskChange.RAISE))
         return self.kernel.handle(request)
 
     # --- a rank -------------------------------------------------------------------------------------------------------
 
     def _rank(self, rank: int, operations: tuple[Operation, ...]) -> Generator[Any, Any, None]:
         seen, works, issued = self.seen[rank], [], []
-        yield Declare("default", tuple(range(len(self.seen))))
+        yield DeclareGroup("default", tuple(range(len(self.seen))))
         for at, (name, *arguments) in enumerate(operations):
             self._stand(rank, operations[at:], works, issued)
             if name in _STORE:
@@ -185,7 +185,7 @@ class KernelRun:
             elif name in ("reduce", "send", "receive"):
                 works.append((yield from self._issue(rank, issued, name, *arguments)))
             elif works and name == "poll":
-                seen.append((yield IsComplete(works[0].handle, Access(call_object(works[0].call), Mode.READ))))
+                seen.append((yield IsComplete(works[0].handle, Access(call_object(works[0].call), AccessMode.READ))))
             elif works and name == "wait":
                 work = works.pop(0)
                 seen.append((yield WaitFor((work.handle,), *arguments)))
@@ -196,17 +196,17 @@ class KernelRun:
             yield WaitFor((work.handle,), None)
             seen.append(self._sender(rank, work))
 
-    def _stand(self, rank: int, operations: tuple[Operation, ...], works: list[Issue], issued: list[Issue]) -> None:
+    def _stand(self, rank: int, operations: tuple[Operation, ...], works: list[IssueCall], issued: list[IssueCall]) -> None:
         self.answers[rank].clear()
         made = [(call.operation, call.sequence, call.peer) for _, call in issued]
         self.left[rank] = Left(operations, tuple([work.handle for work in works]), tuple(made))
 
-    def _sender(self, rank: int, work: Issue) -> int | None:
+    def _sender(self, rank: int, work: IssueCall) -> int | None:
         """How many ranks further on the sender of a message is, so that ranks that change places see the same."""
         sender = self.senders.get((rank, work.handle))
         return None if sender is None else (sender - rank) % len(self.seen)
 
-    def _issue(self, rank: int, issued: list[Issue], name: str, peer: int | None = None) -> Iterator[Any]:
+    def _issue(self, rank: int, issued: list[IssueCall], name: str, peer: int | None = None) -> Iterator[Any]:
         is_message = name in ("send", "receive")
         number = sum(call.is_point_to_point is is_message for _, call in issued)
         if peer is not None:
@@ -215,13 +215,13 @@ class KernelRun:
             peer = ANY_SOURCE
         signature = {"reduce": REDUCE, "broadcast": BROADCAST, "send": SEND, "receive": RECEIVE}[name]
         call = Call(rank, "default", number, signature, SITE, peer=peer, tag=0)
-        intent = [Access(call_object(call), Mode.CONTRIBUTE)]
+        intent = [Access(call_object(call), AccessMode.CONTRIBUTE)]
         if name == "send":
-            intent.append(Access(channel_of(call), Mode.SEND))
+            intent.append(Access(channel_object(call), AccessMode.SEND))
         elif peer == ANY_SOURCE:
-            intent.append(Access(channel_of(call), Mode.RECEIVE))
+            intent.append(Access(channel_object(call), AccessMode.RECEIVE))
         yield BeginCall(tuple(intent))
-        issued.append(Issue(len(issued) + 1, call))
+        issued.append(IssueCall(len(issued) + 1, call))
         yield issued[-1]
         return issued[-1]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
-from ddpsim.simulator.kernel.key_values import KeyValues
+from ddpsim.simulator.kernel.key_values import KeyValueStore
 from ddpsim.simulator.kernel.requests import StoreOperation
 from ddpsim.simulator.kernel.tasks import RankRecord
 from tests.exploration.kernel_programs import Explored, KernelRun, Program, Ran
@@ -193,10 +193,10 @@ def _running_place() -> tuple[str, int] | None:
     return pause, frame.f_back.f_lineno if pause == "polls" else 0
 
 
-def _key_values(run: KernelRun) -> KeyValues:
+def _key_values(run: KernelRun) -> KeyValueStore:
     serve: Any = run.kernel._serve[StoreOperation]
     key_values = serve.__self__
-    assert isinstance(key_values, KeyValues)
+    assert isinstance(key_values, KeyValueStore)
     return key_values
 
 

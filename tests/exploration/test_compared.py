@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from ddpsim import Crash, explore
-from ddpsim.simulator.exploration.dpor import OF_THE_STORE, OF_THREADS, Dpor, not_compared
+from ddpsim.simulator.exploration.dpor import OF_THE_STORE, OF_THREADS, Dpor, uncompared_features
 from tests.exploration.differential import FAMILIES
 from tests.exploration.kernel_programs import store_operation
 from tests.exploration.programs import store
@@ -44,7 +44,7 @@ def test_what_an_executor_is_made_of_is_its_own():
 
 
 def test_nothing_is_said_of_what_was_compared():
-    assert not_compared(OF_THE_STORE | OF_THREADS) == []
+    assert uncompared_features(OF_THE_STORE | OF_THREADS) == []
 
 
 def test_what_was_not_compared_is_named():
@@ -57,9 +57,9 @@ def test_what_was_not_compared_is_named():
         threading.BoundedSemaphore()
 
     named = ", and for LifoQueue, for which DPOR was not tested: 1 execution"
-    assert explore(one, 1).extent == SEEN + named
+    assert explore(one, 1).coverage_text == SEEN + named
     named = ", and for BoundedSemaphore, LifoQueue, for which DPOR was not tested: 1 execution"
-    assert explore(two, 1).extent == SEEN + named
+    assert explore(two, 1).coverage_text == SEEN + named
 
 
 def test_so_are_faults():
@@ -67,4 +67,4 @@ def test_so_are_faults():
         pass
 
     covered = explore(nothing, 1, faults=[Crash(0, before_call=0)])
-    assert covered.extent == f"{SEEN}, and for faults, for which DPOR was not tested: 1 execution"
+    assert covered.coverage_text == f"{SEEN}, and for faults, for which DPOR was not tested: 1 execution"

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, Code, UsageError, Verdict, explore, replay, shrink, simulate
-from ddpsim.simulator.choices import Start
+from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.policies.schedule_replay import Guided
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from tests.diagnosis.ending import ends_with
 from tests.exploration.programs import senders_to_one, store
 
@@ -212,7 +212,7 @@ def test_a_failure_of_ranks_that_start_unlike_is_shrunk():
         if random.random() > 0.5:
             dist.all_reduce(torch.ones(1))
 
-    failure = simulate(program, 2, policy=Guided((1,), Start()))
+    failure = simulate(program, 2, policy=GuidedPolicy((1,), RankSeeds()))
     shrunk = shrink(program, 2, failure.schedule)
     assert shrunk.is_minimal
     assert shrunk.result.findings[0].code is failure.findings[0].code is Code.DEADLOCK_MISSING_RANK

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from ddpsim import Code, Schedule, Verdict, explore, simulate
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import CLEAN, Scenario
-from ddpsim.scenarios.running.closest_pass import with_closest_pass
+from ddpsim.scenarios.running.closest_pass import find_closest_pass
 from ddpsim.simulator.choices import ChoiceKind
-from ddpsim.simulator.exploration.divergence_point import closest_pass
-from ddpsim.simulator.policies.schedule_replay import Guided, Replay
+from ddpsim.simulator.exploration.divergence_point import find_closest_pass
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy, ReplayPolicy
 from tests.kit.rows import rows
 
 
@@ -43,7 +43,7 @@ class Runs:
 
     def __call__(self, choices):
         self.count += 1
-        policy = Replay(Schedule(tuple(choices)), keeps_choices=True)
+        policy = ReplayPolicy(Schedule(tuple(choices)), keeps_choices=True)
         return simulate(self.program, self.ranks, policy=policy), policy.choices
 
 
@@ -66,7 +66,7 @@ def test_two_schedules_drawn_apart_are_brought_to_differ_in_one_choice_that_deci
     failing = drawn(collect, Verdict.FAIL, seed)
     passing = drawn(collect, Verdict.PASS, seed) if has_passed else None
     runs = Runs(collect)
-    found, parting = closest_pass(failing, passing, runs)
+    found, parting = find_closest_pass(failing, passing, runs)
     number, failed = len(parting.before), failing.schedule.choices
     taken = found.schedule.choices
     assert found.verdict is Verdict.PASS
@@ -84,16 +84,16 @@ def test_two_schedules_drawn_apart_are_brought_to_differ_in_one_choice_that_deci
 def test_with_ways_on_that_are_drawn_it_is_the_choice_after_which_none_passes(seed):
     failing = drawn(collect, Verdict.FAIL, seed)
     failed, runs = failing.schedule.choices, Runs(collect)
-    _, parting = closest_pass(failing, drawn(collect, Verdict.PASS, seed), runs, drawn=4)
+    _, parting = find_closest_pass(failing, drawn(collect, Verdict.PASS, seed), runs, drawn=4)
     number = len(parting.before)
     # Rank 0 takes the message of rank 3 before another one, or lets it come first: nothing mends that.
-    kind, text = parting.failing.point.kind, parting.failing.text
+    kind, text = parting.failing.point.kind, parting.failing.choice_text
     assert (kind, text) == (ChoiceKind.SOURCE, "rank 0 receives from rank 3") or text in (
         "rank 3 runs",
         "rank 3 goes on",
     )
     assert all(
-        simulate(collect, 4, policy=Guided((*failed[: number + 1], *way))).verdict is Verdict.FAIL
+        simulate(collect, 4, policy=GuidedPolicy((*failed[: number + 1], *way))).verdict is Verdict.FAIL
         for way in ((), *([numbers.randrange(60) for _ in range(40)] for numbers in map(random.Random, range(20))))
     )
 
@@ -101,10 +101,10 @@ def test_with_ways_on_that_are_drawn_it_is_the_choice_after_which_none_passes(se
 def test_what_fails_whatever_is_chosen_has_nothing_to_be_compared_with():
     failing = drawn(never, Verdict.FAIL, 3)
     runs = Runs(never)
-    assert closest_pass(failing, None, runs) is None
+    assert find_closest_pass(failing, None, runs) is None
     assert runs.count == 1
-    for default in (simulate(never, 4), simulate(never, 4, policy=Replay(Schedule()))):  # one notes its choices, all 0
-        assert closest_pass(default, None, runs) is None
+    for default in (simulate(never, 4), simulate(never, 4, policy=ReplayPolicy(Schedule()))):  # one notes its choices, all 0
+        assert find_closest_pass(default, None, runs) is None
     assert runs.count == 1
 
 
@@ -112,7 +112,7 @@ def test_a_program_that_does_not_repeat_itself_is_not_compared():
     failing = drawn(collect, Verdict.FAIL)
     runs = Runs(lambda rank: None)
     runs.ranks = 1  # nobody else is there, so nothing is left to choose
-    assert closest_pass(failing, None, runs) is None
+    assert find_closest_pass(failing, None, runs) is None
 
 
 def test_a_failure_that_does_not_come_again_is_of_no_choice():
@@ -123,14 +123,14 @@ def test_a_failure_that_does_not_come_again_is_of_no_choice():
         return replace(found, findings=()), offered
 
     runs = Runs(collect)
-    assert closest_pass(failing, passing, runs) is not None
-    assert closest_pass(failing, passing, passes_now) is None
+    assert find_closest_pass(failing, passing, runs) is not None
+    assert find_closest_pass(failing, passing, passes_now) is None
 
 
 def test_a_search_that_is_over_gives_what_it_has():
     failing, passing = drawn(collect, Verdict.FAIL, 7), drawn(collect, Verdict.PASS, 7)
     runs = Runs(collect)
-    found, parting = closest_pass(failing, passing, runs, drawn=4, is_over=lambda: True)
+    found, parting = find_closest_pass(failing, passing, runs, drawn=4, is_over=lambda: True)
     assert runs.count == 2  # the one that passed, and the failing one again
     assert found.schedule.choices == passing.schedule.choices
     assert parting.failing.taken != parting.passing.taken
@@ -147,4 +147,4 @@ def test_what_hangs_on_more_than_the_schedule_is_run_no_more(code):
     odd = replace(explored.first_failure, findings=(replace(finding, code=code),))
     other = replace(explored, first_failure=odd)
     scenario = Scenario("never", "", never_run, CLEAN, world_size=4)
-    assert with_closest_pass(other, scenario, Engine.TORCH) == (other, None)
+    assert find_closest_pass(other, scenario, Engine.TORCH) == (other, None)

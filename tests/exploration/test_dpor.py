@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Budget, Verdict, explore, replay
 from ddpsim.simulator.exploration.dpor import Dpor
-from ddpsim.simulator.exploration.outcomes import outcome_of
+from ddpsim.simulator.exploration.outcomes import outcome_of_result
 from ddpsim.simulator.policies.dfs import Dfs
 from tests.exploration.drawn import drawn_program
 from tests.exploration.programs import add_up, overtaken, senders_to_one, store, two_receivers, write_and_read
@@ -208,7 +208,7 @@ class Recording:
         return getattr(self._strategy, name)
 
     def take(self, result):
-        self.outcomes.add(outcome_of(result))
+        self.outcomes.add(outcome_of_result(result))
         return self._strategy.take(result)
 
 

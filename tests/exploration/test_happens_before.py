@@ -2,27 +2,27 @@
 
 from types import SimpleNamespace
 
-from ddpsim.simulator.accesses import ALL_KEYS, Access, Mode
+from ddpsim.simulator.accesses import ALL_KEYS, Access, AccessMode
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
-from ddpsim.simulator.diagnosis.nondeterminism import Offer
-from ddpsim.simulator.exploration.happens_before import HappensBefore, initials
-from ddpsim.simulator.exploration.nodes import Node, Sleeper, disturbed, lets_run
+from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice
+from ddpsim.simulator.exploration.happens_before import HappensBefore, initial_ranks
+from ddpsim.simulator.exploration.nodes import ChoiceNode, ExploredStep, sleep_after_access, may_run
 from tests.kit.rows import rows
 
-MODES = {"r": Mode.READ, "w": Mode.WRITE, "m": Mode.MISS}
+MODES = {"r": AccessMode.READ, "w": AccessMode.WRITE, "m": AccessMode.MISS}
 
 
 def order_of(text, world_size=4):
     """`0wx` is a step of rank 0 that writes x; its node is its place in the text."""
     order = HappensBefore(world_size)
     for node, (rank, mode, key) in enumerate(text.split()):
-        order.begins(int(rank), node)
-        order.touched(int(rank), Access(("key", key), MODES[mode]))
+        order.begin_step(int(rank), node)
+        order.accessed(int(rank), Access(("key", key), MODES[mode]))
     return order
 
 
 def races_of(order):
-    return {(race.earlier.position, race.later.position): initials(race, order.steps) for race in order.races}
+    return {(race.earlier.position, race.later.position): initial_ranks(race, order.steps) for race in order.races}
 
 
 @rows(
@@ -61,16 +61,16 @@ def test_races_and_initials(run, races):
 
 def test_all_keys_are_touched_by_each():
     order = order_of("0wx 1wy")
-    order.begins(2, 2)
-    order.touched(2, Access(ALL_KEYS, Mode.READ))
+    order.begin_step(2, 2)
+    order.accessed(2, Access(ALL_KEYS, AccessMode.READ))
     assert races_of(order) == {(1, 2): [2], (0, 2): [1]}  # before the first write it comes only after the second one
 
 
 def test_a_rank_that_waited_is_in_no_race_with_who_woke_it():
     order = order_of("0wx")
-    order.woke(0, 1)
-    order.begins(1, 1)
-    order.touched(1, Access(("key", "x"), Mode.READ))
+    order.woke_task(0, 1)
+    order.begin_step(1, 1)
+    order.accessed(1, Access(("key", "x"), AccessMode.READ))
     assert races_of(order) == {}
 
 
@@ -78,15 +78,15 @@ def test_a_key_that_is_needed_may_have_been_there_before():
     """Rank 1 sets x, deletes it and sets it again; rank 0, which gets it then, could have got it before the delete."""
     order = HappensBefore(2)
     for node in range(3):
-        order.begins(1, node)
-        order.touched(1, Access(("key", "x"), Mode.WRITE))
+        order.begin_step(1, node)
+        order.accessed(1, Access(("key", "x"), AccessMode.WRITE))
         if node != 1:
-            order.created(1, ("key", "x"))
+            order.created_key(1, ("key", "x"))
         if node == 0:
-            order.woke(1, 0)
-    order.begins(0, 3)
-    order.needs(0, ("key", "x"))
-    order.touched(0, Access(("key", "x"), Mode.READ))
+            order.woke_task(1, 0)
+    order.begin_step(0, 3)
+    order.needed_key(0, ("key", "x"))
+    order.accessed(0, Access(("key", "x"), AccessMode.READ))
     assert races_of(order) == {(1, 3): [0]}
 
 
@@ -95,63 +95,63 @@ def test_a_key_that_is_needed_may_have_been_there_before():
 def test_a_rank_that_is_let_go_might_have_come_too_late_to_wait(is_for_good, is_removed):
     """Rank 0 waits for x, 1 sets it, 2 deletes it: had rank 0 come last, it would wait. 1 goes before it, for that."""
     order = order_of("0mx 1wx")
-    order.begins(2, 2)
-    order.waits(0, is_for_good=is_for_good)
-    order.begins(0, None)
-    order.let_go(1, 0, [("key", "x")])
+    order.begin_step(2, 2)
+    order.began_to_wait(0, is_for_good=is_for_good)
+    order.begin_step(0, None)
+    order.released_rank(1, 0, [("key", "x")])
     if is_removed:
-        order.removed(("key", "x"))
+        order.removed_key(("key", "x"))
     assert races_of(order) == ({(0, 1): [1]} if is_for_good and is_removed else {})
 
 
 def test_who_learns_that_a_call_is_complete_comes_after_all_who_issued_it():
     order = HappensBefore(3)
     for rank in range(2):
-        order.begins(rank, rank)
-        order.touched(rank, Access(("call", "default", 0), Mode.CONTRIBUTE))
-        order.issued(rank, (rank, 1), SimpleNamespace(peer=None))
-    order.completed([(0, 1), (1, 1)])
-    order.learned(0, (0, 1))
-    order.begins(0, 2)
-    order.touched(0, Access(("call", "default", 0), Mode.READ))
+        order.begin_step(rank, rank)
+        order.accessed(rank, Access(("call", "default", 0), AccessMode.CONTRIBUTE))
+        order.issued_call(rank, (rank, 1), SimpleNamespace(peer=None))
+    order.completed_calls([(0, 1), (1, 1)])
+    order.saw_completion(0, (0, 1))
+    order.begin_step(0, 2)
+    order.accessed(0, Access(("call", "default", 0), AccessMode.READ))
     assert races_of(order) == {}
-    order.begins(2, 3)
-    order.touched(2, Access(("call", "default", 0), Mode.READ))
+    order.begin_step(2, 3)
+    order.accessed(2, Access(("call", "default", 0), AccessMode.READ))
     assert races_of(order) == {(1, 3): [2], (0, 3): [1]}
 
 
 def test_a_message_that_came_later_could_have_been_taken():
     order = HappensBefore(3)
     channel = ("channel", "default", 0, 0)
-    for node, (rank, mode, candidates) in enumerate([(1, Mode.SEND, ()), (0, Mode.RECEIVE, (1,)), (2, Mode.SEND, ())]):
-        order.begins(rank, node)
-        order.touched(rank, Access(channel, mode), candidates=candidates)
+    for node, (rank, mode, candidates) in enumerate([(1, AccessMode.SEND, ()), (0, AccessMode.RECEIVE, (1,)), (2, AccessMode.SEND, ())]):
+        order.begin_step(rank, node)
+        order.accessed(rank, Access(channel, mode), candidates=candidates)
     assert races_of(order) == {(1, 2): [2]}
 
 
 # --- who sleeps on, and who is tried ----------------------------------------------------------------------------------
 
-READ, WRITE = Access(("key", "x"), Mode.READ), Access(("key", "x"), Mode.WRITE)
+READ, WRITE = Access(("key", "x"), AccessMode.READ), Access(("key", "x"), AccessMode.WRITE)
 
 
 def test_a_step_wakes_who_depends_on_it():
-    sleep = {1: Sleeper((READ,)), 2: Sleeper((WRITE,)), 3: Sleeper((Access(("key", "x"), Mode.MISS),)), 4: Sleeper(())}
-    assert set(disturbed(sleep, 0, READ)) == {1, 3, 4}
-    assert set(disturbed(sleep, 0, Access(("key", "y"), Mode.WRITE))) == {1, 2, 3, 4}
+    sleep = {1: ExploredStep((READ,)), 2: ExploredStep((WRITE,)), 3: ExploredStep((Access(("key", "x"), AccessMode.MISS),)), 4: ExploredStep(())}
+    assert set(sleep_after_access(sleep, 0, READ)) == {1, 3, 4}
+    assert set(sleep_after_access(sleep, 0, Access(("key", "y"), AccessMode.WRITE))) == {1, 2, 3, 4}
 
 
 def test_a_message_lets_a_receive_run_for_it_alone():
     channel = ("channel", "default", 0, 0)
-    sleep = {0: Sleeper((Access(channel, Mode.RECEIVE),), frozenset({1}))}
-    assert not lets_run(sleep, 0)
-    woken = disturbed(sleep, 2, Access(channel, Mode.SEND))
-    assert lets_run(woken, 0)
+    sleep = {0: ExploredStep((Access(channel, AccessMode.RECEIVE),), frozenset({1}))}
+    assert not may_run(sleep, 0)
+    woken = sleep_after_access(sleep, 2, Access(channel, AccessMode.SEND))
+    assert may_run(woken, 0)
     assert woken[0].sources == {1}
 
 
 def node(*, todo, sleep=()):
     point = ChoicePoint(ChoiceKind.RANK, 1, 0)
-    return Node(Offer(point, (0, 1, 2)), (0, 1, 2), {rank: Sleeper(()) for rank in sleep}, list(todo))
+    return ChoiceNode(OfferedChoice(point, (0, 1, 2)), (0, 1, 2), {rank: ExploredStep(()) for rank in sleep}, list(todo))
 
 
 @rows(
@@ -166,14 +166,14 @@ def node(*, todo, sleep=()):
 )
 def test_one_of_the_initials_is_tried(todo, sleep, found, then):
     one = node(todo=todo, sleep=sleep)
-    one.try_one_of(found)
+    one.add_one_of(found)
     assert one.todo == then
 
 
 def test_what_was_tried_sleeps():
     one = node(todo=[0, 1], sleep=[2])
     one.accesses[WRITE] = None
-    assert one.advance()
-    assert one.chosen == 1
-    assert one.sleep == {0: Sleeper((WRITE,)), 2: Sleeper(())}
-    assert not one.advance()
+    assert one.advance_to_next_option()
+    assert one.chosen_option == 1
+    assert one.sleep == {0: ExploredStep((WRITE,)), 2: ExploredStep(())}
+    assert not one.advance_to_next_option()

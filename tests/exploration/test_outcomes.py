@@ -8,7 +8,7 @@ import numpy
 import torch
 
 from ddpsim.simulator.choices import Schedule
-from ddpsim.simulator.exploration.outcomes import counted, outcome_of, text_of
+from ddpsim.simulator.exploration.outcomes import count_outcomes, outcome_of_result, value_text
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding
@@ -21,7 +21,7 @@ def result(*codes, returns=(None, None)):
 
 
 def outcomes(*results):
-    return counted(Counter(outcome_of(each) for each in results))
+    return count_outcomes(Counter(outcome_of_result(each) for each in results))
 
 
 def test_returns_are_told_where_they_differ():
@@ -109,23 +109,23 @@ class Broken:
     ],
 )
 def test_texts(value, text):
-    assert text_of(value) == text
+    assert value_text(value) == text
 
 
 def test_a_long_text_is_cut_and_told_apart():
     one, other = list(range(100)), [*range(99), 0]
-    assert text_of(one) == text_of(list(one))
-    assert text_of(one) != text_of(other)
-    assert len(text_of(one)) <= 80
-    assert text_of(one).startswith("[0, 1, 2, 3, ")
+    assert value_text(one) == value_text(list(one))
+    assert value_text(one) != value_text(other)
+    assert len(value_text(one)) <= 80
+    assert value_text(one).startswith("[0, 1, 2, 3, ")
 
 
 def test_a_large_tensor_is_told_by_its_first_numbers_and_its_sum():
     tensor = torch.ones(100, 100)
-    assert text_of(tensor) == "[1, 1, 1, 1, 1, 1, 1, 1, ...] of [100, 100] with sum 10000"
+    assert value_text(tensor) == "[1, 1, 1, 1, 1, 1, 1, 1, ...] of [100, 100] with sum 10000"
 
 
 def test_what_contains_itself_has_an_end():
     knot = []
     knot.append(knot)
-    assert text_of(knot) == "[" * 21 + "..." + "]" * 21
+    assert value_text(knot) == "[" * 21 + "..." + "]" * 21

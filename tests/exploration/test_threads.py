@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, Code, Verdict, explore, replay, simulate
-from ddpsim.simulator.exploration.outcomes import outcome_of
+from ddpsim.simulator.exploration.outcomes import outcome_of_result
 from tests.exploration.programs import store
 from tests.kit.rank_threads import start
 from tests.kit.rows import rows
@@ -138,7 +138,7 @@ def test_two_threads_of_each_of_two_ranks_on_one_group():
     assert exploration.verdict is Verdict.FAIL
     failure = exploration.first_failure
     again = replay(one_group, 2, failure.schedule)
-    assert (outcome_of(again), again.trace.digest()) == (outcome_of(failure), failure.trace.digest())
+    assert (outcome_of_result(again), again.trace.digest()) == (outcome_of_result(failure), failure.trace.digest())
 
 
 @pytest.mark.parametrize("program", [group_of_each, one_queue])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ddpsim.simulator.foreign_names.checking import misfits
-from ddpsim.simulator.foreign_names.names import parsed
+from ddpsim.simulator.foreign_names.checking import find_mismatches
+from ddpsim.simulator.foreign_names.names import parse_table
 
 FITS = """
 [always] a test
@@ -46,11 +46,11 @@ MISFITS = {
 
 
 def test_what_fits_is_not_told():
-    assert misfits(parsed(FITS)) == []
+    assert find_mismatches(parse_table(FITS)) == []
 
 
 def test_what_does_not_fit_is_told():
-    told = {line: misfits(parsed(f"[ranks] a purpose\n{line}")) for line in MISFITS}
+    told = {line: find_mismatches(parse_table(f"[ranks] a purpose\n{line}")) for line in MISFITS}
     assert {line: len(found) for line, found in told.items()} == dict.fromkeys(MISFITS, 1)
     for line, (found,) in told.items():
         assert f"{found.name}: {found.problem}".startswith(MISFITS[line])
@@ -65,4 +65,4 @@ def test_a_line_that_is_no_row_is_refused():
         "read a b since torch",
     ):
         with pytest.raises(ValueError, match=r"a line of the table|is not a valid NameUse"):
-            list(parsed(line))
+            list(parse_table(line))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim import Result
-from ddpsim.ddp.bucket import Scale
+from ddpsim.ddp.bucket import GradientScale
 from ddpsim.scenarios import load, replay_scenario
 
 
@@ -27,8 +27,8 @@ def told(result: Result) -> list[object]:
 def planted(only: int | None = None) -> Iterator[pytest.MonkeyPatch]:
     """Our engine divides gradients by one rank too many; only where so many are right, if that is said."""
 
-    def scale(divisor: int, in_place: bool = False) -> Scale:
-        return Scale(divisor + (only in (None, divisor)), in_place)
+    def scale(divisor: int, in_place: bool = False) -> GradientScale:
+        return GradientScale(divisor + (only in (None, divisor)), in_place)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ddpsim.ddp.engine.Scale", scale)

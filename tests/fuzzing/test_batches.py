@@ -12,11 +12,11 @@ import pytest
 from hypothesis import strategies as st
 
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.value_scenarios import of_training
-from ddpsim.scenarios.fuzzing.batch import draw_each, run_batch
-from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Failure, FailureGroup, Totals, merged
-from ddpsim.scenarios.fuzzing.judging import judged
-from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
+from ddpsim.scenarios.files.value_scenarios import scenario_of_training
+from ddpsim.scenarios.fuzzing.batch import draw_values, run_batch
+from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, FuzzFailure, FailureGroup, CampaignTotals, merge_batch_reports
+from ddpsim.scenarios.fuzzing.judging import run_and_judge
+from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies import broken_programs, schedules, trainings
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.training.training import Training
@@ -32,7 +32,7 @@ def untimed(report):
 def digest():
     """What is drawn, in a few letters."""
     drawn = []
-    draw_each(st.tuples(schedules(), broken_programs(), trainings()), 7, 20, lambda each: drawn.append(repr(each)))
+    draw_values(st.tuples(schedules(), broken_programs(), trainings()), 7, 20, lambda each: drawn.append(repr(each)))
     return sha256("".join(drawn).encode()).hexdigest()
 
 
@@ -46,34 +46,34 @@ def test_another_process_draws_the_same():
 
 def test_a_batch_is_a_function_of_its_number(monkeypatch):
     monkeypatch.setattr("ddpsim.scenarios.fuzzing.plan.EXECUTIONS", 15)
-    plan = Plan(seed=3, kinds=PROGRAMS)
+    plan = CampaignPlan(seed=3, kinds=PROGRAMS)
     report = run_batch(plan, 1)
     assert untimed(pickle.loads(pickle.dumps(report))) == untimed(run_batch(plan, 1))
     assert report.totals.outcomes != run_batch(plan, 2).totals.outcomes
-    assert untimed(run_batch(Plan(seed=4, kinds=PROGRAMS), 0)) == untimed(replace(report, number=0))
+    assert untimed(run_batch(CampaignPlan(seed=4, kinds=PROGRAMS), 0)) == untimed(replace(report, number=0))
 
 
 def test_a_batch_has_its_share_of_the_executions():
-    plan = Plan(executions=EXECUTIONS + 5, kinds=PROGRAMS)
-    assert [plan.share(number) for number in range(3)] == [EXECUTIONS, 5, 0]
-    assert 5 <= run_batch(plan, 1).totals.count <= 7  # a program has up to three runs
+    plan = CampaignPlan(executions=EXECUTIONS + 5, kinds=PROGRAMS)
+    assert [plan.executions_of_batch(number) for number in range(3)] == [EXECUTIONS, 5, 0]
+    assert 5 <= run_batch(plan, 1).totals.execution_count <= 7  # a program has up to three runs
 
 
 def test_a_plan_without_a_limit_has_batches_without_end():
-    assert Plan().share(10**6) == EXECUTIONS
+    assert CampaignPlan().executions_of_batch(10**6) == EXECUTIONS
 
 
 def test_kinds_and_engines_are_counted():
-    totals = run_batch(Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=3), 0).totals
+    totals = run_batch(CampaignPlan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=3), 0).totals
     assert set(totals.executions) == {("training", Engine.DDP)}
-    assert totals.count == totals.outcomes.total() == 3
-    both = run_batch(Plan(kinds=(Kind.TRAINING,), executions=8), 0).totals
+    assert totals.execution_count == totals.outcomes.total() == 3
+    both = run_batch(CampaignPlan(kinds=(Kind.TRAINING,), executions=8), 0).totals
     assert both.executions["training", Engine.DDP] >= both.executions["training", Engine.TORCH] > 0
 
 
 def test_a_fault_of_the_engine_is_found():
     with planted(only=2):
-        report = run_batch(Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12), 0)
+        report = run_batch(CampaignPlan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12), 0)
     assert {group.code for group in report.totals.failures} <= {"divergence.gradients", "divergence.parameters"}
     failures = report.failures
     assert failures
@@ -83,27 +83,27 @@ def test_a_fault_of_the_engine_is_found():
 
 
 def test_what_two_engines_differ_in_is_found_though_each_is_near_the_oracle(monkeypatch):
-    scenario = of_training(Training(iterations=(1, 1)), 2, name="training")
-    assert [each.failure for each in judged(scenario, tuple(Engine))] == [None, None]
+    scenario = scenario_of_training(Training(iterations=(1, 1)), 2, name="training")
+    assert [each.failure for each in run_and_judge(scenario, tuple(Engine))] == [None, None]
     difference = SimpleNamespace(code="divergence.parameters", name="weight", found="1", expected="2")
     monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging.first_differences", lambda *each: [difference])
-    *_, last = judged(scenario, tuple(Engine))
+    *_, last = run_and_judge(scenario, tuple(Engine))
     assert last.outcome == "engines differ"
     assert last.failure.group == FailureGroup(Engine.DDP, "divergence.parameters", "training")
     assert 'tags = ["compare-engines"]' in last.failure.text
 
 
 def report_of(number, *failures):
-    totals = Totals(Counter({("training", Engine.DDP): 3}), Counter(pass_=3), Counter(each.group for each in failures))
+    totals = CampaignTotals(Counter({("training", Engine.DDP): 3}), Counter(pass_=3), Counter(each.group for each in failures))
     return BatchReport(number, totals, failures, 1.0)
 
 
 def test_reports_are_counted_once_each_in_the_order_of_their_numbers():
-    first, second = (Failure(FailureGroup(Engine.DDP, "stuck", "training"), "fail", "pass", text) for text in "ab")
-    other = Failure(FailureGroup(Engine.TORCH, "stuck", "training"), "fail", "pass", "c")
+    first, second = (FuzzFailure(FailureGroup(Engine.DDP, "stuck", "training"), "fail", "pass", text) for text in "ab")
+    other = FuzzFailure(FailureGroup(Engine.TORCH, "stuck", "training"), "fail", "pass", "c")
     reports = [report_of(1, second, other), report_of(0, first), report_of(1, second, other)]
-    totals, failures = merged(reports)
-    assert totals.count == 6
+    totals, failures = merge_batch_reports(reports)
+    assert totals.execution_count == 6
     assert totals.failures == {first.group: 2, other.group: 1}
     assert failures == (first, other)
-    assert merged(reversed(reports)) == (totals, failures)
+    assert merge_batch_reports(reversed(reports)) == (totals, failures)

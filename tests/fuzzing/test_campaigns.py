@@ -11,17 +11,17 @@ from ddpsim import UsageError
 from ddpsim.scenarios import load, run_scenario, shrink_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing.batch import run_batch
-from ddpsim.scenarios.fuzzing.campaign import End, run_campaign, summary
-from ddpsim.scenarios.fuzzing.corpus import CorpusState, try_all
-from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, run_campaign, campaign_summary
+from ddpsim.scenarios.fuzzing.corpus import CorpusFileState, run_corpus_files
+from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.fuzzing.workers import WorkersLostError
-from ddpsim.scenarios.training.training import NetworkChoice, Rule
+from ddpsim.scenarios.training.training import NetworkChoice, IterationRule
 from tests.fuzzing.replaying import planted
 from tests.tiers import sweep
 
-TRAININGS = Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12)
-PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
+TRAININGS = CampaignPlan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12)
+PROGRAMS = CampaignPlan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def campaign(tmp_path):
 
 def test_where_nothing_is_wrong_nothing_is_found(campaign, tmp_path):
     told = campaign(PROGRAMS)
-    assert told.end is End.BUDGET
+    assert told.end is CampaignEnd.BUDGET
     assert not told.has_found
     assert 30 <= told.totals.count <= 32
     assert not (tmp_path / "corpus").exists()
-    assert summary(told).endswith("\n\nnothing found")
+    assert campaign_summary(told).endswith("\n\nnothing found")
 
 
 def test_what_fails_is_shrunk_kept_and_tried_first_the_next_time(campaign, tmp_path, broken_engine):
@@ -54,21 +54,21 @@ def test_what_fails_is_shrunk_kept_and_tried_first_the_next_time(campaign, tmp_p
     assert sorted((tmp_path / "corpus").iterdir()) == sorted(each.path for each in first.kept)
     scenario = load(str(kept.path))
     (training,) = scenario.args
-    assert (scenario.world_size, training.iterations, training.networks) == (2, Rule(1), (NetworkChoice("linear"),))
+    assert (scenario.world_size, training.iterations, training.networks) == (2, IterationRule(1), (NetworkChoice("linear"),))
     assert scenario.engine is Engine.DDP
     assert not scenario.expected_by(Engine.DDP).is_met_by(run_scenario(scenario))
     assert kept.replay == run_scenario(scenario).replay
 
     again = campaign(replace(TRAININGS, seed=5000, executions=1))
     assert [(tried.path, tried.state) for tried in again.corpus] == [
-        (each.path, CorpusState.FAILS) for each in sorted(first.kept, key=lambda each: each.path)
+        (each.path, CorpusFileState.FAILS) for each in sorted(first.kept, key=lambda each: each.path)
     ]
     assert again.has_found
     assert again.totals.executions["training", Engine.DDP] == len(first.kept) + 1
 
     broken_engine.undo()
     repaired = campaign(replace(TRAININGS, seed=5000, executions=1))
-    assert {tried.state for tried in repaired.corpus} == {CorpusState.PASSES}
+    assert {tried.state for tried in repaired.corpus} == {CorpusFileState.PASSES}
     assert not repaired.has_found
     assert kept.path.exists()
 
@@ -81,8 +81,8 @@ def test_a_failure_that_the_corpus_has_is_no_new_one(campaign, broken_engine):
     assert all(each.is_known for each in again.kept)
     count = len(first.kept)
     text = f"found: {count} failure{'s' * (count > 1)} reproduced from the corpus"
-    assert summary(again).endswith(text)
-    assert f"found: {count} new failure{'s' * (count > 1)}" in summary(first)
+    assert campaign_summary(again).endswith(text)
+    assert f"found: {count} new failure{'s' * (count > 1)}" in campaign_summary(first)
 
 
 @pytest.mark.tier("nightly")
@@ -96,7 +96,7 @@ def test_ctrl_c_keeps_what_was_found(campaign, tmp_path, broken_engine):
     assert told.totals.count
     assert [each.how for each in told.kept] == ["not shrunk"] * len(told.kept)
     assert sorted(each.path for each in told.kept) == sorted((tmp_path / "corpus").iterdir())
-    assert "(interrupted)" in summary(told)
+    assert "(interrupted)" in campaign_summary(told)
 
 
 @pytest.mark.tier("ci")
@@ -129,7 +129,7 @@ def test_a_failure_that_does_not_come_again_is_kept_as_it_is(campaign, monkeypat
     assert first.how == "not shrunk: it did not fail again under its schedule, so it depends on time or chance"
     assert first.path.exists()
     assert all(each.how.startswith("shrunk from ") for each in others)
-    assert "found: " in summary(told)
+    assert "found: " in campaign_summary(told)
 
 
 def test_workers_that_are_lost_end_it_with_what_was_found(campaign, monkeypatch):
@@ -139,9 +139,9 @@ def test_workers_that_are_lost_end_it_with_what_was_found(campaign, monkeypatch)
 
     monkeypatch.setattr("ddpsim.scenarios.fuzzing.campaign.connected", lambda workers: nullcontext(lost))
     told = campaign(PROGRAMS)
-    assert told.end is End.LOST
+    assert told.end is CampaignEnd.LOST
     assert told.totals.count >= 30
-    assert "(the workers were lost: KilledWorker: three times)" in summary(told)
+    assert "(the workers were lost: KilledWorker: three times)" in campaign_summary(told)
 
 
 def test_an_exception_of_ours_is_a_finding_and_ends_nothing(campaign, monkeypatch):
@@ -180,8 +180,8 @@ def test_files_that_cannot_be_read_are_one_line_each_and_end_nothing(tmp_path):
         f_whole=WHOLE,
     )
     (corpus / "e_binary.toml").write_bytes(b"\xff\xfe\x00")
-    tried = list(try_all(corpus, tuple(Engine)))
-    assert [each.state for each in tried] == [CorpusState.UNREADABLE] * 5 + [CorpusState.PASSES]
+    tried = list(run_corpus_files(corpus, tuple(Engine)))
+    assert [each.state for each in tried] == [CorpusFileState.UNREADABLE] * 5 + [CorpusFileState.PASSES]
     for each in tried[:-1]:
         text = str(each)
         assert text.count("\n") == 0
@@ -193,7 +193,7 @@ def test_files_that_cannot_be_read_are_one_line_each_and_end_nothing(tmp_path):
 
 def test_files_of_another_engine_are_not_tried(tmp_path):
     corpus = write(tmp_path / "corpus", own=WHOLE.replace("iterations", 'runs_on = "ddp"\niterations'))
-    (tried,) = try_all(corpus, (Engine.TORCH,))
+    (tried,) = run_corpus_files(corpus, (Engine.TORCH,))
     assert str(tried) == f"{tried.path}  not tried: it runs on ddp"
     assert not tried.executions
 

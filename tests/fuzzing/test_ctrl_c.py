@@ -13,15 +13,15 @@ from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing import keeping
 from ddpsim.scenarios.fuzzing.batch import run_batch
-from ddpsim.scenarios.fuzzing.campaign import End, run_campaign, summary
-from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, run_campaign, campaign_summary
+from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.simulator.ctrl_c import CtrlC
+from ddpsim.simulator.ctrl_c import CtrlCGuard
 from tests.kit.own_programs import RACY
 
 pytestmark = pytest.mark.tier("ci")
 
-PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
+PROGRAMS = CampaignPlan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def racy(tmp_path):
     """A campaign that finds one failure, and needs no import of ours before it does."""
     (tmp_path / "own.py").write_text(RACY)
     name = str(tmp_path / "own.py") + ":racy"
-    plan = Plan(engines=(Engine.TORCH,), executions=20, name=name, saved_as="../own.py:racy", world_sizes=(3, 3))
+    plan = CampaignPlan(engines=(Engine.TORCH,), executions=20, name=name, saved_as="../own.py:racy", world_sizes=(3, 3))
     return partial(run_campaign, plan, seconds=600, corpus=tmp_path / "corpus")
 
 
@@ -56,10 +56,10 @@ lost = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarni
 def test_one_that_python_loses_is_looked_for():
     before = signal.getsignal(signal.SIGINT)
     went_on = []
-    with CtrlC() as ctrl_c:
+    with CtrlCGuard() as ctrl_c:
         press_where_it_is_lost()
         went_on.append(ctrl_c.is_pressed)
-        ctrl_c.check()
+        ctrl_c.raise_if_pressed()
         went_on.append("not reached")
     assert went_on == [True]
     assert ctrl_c.is_pressed
@@ -67,13 +67,13 @@ def test_one_that_python_loses_is_looked_for():
 
 
 def test_the_inner_one_ends_and_the_outer_one_goes_on():
-    with CtrlC(raises=False) as outer:
-        with CtrlC() as inner:
+    with CtrlCGuard(raises=False) as outer:
+        with CtrlCGuard() as inner:
             press()
         assert (inner.is_pressed, outer.is_pressed) == (True, False)
         press()
         assert outer.is_pressed
-    with CtrlC() as untouched:
+    with CtrlCGuard() as untouched:
         pass
     assert not untouched.is_pressed
 
@@ -81,14 +81,14 @@ def test_the_inner_one_ends_and_the_outer_one_goes_on():
 def test_other_threads_and_processes_that_ignore_it_keep_their_handler():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with CtrlC():
+        with CtrlCGuard():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
     seen = []
 
     def enter():
-        with CtrlC():
+        with CtrlCGuard():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=enter)
@@ -115,7 +115,7 @@ def test_one_within_a_batch_ends_it_lost_or_not(monkeypatch, press):
     monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging.run_scenario", pressed)
     report = run_batch(PROGRAMS, 0)
     assert report.is_interrupted
-    assert 6 <= report.totals.count <= 10
+    assert 6 <= report.totals.execution_count <= 10
     assert len(runs) <= 11
 
 
@@ -142,12 +142,12 @@ def test_while_a_failure_is_kept_it_is_summed_up(racy, monkeypatch, tmp_path, pl
 
     monkeypatch.setattr(keeping, place, pressed)
     told = racy()
-    assert told.end is End.INTERRUPT
+    assert told.end is CampaignEnd.INTERRUPT
     (kept,) = told.kept
     assert kept.replay == f"ddpsim run {kept.path}"
     assert kept.how == "not shrunk" if place != "record" else kept.how.startswith("shrunk from 3 ranks, ")
     assert [kept.path] == list((tmp_path / "corpus").iterdir())
-    assert "(interrupted)" in summary(told)
+    assert "(interrupted)" in campaign_summary(told)
 
 
 def test_batches_under_way_on_other_processes_are_told(monkeypatch, tmp_path):
@@ -158,10 +158,10 @@ def test_batches_under_way_on_other_processes_are_told(monkeypatch, tmp_path):
         press()
 
     monkeypatch.setattr("ddpsim.scenarios.fuzzing.campaign.connected", lambda workers: nullcontext(two_at_once))
-    plan = Plan(kinds=PROGRAMS.kinds, executions=400)
+    plan = CampaignPlan(kinds=PROGRAMS.kinds, executions=400)
     told = run_campaign(plan, seconds=600, corpus=tmp_path)
-    assert told.totals.count >= 40
-    assert "(interrupted: 2 batches under way dropped)" in summary(told)
+    assert told.totals.execution_count >= 40
+    assert "(interrupted: 2 batches under way dropped)" in campaign_summary(told)
 
 
 def test_a_disk_that_is_full_costs_a_file_and_no_summary(racy, monkeypatch, tmp_path):

@@ -7,8 +7,8 @@ stands in the failure's text as a file.
 
 import pytest
 
-from ddpsim.scenarios.fuzzing.campaign import End, run_campaign, summary
-from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, run_campaign, campaign_summary
+from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from tests.tiers import sweep
 
@@ -19,9 +19,9 @@ from tests.tiers import sweep
 def test_nothing_is_found(pytestconfig, tmp_path, seed, executions):
     seconds = pytestconfig.getoption("--fuzz-seconds") if executions is None else None
     executions = executions or (12 if seconds is None else None)
-    plan = Plan(seed, kinds=(Kind.TRAINING,), executions=executions)
+    plan = CampaignPlan(seed, kinds=(Kind.TRAINING,), executions=executions)
     campaign = run_campaign(plan, seconds=seconds or 3600, corpus=tmp_path)
     texts = [path.read_text() for path in sorted(tmp_path.glob("*.toml"))]
-    assert not campaign.has_found, "\n\n".join([summary(campaign), *texts])
-    assert campaign.end is End.BUDGET
-    assert campaign.totals.count >= (executions or 1)
+    assert not campaign.has_failures, "\n\n".join([campaign_summary(campaign), *texts])
+    assert campaign.end is CampaignEnd.BUDGET
+    assert campaign.totals.execution_count >= (executions or 1)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from ddpsim import Verdict
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.saving import text_of
-from ddpsim.scenarios.files.value_scenarios import of_training
-from ddpsim.scenarios.fuzzing.batch import draw_each, quiet
+from ddpsim.scenarios.files.saving import scenario_as_toml
+from ddpsim.scenarios.files.value_scenarios import scenario_of_training
+from ddpsim.scenarios.fuzzing.batch import draw_values, use_campaign_settings
 from ddpsim.scenarios.fuzzing.strategies import policies, scenarios, trainings
-from ddpsim.scenarios.fuzzing.strategies.torch_limits import possible_for_torch
+from ddpsim.scenarios.fuzzing.strategies.torch_limits import limit_to_torch
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from tests.fuzzing.replaying import planted, told
 
@@ -39,7 +39,7 @@ def failures(strategy, count, *, of):
             if result.verdict is Verdict.FAIL:
                 found.append((replace(scenario, choices=result.schedule.choices), type(policy).__name__, result))
 
-    draw_each(st.tuples(strategy, policies()), 0, of, take)
+    draw_values(st.tuples(strategy, policies()), 0, of, take)
     assert len(found) == count
     return found
 
@@ -48,21 +48,21 @@ def is_torch_known_to_fail(chosen):
     """Apart from the map of used parameters of a rank without a batch, which is memory that nobody wrote."""
     training, _ = chosen
     is_open = training.engine_options["find_unused_parameters"] and min(training.iterations) == 0
-    return training.join is not None and training != possible_for_torch(training) and not is_open
+    return training.join is not None and training != limit_to_torch(training) and not is_open
 
 
 def test_200_failures(tmp_path):
     torchs = trainings(for_torch="documented").filter(is_torch_known_to_fail)
-    with quiet(), planted():
+    with use_campaign_settings(), planted():
         found = [
             *failures(scenarios(kinds=(Kind.BROKEN_PROGRAM,)), PROGRAMS, of=206),
             *failures(scenarios(kinds=(Kind.TRAINING,), engines=(Engine.DDP,)), TRAININGS, of=10),
-            *failures(torchs.map(lambda chosen: of_training(*chosen, name="training")), TRAININGS, of=14),
+            *failures(torchs.map(lambda chosen: scenario_of_training(*chosen, name="training")), TRAININGS, of=14),
         ]
     assert len(found) == 200
     recorded = []
     for number, (scenario, _, result) in enumerate(found):
-        (tmp_path / f"{number}.toml").write_text(text_of(scenario))
+        (tmp_path / f"{number}.toml").write_text(scenario_as_toml(scenario))
         recorded.append((f"{number}.toml", scenario.name, str(result.schedule)))
     (tmp_path / "recorded.json").write_text(json.dumps(recorded))
 

@@ -10,21 +10,21 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 
 from ddpsim import Pct, UsageError, Verdict, simulate
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.value_scenarios import program_in, training_in
-from ddpsim.scenarios.fuzzing.batch import draw_each
+from ddpsim.scenarios.files.value_scenarios import program_of_scenario, training_of_scenario
+from ddpsim.scenarios.fuzzing.batch import draw_values
 from ddpsim.scenarios.fuzzing.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
 from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.scenarios.ranks.interpreter import run_steps
-from ddpsim.scenarios.training.oracle import check_has_meaning
+from ddpsim.scenarios.ranks.interpreter import run_rank_steps
+from ddpsim.scenarios.training.oracle import check_has_defined_result
 from ddpsim.scenarios.training.training import Action, NetworkChoice, OptimizerName, Training
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS
 from ddpsim.simulator.policies.named import RandomWalk
-from ddpsim.simulator.policies.schedule_replay import Guided
-from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
+from ddpsim.simulator.programs.check import check_program
 from ddpsim.simulator.programs.program import DTYPES, Issue, Program, Wait
-from ddpsim.simulator.programs.validation import validate
+from ddpsim.simulator.programs.validation import validate_program
 from tests.tiers import sweep
 
 DRAWS = 300
@@ -33,7 +33,7 @@ DRAWS = 300
 def drawn(strategy, count=DRAWS):
     """So many values, the same ones each time."""
     values = []
-    draw_each(strategy, 0, count, values.append)
+    draw_values(strategy, 0, count, values.append)
     return values
 
 
@@ -92,8 +92,8 @@ def features(program):
 
 def test_programs_are_valid_and_nothing_is_wrong_with_them():
     for program in healthy():
-        validate(program)
-        assert check(program).verdict is Verdict.PASS
+        validate_program(program)
+        assert check_program(program).verdict is Verdict.PASS
 
 
 def test_each_kind_of_program_occurs():
@@ -106,7 +106,7 @@ def test_each_kind_of_program_occurs():
 
 def test_programs_keep_to_what_is_asked_for():
     for program in drawn(programs(min_ranks=1, max_ranks=6, min_rounds=2, max_rounds=3), 100):
-        validate(program)
+        validate_program(program)
         assert 1 <= program.world_size <= 6
         assert len({issue.name for issue in issues(program)}) in (2, 3)
     with pytest.raises(UsageError, match=r"^programs of 4 to 2 ranks are asked for, expected a range from 1 on: "):
@@ -131,8 +131,8 @@ def test_the_least_programs():
 
 def test_broken_programs_are_valid_and_most_fail():
     for program, _ in broken():
-        validate(program)
-    failing = sum(check(program).verdict is Verdict.FAIL for program, _ in broken())
+        validate_program(program)
+    failing = sum(check_program(program).verdict is Verdict.FAIL for program, _ in broken())
     assert failing > 0.8 * DRAWS
 
 
@@ -142,7 +142,7 @@ def test_each_kind_of_break_occurs():
 
 
 def test_the_least_broken_program():
-    program, kind = least(broken_programs(), lambda chosen: check(chosen[0]).verdict is Verdict.FAIL)
+    program, kind = least(broken_programs(), lambda chosen: check_program(chosen[0]).verdict is Verdict.FAIL)
     assert kind is BreakKind.MISSING
     assert sorted(program.ranks, key=len) == [(), (PLAIN, Wait("c0"))]
 
@@ -164,13 +164,13 @@ def test_the_least_schedules():
 
 
 def test_policies_of_each_kind():
-    assert {type(policy) for policy in drawn(policies(), 50)} == {Guided, RandomWalk, Pct}
+    assert {type(policy) for policy in drawn(policies(), 50)} == {GuidedPolicy, RandomWalk, Pct}
 
 
 @pytest.mark.parametrize("for_torch", sweep([False, True, "documented"], lambda each: each is False))
 def test_trainings_have_a_meaning(for_torch):
     for training, world_size in trained(for_torch):
-        check_has_meaning(training, world_size)
+        check_has_defined_result(training, world_size)
 
 
 def training_features(training, world_size):
@@ -260,8 +260,8 @@ def test_scenarios_of_each_kind():
     kinds = Counter(scenario.name for scenario in chosen)
     assert set(kinds) == {kind.value for kind in Kind}
     assert kinds[Kind.TRAINING.value] > 40
-    assert all((training_in(each) is None) == (program_in(each) is not None) for each in chosen)
-    assert Counter(each.engine for each in chosen if training_in(each))[Engine.DDP] > 15
+    assert all((training_of_scenario(each) is None) == (program_of_scenario(each) is not None) for each in chosen)
+    assert Counter(each.engine for each in chosen if training_of_scenario(each))[Engine.DDP] > 15
     assert sum(bool(each.choices) for each in chosen) > 80
 
 
@@ -273,7 +273,7 @@ def test_scenarios_keep_to_what_is_asked_for():
 @given(programs(max_ranks=3))
 @settings(max_examples=20)
 def test_as_the_docstring_shows(program):
-    assert simulate(run_steps, program.world_size, args=(program,)).verdict is Verdict.PASS
+    assert simulate(run_rank_steps, program.world_size, args=(program,)).verdict is Verdict.PASS
 
 
 def test_strategies_still_have_their_old_name():

@@ -15,17 +15,17 @@ import pytest
 
 from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing import workers
-from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
-from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
+from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, run_campaign
+from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.scenarios.fuzzing.workers import WorkerBackend, Workers, connected
+from ddpsim.scenarios.fuzzing.workers import WorkerBackend, Workers, connect_workers
 from tests.jobs.conftest import has_ended
 from tests.kit.own_programs import RACY
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = 3
 """One more than there are workers."""
-PLAN = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=(BATCHES - 1) * EXECUTIONS + 1)
+PLAN = CampaignPlan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=(BATCHES - 1) * EXECUTIONS + 1)
 
 pytestmark = pytest.mark.tier("ci")
 
@@ -39,7 +39,7 @@ def alone(tmp_path_factory):
 @pytest.mark.tier("nightly")  # by day: what is handed out to threads, and the same batches on one process
 def test_two_processes_come_to_the_same(alone, tmp_path):
     told = run_campaign(PLAN, seconds=600, workers=Workers(jobs=2), corpus=tmp_path)
-    assert told.end is End.BUDGET
+    assert told.end is CampaignEnd.BUDGET
     assert told.totals == alone
 
 
@@ -47,9 +47,9 @@ def test_batches_are_handed_out_as_workers_are_free(monkeypatch):
     monkeypatch.setattr(workers, "run_batch", lambda plan, number, seconds: number)
     # joblib's own threads, as far as handing out goes, are workers as any.
     with joblib.parallel_config(backend="threading", n_jobs=2):
-        assert sorted(workers._one_by_one(PLAN, range(5), lambda: 600.0)) == [0, 1, 2, 3, 4]
-        assert sorted(workers._in_waves(PLAN, range(5), lambda: 600.0)) == [0, 1, 2, 3, 4]
-        for hand_out in (workers._one_by_one, workers._in_waves):
+        assert sorted(workers._run_batches_one_by_one(PLAN, range(5), lambda: 600.0)) == [0, 1, 2, 3, 4]
+        assert sorted(workers._run_batches_in_waves(PLAN, range(5), lambda: 600.0)) == [0, 1, 2, 3, 4]
+        for hand_out in (workers._run_batches_one_by_one, workers._run_batches_in_waves):
             stream = hand_out(
                 PLAN, count(), lambda: 600.0
             )  # numbers without end: those of nobody who is free are not asked for
@@ -60,8 +60,8 @@ def test_batches_are_handed_out_as_workers_are_free(monkeypatch):
 @pytest.mark.tier("nightly")
 def test_workers_with_several_threads_run_one_batch_at_a_time(alone):
     with joblib.parallel_config(backend="threading", n_jobs=2):
-        reports = list(workers._in_waves(PLAN, range(BATCHES), lambda: 600.0))
-    assert sum(report.totals.count for report in reports) == alone.count
+        reports = list(workers._run_batches_in_waves(PLAN, range(BATCHES), lambda: 600.0))
+    assert sum(report.totals.execution_count for report in reports) == alone.count
 
 
 def ddpsim(folder, *words):
@@ -115,7 +115,7 @@ def test_a_dask_cluster_that_loses_a_worker_loses_nothing(alone, tmp_path):
         campaign = run_campaign(PLAN, seconds=300, workers=on_dask, corpus=tmp_path, on_progress=kill_one)
         pids += [worker.pid for worker in cluster.workers.values()]
     assert told
-    assert campaign.end is End.BUDGET
+    assert campaign.end is CampaignEnd.BUDGET
     assert campaign.totals == alone
     assert not any(map(psutil.pid_exists, pids))
 
@@ -128,7 +128,7 @@ def test_a_cluster_that_does_not_answer_is_one_line_in_bounded_time(monkeypatch)
         pytest.raises(
             UsageError, match=r"^cluster 'tcp://127.0.0.1:1' does not answer \(.*\), expected the address of "
         ),
-        connected(Workers(backend=WorkerBackend.DASK, cluster="tcp://127.0.0.1:1")),
+        connect_workers(Workers(backend=WorkerBackend.DASK, cluster="tcp://127.0.0.1:1")),
     ):
         pass
     assert time.monotonic() - start < 25
@@ -141,6 +141,6 @@ def test_an_extra_that_is_missing(backend, module, monkeypatch):
     said = f"backend is '{name}', but {name} is not installed: pip install 'ddpsim[{name}]'"
     with (
         pytest.raises(UsageError, match=f"^{re.escape(said)}$"),
-        connected(Workers(backend=backend, cluster="127.0.0.1:8786")),
+        connect_workers(Workers(backend=backend, cluster="127.0.0.1:8786")),
     ):
         pass

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Verdict, explore, simulate
-from ddpsim.simulator.hazards.poison_marks import MOST, fill, numbers_in, unmark
+from ddpsim.simulator.hazards.poison_marks import MOST, fill_with_mark, call_numbers_in, remove_marks
 from tests.kit.results import codes
 
 
@@ -383,16 +383,16 @@ def test_what_is_never_waited_for_is_told_as_that_and_leaves_no_number_in_memory
 
     result = simulate(program, 2, poison=True)
     assert codes(result) == [("hazard.unwaited_work", (0, 1))]
-    assert [numbers_in(tensor) for tensor, _ in result.returns] == [set(), set()]
+    assert [call_numbers_in(tensor) for tensor, _ in result.returns] == [set(), set()]
 
 
 @pytest.mark.parametrize("number", [1, 40_000, MOST])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128])
 def test_a_number_is_read_as_it_was_filled_in(dtype, number):
     tensor = torch.zeros(4, 3, dtype=dtype)
-    fill(tensor[:, 1], number)
-    assert numbers_in({"a": [(tensor,)]}) == {number}
-    assert numbers_in(torch.zeros(4, 3, dtype=dtype)) == set()
+    fill_with_mark(tensor[:, 1], number)
+    assert call_numbers_in({"a": [(tensor,)]}) == {number}
+    assert call_numbers_in(torch.zeros(4, 3, dtype=dtype)) == set()
     assert bool((tensor[:, 1] != tensor[:, 1]).all())
     assert bool((tensor[:, ::2] == 0).all())
 
@@ -400,12 +400,12 @@ def test_a_number_is_read_as_it_was_filled_in(dtype, number):
 @pytest.mark.parametrize("number", [1, MOST])
 def test_integers_of_64_bits_have_a_number_too(number):
     tensor = torch.zeros(2, 3, dtype=torch.long)
-    fill(tensor[1], number)
+    fill_with_mark(tensor[1], number)
     for each in (tensor, tensor.numpy(), tensor[1, 1].item(), {"count": tensor.tolist()}):
-        assert numbers_in(each) == {number}
-    unmark(tensor)
+        assert call_numbers_in(each) == {number}
+    remove_marks(tensor)
     assert tensor[1].tolist() == [torch.iinfo(torch.long).max] * 3
-    assert numbers_in([tensor, True, -1, 2**100, torch.iinfo(torch.long).min, torch.arange(9)]) == set()
+    assert call_numbers_in([tensor, True, -1, 2**100, torch.iinfo(torch.long).min, torch.arange(9)]) == set()
 
 
 def reduces(rank, *, then, dtype=torch.float32, async_op=False):

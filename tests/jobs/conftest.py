@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from ddpsim.scenarios import load, run_scenario
-from ddpsim.scenarios.jobs.job_launcher import standing_by
+from ddpsim.scenarios.jobs.job_launcher import keep_fork_servers
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 
@@ -39,7 +39,7 @@ def pytest_itemcollected(item):
 @pytest.fixture(scope="session")
 def server():
     """Without it each run would load torch anew."""
-    with standing_by():
+    with keep_fork_servers():
         yield
 
 

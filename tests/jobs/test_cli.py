@@ -7,16 +7,16 @@ import pytest
 from ddpsim import Code, Result, Schedule, Verdict
 from ddpsim.scenarios import Expectation, finds, run_scenario
 from ddpsim.scenarios.cli import main
-from ddpsim.scenarios.cli.judgement import conclusion, judge
-from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.jobs.job_findings import findings_of
-from ddpsim.scenarios.model import CLEAN, found_on_processes
+from ddpsim.scenarios.cli.judgement import conclusion_line, judge_result
+from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.scenarios.jobs.job_findings import findings_of_reports
+from ddpsim.scenarios.model import CLEAN, outcome_text_on_processes
 from ddpsim.simulator.trace import Trace
 from tests.jobs.test_job_findings import died, hung, raised, returned
 
 
 def result_with(*reports):
-    findings = findings_of(reports, command="ddpsim run x")
+    findings = findings_of_reports(reports, command="ddpsim run x")
     errors = {report.rank: ValueError() for report in reports if report.error}
     return Result(len(reports), findings, (None,) * len(reports), errors, Schedule(), Trace())
 
@@ -61,8 +61,8 @@ DEPENDS = finds(Code.MISMATCH_OPERATION, ranks=1, shows=4, otherwise=CLEAN)
 )
 def test_conclusion(expected, reports, status, line):
     result = result_with(*reports)
-    assert judge(expected, result, "processes").status == status
-    assert conclusion(expected, result, "processes") == line
+    assert judge_result(expected, result, "processes").status == status
+    assert conclusion_line(expected, result, "processes") == line
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_conclusion(expected, reports, status, line):
     ],
 )
 def test_what_was_found(reports, found):
-    assert found_on_processes(result_with(*reports)) == found
+    assert outcome_text_on_processes(result_with(*reports)) == found
 
 
 HANGS = ["run", "both-send-first", "--transport", "processes", "--timeout", "1", "--world-size", "2"]
@@ -94,7 +94,7 @@ def test_run(server, capsys):
 def test_rows_of_the_zoo(server, capsys):
     names = ["both-send-first", "exception-on-one-rank", "mismatched-reduction"]
     words = ["zoo", *names, "--no-repaired", "--transport", "processes", "--timeout", "1"]
-    assert main(words) == Status.OTHERWISE
+    assert main(words) == ExitStatus.OTHERWISE
     rows = [re.sub(r" +\d+  (?=[=!])", "  ", line) for line in capsys.readouterr().out.splitlines()[1:4]]
     assert rows == [
         "both-send-first  = deadlock.cycle, ranks 0, 1; found hung",
@@ -105,7 +105,7 @@ def test_rows_of_the_zoo(server, capsys):
 
 def test_what_processes_cannot_run_is_no_surprise(server, capsys):
     words = ["zoo", "rank-crash", "exception-on-one-rank", "--no-repaired", "--transport", "processes"]
-    assert main(words) == Status.AS_EXPECTED
+    assert main(words) == ExitStatus.AS_EXPECTED
     _, raises, *crash, empty, closing = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"exception-on-one-rank +\d+  = rank_error, rank 1", raises)
     assert re.fullmatch(

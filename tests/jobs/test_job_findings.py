@@ -8,12 +8,12 @@ import torch
 
 from ddpsim import Code, UsageError
 from ddpsim.scenarios.jobs import recorder
-from ddpsim.scenarios.jobs.job_findings import findings_of
-from ddpsim.scenarios.jobs.job_result import result_of
-from ddpsim.scenarios.jobs.rank_report import ErrorReport, Position, RankEnding, RankReport
-from ddpsim.scenarios.jobs.rank_stacks import call_program, position_of_death, stack_of
+from ddpsim.scenarios.jobs.job_findings import findings_of_reports
+from ddpsim.scenarios.jobs.job_result import result_of_reports
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankPosition, RankEnding, RankReport
+from ddpsim.scenarios.jobs.rank_stacks import call_program, position_of_death, program_stack_text
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.ranks.function import BETWEEN, of_a_rank
+from ddpsim.scenarios.ranks.function import BETWEEN, as_rank_function
 from ddpsim.simulator.calls import Site
 
 SITE = Site("train.py", 7, "step")
@@ -35,11 +35,11 @@ def died(rank, death="signal SIGABRT", words=()):
 
 def hung(rank, idle=10.0, *, is_idle=True):
     calls = ("broadcast #0  in flight",)
-    return RankReport(rank, RankEnding.HUNG, 0.0, position=Position(idle, SITE, STACK, calls, is_idle))
+    return RankReport(rank, RankEnding.HUNG, 0.0, position=RankPosition(idle, SITE, STACK, calls, is_idle))
 
 
 def test_the_text_of_a_hang():
-    (finding,) = findings_of([hung(0), returned(1), hung(2, idle=0.5, is_idle=False)], command="ddpsim run x")
+    (finding,) = findings_of_reports([hung(0), returned(1), hung(2, idle=0.5, is_idle=False)], command="ddpsim run x")
     assert finding.ranks == (0,)  # rank 2 was still at work
     assert finding.sites == (SITE,)
     assert str(finding).splitlines() == [
@@ -89,12 +89,12 @@ ERROR, HANG = Code.RANK_ERROR, Code.STUCK
     ],
 )
 def test_what_is_found_and_in_which_order(reports, expected):
-    found = findings_of(reports, command="ddpsim run x")
+    found = findings_of_reports(reports, command="ddpsim run x")
     assert [(finding.code, finding.ranks) for finding in found] == expected
 
 
 def test_lost_connections_follow_from_a_death():
-    (finding,) = findings_of([died(0, words=("what()",)), raised(1, LOST), raised(2, LOST)], command="")
+    (finding,) = findings_of_reports([died(0, words=("what()",)), raised(1, LOST), raised(2, LOST)], command="")
     assert finding.ranks == (0,)
     assert "  ranks 1, 2 lost the connection then, and raised" in str(finding).splitlines()
     assert "    what()" in str(finding).splitlines()
@@ -128,14 +128,14 @@ def test_lost_connections_follow_from_a_death():
     ],
 )
 def test_recorded_call(entry, text):
-    assert recorder._text(entry) == text
+    assert recorder._entry_text(entry) == text
 
 
 def test_torch_without_a_recorder(monkeypatch):
-    assert recorder.is_there()
+    assert recorder.has_recorder()
     monkeypatch.setattr(recorder, "_READER", "_dump_of_another_version")
-    assert not recorder.is_there()
-    assert recorder.recording() == recorder.Recording()
+    assert not recorder.has_recorder()
+    assert recorder.read_recorder() == recorder.LastCalls()
 
 
 def test_torch_with_a_recorder_for_each_backend(monkeypatch):
@@ -145,7 +145,7 @@ def test_torch_with_a_recorder_for_each_backend(monkeypatch):
 
     monkeypatch.setattr(torch._C._distributed_c10d, "_read_of_a_newer_version", read, raising=False)
     monkeypatch.setattr(recorder, "_READER", "_read_of_a_newer_version")
-    assert recorder.recording() == recorder.Recording(('barrier #1  group ""  in flight',), in_flight=True)
+    assert recorder.read_recorder() == recorder.LastCalls(('barrier #1  group ""  in flight',), in_flight=True)
 
 
 def test_place_of_death():
@@ -172,13 +172,13 @@ def test_a_stack_begins_in_the_program_whether_it_takes_the_rank_or_not(monkeypa
     monkeypatch.setattr(sys, "argv", ["own.py"])  # in a run it is each rank's own
 
     def takes_it(rank):
-        return stack_of(sys._getframe())
+        return program_stack_text(sys._getframe())
 
     def takes_nothing():
-        return stack_of(sys._getframe())
+        return program_stack_text(sys._getframe())
 
     for program in (takes_it, takes_nothing):
-        stack = call_program(Scenario("own", "", of_a_rank(program)), 0)
+        stack = call_program(Scenario("own", "", as_rank_function(program)), 0)
         assert [line.split()[-1] for line in stack.splitlines()[::2]] == [program.__name__], stack
 
 
@@ -187,7 +187,7 @@ def test_a_stack_has_no_frames_of_torchs_own():
 
     def backward_with_a_hook(rank):
         leaf = torch.ones(1, requires_grad=True)
-        leaf.register_hook(lambda gradient: stacks.append(stack_of(sys._getframe())))
+        leaf.register_hook(lambda gradient: stacks.append(program_stack_text(sys._getframe())))
         leaf.sum().backward()
 
     call_program(Scenario("own", "", backward_with_a_hook), 0)
@@ -196,7 +196,7 @@ def test_a_stack_has_no_frames_of_torchs_own():
 
 
 def test_rank_that_did_not_start():
-    reports = [RankReport(0, RankEnding.HUNG, 1.0, has_started=False, position=Position(0.0, None, "was ended", ()))]
+    reports = [RankReport(0, RankEnding.HUNG, 1.0, has_started=False, position=RankPosition(0.0, None, "was ended", ()))]
     reports += [RankReport(1, RankEnding.DIED, 2.0, has_started=False, death="exit status 1", last_words=("why",))]
     with pytest.raises(UsageError, match=r"^rank 1 did not start \(exit status 1, after 'why'\), expected its process"):
-        result_of(None, None, reports)
+        result_of_reports(None, None, reports)

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from ddpsim.scenarios.jobs.job_rank import Word
+from ddpsim.scenarios.jobs.job_rank import RankMessage
 from ddpsim.scenarios.jobs.rank_child import RankChild
-from ddpsim.scenarios.jobs.supervisor_notes import Starter
+from ddpsim.scenarios.jobs.supervisor_notes import RankStarter
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def child():
     """A child without a process: its line and its stderr are written to by the test."""
     ours, its = multiprocessing.Pipe()
     stderr, its_stderr = os.pipe()
-    child = RankChild(0, 0, ours, stderr, Starter(os.getppid(), None))
+    child = RankChild(0, 0, ours, stderr, RankStarter(os.getppid(), None))
     yield child, its, its_stderr
     for end in (ours, its):
         end.close()
@@ -71,18 +71,18 @@ def test_death(child, status, text):
 def test_everything_that_was_said_is_heard(child):
     child, its, _ = child
     assert child.heard() == []
-    its.send(Word.STARTED)
-    its.send(Word.ALIVE)
-    assert child.heard() == [Word.STARTED, Word.ALIVE]
+    its.send(RankMessage.STARTED)
+    its.send(RankMessage.ALIVE)
+    assert child.heard() == [RankMessage.STARTED, RankMessage.ALIVE]
     its.close()
     assert child.heard() == []
-    child.tell(Word.END)  # nobody listens
+    child.tell(RankMessage.END)  # nobody listens
 
 
 def test_starter(tmp_path):
-    Starter(os.getppid(), None).check()
-    Starter(os.getppid(), str(tmp_path)).check()
+    RankStarter(os.getppid(), None).check_is_alive()
+    RankStarter(os.getppid(), str(tmp_path)).check_is_alive()
     with pytest.raises(SystemExit):
-        Starter(os.getppid(), str(tmp_path / "gone")).check()
+        RankStarter(os.getppid(), str(tmp_path / "gone")).check_is_alive()
     with pytest.raises(SystemExit):
-        Starter(-1, None).check()
+        RankStarter(-1, None).check_is_alive()

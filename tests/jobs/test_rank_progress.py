@@ -9,25 +9,25 @@ import pytest
 import torch.distributed as dist
 
 from ddpsim.scenarios.jobs import recorder
-from ddpsim.scenarios.jobs.job_rank import Word
+from ddpsim.scenarios.jobs.job_rank import RankMessage
 from ddpsim.scenarios.jobs.rank_child import RankChild
-from ddpsim.scenarios.jobs.rank_progress import Clock, RankProgress, Unchanged, _sleeps
-from ddpsim.scenarios.jobs.recorder import Recording
-from ddpsim.scenarios.jobs.supervisor import _Quiet
-from ddpsim.scenarios.jobs.supervisor_notes import Starter, SupervisorStore
+from ddpsim.scenarios.jobs.rank_progress import ActiveClock, JobRankProgress, UnchangedTimer, _sleep_count
+from ddpsim.scenarios.jobs.recorder import LastCalls
+from ddpsim.scenarios.jobs.supervisor import _IdleDetector
+from ddpsim.scenarios.jobs.supervisor_notes import RankStarter, SupervisorStore
 
 
 def test_time_in_which_nobody_looks_does_not_pass():
     times = iter([100.0, 100.3, 100.5, 160.5, 160.6])
-    clock = Clock(0.4, lambda: next(times))
-    assert [round(clock.now(), 6) for _ in range(4)] == [0.3, 0.5, 0.9, 1.0]
+    clock = ActiveClock(0.4, lambda: next(times))
+    assert [round(clock.active_seconds(), 6) for _ in range(4)] == [0.3, 0.5, 0.9, 1.0]
 
 
 def test_unchanged():
-    value = Unchanged()
-    assert value.seconds("a", 1.0) == 0.0
-    assert value.seconds("a", 3.5) == 2.5
-    assert value.seconds("b", 4.0) == 0.0
+    value = UnchangedTimer()
+    assert value.unchanged_seconds("a", 1.0) == 0.0
+    assert value.unchanged_seconds("a", 3.5) == 2.5
+    assert value.unchanged_seconds("b", 4.0) == 0.0
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def looks(monkeypatch):
         used = count(step=int(computes))
         monkeypatch.setattr(time, "process_time", lambda: float(next(used)))
         monkeypatch.setattr(time, "thread_time", lambda: 0.0)
-        progress = RankProgress(100.0)
-        monkeypatch.setattr(progress, "_clock", Clock(100.0, time.monotonic))
+        progress = JobRankProgress(100.0)
+        monkeypatch.setattr(progress, "_clock", ActiveClock(100.0, time.monotonic))
         monkeypatch.setattr(progress, "_frames", list)
         monkeypatch.setattr("ddpsim.scenarios.jobs.rank_progress._sleeps", count(step=int(sleeps)).__next__)
         recorded = iter(recordings)
@@ -51,8 +51,8 @@ def looks(monkeypatch):
     return looks
 
 
-WAITING = [Recording(("barrier #0",), in_flight=True)] * 10
-CALLING = [Recording((f"barrier #{number}",), in_flight=True) for number in range(10)]
+WAITING = [LastCalls(("barrier #0",), in_flight=True)] * 10
+CALLING = [LastCalls((f"barrier #{number}",), in_flight=True) for number in range(10)]
 
 
 def test_a_rank_that_always_waits_gets_on_if_its_calls_do(looks):
@@ -70,9 +70,9 @@ def test_a_rank_that_waits_in_one_call(looks):
 
 
 def test_how_often_this_thread_has_slept():
-    before = _sleeps()
+    before = _sleep_count()
     threading.Event().wait(0.001)
-    assert _sleeps() > before or not os.path.exists("/proc/self/task")
+    assert _sleep_count() > before or not os.path.exists("/proc/self/task")
 
 
 # --- as its supervisor sees it ----------------------------------------------------------------------------------------
@@ -90,45 +90,45 @@ class _Computing(RankChild):
 
     seconds = 0.0
 
-    def computed(self):
+    def cpu_seconds(self):
         return self.seconds
 
 
 @pytest.fixture
 def child():
-    return _Computing(0, 0, None, -1, Starter(os.getppid(), None))
+    return _Computing(0, 0, None, -1, RankStarter(os.getppid(), None))
 
 
 def test_what_a_rank_says_is_its_vote(child, notes):
-    quiet = _Quiet(child, TIMEOUT)
-    for said, is_idle in [(Word.STARTED, False), (Word.IDLE, True), (Word.ALIVE, False)]:
+    quiet = _IdleDetector(child, TIMEOUT)
+    for said, is_idle in [(RankMessage.STARTED, False), (RankMessage.IDLE, True), (RankMessage.ALIVE, False)]:
         assert not quiet.has_frozen([said], 1.0)
-        assert quiet.votes(notes) == notes.are_all_idle() == is_idle
+        assert quiet.vote_if_changed(notes) == notes.are_all_idle() == is_idle
 
 
 def test_a_silent_rank_is_frozen_and_no_longer_when_it_speaks(child, notes):
-    quiet = _Quiet(child, TIMEOUT)
-    quiet.has_frozen([Word.IDLE], 1.0)
+    quiet = _IdleDetector(child, TIMEOUT)
+    quiet.has_frozen([RankMessage.IDLE], 1.0)
     assert not quiet.has_frozen([], 7.0)
-    assert not quiet.votes(notes)  # it has said so too long ago
+    assert not quiet.vote_if_changed(notes)  # it has said so too long ago
     assert not quiet.has_frozen([], 15.9)
     assert quiet.has_frozen([], 16.1)
-    assert quiet.votes(notes)
-    assert not quiet.has_frozen([Word.ALIVE], 17.0)
-    assert not quiet.votes(notes)
+    assert quiet.vote_if_changed(notes)
+    assert not quiet.has_frozen([RankMessage.ALIVE], 17.0)
+    assert not quiet.vote_if_changed(notes)
 
 
 def test_a_silent_rank_that_computes_has_six_times_as_long(child):
-    quiet = _Quiet(child, TIMEOUT)
-    quiet.has_frozen([Word.ALIVE], 1.0)
+    quiet = _IdleDetector(child, TIMEOUT)
+    quiet.has_frozen([RankMessage.ALIVE], 1.0)
     child.seconds = 50.0
     assert not quiet.has_frozen([], 60.9)
     assert quiet.has_frozen([], 61.1)
 
 
 def test_what_a_process_has_computed():
-    own = RankChild(0, os.getpid(), None, -1, Starter(os.getppid(), None))
+    own = RankChild(0, os.getpid(), None, -1, RankStarter(os.getppid(), None))
     if os.path.exists("/proc/self/stat"):
-        assert abs(own.computed() - time.process_time()) < 0.2
-    gone = RankChild(0, 0, None, -1, Starter(os.getppid(), None))
-    assert gone.computed() == 0.0
+        assert abs(own.cpu_seconds() - time.process_time()) < 0.2
+    gone = RankChild(0, 0, None, -1, RankStarter(os.getppid(), None))
+    assert gone.cpu_seconds() == 0.0

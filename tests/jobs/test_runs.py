@@ -14,8 +14,8 @@ import torch
 from ddpsim import Code, Verdict
 from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.model import found_on_processes
-from ddpsim.scenarios.training.reference import first_differences
+from ddpsim.scenarios.model import outcome_text_on_processes
+from ddpsim.scenarios.training.reference import find_first_differences
 from tests.jobs.conftest import PROGRAMS, children, command, have_ended
 from tests.kit.leftovers import new_files, open_files
 
@@ -46,7 +46,7 @@ def test_join_trains_what_it_trains_in_memory(server, name, engine):
     assert result.verdict is memory.verdict is Verdict.PASS
     reference = scenario.reference(scenario.world_size)
     histories = tuple(own if isinstance(own, tuple) else (own,) for own in memory.returns)
-    assert first_differences(replace(reference, histories=histories), result.returns) == []
+    assert find_first_differences(replace(reference, histories=histories), result.returns) == []
 
 
 @ENGINES
@@ -54,7 +54,7 @@ def test_join_trains_what_it_trains_in_memory(server, name, engine):
 def test_what_fails_in_memory_fails(server, name, found, engine):
     scenario = load(name)
     result = run_scenario(scenario, engine, transport="processes", timeout_seconds=1.5)
-    assert found_on_processes(result) == found
+    assert outcome_text_on_processes(result) == found
     assert scenario.expected_by(Engine(engine)).is_met_on_processes(result)
     twin = run_scenario(f"{name}-repaired", engine, transport="processes", timeout_seconds=60)
     assert twin.findings == ()
@@ -190,7 +190,7 @@ def test_program_that_closes_its_streams(run):
 
 def test_killed_rank_is_named(run):
     result = run("is_killed")
-    assert found_on_processes(result) == "died, rank 1"
+    assert outcome_text_on_processes(result) == "died, rank 1"
     finding = result.findings[0]
     assert finding.summary == "the process of rank 1 ended with signal SIGKILL"
     assert "  rank 0 lost the connection then, and raised" in str(finding).splitlines()

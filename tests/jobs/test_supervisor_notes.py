@@ -17,47 +17,47 @@ def report(rank, ending=RankEnding.RETURNED, *, has_started=True):
 
 def test_reports_are_gathered():
     first, second = world(2)
-    second.write(report(1))
+    second.write_report(report(1))
     assert not first.have_all_ended()
-    first.write(report(0))
+    first.write_report(report(0))
     assert second.have_all_ended()
-    assert first.read_all() == (report(0), report(1))
-    assert first.why_over() is None
+    assert first.read_reports() == (report(0), report(1))
+    assert first.reason_of_end() is None
 
 
 def test_a_hang_and_a_rank_that_does_not_start_end_the_run_for_all():
     for ending, has_started, why in ((RankEnding.HUNG, True, HUNG), (RankEnding.RAISED, False, FAILED_TO_START)):
         first, second = world(2)
-        second.write(report(1, ending, has_started=has_started))
-        assert first.why_over() == why, ending
+        second.write_report(report(1, ending, has_started=has_started))
+        assert first.reason_of_end() == why, ending
 
 
 def test_a_supervisor_without_a_sign_of_life_is_reported_once():
     first, second, third = world(3)
     mine, its = Heartbeats(first), Heartbeats(second)
-    third.write(report(2))
+    third.write_report(report(2))
     for now in range(60):
-        mine.give(float(now))
-        its.give(float(now))
+        mine.send_heartbeat(float(now))
+        its.send_heartbeat(float(now))
     for now in range(60, 131):  # the second is silent from here on
-        mine.give(float(now))
+        mine.send_heartbeat(float(now))
     assert not first.have_all_ended()
-    first.write(report(0))
-    own, lost, ended = first.read_all()
+    first.write_report(report(0))
+    own, lost, ended = first.read_reports()
     assert (own, ended) == (report(0), report(2))  # the third is silent, too, and has reported
     assert (lost.ending, lost.death) == (RankEnding.DIED, LOST)
     assert not first.are_all_idle()
     for own in (first, third):
-        own.vote(own.rank, is_idle=True)
+        own.set_idle(own.rank, is_idle=True)
     assert first.are_all_idle()  # for who is lost, nobody else can say so
 
 
 def test_all_ranks_are_idle_until_one_takes_it_back():
     first, second = world(2)
-    second.vote(1, is_idle=True)
+    second.set_idle(1, is_idle=True)
     assert not first.are_all_idle()
-    first.vote(0, is_idle=True)
+    first.set_idle(0, is_idle=True)
     assert first.are_all_idle()
     assert second.are_all_idle()
-    second.vote(1, is_idle=False)
+    second.set_idle(1, is_idle=False)
     assert not first.are_all_idle()

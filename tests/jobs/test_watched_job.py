@@ -8,7 +8,7 @@ import pytest
 
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.jobs import in_rank
-from ddpsim.scenarios.jobs.watched_job import marked
+from ddpsim.scenarios.jobs.watched_job import processes_with_variable
 
 HANGS = """
 import torch, torch.distributed as dist
@@ -87,7 +87,7 @@ def test_what_is_no_job_is_one_line(capsys, tmp_path, monkeypatch, words, messag
 def test_processes_are_known_by_their_variable():
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={in_rank.FOLDER: "/a b"})
     try:
-        assert process.pid in set(marked(in_rank.FOLDER, "/a b"))
-        assert process.pid not in set(marked(in_rank.FOLDER, "/a"))
+        assert process.pid in set(processes_with_variable(in_rank.FOLDER, "/a b"))
+        assert process.pid not in set(processes_with_variable(in_rank.FOLDER, "/a"))
     finally:
         process.communicate(b"\n")

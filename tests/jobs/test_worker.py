@@ -12,7 +12,7 @@ import pytest
 
 from ddpsim import UsageError
 from ddpsim.scenarios import worker
-from ddpsim.scenarios.jobs.supervisor_notes import Starter, SupervisorStore
+from ddpsim.scenarios.jobs.supervisor_notes import RankStarter, SupervisorStore
 from tests.jobs.conftest import PROGRAMS, has_ended, processes_of
 
 LONGEST_SECONDS = 600
@@ -150,7 +150,7 @@ def test_port_that_no_store_takes(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "99999")
     with pytest.raises(UsageError, match=r"^rank 0 cannot open the store at 127\.0\.0\.1:99999 \("):
-        SupervisorStore.connected(0, 2, Starter(os.getppid(), None))
+        SupervisorStore.connect_to_store(0, 2, RankStarter(os.getppid(), None))
 
 
 SCRIPT = """

@@ -14,33 +14,33 @@ from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import (
-    Deliver,
-    GoOn,
-    LookOutside,
-    Move,
-    Refuse,
-    Strike,
-    Switch,
-    TellStack,
+    DeliverCompletion,
+    Continue,
+    AwaitExternalThreads,
+    MoveTensors,
+    RejectRequest,
+    StrikeFault,
+    SwitchTask,
+    ReportStack,
     Unwind,
 )
 from ddpsim.simulator.kernel.requests import (
     BeginCall,
-    Declare,
-    Delivered,
-    Finish,
-    Issue,
-    Looked,
-    Moved,
-    Raised,
+    DeclareGroup,
+    DeliveredCompletion,
+    FinishTask,
+    IssueCall,
+    AwaitedExternalThreads,
+    MovedTensors,
+    ProgramRaised,
     RankError,
-    Returned,
-    StackTold,
+    ProgramReturned,
+    StackReport,
     StartThread,
     WaitFor,
-    Wake,
+    WakeTask,
 )
-from ddpsim.simulator.kernel.states import Change
+from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.policies.named import RoundRobin
 
 
@@ -110,33 +110,33 @@ class Host:
         return self._through_a_pipe(self.kernel.resume(self.run.tasks[number]))
 
     def _play(self):
-        me = self.kernel.start()
+        me = self.kernel.first_task()
         answer = self._resume(me)
         while True:
-            if isinstance(answer, Switch):
+            if isinstance(answer, SwitchTask):
                 if answer.to is None:
                     return
                 me = answer.to
                 answer = self._resume(me)
-            elif isinstance(answer, Deliver):
+            elif isinstance(answer, DeliverCompletion):
                 rank = self.run.tasks[me].rank.rank
                 self.log.append(("delivered", rank, answer.handle, me))
                 self._stacks[me].append(self._chain(rank, answer.handle))
-                answer = GoOn()
-            elif isinstance(answer, Move):
+                answer = Continue()
+            elif isinstance(answer, MoveTensors):
                 self.log.append(("moved", answer.signature.operation, answer.calls, answer.members))
-                answer = self._reply(Moved(self._refuse))
-            elif isinstance(answer, TellStack):
-                answer = self._reply(StackTold('  File "train.py", line 1'))
-            elif isinstance(answer, LookOutside):
-                answer = self._reply(Looked(self._look_outside()))
+                answer = self._reply(MovedTensors(self._refuse))
+            elif isinstance(answer, ReportStack):
+                answer = self._reply(StackReport('  File "train.py", line 1'))
+            elif isinstance(answer, AwaitExternalThreads):
+                answer = self._reply(AwaitedExternalThreads(self._look_outside()))
             else:
                 answer = self._step(me, answer)
 
     def _look_outside(self):
         if not self._outside:
             return False
-        self._handle(Wake(self._outside.pop(0), from_outside=True))
+        self._handle(WakeTask(self._outside.pop(0), from_outside=True))
         return True
 
     def _chain(self, rank, handle):
@@ -147,18 +147,18 @@ class Host:
         stack = self._stacks[me]
         program = stack[-1]
         try:
-            if isinstance(answer, GoOn):
+            if isinstance(answer, Continue):
                 request = program.send(None if program.gi_frame.f_lasti < 0 else answer.value)
             elif isinstance(answer, Unwind):
                 request = program.throw(Unwound())
-            elif isinstance(answer, Strike):
+            elif isinstance(answer, StrikeFault):
                 request = program.throw(Struck(answer))
             else:
-                assert isinstance(answer, Refuse)
+                assert isinstance(answer, RejectRequest)
                 request = program.throw(ValueError(answer.text))
         except (StopIteration, Unwound, Exception) as end:
             stack.pop()
-            return self._reply(Delivered()) if stack else self._end(me, end)
+            return self._reply(DeliveredCompletion()) if stack else self._end(me, end)
         if isinstance(request, Start):
             answer = self._handle(StartThread(request.name))
             self._stacks[answer.value] = [request.program]
@@ -169,16 +169,16 @@ class Host:
         task = self.run.tasks[me]
         if isinstance(end, Unwound):
             self.log.append(("unwound", me))
-            return self._handle(Finish(Change.UNWIND))
+            return self._handle(FinishTask(TaskChange.UNWIND))
         if isinstance(end, StopIteration):
             self.log.append(("returned", me, end.value))
             if task.is_main:
-                self._handle(Returned())
-            return self._handle(Finish(Change.RETURN))
+                self._handle(ProgramReturned())
+            return self._handle(FinishTask(TaskChange.RETURN))
         self.log.append(("raised", me, str(end)))
         if task.is_main:
-            self._handle(Raised(RankError(type(end).__name__, str(end), Site("train.py", 1, "train"))))
-        return self._handle(Finish(Change.RAISE))
+            self._handle(ProgramRaised(RankError(type(end).__name__, str(end), Site("train.py", 1, "train"))))
+        return self._handle(FinishTask(TaskChange.RAISE))
 
 
 # --- what ranks do ----------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Rank:
 
     def issue(self, operation, *, shape=(4,), peer=None, tag=0):
         """Begin and issue a call on the group "default"; its handle."""
-        yield Declare("default", self._members)
+        yield DeclareGroup("default", self._members)
         yield BeginCall()
         if peer is None:
             sequence, self._sequence = self._sequence, self._sequence + 1
@@ -205,7 +205,7 @@ class Rank:
         handle = self._handle  # a chain may make calls before this one is issued
         signature = Signature(operation, (shape,), "float32", "SUM" if operation == "all_reduce" else None)
         site = Site("train.py", self._line + self._handle, "train")
-        yield Issue(handle, Call(self.rank, "default", sequence, signature, site, peer=peer, tag=tag))
+        yield IssueCall(handle, Call(self.rank, "default", sequence, signature, site, peer=peer, tag=tag))
         return handle
 
     def call(self, operation, *, timeout_seconds=None, **options):

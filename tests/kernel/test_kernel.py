@@ -7,41 +7,41 @@ from typing import get_args
 import pytest
 
 from ddpsim import Budget, Crash, Delay, EarlyReturn, UsageError
-from ddpsim.simulator.accesses import Access, Mode
+from ddpsim.simulator.accesses import Access, AccessMode
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import Kernel, requests
-from ddpsim.simulator.kernel.answers import Answer, GoOn, Move, Strike
+from ddpsim.simulator.kernel.answers import Answer, Continue, MoveTensors, StrikeFault
 from ddpsim.simulator.kernel.requests import (
     Block,
-    Cancel,
+    CancelThread,
     Checkpoint,
     CloseBatch,
-    Destroy,
-    GivenUp,
-    GiveUp,
+    DestroyGroup,
+    AskGivenUpBarrier,
+    GiveUpBarrier,
     IsComplete,
-    Looked,
-    Missing,
+    AwaitedExternalThreads,
+    AskMissingRanks,
     NameGroup,
-    Note,
+    WriteNote,
     OpenBatch,
-    OthersDeliver,
+    AskOthersDeliver,
     Poll,
     ReadClock,
-    SawEnd,
+    SawThreadEnd,
     Sleep,
     StepDone,
     StoreOperation,
-    Touch,
+    ReportAccesses,
     WaitFor,
-    Wake,
-    Whereabouts,
+    WakeTask,
+    AskWhereabouts,
 )
-from ddpsim.simulator.kernel.states import Change, Ending, Phase, State, state_after
+from ddpsim.simulator.kernel.states import TaskChange, RunEnding, RunPhase, TaskState, state_after
 from ddpsim.simulator.waits import CallWait, LockWait, StoreWait, ThreadWait
 from tests.kernel.scripted import Host, Rank, Start, Struck, Unwound, calls
 
@@ -58,8 +58,8 @@ def waits_of(host):
 def test_collectives_meet_and_their_ranks_go_on():
     host = Host([calls(rank, 3, "all_reduce", "barrier") for rank in range(3)])
     assert host.codes == []
-    assert host.run.life.ending is Ending.FINISHED
-    assert host.run.life.phase is Phase.OVER
+    assert host.run.life.ending is RunEnding.FINISHED
+    assert host.run.life.phase is RunPhase.OVER
     assert [what[1:3] for what in host.done("moved")] == [
         ("all_reduce", ((0, 1), (1, 1), (2, 1))),
         ("barrier", ((0, 2), (1, 2), (2, 2))),
@@ -86,7 +86,7 @@ def test_a_mismatch_ends_the_run_and_unwinds_in_order():
     host = Host([calls(rank, 3, "all_reduce" if rank < 2 else "broadcast", line=10 * rank) for rank in range(3)])
     assert host.codes == ["mismatch.operation"]
     assert host.run.findings[0].ranks == (2,)
-    assert host.run.life.ending is Ending.MISMATCH
+    assert host.run.life.ending is RunEnding.MISMATCH
     assert host.done("moved") == []
     assert [what[1] for what in host.done("unwound")] == [2, 0, 1]
 
@@ -107,7 +107,7 @@ def test_a_wait_times_out_in_virtual_time():
 def test_what_has_not_come_to_a_slot_is_told():
     def first():
         handle = yield from Rank(0, 3).issue("barrier")
-        return (yield Missing(handle))
+        return (yield AskMissingRanks(handle))
 
     assert Host([first(), calls(1, 3), calls(2, 3)]).done("returned")[0] == ("returned", 0, (1, 2))
 
@@ -115,15 +115,15 @@ def test_what_has_not_come_to_a_slot_is_told():
 def given_up(*missing):
     """Names a group and gives its first barrier up; what is said of these."""
     label = yield NameGroup("7", 1, "mine")
-    before = yield GivenUp(label, 0)
-    yield GiveUp(label, 0, missing)
-    return label, before, (yield GivenUp(label, 0)), (yield GivenUp(label, 1))
+    before = yield AskGivenUpBarrier(label, 0)
+    yield GiveUpBarrier(label, 0, missing)
+    return label, before, (yield AskGivenUpBarrier(label, 0)), (yield AskGivenUpBarrier(label, 1))
 
 
 def test_where_ranks_are_is_told():
     def first():
         yield Sleep(1.0)
-        return (yield Whereabouts((1, 2)))
+        return (yield AskWhereabouts((1, 2)))
 
     def waiting():
         yield Sleep(5.0)
@@ -150,7 +150,7 @@ def test_a_chain_makes_calls_inside_a_delivery():
 
     def program(me):
         yield from me.call("all_reduce")
-        yield Note(EventKind.NOTE, "after")
+        yield WriteNote(EventKind.NOTE, "after")
 
     host = Host([program(me) for me in ranks], chains={(me.rank, 1): me.call("barrier") for me in ranks})
     assert host.codes == []
@@ -186,7 +186,7 @@ def test_whose_message_is_taken_is_a_choice():
 
     host = Host([receiver(), Rank(1, 3).call("send", peer=0), Rank(2, 3).call("send", peer=0)], policy=Last())
     assert [text for rank, kind, text in host.events if kind == "match"] == ["from rank 2", "from rank 1"]
-    assert any(host.kernel.choices)
+    assert any(host.kernel.schedule)
 
 
 def test_calls_are_tested_for_without_waiting():
@@ -198,7 +198,7 @@ def test_calls_are_tested_for_without_waiting():
         handle = yield from me.issue("barrier")
         looks = []
         while not looks or not looks[-1]:
-            looks.append((yield IsComplete(handle, Access(("call", "default", 0), Mode.READ))))
+            looks.append((yield IsComplete(handle, Access(("call", "default", 0), AccessMode.READ))))
         return looks
 
     host = Host([program(0), program(1, Sleep(0.0025))])
@@ -208,7 +208,7 @@ def test_calls_are_tested_for_without_waiting():
 def test_who_waits_for_whom_is_told_of_a_cycle():
     host = Host([Rank(rank, 2).call("recv", peer=1 - rank) for rank in range(2)])
     assert host.codes == ["deadlock.cycle"]
-    assert host.run.life.ending is Ending.DEADLOCK
+    assert host.run.life.ending is RunEnding.DEADLOCK
     assert waits_of(host) == [(0, "", CallWait, [1]), (1, "", CallWait, [0])]
     assert [what[1] for what in host.done("unwound")] == [0, 1]
 
@@ -230,7 +230,7 @@ def test_a_program_may_clean_up_as_it_is_unwound():
         try:
             yield from Rank(0, 2).call("barrier")
         finally:
-            yield Note(EventKind.NOTE, "tidied")
+            yield WriteNote(EventKind.NOTE, "tidied")
 
     host = Host([tidy(), calls(1, 2)])
     assert host.events[-1] == (0, "note", "tidied")
@@ -341,14 +341,14 @@ def test_a_crash_strikes_and_strikes_again():
 
     host = Host([program(), calls(1, 2, "barrier", "barrier")], faults=[Crash(0, 1, "power cut")])
     assert host.codes == ["deadlock.dead_rank"]
-    assert host.seen[Strike][0] == Strike(Crash(0, 1, "power cut"), 1)
+    assert host.seen[StrikeFault][0] == StrikeFault(Crash(0, 1, "power cut"), 1)
     assert [event for event in host.events if event[1] == "fault"] == [(0, "fault", "Crash")]
 
 
 def test_an_early_return_and_a_delay_strike():
     host = Host([calls(rank, 2, "barrier") for rank in range(2)], faults=[Delay(0, 0, 2.0), EarlyReturn(1, 0)])
     assert host.run.clock.now == 2.0
-    assert host.seen[Strike] == [Strike(EarlyReturn(1, 0), 0)]
+    assert host.seen[StrikeFault] == [StrikeFault(EarlyReturn(1, 0), 0)]
     assert (0, "sleep", "2.0") in host.events
 
 
@@ -359,7 +359,7 @@ def forever(request):
 
 @pytest.mark.parametrize(
     ("request_", "budget", "ending"),
-    [(Checkpoint(), Budget(steps=20), Ending.STEPS), (Poll(), Budget(polls=20), Ending.POLLS)],
+    [(Checkpoint(), Budget(steps=20), RunEnding.STEPS), (Poll(), Budget(polls=20), RunEnding.POLLS)],
     ids=["steps", "polls"],
 )
 def test_a_budget_that_runs_out_ends_the_run_with_the_stack(request_, budget, ending):
@@ -373,11 +373,11 @@ def test_a_limit_of_the_host_unwinds_everybody():
     class Impatient(Host):
         def _step(self, me, answer):
             if self.run.steps == 5 and not self.codes:
-                self.kernel.stop_at_limit(Ending.SECONDS, None, None)
+                self.kernel.stop_at_limit(RunEnding.SECONDS, None, None)
             return super()._step(me, answer)
 
     host = Impatient([forever(Checkpoint()), calls(1, 2)])
-    assert (host.codes, host.run.life.ending) == (["budget"], Ending.SECONDS)
+    assert (host.codes, host.run.life.ending) == (["budget"], RunEnding.SECONDS)
     assert [what[1] for what in host.done("unwound")] == [0, 1]
 
 
@@ -388,7 +388,7 @@ def test_a_policy_that_answers_anything_but_an_index_breaks_the_run(choice):
             return choice
 
     host = Host([calls(rank, 2, "barrier") for rank in range(2)], policy=Broken())
-    assert host.run.life.ending is Ending.BROKEN
+    assert host.run.life.ending is RunEnding.BROKEN
     assert isinstance(host.run.life.failure, UsageError)
     assert f"policy Broken answered {choice!r}, expected 0 to 1" in str(host.run.life.failure)
     assert [what[1] for what in host.done("unwound")] == [0, 1]
@@ -397,14 +397,14 @@ def test_a_policy_that_answers_anything_but_an_index_breaks_the_run(choice):
 def test_threads_wait_for_locks_and_for_each_other():
     def worker():
         yield Block(LockWait(LOCK, "a lock", 0))
-        yield Note(EventKind.NOTE, "has the lock")
+        yield WriteNote(EventKind.NOTE, "has the lock")
 
     def program():
         number = yield Start("worker", worker())
         yield Sleep(1.0)
-        yield Wake(number)
+        yield WakeTask(number)
         in_time = yield Block(ThreadWait(number, "worker"), 5.0)
-        yield SawEnd(number)
+        yield SawThreadEnd(number)
         return number, in_time
 
     host = Host([program(), calls(1, 2)])
@@ -419,9 +419,9 @@ def test_who_waits_is_woken_by_a_thread_outside_or_by_nobody():
     looks = {
         outside: Host([one(Block(LockWait(LOCK, "a lock"))), calls(1, 2)], outside=outside) for outside in [(), (0,)]
     }
-    assert [(host.codes, host.done("returned")[1:], host.seen[Looked]) for host in looks.values()] == [
-        (["deadlock.threads"], [], [Looked(woke_somebody=False)]),
-        ([], [("returned", 0, True)], [Looked(woke_somebody=True)]),
+    assert [(host.codes, host.done("returned")[1:], host.seen[AwaitedExternalThreads]) for host in looks.values()] == [
+        (["deadlock.threads"], [], [AwaitedExternalThreads(woke_somebody=False)]),
+        ([], [("returned", 0, True)], [AwaitedExternalThreads(woke_somebody=True)]),
     ]
 
 
@@ -446,7 +446,7 @@ def test_a_cancelled_thread_is_unwound_and_its_rank_goes_on():
     def program():
         number = yield Start("daemon", daemon())
         yield Sleep(2.5)
-        yield Cancel(number)
+        yield CancelThread(number)
         return (yield Block(ThreadWait(number, "daemon")))
 
     host = Host([program()])
@@ -458,7 +458,7 @@ def test_a_thread_that_has_ended_is_cancelled_in_vain():
     def program():
         number = yield Start("short", one(Sleep(1.0)))
         yield Sleep(2.0)
-        yield Cancel(number)
+        yield CancelThread(number)
 
     host = Host([program()])
     assert host.codes == []
@@ -485,13 +485,13 @@ def test_who_waits_for_a_chain_knows_whether_another_thread_runs_it():
     said = []
 
     def chain():
-        said.append((yield OthersDeliver()))  # its own counts for nothing
+        said.append((yield AskOthersDeliver()))  # its own counts for nothing
         yield Sleep(1.0)
 
     def looks():
-        said.append((yield OthersDeliver()))
+        said.append((yield AskOthersDeliver()))
         yield Sleep(2.0)
-        said.append((yield OthersDeliver()))
+        said.append((yield AskOthersDeliver()))
 
     def program():
         yield Start("looks", looks())
@@ -505,39 +505,39 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
     me = Rank(0, 2)
 
     def worker():
-        yield Touch((Access(LOCK, Mode.WRITE),))
-        yield requests.Use("Lock")
-        yield requests.Release(LOCK)
-        yield requests.Acquire(LOCK)
+        yield ReportAccesses((Access(LOCK, AccessMode.WRITE),))
+        yield requests.ReportUse("Lock")
+        yield requests.ReleaseObject(LOCK)
+        yield requests.AcquireObject(LOCK)
         yield Block(LockWait(LOCK))
 
     def program():
         number = yield Start("worker", worker())
         handle = yield from me.issue("barrier")
-        yield Missing(handle)
+        yield AskMissingRanks(handle)
         yield from given_up()
-        yield Whereabouts((1,))
-        yield OthersDeliver()
-        yield IsComplete(handle, Access(("call", "default", 0), Mode.READ))
-        yield requests.Announce(call_of(Signature("new_group", members=(1,))))
+        yield AskWhereabouts((1,))
+        yield AskOthersDeliver()
+        yield IsComplete(handle, Access(("call", "default", 0), AccessMode.READ))
+        yield requests.AnnounceGroup(call_of(Signature("new_group", members=(1,))))
         yield StepDone()
-        yield requests.LatestStep("default", 0)
+        yield requests.AskLatestStep("default", 0)
         yield Noticed(NoticedKind.READ)
-        yield requests.Agree("way", "1", NOWHERE)
-        yield requests.LoaderBegun(3, NOWHERE)
-        yield requests.Sampled(requests.Sampling(2, 0, 8, True, 0, 0, False), NOWHERE, NOWHERE)
-        yield Destroy("default", NOWHERE)
+        yield requests.ReportAgreedValue("way", "1", NOWHERE)
+        yield requests.LoaderStarted(3, NOWHERE)
+        yield requests.SamplerStarted(requests.SamplerSettings(2, 0, 8, True, 0, 0, False), NOWHERE, NOWHERE)
+        yield DestroyGroup("default", NOWHERE)
         yield ReadClock()
         yield Sleep(1.0)
         yield Poll()
         yield Checkpoint()
         yield stores("set", "a", values=(b"",))
-        yield Wake(number)
-        yield Cancel(number)
-        yield SawEnd(number)
+        yield WakeTask(number)
+        yield CancelThread(number)
+        yield SawThreadEnd(number)
         yield OpenBatch()
         yield CloseBatch()
-        yield Note(EventKind.NOTE)
+        yield WriteNote(EventKind.NOTE)
         with pytest.raises(ValueError, match="zip"):
             yield stores("set", "a")
         with pytest.raises(Struck):
@@ -550,7 +550,7 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
         Host([forever(Checkpoint())], budget=Budget(steps=5)),
     ]
     assert runs[0].run.ranks[0].optimizer_steps == 1
-    assert runs[0].run.batches() == {0: {NOWHERE: [3]}}
+    assert runs[0].run.batch_counts() == {0: {NOWHERE: [3]}}
     seen = {kind for host in runs for kind in host.seen}
     assert seen == set(get_args(requests.Request | requests.Reply | Answer))
 
@@ -565,21 +565,21 @@ def test_what_is_dropped_leaves_the_task_as_if_it_had_not_asked():
     kernel.give_baton(0)
     rank = Rank(0, 1)
     asked = rank.call("barrier")
-    answer = GoOn()
-    while isinstance(answer, GoOn):
+    answer = Continue()
+    while isinstance(answer, Continue):
         answer = kernel.handle(next(asked))
-    assert isinstance(answer, Move)
+    assert isinstance(answer, MoveTensors)
     kernel.drop()
-    assert (task.scripts, kernel.handle(ReadClock())) == ([], GoOn(0.0))
+    assert (task.scripts, kernel.handle(ReadClock())) == ([], Continue(0.0))
 
 
 @pytest.mark.parametrize(
     ("state", "change"),
     [
-        (State.WAITING, Change.WAIT),
-        (State.READY, Change.WAKE),
-        (State.RETURNED, Change.WAKE),
-        (State.CANCELLED, Change.WAIT),
+        (TaskState.WAITING, TaskChange.WAIT),
+        (TaskState.READY, TaskChange.WAKE),
+        (TaskState.RETURNED, TaskChange.WAKE),
+        (TaskState.CANCELLED, TaskChange.WAIT),
     ],
 )
 def test_what_must_not_happen_to_a_task_has_no_state_after_it(state, change):

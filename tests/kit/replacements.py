@@ -10,9 +10,9 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from ddpsim.simulator.foreign_names.checking import resolved
-from ddpsim.simulator.foreign_names.names import NameUse, table
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.foreign_names.checking import resolve_name_path
+from ddpsim.simulator.foreign_names.names import NameUse, load_table
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _SETTING = {NameUse.REPLACED, NameUse.ADDED, NameUse.EXCHANGED}
 
@@ -21,7 +21,7 @@ _SETTING = {NameUse.REPLACED, NameUse.ADDED, NameUse.EXCHANGED}
 def _owners() -> dict[str, set[str]]:
     """By name, the owners that have it in the table."""
     found: dict[str, set[str]] = {}
-    for row in table():
+    for row in load_table():
         for path in row.names if row.use in _SETTING else ():
             inner, _, name = path.rpartition(".")
             found.setdefault(name, set()).add(f"{row.owner}.{inner}".rstrip("."))
@@ -30,7 +30,7 @@ def _owners() -> dict[str, set[str]]:
 
 @cache
 def _libraries() -> frozenset[str]:
-    return frozenset(row.owner.partition(".")[0] for row in table())
+    return frozenset(row.owner.partition(".")[0] for row in load_table())
 
 
 def _path_of(owner: Any) -> str:
@@ -45,18 +45,18 @@ def complaint(owner: Any, name: str) -> str:
     path, rows = _path_of(owner), _owners().get(name, set())
     if path.partition(".")[0] not in _libraries() or any(path == each or path.startswith(f"{each}.") for each in rows):
         return ""
-    if any(resolved(each) is owner for each in rows):  # another version of torch may call a class otherwise
+    if any(resolve_name_path(each) is owner for each in rows):  # another version of torch may call a class otherwise
         return ""
     return f"{path}.{name} is replaced, and has no row in simulator/foreign_names/table.txt"
 
 
 def refuse_what_has_no_row() -> None:
     """For a session of pytest."""
-    put = Replaced.put
+    put = ReplacedAttributes.set_attribute
 
-    def checked(replaced: Replaced, owner: Any, name: str, value: Any) -> None:
+    def checked(replaced: ReplacedAttributes, owner: Any, name: str, value: Any) -> None:
         if line := complaint(owner, name):
             raise AssertionError(line)
         put(replaced, owner, name, value)
 
-    Replaced.put = checked  # type: ignore[method-assign]
+    ReplacedAttributes.set_attribute = checked  # type: ignore[method-assign]

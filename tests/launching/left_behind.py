@@ -4,15 +4,15 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ddpsim.simulator.launching.script import Script, start_of_programs
+from ddpsim.simulator.launching.script import Script, program_seeds
 from ddpsim.simulator.launching.servers import STANDING, server_keys
 from tests.kit.leftovers import children, new_files, open_files
 
 
 def with_servers():
     """Start the servers of programs, so that they are there before and afterwards."""
-    keys = server_keys(Script(("-",)), start_of_programs(False).hash_seeds, ())
-    STANDING.start(keys, wants_dynamo=False)
+    keys = server_keys(Script(("-",)), program_seeds(False).hash_seeds, ())
+    STANDING.start_servers(keys, wants_dynamo=False)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim.simulator.launching.launcher_detection import launches_by_strategy, may_launch
+from ddpsim.simulator.launching.launcher_detection import uses_trainer_strategy, may_start_own_ranks
 from ddpsim.simulator.launching.script import Script
 from tests.compatibility.cases import CASES
 
@@ -34,7 +34,7 @@ from tests.compatibility.cases import CASES
 def test_what_it_calls(tmp_path, monkeypatch, source, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(source)
-    assert may_launch(Script(("train.py",))) is expected
+    assert may_start_own_ranks(Script(("train.py",))) is expected
 
 
 @pytest.mark.parametrize(("call", "expected"), [("Trainer(strategy='ddp_notebook')", True), ("mp.spawn(f)", False)])
@@ -42,7 +42,7 @@ def test_who_starts_no_process_under_torchrun(tmp_path, monkeypatch, call, expec
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("import parts")
     (tmp_path / "parts.py").write_text(call)
-    assert launches_by_strategy(Script(("train.py",))) is expected
+    assert uses_trainer_strategy(Script(("train.py",))) is expected
 
 
 def test_what_it_imports_calls(tmp_path, monkeypatch):
@@ -60,13 +60,13 @@ def test_what_it_imports_calls(tmp_path, monkeypatch):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source)
-    assert may_launch(Script(("train.py",)))
-    assert may_launch(Script(("-m", "train_by_module")))
-    assert not may_launch(Script(("plain.py",)))
+    assert may_start_own_ranks(Script(("train.py",)))
+    assert may_start_own_ranks(Script(("-m", "train_by_module")))
+    assert not may_start_own_ranks(Script(("plain.py",)))
 
 
 def test_ordinary_programs():
-    found = {case.path.name for case in CASES if may_launch(Script((str(case.path),)))}
+    found = {case.path.name for case in CASES if may_start_own_ranks(Script((str(case.path),)))}
     assert found == {"spawn.py", "start_processes.py", "tutorial_processes.py"}
 
 
@@ -83,4 +83,4 @@ def test_what_the_function_of_a_process_calls(tmp_path, monkeypatch):
             "def train(rank):\n"
             "    d.init_process_group()\n"
         )
-        assert may_launch(Script(("train.py",))) is expected
+        assert may_start_own_ranks(Script(("train.py",))) is expected

@@ -26,12 +26,12 @@ from ddpsim.simulator.api import MOST_RANKS
 from ddpsim.simulator.errors import InternalError
 from ddpsim.simulator.launching import servers
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.launching.server import Birth, _begin
-from ddpsim.simulator.launching.servers import Server, ServerKey, Servers
-from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.children import Child
-from ddpsim.simulator.rank_processes.parcels import Arena
-from ddpsim.simulator.rank_processes.rank_files import Files
+from ddpsim.simulator.launching.server import RankStart, _begin_process
+from ddpsim.simulator.launching.servers import ServerProcess, ServerKey, ServerPool
+from ddpsim.simulator.rank_processes.channel import MessageChannel
+from ddpsim.simulator.rank_processes.children import ChildProcess
+from ddpsim.simulator.rank_processes.parcels import SharedArena
+from ddpsim.simulator.rank_processes.rank_files import RankFiles
 from tests.kit.leftovers import children
 from tests.launching.left_behind import nothing_is_left, with_servers
 
@@ -168,15 +168,15 @@ def test_a_server_that_is_killed_each_time(program, monkeypatch):
     """One that stood by is started again, and no more than once."""
     command = program("pass")
     simulate_program(command, 2, alike=True)  # so from one server
-    monkeypatch.setattr(Server, "is_there", property(lambda server: True))  # nobody has looked yet
-    settle, settled = Server.settle, []
+    monkeypatch.setattr(ServerProcess, "is_there", property(lambda server: True))  # nobody has looked yet
+    settle, settled = ServerProcess.await_ready, []
 
     def dying(server):
         settle(server)
         settled.append(server)
         server._process.kill()
 
-    monkeypatch.setattr(Server, "settle", dying)
+    monkeypatch.setattr(ServerProcess, "settle", dying)
     with pytest.raises(UsageError, match=r"could not load torch, or has ended \(killed by SIGKILL\)"):
         simulate_program(command, 2, alike=True)
     assert len(settled) == 2
@@ -196,35 +196,35 @@ def test_servers_of_other_hash_seeds_end_when_they_are_not_needed(monkeypatch):
             ended.append(self.key.hash_seed)
 
     monkeypatch.setattr(servers, "Server", Stand)
-    standing = Servers()
-    standing.start([ServerKey(28), ServerKey(80)], wants_dynamo=False)
-    standing.start([ServerKey(5)], wants_dynamo=False)
-    standing.start([ServerKey(5)], wants_dynamo=False)
+    standing = ServerPool()
+    standing.start_servers([ServerKey(28), ServerKey(80)], wants_dynamo=False)
+    standing.start_servers([ServerKey(5)], wants_dynamo=False)
+    standing.start_servers([ServerKey(5)], wants_dynamo=False)
     assert ended == []
-    standing.start([ServerKey(6), ServerKey(7)], wants_dynamo=False)
+    standing.start_servers([ServerKey(6), ServerKey(7)], wants_dynamo=False)
     assert ended == [5]
-    standing.start([ServerKey(28)], wants_dynamo=False)
+    standing.start_servers([ServerKey(28)], wants_dynamo=False)
     assert ended == [5, 6, 7]
     standing.close()
     assert sorted(ended) == [5, 6, 7, 28, 80]
 
 
 def test_what_breaks_before_the_program_begins_is_told_as_ours():
-    channel, theirs = Channel.pair()
-    files = Files.opened()
+    channel, theirs = MessageChannel.pair()
+    files = RankFiles.open_rank_files()
     given = [theirs.fileno(), os.memfd_create("arena"), files.output, files.errors, files.stack]
     pid = os.fork()
     if not pid:
-        _begin(given, {})
+        _begin_process(given, {})
     theirs.close()
     os.close(given[1])
-    channel.send(Birth(0, {"there": "is no such term"}, dict(os.environ), os.getcwd(), tuple(sys.path)))
-    child = Child(0, pid, channel, Arena(), files)
+    channel.send(RankStart(0, {"there": "is no such term"}, dict(os.environ), os.getcwd(), tuple(sys.path)))
+    child = ChildProcess(0, pid, channel, SharedArena(), files)
     with pytest.raises(
         InternalError, match=r"(?s): IndexError: .* \(in the process of a rank, before its program began\)\n"
     ):
-        child.how_it_ended()
-    child.close()
+        child.describe_end()
+    child.release_resources()
 
 
 def test_more_ranks_than_memory(program):

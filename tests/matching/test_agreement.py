@@ -2,13 +2,13 @@
 
 import pytest
 
-from ddpsim.simulator.calls import NOWHERE, USER_ORIGIN, Call, Origin, Parallelism, Part, Phase, Signature, Site
+from ddpsim.simulator.calls import NOWHERE, USER_ORIGIN, Call, Origin, Parallelism, CallPart, Phase, Signature, Site
 from ddpsim.simulator.matching.agreement import (
-    branches_meet,
+    unusual_lines_meet,
     call_sites_differ,
-    disagreement,
-    minority,
-    pair_disagreement,
+    first_differing_field,
+    ranks_that_differ,
+    message_differing_field,
 )
 from ddpsim.simulator.verdict import Code
 from tests.kit.rows import rows
@@ -66,7 +66,7 @@ AGREEING = {
 
 @rows("signatures", AGREEING.values(), ids=AGREEING)
 def test_agree(signatures):
-    assert disagreement(calls(*signatures)) is None
+    assert first_differing_field(calls(*signatures)) is None
 
 
 def coalesced(*shapes):
@@ -141,35 +141,35 @@ DISAGREEING = {
     [pytest.param(code, pair, id=name) for code, pairs in DISAGREEING.items() for name, pair in pairs.items()],
 )
 def test_disagree(code, signatures):
-    assert disagreement(calls(*signatures)) is code
-    assert disagreement(calls(*reversed(signatures))) is code
+    assert first_differing_field(calls(*signatures)) is code
+    assert first_differing_field(calls(*reversed(signatures))) is code
 
 
 def test_splits_are_not_judged_before_everybody_is_here():
-    assert disagreement(calls(exchanged([1, 1, 1], [1, 1, 1]), exchanged([2, 2, 2], [2, 2, 2]))) is None
+    assert first_differing_field(calls(exchanged([1, 1, 1], [1, 1, 1]), exchanged([2, 2, 2], [2, 2, 2]))) is None
 
 
 @rows("odd", range(4))
 def test_the_odd_one_out_is_at_fault_wherever_it_stands(odd):
     signatures = [reduced((4,))] * 4
     signatures[odd] = reduced((4,), reduction="MAX")
-    assert minority(calls(*signatures), Code.MISMATCH_REDUCTION) == (odd,)
+    assert ranks_that_differ(calls(*signatures), Code.MISMATCH_REDUCTION) == (odd,)
 
 
 def test_two_against_two_are_all_at_fault():
     signatures = [reduced((4,)), reduced((5,)), reduced((4,)), reduced((5,))]
-    assert minority(calls(*signatures), Code.MISMATCH_SHAPE) == (0, 1, 2, 3)
+    assert ranks_that_differ(calls(*signatures), Code.MISMATCH_SHAPE) == (0, 1, 2, 3)
 
 
 def test_who_has_a_part_in_every_misfit_of_splits_is_at_fault():
     even = exchanged([2, 2, 2], [2, 2, 2])
-    assert minority(calls(even, exchanged([1, 2, 3], [2, 2, 2]), even), Code.MISMATCH_SPLITS) == (1,)
+    assert ranks_that_differ(calls(even, exchanged([1, 2, 3], [2, 2, 2]), even), Code.MISMATCH_SPLITS) == (1,)
 
 
 def test_both_sides_of_a_single_misfit_are_at_fault():
     # Rank 0 sends 3 to rank 1, which expects 2; either may be wrong.
     sender, receiver = exchanged([1, 3], [1, 1]), exchanged([1, 1], [2, 1])
-    assert minority(calls(sender, receiver), Code.MISMATCH_SPLITS) == (0, 1)
+    assert ranks_that_differ(calls(sender, receiver), Code.MISMATCH_SPLITS) == (0, 1)
 
 
 def message(operation, *shape, dtype="float32"):
@@ -188,7 +188,7 @@ def message(operation, *shape, dtype="float32"):
     ],
 )
 def test_a_message_must_fit_its_receive(receive, code):
-    assert pair_disagreement(message("send", 2, 3), receive) is code
+    assert message_differing_field(message("send", 2, 3), receive) is code
 
 
 def bucket(index, step=1, wrapper=0, shadow=False):
@@ -210,19 +210,19 @@ def bucket(index, step=1, wrapper=0, shadow=False):
 )
 def test_calls_that_agree_in_all_else_must_be_the_same_thing(origins, code):
     same = [reduced((4,)), reduced((4,))]
-    assert disagreement(calls(*same, origins=origins)) is code
-    assert disagreement(calls(*same, origins=origins[::-1])) is code
+    assert first_differing_field(calls(*same, origins=origins)) is code
+    assert first_differing_field(calls(*same, origins=origins[::-1])) is code
 
 
 def test_what_differs_in_the_signature_is_told_before_the_origin():
     origins = [bucket(0), USER_ORIGIN]
-    assert disagreement(calls(reduced((4,)), reduced((5,)), origins=origins)) is Code.MISMATCH_SHAPE
+    assert first_differing_field(calls(reduced((4,)), reduced((5,)), origins=origins)) is Code.MISMATCH_SHAPE
 
 
 def test_lines_of_the_program_may_differ_and_are_seen_to():
     here, there = Site("a.py", 1, "f"), Site("a.py", 2, "f")
     same = [reduced((4,)), reduced((4,))]
-    assert disagreement(calls(*same, sites=[here, there])) is None
+    assert first_differing_field(calls(*same, sites=[here, there])) is None
     assert call_sites_differ(calls(*same, sites=[here, there]))
     assert not call_sites_differ(calls(*same, sites=[here, Site("a.py", 1, "f")]))
 
@@ -230,6 +230,6 @@ def test_lines_of_the_program_may_differ_and_are_seen_to():
 def test_a_stage_of_a_pipeline_has_a_line_of_its_own():
     """From torch 2.15 on, its ranks agree by an all_reduce on whether they know their shapes."""
     same, lines = [reduced((1,)), reduced((1,))], [Site("a.py", 1, "f"), Site("a.py", 2, "f")]
-    agreeing = Origin(Phase.USER, part=Part(Parallelism.PIPELINE, "agreement on how shapes are known"))
-    assert branches_meet(calls(*same, sites=lines))
-    assert not branches_meet(calls(*same, sites=lines, origins=[agreeing] * 2))
+    agreeing = Origin(Phase.USER, part=CallPart(Parallelism.PIPELINE, "agreement on how shapes are known"))
+    assert unusual_lines_meet(calls(*same, sites=lines))
+    assert not unusual_lines_meet(calls(*same, sites=lines, origins=[agreeing] * 2))

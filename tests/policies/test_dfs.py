@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from ddpsim.simulator.accesses import Access, Mode
+from ddpsim.simulator.accesses import Access, AccessMode
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun, Schedule
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.policies.dfs import Dfs
@@ -100,7 +100,7 @@ def test_a_bound_that_is_none(bound):
 # --- programs that poll -----------------------------------------------------------------------------------------------
 
 
-LOOK = (Access(("key", "k"), Mode.READ),)
+LOOK = (Access(("key", "k"), AccessMode.READ),)
 
 
 def poll(policy, rank, step, look=LOOK):
@@ -136,13 +136,13 @@ def test_a_poll_after_somebody_got_on_may_see_something():
 
     def store_once(observer, polls):
         if polls == 1:
-            observer.touched(0, Access(("key", "other"), Mode.WRITE))
+            observer.touched(0, Access(("key", "other"), AccessMode.WRITE))
 
     assert poll_until_the_other_goes(Dfs(), store_once) == [1, 2, 3]
 
 
 def test_looking_at_something_else_is_nothing_to_look_for():
-    looked = Access(("key", "other"), Mode.READ)
+    looked = Access(("key", "other"), AccessMode.READ)
     assert poll_until_the_other_goes(Dfs(), lambda observer, polls: observer.touched(0, looked)) == [1, 2]
 
 

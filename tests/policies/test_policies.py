@@ -2,8 +2,8 @@
 
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule
 from ddpsim.simulator.policies.named import RandomWalk, RoundRobin
-from ddpsim.simulator.policies.schedule_replay import Divergence, Guided, Replay
-from ddpsim.simulator.transcript import Choice
+from ddpsim.simulator.policies.schedule_replay import ReplayDivergence, GuidedPolicy, ReplayPolicy
+from ddpsim.simulator.transcript import TakenChoice
 
 POINT = ChoicePoint(ChoiceKind.RANK, 7, 0)
 
@@ -29,28 +29,28 @@ def test_a_random_walk_draws_evenly():
 
 
 def test_a_replay_gives_the_answers_and_then_the_default():
-    replay = Replay(Schedule((1, 0, 2)))
+    replay = ReplayPolicy(Schedule((1, 0, 2)))
     assert [replay.choose(POINT, range(3)) for _ in range(5)] == [1, 0, 2, 0, 0]
     assert (replay.made, replay.divergence, replay.choices) == (5, None, [])
 
 
 def test_a_replay_keeps_what_was_offered_if_told_to():
-    replay = Replay(Schedule((1, 0)), keeps_choices=True)
+    replay = ReplayPolicy(Schedule((1, 0)), keeps_choices=True)
     for options in ([4, 5], [7, 8, 9]):
         replay.choose(POINT, options)
-    assert replay.choices == [Choice(POINT, (4, 5), 1), Choice(POINT, (7, 8, 9), 0)]
-    assert [choice.chosen for choice in replay.choices] == [5, 7]
+    assert replay.choices == [TakenChoice(POINT, (4, 5), 1), TakenChoice(POINT, (7, 8, 9), 0)]
+    assert [choice.chosen_number for choice in replay.choices] == [5, 7]
 
 
 def test_a_replay_without_the_recorded_option_says_where_and_goes_on_with_what_fits():
-    replay = Replay(Schedule((1, 3, 1, 5)))
-    guided = Guided((1, 3, 1, 5))
+    replay = ReplayPolicy(Schedule((1, 3, 1, 5)))
+    guided = GuidedPolicy((1, 3, 1, 5))
     assert [replay.choose(POINT, [4, 5]) for _ in range(5)] == [1, 1, 1, 1, 0]
     assert [guided.choose(POINT, [4, 5]) for _ in range(5)] == [1, 1, 1, 1, 0]
-    assert replay.divergence == Divergence(1, (3, 1, 5), POINT, (4, 5))
+    assert replay.divergence == ReplayDivergence(1, (3, 1, 5), POINT, (4, 5))
 
 
 def test_a_replay_that_ends_before_its_answers_do_says_what_is_left():
-    replay = Replay(Schedule((1, 0, 2)))
+    replay = ReplayPolicy(Schedule((1, 0, 2)))
     replay.choose(POINT, range(3))
-    assert replay.divergence == Divergence(1, (0, 2), None)
+    assert replay.divergence == ReplayDivergence(1, (0, 2), None)

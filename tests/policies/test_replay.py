@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import ChoiceKind, ReplayDivergedError, Schedule, replay, simulate
-from ddpsim.simulator.choices import program_on
+from ddpsim.simulator.choices import program_identity
 
 
 def collects(rank, senders):
@@ -25,7 +25,7 @@ RECV = SEND + 2
 
 
 def token(*choices):
-    return str(Schedule(choices, program_on("collects", 4)))
+    return str(Schedule(choices, program_identity("collects", 4)))
 
 
 def caught(*choices, senders):
@@ -120,7 +120,7 @@ def test_a_lenient_replay_goes_on_with_what_fits():
 
 def test_many_ranks_share_a_line():
     with pytest.raises(ReplayDivergedError) as found:
-        replay(collects, 64, Schedule((63, 63), program_on("collects", 64)), args=(1,))
+        replay(collects, 64, Schedule((63, 63), program_identity("collects", 64)), args=(1,))
     text = str(found.value).splitlines()
     assert "             ranks 2-62  next: return" in text
     assert len(text) < 12

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import UsageError, Verdict, explore, replay, simulate
 from ddpsim.scenarios.cli.options import backends_named
-from ddpsim.scenarios.cli.run import by_backend
+from ddpsim.scenarios.cli.run import outcomes_by_backend
 from ddpsim.scenarios.files.toml_forms import ScenarioForm
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.exploring import explore_scenario
@@ -224,5 +224,5 @@ def test_files_may_say_each_backend():
 
 def test_the_line_for_all_backends():
     found = {name: [simulate(messages, 2, backend_semantics=name)] for name in BACKENDS}
-    assert by_backend(found) == "passes on gloo, eager-send, lazy-connect; can hang on nccl, in-order"
-    assert re.match("hangs on gloo", by_backend({"gloo": [simulate(lambda rank: rank or dist.barrier(), 2)]}))
+    assert outcomes_by_backend(found) == "passes on gloo, eager-send, lazy-connect; can hang on nccl, in-order"
+    assert re.match("hangs on gloo", outcomes_by_backend({"gloo": [simulate(lambda rank: rank or dist.barrier(), 2)]}))

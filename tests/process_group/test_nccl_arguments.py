@@ -7,8 +7,8 @@ from torch import full, ones, zeros
 
 from ddpsim import Code, Verdict, simulate
 from ddpsim.simulator.process_group import gloo_arguments, nccl_arguments
-from ddpsim.simulator.process_group.argument_rules import rules_of
-from ddpsim.simulator.process_group.gpu_labels import put
+from ddpsim.simulator.process_group.argument_rules import argument_rules_of
+from ddpsim.simulator.process_group.gpu_labels import put_on_gpu
 from ddpsim.simulator.process_group.group import rules_for
 from tests.kit.results import returned
 
@@ -237,9 +237,9 @@ def test_averages_of_whole_numbers():
 
 def test_a_group_on_both_goes_by_where_the_tensor_is():
     on_cpu, on_gpu = ones(1), ones(1)
-    put(on_gpu, 0)
-    assert rules_for(rules_of("cpu:gloo,cuda:nccl"), on_cpu) is gloo_arguments
-    assert rules_for(rules_of("cpu:gloo,cuda:nccl"), on_gpu) is nccl_arguments
-    assert rules_for(rules_of("nccl"), on_cpu) is rules_for(rules_of("cuda:nccl"), on_cpu) is nccl_arguments
-    assert rules_for(rules_of("gloo"), on_gpu) is gloo_arguments
-    assert rules_for(rules_of("undefined"), on_cpu) is gloo_arguments
+    put_on_gpu(on_gpu, 0)
+    assert rules_for(argument_rules_of("cpu:gloo,cuda:nccl"), on_cpu) is gloo_arguments
+    assert rules_for(argument_rules_of("cpu:gloo,cuda:nccl"), on_gpu) is nccl_arguments
+    assert rules_for(argument_rules_of("nccl"), on_cpu) is rules_for(argument_rules_of("cuda:nccl"), on_cpu) is nccl_arguments
+    assert rules_for(argument_rules_of("gloo"), on_gpu) is gloo_arguments
+    assert rules_for(argument_rules_of("undefined"), on_cpu) is gloo_arguments

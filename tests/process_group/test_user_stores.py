@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ddpsim import Verdict, simulate
-from ddpsim.simulator.process_group.store import MemoryStore
+from ddpsim.simulator.process_group.store import SimulatedStore
 from tests.kit.results import returned
 
 KINDS = ["file", "tcp", "hash"]
@@ -89,7 +89,7 @@ def test_outside_and_afterwards_torchs_classes_make_their_own(tmp_path: Path) ->
 
     def program(rank: int) -> tuple[bool, bool]:
         own = Own(str(tmp_path / f"own{rank}"), 1)
-        return isinstance(dist.HashStore(), MemoryStore), isinstance(own, MemoryStore)
+        return isinstance(dist.HashStore(), SimulatedStore), isinstance(own, SimulatedStore)
 
     assert simulate(program, 2).returns == ((True, False), (True, False))
     assert type(dist.HashStore()) is dist.HashStore

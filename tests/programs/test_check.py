@@ -2,8 +2,8 @@
 
 from ddpsim.simulator.calls import ANY_SOURCE, Site
 from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState
-from ddpsim.simulator.programs.check import Met, RankEnd, check
-from ddpsim.simulator.programs.program import Crash, Group, Issue, Return, Wait
+from ddpsim.simulator.programs.check import MatchedCall, RankEnd, check_program
+from ddpsim.simulator.programs.program import CrashStep, Group, Issue, Return, Wait
 from ddpsim.simulator.verdict import Code, Verdict
 from tests.kit.rows import rows
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
@@ -56,7 +56,7 @@ FAILING = {
 @rows("case", FAILING.values(), ids=FAILING)
 def test_fails(case):
     broken, code, culprits = case
-    checked = check(broken)
+    checked = check_program(broken)
     assert found(checked) == [(code, culprits)]
     assert checked.verdict is Verdict.FAIL
 
@@ -76,7 +76,7 @@ PASSING = {
 
 @rows("healthy", PASSING.values(), ids=PASSING)
 def test_passes(healthy):
-    checked = check(healthy)
+    checked = check_program(healthy)
     assert found(checked) == []
     assert checked.verdict is Verdict.PASS
     assert {end.state for end in checked.ends} == {RankState.RETURNED}
@@ -85,20 +85,20 @@ def test_passes(healthy):
 def test_groups_in_other_order_pass_without_waits_with_a_hazard():
     groups = [Group("g", (0, 1)), Group("h", (0, 1))]
     x, y = barrier("x", "g"), barrier("y", "h")
-    checked = check(program((x, y, Wait("x"), Wait("y")), (y, x, Wait("x"), Wait("y")), groups=groups))
+    checked = check_program(program((x, y, Wait("x"), Wait("y")), (y, x, Wait("x"), Wait("y")), groups=groups))
     assert found(checked) == [(Code.HAZARD_GROUP_ORDER, (0, 1))]
     assert checked.verdict is Verdict.PASS
 
 
 def test_a_crash_leads_and_the_wait_for_it_follows():
-    checked = check(program((A, Crash(), Wait("a")), waited(A, B)))
+    checked = check_program(program((A, CrashStep(), Wait("a")), waited(A, B)))
     assert found(checked) == [(Code.RANK_ERROR, (0,)), (Code.DEADLOCK_DEAD_RANK, (0,))]
     assert checked.ends == (RankEnd(RankState.RAISED, 1), RankEnd(RankState.WAITING, 3))
     assert "a crash that is a step of the program" in str(checked)
 
 
 def test_where_ranks_stop():
-    checked = check(program((A, Return(), Wait("a")), waited(A, B), waited(A, B)))
+    checked = check_program(program((A, Return(), Wait("a")), waited(A, B), waited(A, B)))
     assert checked.ends == (
         RankEnd(RankState.RETURNED, 1),
         RankEnd(RankState.WAITING, 3),
@@ -107,33 +107,33 @@ def test_where_ranks_stop():
 
 
 def test_a_mismatch_ends_the_run_where_it_is_found():
-    checked = check(program(waited(A, B), waited(reduced("a", 5), B)))
+    checked = check_program(program(waited(A, B), waited(reduced("a", 5), B)))
     assert checked.ends == (RankEnd(RankState.WAITING, 1), RankEnd(None, 0))
-    assert checked.clashing == ((Met(0, A), Met(1, reduced("a", 5))),)
+    assert checked.clashing == ((MatchedCall(0, A), MatchedCall(1, reduced("a", 5))),)
     assert checked.met == ()
 
 
 def test_calls_that_differ_are_told_though_a_member_is_missing():
-    checked = check(program(waited(A), waited(barrier("a")), ()))
+    checked = check_program(program(waited(A), waited(barrier("a")), ()))
     assert found(checked) == [(Code.MISMATCH_OPERATION, (0, 1))]
     assert "not every member of the group has arrived" in str(checked)
-    assert checked.clashing == ((Met(0, A), Met(1, barrier("a"))),)
+    assert checked.clashing == ((MatchedCall(0, A), MatchedCall(1, barrier("a"))),)
 
 
 def test_who_met():
     first, second = sent("m", 2), received("m", ANY_SOURCE)
     groups = [Group("g", (1, 2))]
     x = barrier("x", "g")
-    checked = check(program(waited(A, first), waited(A, x), waited(A, second, x), groups=groups))
+    checked = check_program(program(waited(A, first), waited(A, x), waited(A, second, x), groups=groups))
     assert checked.met == (
-        (Met(0, A), Met(1, A), Met(2, A)),
-        (Met(0, first), Met(2, second)),
-        (Met(1, x), Met(2, x)),
+        (MatchedCall(0, A), MatchedCall(1, A), MatchedCall(2, A)),
+        (MatchedCall(0, first), MatchedCall(2, second)),
+        (MatchedCall(1, x), MatchedCall(2, x)),
     )
 
 
 def test_an_unwaited_call_is_a_hazard_where_its_rank_returns():
-    checked = check(program((A,), waited(A)))
+    checked = check_program(program((A,), waited(A)))
     assert found(checked) == [(Code.HAZARD_UNWAITED_WORK, (0,))]
     assert checked.findings[0].sites == (Site("a", 1, ""),)
 
@@ -141,11 +141,11 @@ def test_an_unwaited_call_is_a_hazard_where_its_rank_returns():
 def test_calls_of_other_names_that_meet_are_one_off():
     # Rank 1 leaves "a" out, so its "b" meets "a", and the last "b" of rank 0 is left over.
     a, b = reduced("a"), reduced("b")
-    checked = check(program(waited(a, b), waited(b)))
+    checked = check_program(program(waited(a, b), waited(b)))
     assert found(checked)[0] == (Code.DEADLOCK_MISSING_RANK, (0, 1))
     assert found(checked)[1] == (Code.HAZARD_CALL_SITE, (0, 1))
     assert "b:2" in str(checked)
-    same_line = check(program(waited(a, b), waited(b)), site_of=lambda issue: Site("line", 1, ""))
+    same_line = check_program(program(waited(a, b), waited(b)), site_of=lambda issue: Site("line", 1, ""))
     assert found(same_line) == [(Code.DEADLOCK_MISSING_RANK, (1,))]
 
 
@@ -155,6 +155,6 @@ def test_all_to_all_moves_as_much_as_its_splits_say():
         return Issue("x", "all_to_all_single", shapes=shapes, dtype="int8", splits=(sent_rows, received_rows))
 
     fitting = program(waited(exchanged((1, 2), (1, 3))), waited(exchanged((3, 0), (2, 0))))
-    assert found(check(fitting)) == []
+    assert found(check_program(fitting)) == []
     misfit = program(waited(exchanged((1, 2), (1, 3))), waited(exchanged((2, 1), (2, 0))))
-    assert [code for code, _ in found(check(misfit))] == [Code.MISMATCH_SPLITS]
+    assert [code for code, _ in found(check_program(misfit))] == [Code.MISMATCH_SPLITS]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Wait
+from ddpsim.simulator.programs.program import CrashStep, Group, Issue, Program, Return, Wait
 from ddpsim.simulator.programs.program_json import from_json, to_json
 from tests.agreement.labelled import labelled
 from tests.kit.rows import rows
@@ -13,7 +13,7 @@ from tests.programs.programs import program, received, reduced, waited
 
 ONE = program(
     (*waited(reduced("a", group="g")), Return()),
-    (received("b", -1, tag=3), Crash()),
+    (received("b", -1, tag=3), CrashStep()),
     (),
     groups=[Group("g", (0, 2))],
 )

@@ -3,9 +3,9 @@
 import pytest
 
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.check import check_program
 from ddpsim.simulator.programs.program import Group, Issue, Program, Wait
-from ddpsim.simulator.programs.validation import validate
+from ddpsim.simulator.programs.validation import validate_program
 from tests.kit.rows import rows
 from tests.programs.programs import program, received, reduced, sent, waited
 
@@ -107,14 +107,14 @@ BAD = {
 def test_refused_in_one_line(case):
     bad, words = case
     with pytest.raises(UsageError, match=words) as refusal:
-        validate(bad)
+        validate_program(bad)
     assert "\n" not in str(refusal.value)
     assert str(refusal.value).endswith(": correct the program")
 
 
 def test_check_refuses_as_well():
     with pytest.raises(UsageError, match=r"^rank 0 step 0: waits for 'a'"):
-        check(program((Wait("a"),)))
+        check_program(program((Wait("a"),)))
 
 
 @rows(
@@ -127,4 +127,4 @@ def test_check_refuses_as_well():
     ids=["a group of one", "a collective is waited for as often as one likes", "the largest tag"],
 )
 def test_accepted(accepted):
-    validate(accepted)
+    validate_program(accepted)

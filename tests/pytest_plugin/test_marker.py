@@ -8,7 +8,7 @@ import torch
 
 from ddpsim import Budget, Code
 from ddpsim.scenarios.pytest_plugin import marker
-from ddpsim.simulator.policies.named import DRAWING, EXPLORING, RUNNING, listed
+from ddpsim.simulator.policies.named import DRAWING, EXPLORING, RUNNING, join_names
 from tests.pytest_plugin.reading import marked, report_of
 
 GOOD = marked("dist.barrier()", name="test_good")
@@ -38,7 +38,7 @@ LINES = {
     "ranks(2, explore=True, policy='pct')": "explore and policy are both given, expected at most one: "
     "leave it out, because an exploration chooses its schedules itself",
     "ranks(2, policy='round_robin', seeds=[1])": "a seed is given, but policy 'round_robin' uses no seed: "
-    f"write policy={listed(map(repr, DRAWING))}",
+    f"write policy={join_names(map(repr, DRAWING))}",
     "ranks(2, explore=3)": "explore is 3, expected True, the name of a policy, or a dict: "
     "write {'policy': 'dfs', 'preemptions': 2} for instance",
     "ranks(2, explore={'deph': 3})": "explore has 'deph', expected some of policy, depth, preemptions: leave it out",

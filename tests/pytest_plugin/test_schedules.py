@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim.simulator.policies.named import DRAWING, listed
+from ddpsim.simulator.policies.named import DRAWING, join_names
 from tests.pytest_plugin.reading import HANGS, marked, replay_of
 
 
@@ -196,7 +196,7 @@ def test_a_seed_for_round_robin_is_one_line(run):
     result.stderr.fnmatch_lines(
         [
             "ERROR: --ddpsim-seed is given, but --ddpsim-policy round_robin uses no seed, "
-            f"expected {listed(DRAWING)}: "
+            f"expected {join_names(DRAWING)}: "
             "leave one of them out"
         ]
     )

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Budget, Code, Verdict, explore, simulate
 from ddpsim.scenarios.cli.commands import main
-from ddpsim.simulator.rank_processes.coordinator import Coordinator
+from ddpsim.simulator.rank_processes.coordinator import RankCoordinator
 from tests.tiers import sweep
 
 BOTH = (False, True)
@@ -194,8 +194,8 @@ def test_on_the_console(words, option, monkeypatch):
         asked.append(config.is_speculative)
         begin(coordinator, kernel, children, config, **options)
 
-    begin = Coordinator.__init__
-    monkeypatch.setattr(Coordinator, "__init__", keep)
+    begin = RankCoordinator.__init__
+    monkeypatch.setattr(RankCoordinator, "__init__", keep)
     main([*words, "--isolation", "process", *option, "send-send"])
     assert set(asked) == {not option}
 

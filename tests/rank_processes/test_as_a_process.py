@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from ddpsim import Code, Verdict, explore, replay, simulate_program
-from ddpsim.simulator.rank_processes.own_process import flush
+from ddpsim.simulator.rank_processes.own_process import flush_streams
 
 BEGIN = """
 import faulthandler, logging, os, signal, subprocess, sys, time
@@ -183,6 +183,6 @@ def test_files_that_were_not_closed_are_written_whatever_else_the_program_leaves
     left = [weakref.proxy({0}), Odd()]  # a proxy of nothing, as the parts of torch's compiler leave them
     with (tmp_path / "log").open("w") as log:
         log.write("a line")
-        flush(has_own_files=True)
+        flush_streams(has_own_files=True)
         assert (tmp_path / "log").read_text() == "a line"
     assert len(left) == 2

@@ -6,28 +6,28 @@ import threading
 import pytest
 
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
-from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, GoOn, Switch
-from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, Finish
-from ddpsim.simulator.kernel.states import Change
-from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.messages import Ask, AwaitTurn, CountTasks, Turn
-from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Continue, SwitchTask
+from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, FinishTask
+from ddpsim.simulator.kernel.states import TaskChange
+from ddpsim.simulator.rank_processes.channel import MessageChannel
+from ddpsim.simulator.rank_processes.messages import SendRequest, AwaitTurn, CountTasks, TurnToRun
+from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
-from ddpsim.simulator.rank_processes.rank_files import Files
+from ddpsim.simulator.rank_processes.rank_files import RankFiles
 from ddpsim.simulator.rank_processes.rank_process import leave_program
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
-OVER = Turn(None, GO_ON, 7, is_stopping=True)
+OVER = TurnToRun(None, GO_ON, 7, is_stopping=True)
 """What the end of a rank is answered by."""
 
 
 def turn(answer, **fields):
-    return Turn(0, answer, 7, **{"is_stopping": False} | fields)
+    return TurnToRun(0, answer, 7, **{"is_stopping": False} | fields)
 
 
-class Wire(Channel):
+class Wire(MessageChannel):
     """The rank's end, where a signal may come at a certain moment."""
 
     def __init__(self, end, kernel):
@@ -56,10 +56,10 @@ class Rank:
     """What stands for the kernel in a rank's process, and the other end of its channel."""
 
     def __init__(self):
-        near, self.far = Channel.pair()
+        near, self.far = MessageChannel.pair()
         self.wire = Wire(near, lambda: self.kernel)
-        self.files = Files.opened()
-        self.kernel = RemoteKernel(RankChannel(self.wire, 0, self.files), 0, Arena(4096), is_observed=False)
+        self.files = RankFiles.open_rank_files()
+        self.kernel = RemoteKernel(RankChannel(self.wire, 0, self.files), 0, SharedArena(4096), is_observed=False)
 
     def answered(self, *turns):
         """What the coordinator is going to say, in order."""
@@ -92,21 +92,21 @@ MOMENTS = ["before it is sent", "before the answer", "while it waits", "with the
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("answer", [UNWIND, GO_ON, GoOn(3)], ids=str)
+@pytest.mark.parametrize("answer", [UNWIND, GO_ON, Continue(3)], ids=str)
 def test_a_request_that_is_interrupted_ends_with_its_answer_and_the_end_of_the_rank_with_its_own(rank, moment, answer):
     rank.answered(turn(answer, is_stopping=True), OVER)
     rank.wire.comes = moment
     assert rank.kernel.handle(BeginCall()) is UNWIND
-    assert rank.kernel.handle(Finish(Change.UNWIND)) == Switch(None)
-    assert rank.heard() == [Ask(BeginCall()), Ask(Finish(Change.UNWIND))]
+    assert rank.kernel.handle(FinishTask(TaskChange.UNWIND)) == SwitchTask(None)
+    assert rank.heard() == [SendRequest(BeginCall()), SendRequest(FinishTask(TaskChange.UNWIND))]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_the_end_of_a_rank_that_is_interrupted_is_said_once(rank, moment):
     rank.answered(OVER)
     rank.wire.comes = moment
-    assert rank.kernel.handle(Finish(Change.RETURN)) == Switch(None)
-    assert rank.heard() == [Ask(Finish(Change.RETURN))]
+    assert rank.kernel.handle(FinishTask(TaskChange.RETURN)) == SwitchTask(None)
+    assert rank.heard() == [SendRequest(FinishTask(TaskChange.RETURN))]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -114,8 +114,8 @@ def test_what_is_no_request_of_the_kernel_keeps_its_answer_too(rank, moment):
     rank.answered(5, OVER)
     rank.wire.comes = moment
     assert rank.kernel.run.started == 5
-    assert rank.kernel.handle(Finish(Change.UNWIND)) == Switch(None)
-    assert rank.heard() == [CountTasks(), Ask(Finish(Change.UNWIND))]
+    assert rank.kernel.handle(FinishTask(TaskChange.UNWIND)) == SwitchTask(None)
+    assert rank.heard() == [CountTasks(), SendRequest(FinishTask(TaskChange.UNWIND))]
 
 
 def test_a_rank_that_ran_ahead_leaves_with_the_turn_that_it_waits_for(rank):
@@ -123,7 +123,7 @@ def test_a_rank_that_ran_ahead_leaves_with_the_turn_that_it_waits_for(rank):
     assert rank.kernel.handle(Checkpoint()) == GO_ON
     rank.wire.comes = "while it waits"
     assert not rank.kernel.await_turn()
-    assert rank.kernel.handle(Finish(Change.UNWIND)) == Switch(None)
+    assert rank.kernel.handle(FinishTask(TaskChange.UNWIND)) == SwitchTask(None)
     assert rank.heard()[1] == AwaitTurn()
 
 
@@ -148,10 +148,10 @@ def test_the_host_of_the_rank_ends_it(rank, moment):
     me = host.ranks[0].main
     me.thread, me.ident = threading.current_thread(), threading.get_ident()
     me.asker = me.ident
-    host.baton.pass_on(None, me.number)
+    host.baton.pass_to_thread(None, me.number)
     rank.answered(turn(GO_ON, is_stopping=True), OVER)
     rank.wire.comes = moment
     with pytest.raises(RankUnwound):
-        host.ask(Checkpoint())
-    host.finish(me, Change.UNWIND)
+        host.send_request(Checkpoint())
+    host.finish_thread(me, TaskChange.UNWIND)
     assert host.baton.over.acquire(timeout=0)

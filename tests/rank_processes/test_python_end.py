@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from ddpsim.simulator.rank_processes.own_process import end_executors_of_processes
+from ddpsim.simulator.rank_processes.own_process import shut_down_process_executors
 
 
 def closure(func, *arguments):
@@ -24,5 +24,5 @@ def test_executors_of_processes_end_and_nothing_else(monkeypatch, keep):
 
     executor.__module__ = "concurrent.futures.process"
     monkeypatch.setattr(threading, "_threading_atexits", [keep(executor, "executor"), keep(other, "other")])
-    end_executors_of_processes()
+    shut_down_process_executors()
     assert ended == ["executor"]

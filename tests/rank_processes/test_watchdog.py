@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from ddpsim import Budget
-from ddpsim.simulator.kernel.states import Ending, Phase
-from ddpsim.simulator.rank_processes.watchdog import Watchdog
+from ddpsim.simulator.kernel.states import RunEnding, RunPhase
+from ddpsim.simulator.rank_processes.watchdog import RankWatchdog
 
 STUCK = 10.0
 
@@ -16,8 +16,8 @@ def looks():
     """Look each half second for some seconds, at a rank that computes so much of each and has children, or not."""
     ended = []
     budget = Budget(stuck_seconds=STUCK, seconds=1000.0)
-    run = SimpleNamespace(life=SimpleNamespace(phase=Phase.RUNNING), budget=budget)
-    watchdog = Watchdog(SimpleNamespace(run=run, stop_at_limit=lambda ending, me, stack: ended.append(ending)))
+    run = SimpleNamespace(life=SimpleNamespace(phase=RunPhase.RUNNING), budget=budget)
+    watchdog = RankWatchdog(SimpleNamespace(run=run, stop_at_limit=lambda ending, me, stack: ended.append(ending)))
     state = SimpleNamespace(now=0.0, cpu=0.0)
     watchdog.clock = SimpleNamespace(now=lambda: state.now)
 
@@ -32,7 +32,7 @@ def looks():
         for _ in range(round(seconds / every)):
             state.now += every
             state.cpu += every * share
-            watchdog.look(None, child, 0.0)
+            watchdog.check_rank(None, child, 0.0)
         return ended
 
     return look
@@ -40,7 +40,7 @@ def looks():
 
 def test_a_rank_that_waits_without_an_end_is_stuck(looks):
     assert looks(STUCK) == []
-    assert looks(1.0)[:1] == [Ending.STUCK]
+    assert looks(1.0)[:1] == [RunEnding.STUCK]
 
 
 def test_one_that_computes_is_not(looks):
@@ -50,7 +50,7 @@ def test_one_that_computes_is_not(looks):
 def test_one_whose_processes_have_just_ended_is_not(looks):
     assert looks(2 * STUCK, has_children=True) == []
     assert looks(STUCK) == []
-    assert looks(1.0)[:1] == [Ending.STUCK]
+    assert looks(1.0)[:1] == [RunEnding.STUCK]
 
 
 def test_one_at_which_nobody_could_look_is_not(looks):
@@ -58,4 +58,4 @@ def test_one_at_which_nobody_could_look_is_not(looks):
     assert looks(1.0) == []
     assert looks(2 * STUCK, every=2 * STUCK) == []
     assert looks(STUCK - 1.0) == []
-    assert looks(1.0)[:1] == [Ending.STUCK]
+    assert looks(1.0)[:1] == [RunEnding.STUCK]

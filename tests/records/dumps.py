@@ -11,7 +11,7 @@ CPP = {"float32": "Float", "float64": "Double", "int64": "Long"}
 
 def read(data, source):
     """The record in a file, read without other ones."""
-    return JobReader().read(data, source)
+    return JobReader().read_record(data, source)
 
 
 def call(

@@ -21,10 +21,10 @@ from typing import Any
 
 from ddpsim.scenarios import Scenario, load, registry
 from ddpsim.scenarios.jobs import in_rank
-from ddpsim.scenarios.records.found_records import found_in
-from ddpsim.simulator.records.job import job_of
+from ddpsim.scenarios.records.found_records import find_records
+from ddpsim.simulator.records.job import combine_records
 from ddpsim.simulator.records.rank_record import RecordError
-from ddpsim.simulator.records.record_diagnosis import diagnose
+from ddpsim.simulator.records.record_diagnosis import diagnose_job
 from tests.records.torchs_reader import told_by_torch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,8 +172,8 @@ def result_of(folder: Path, scenario: Scenario) -> dict[str, Any]:
     lost = [rank for rank in range(scenario.world_size) if not (folder / in_rank.DONE.format(rank)).exists()]
     diagnosed, refused = [], ""
     try:
-        job = job_of(found_in([str(folder / _RECORDS)]).records, scenario.world_size)
-        diagnosed = [[str(finding.code), list(finding.ranks)] for finding in diagnose(job).findings]
+        job = combine_records(find_records([str(folder / _RECORDS)]).records, scenario.world_size)
+        diagnosed = [[str(finding.code), list(finding.ranks)] for finding in diagnose_job(job).findings]
     except RecordError as error:
         refused = str(error).partition(" (")[0]
     return {"diagnosed": diagnosed, "refused": refused, "lost": lost, "fr_trace": said_by_torch(folder)}

@@ -3,14 +3,14 @@
 import pytest
 
 from ddpsim import Code
-from ddpsim.scenarios.files.value_scenarios import expectation_of, of_program
+from ddpsim.scenarios.files.value_scenarios import expectation_of_program, scenario_of_program
 from ddpsim.scenarios.fuzzing.shrinking.shrinker import shrink_scenario
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.program import Issue
 from ddpsim.simulator.records import flight_recorder
-from ddpsim.simulator.records.as_program import KEPT, program_of
-from ddpsim.simulator.records.job import job_of
-from ddpsim.simulator.records.record_diagnosis import diagnose
+from ddpsim.simulator.records.as_program import KEPT, make_program
+from ddpsim.simulator.records.job import combine_records
+from ddpsim.simulator.records.record_diagnosis import diagnose_job
 from tests.records.dumps import call, job
 
 DONE, HUNG = call(), call(line=21, state="started")
@@ -52,8 +52,8 @@ FAULTS = {
 
 
 def found(calls, groups=None):
-    records = [flight_recorder.read(each, f"rank_{rank}") for rank, each in job(calls, groups).items()]
-    return diagnose(job_of(records))
+    records = [flight_recorder.read_dump(each, f"rank_{rank}") for rank, each in job(calls, groups).items()]
+    return diagnose_job(combine_records(records))
 
 
 @pytest.mark.parametrize("size", [8, 64, pytest.param(1024, marks=pytest.mark.tier("nightly"))])
@@ -62,7 +62,7 @@ def test_a_planted_fault_is_found_and_the_test_has_it_too(calls, code, size):
     diagnosis = found(*calls(size))
     (finding,) = diagnosis.findings
     assert (finding.code, finding.ranks) == (code, (size - 2,))
-    expected = expectation_of(program_of(diagnosis))
+    expected = expectation_of_program(make_program(diagnosis))
     assert (expected.code, expected.ranks) == (code, (size - 2,))
 
 
@@ -74,44 +74,44 @@ LINES = {"another operation": 30, "a rank a call behind": 21}
 def test_the_line_is_right_and_the_test_shrinks_to_two_ranks(name, size):
     diagnosis = found(*FAULTS[name][0](size))
     assert LINES.get(name, 20) in {site.line for site in diagnosis.findings[0].sites}
-    shrunk = shrink_scenario(of_program(program_of(diagnosis), name=name))
+    shrunk = shrink_scenario(scenario_of_program(make_program(diagnosis), name=name))
     assert (shrunk.scenario.world_size, shrunk.scenario.expected.code) == (2, FAULTS[name][1])
 
 
 @pytest.mark.parametrize("size", [8, pytest.param(64, marks=pytest.mark.tier("nightly"))])
 def test_two_groups_in_opposite_order(size):
     diagnosis = found(*in_pairs(size))
-    program = program_of(diagnosis)
+    program = make_program(diagnosis)
     odd = (size - 2, size - 1)
-    expected = expectation_of(program)
+    expected = expectation_of_program(program)
     assert (expected.code, expected.ranks) == (Code.DEADLOCK_CYCLE, odd)
     assert [(each.code, each.ranks) for each in diagnosis.findings] == [(Code.DEADLOCK_CYCLE, odd)]
-    shrunk = shrink_scenario(of_program(program, name="pairs"))
+    shrunk = shrink_scenario(scenario_of_program(program, name="pairs"))
     assert (shrunk.scenario.world_size, shrunk.scenario.expected.code) == (2, Code.DEADLOCK_CYCLE)
 
 
 def test_only_the_last_calls_are_kept_with_their_lines():
-    program = program_of(found([[DONE] * 50 + [HUNG], [DONE] * 50, [DONE] * 50 + [HUNG]]))
+    program = make_program(found([[DONE] * 50 + [HUNG], [DONE] * 50, [DONE] * 50 + [HUNG]]))
     issues = [[(step.name, step.at) for step in steps if isinstance(step, Issue)] for steps in program.ranks]
     assert list(map(len, issues)) == [KEPT + 1, KEPT, KEPT + 1]
     assert issues[0][0] == ("all_reduce #30 on default", "/job/train.py:20 in train")
     assert issues[0][-1] == ("all_reduce #50 on default", "/job/train.py:21 in train")
-    nearby = program_of(found([[DONE, HUNG], [DONE]]), folder="/job")
+    nearby = make_program(found([[DONE, HUNG], [DONE]]), folder="/job")
     assert nearby.ranks[0][0].at == "train.py:20 in train"
-    assert program_of(found([[DONE, HUNG], [DONE]]), folder="/jo").ranks[0][0].at == "/job/train.py:20 in train"
+    assert make_program(found([[DONE, HUNG], [DONE]]), folder="/jo").ranks[0][0].at == "/job/train.py:20 in train"
 
 
 def test_sizes_that_no_test_has_memory_for_stay_apart():
     big = [call(size=(2**31 + (rank == 1), 5)) for rank in range(3)]
-    program = program_of(found([[DONE, each] for each in big]))
+    program = make_program(found([[DONE, each] for each in big]))
     shapes = [[step.shapes for step in steps if isinstance(step, Issue)] for steps in program.ranks]
     assert shapes == [[((1,),), ((2,),)], [((1,),), ((3,),)], [((1,),), ((2,),)]]
 
 
 def test_a_rank_without_a_record_makes_no_calls():
     left = {rank: each for rank, each in job([[DONE, HUNG], [DONE], [], [DONE, HUNG]]).items() if rank != 2}
-    diagnosis = diagnose(job_of([flight_recorder.read(each, f"rank_{rank}") for rank, each in left.items()]))
-    program = program_of(diagnosis)
+    diagnosis = diagnose_job(combine_records([flight_recorder.read_dump(each, f"rank_{rank}") for rank, each in left.items()]))
+    program = make_program(diagnosis)
     assert [len(steps) for steps in program.ranks] == [2, 0, 0, 2]
     assert diagnosis.findings[0].ranks == (1,)
 
@@ -124,10 +124,10 @@ def every_operation():
 
 
 def test_every_operation_of_a_recorder_can_be_made():
-    expected = expectation_of(program_of(found(every_operation())))
+    expected = expectation_of_program(make_program(found(every_operation())))
     assert (expected.code, expected.ranks) == (Code.DEADLOCK_MISSING_RANK, (0,))
 
 
 def test_an_operation_that_is_not_known_is_refused():
     with pytest.raises(UsageError, match="the records have the call 'new_window', which a test cannot make"):
-        program_of(found([[call("new_window"), HUNG], [call("new_window")]]))
+        make_program(found([[call("new_window"), HUNG], [call("new_window")]]))

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from ddpsim import UsageError, simulate
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.records import chakra
-from ddpsim.scenarios.records.chakra import COLLECTIVES, bytes_of, nodes_of
+from ddpsim.scenarios.records.chakra import COLLECTIVES, bytes_of_element, chakra_nodes_of
 from ddpsim.scenarios.records.writing import RecordFolders, write_records
 from ddpsim.simulator.operations import CREATING, OPERATIONS
-from ddpsim.simulator.records.run_log import run_log
+from ddpsim.simulator.records.run_log import make_run_log
 from tests.kit.rows import rows
 
 needs_package = pytest.mark.skipif(
@@ -42,13 +42,13 @@ def result():
 
 
 def test_nodes(result):
-    noted = run_log(result.trace, 3)
+    noted = make_run_log(result.trace, 3)
     told = [
         [
             (each.type, each.collective, each.size, each.members, each.after, each.root, each.peer, each.tag)
             for each in at
         ]
-        for at in (nodes_of(noted, rank) for rank in range(3))
+        for at in (chakra_nodes_of(noted, rank) for rank in range(3))
     ]
     everyone = (0, 1, 2)
     first = ("COMM_COLL_NODE", "ALL_REDUCE", 24, everyone, (), None, None, None)
@@ -77,7 +77,7 @@ def test_every_collective_has_a_type():
 
 @rows("dtype", ["float32", "float64", "bfloat16", "float8_e4m3fn", "int8", "bool", "complex64"])
 def test_bytes_of_an_element(dtype):
-    assert bytes_of(dtype) == torch.empty(0, dtype=getattr(torch, dtype)).element_size()
+    assert bytes_of_element(dtype) == torch.empty(0, dtype=getattr(torch, dtype)).element_size()
 
 
 def test_without_the_package_it_is_one_line_before_anything_runs(tmp_path, monkeypatch, capsys):
@@ -88,7 +88,7 @@ def test_without_the_package_it_is_one_line_before_anything_runs(tmp_path, monke
     assert said.endswith("install it: pip install 'ddpsim[chakra]'\n")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="--chakra needs"):
-        chakra.check_chakra()
+        chakra.check_chakra_is_installed()
 
 
 @needs_package

@@ -4,9 +4,9 @@ import pytest
 
 from ddpsim import Code
 from ddpsim.simulator.calls import Signature
-from ddpsim.simulator.records.job import job_of
+from ddpsim.simulator.records.job import combine_records
 from ddpsim.simulator.records.rank_record import CallProgress, RecordError
-from ddpsim.simulator.records.record_diagnosis import diagnose
+from ddpsim.simulator.records.record_diagnosis import diagnose_job
 from tests.kit.rows import rows
 
 from .dumps import read
@@ -24,7 +24,7 @@ def of(text, **options):
 
 
 def found(*texts):
-    return diagnose(job_of([read(log(rank, text, len(texts)), "log") for rank, text in enumerate(texts)]))
+    return diagnose_job(combine_records([read(log(rank, text, len(texts)), "log") for rank, text in enumerate(texts)]))
 
 
 def calls(count, ended, number=1):

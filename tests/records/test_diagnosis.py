@@ -2,8 +2,8 @@
 
 from ddpsim import Code, Verdict
 from ddpsim.simulator.records import flight_recorder
-from ddpsim.simulator.records.job import job_of
-from ddpsim.simulator.records.record_diagnosis import diagnose
+from ddpsim.simulator.records.job import combine_records
+from ddpsim.simulator.records.record_diagnosis import diagnose_job
 from tests.kit.rows import rows
 from tests.records.dumps import call, dump, job
 
@@ -12,8 +12,8 @@ HUNG = call(line=21, state="started")
 
 
 def found(dumps, world_size=None):
-    records = [flight_recorder.read(each, f"rank_{rank}") for rank, each in dumps.items()]
-    return diagnose(job_of(records, world_size))
+    records = [flight_recorder.read_dump(each, f"rank_{rank}") for rank, each in dumps.items()]
+    return diagnose_job(combine_records(records, world_size))
 
 
 def only(diagnosis):

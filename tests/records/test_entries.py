@@ -19,7 +19,7 @@ DONE, HUNG = call(), call(line=21, state="started")
 
 def records(dumps):
     reader = JobReader()
-    return [reader.read(pickled(each), f"rank_{rank}") for rank, each in dumps.items()]
+    return [reader.read_record(pickled(each), f"rank_{rank}") for rank, each in dumps.items()]
 
 
 def test_ranks_that_did_the_same_share_a_course_and_have_lines_and_groups_of_their_own():

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ddpsim import Code, simulate
-from ddpsim.scenarios.files.value_scenarios import of_program
-from ddpsim.scenarios.ranks.interpreter import run_placed_steps, run_steps
-from ddpsim.scenarios.records.failing_test import test_of as text_of_test
+from ddpsim.scenarios.files.value_scenarios import scenario_of_program
+from ddpsim.scenarios.ranks.interpreter import run_placed_steps, run_rank_steps
+from ddpsim.scenarios.records.failing_test import source_of_test as text_of_test
 from ddpsim.simulator.programs.program import Group, Issue
-from ddpsim.simulator.records.as_program import program_of
+from ddpsim.simulator.records.as_program import make_program
 from tests.kit.rows import rows
 from tests.records.dumps import call
 from tests.records.test_as_program import DONE, FAULTS, HUNG, every_operation, found, in_pairs
@@ -17,14 +17,14 @@ from tests.records.test_as_program import DONE, FAULTS, HUNG, every_operation, f
 
 def run(program):
     """What comes of a scenario of a program, with the finding that leads."""
-    result = simulate(of_program(program, name="hang").program, program.world_size, args=(program,))
+    result = simulate(scenario_of_program(program, name="hang").program, program.world_size, args=(program,))
     return result, result.findings[0] if result.findings else None
 
 
 @rows("name", FAULTS)
 def test_a_run_tells_the_lines_of_the_job_and_none_of_ours(name):
     diagnosis = found(*FAULTS[name][0](8))
-    result, finding = run(program_of(diagnosis))
+    result, finding = run(make_program(diagnosis))
     assert (finding.code, finding.ranks) == (FAULTS[name][1], (6,))
     (recorded,) = diagnosis.findings
     assert {(site.path, site.line, site.function) for site in finding.sites} == {
@@ -36,7 +36,7 @@ def test_a_run_tells_the_lines_of_the_job_and_none_of_ours(name):
 
 
 def test_of_groups_that_are_made_no_line_of_ours_is_told_either():
-    result, _ = run(program_of(found(*in_pairs(4))))
+    result, _ = run(make_program(found(*in_pairs(4))))
     made = [event.call.site.file for event in result.trace if event.call and event.call.operation == "new_group"]
     assert set(made) == {"train.py"}
     assert "interpreter" not in str(result)
@@ -44,9 +44,9 @@ def test_of_groups_that_are_made_no_line_of_ours_is_told_either():
 
 def test_a_record_without_lines_has_none_to_tell():
     without = {"frames": []}
-    program = program_of(found([[call(**without), call(state="started", **without)], [call(**without)]]))
+    program = make_program(found([[call(**without), call(state="started", **without)], [call(**without)]]))
     assert {step.at for steps in program.ranks for step in steps if isinstance(step, Issue)} == {""}
-    assert of_program(program, name="hang").program is run_steps
+    assert scenario_of_program(program, name="hang").program is run_rank_steps
     _, finding = run(program)
     assert (finding.code, finding.ranks) == (Code.DEADLOCK_MISSING_RANK, (1,))
 
@@ -67,41 +67,41 @@ def written_and_run(program):
 
 @rows("name", FAULTS)
 def test_the_test_for_pytest_fails_alike(name):
-    text, finding = written_and_run(program_of(found(*FAULTS[name][0](8))))
+    text, finding = written_and_run(make_program(found(*FAULTS[name][0](8))))
     assert (finding.code, finding.ranks) == (FAULTS[name][1], (6,))
     assert "@pytest.mark.ranks(8)\n" in text
     assert "  # /job/train.py:20 in train\n" in text
 
 
 def test_groups_in_opposite_order_fail_alike():
-    _, finding = written_and_run(program_of(found(*in_pairs(4))))
+    _, finding = written_and_run(make_program(found(*in_pairs(4))))
     assert (finding.code, finding.ranks) == (Code.DEADLOCK_CYCLE, (2, 3))
 
 
 def test_the_test_of_calls_that_meet_passes():
-    assert written_and_run(program_of(found([[DONE] * 3] * 2)))[1] is None
+    assert written_and_run(make_program(found([[DONE] * 3] * 2)))[1] is None
 
 
 @pytest.mark.filterwarnings("ignore:.*will be deprecated")
 def test_every_operation_of_a_recorder_can_be_written():
-    text, finding = written_and_run(program_of(found(every_operation())))
+    text, finding = written_and_run(make_program(found(every_operation())))
     assert (finding.code, finding.ranks) == (Code.DEADLOCK_MISSING_RANK, (0,))
     assert text.count("works.append(") == 11 + 1
 
 
 def test_messages_are_written_with_their_peers():
     sent, received = call("send", to=1), call("recv", to=0, state="started")
-    text, finding = written_and_run(program_of(found([[DONE], [DONE, received]])))
+    text, finding = written_and_run(make_program(found([[DONE], [DONE, received]])))
     assert finding.code is Code.DEADLOCK_MISSING_RANK
     assert "    if rank == 1:\n        works.append(dist.irecv(torch.zeros(11), 0))  #" in text
     open_send = call("send", to=1, state="started")
-    text, _ = written_and_run(program_of(found([[DONE, sent, open_send], [DONE, call("recv", to=0)]])))
+    text, _ = written_and_run(make_program(found([[DONE, sent, open_send], [DONE, call("recv", to=0)]])))
     assert "works.append(dist.isend(torch.ones(11), 1))  #" in text
 
 
 def test_what_ranks_do_alike_stands_once_and_what_repeats_is_a_loop():
     common = [DONE, call("broadcast", (4,), line=30)] * 3
-    text, _ = written_and_run(program_of(found([[*common, HUNG], common, [*common, HUNG]])))
+    text, _ = written_and_run(make_program(found([[*common, HUNG], common, [*common, HUNG]])))
     body = [line.partition("  #")[0] for line in text.partition("def test_it(rank):\n")[2].splitlines()]
     assert body == [
         "    works = []",
@@ -119,7 +119,7 @@ def test_what_ranks_do_alike_stands_once_and_what_repeats_is_a_loop():
 def test_what_stands_in_a_record_is_no_code_in_the_test(evil):
     frames = [{"name": evil, "filename": f"/job/{evil}.py", "line": 5}]
     own = [call(frames=frames), call(state="started", frames=frames)]
-    program = program_of(found([own, own[:1]]))
+    program = make_program(found([own, own[:1]]))
     text, finding = written_and_run(replace(program, groups=(Group(evil, (0, 1)),)))
     assert finding.code is Code.DEADLOCK_MISSING_RANK
     assert not [line for line in text.splitlines() if line.strip().startswith("raise")]

@@ -17,7 +17,7 @@ WORLD = {"0": (0, 1, 2, 3), "5": (1, 3)}
 
 
 def of(*calls, rank=1, **options):
-    return flight_recorder.read(dump(rank, calls, WORLD, **options), f"rank_{rank}")
+    return flight_recorder.read_dump(dump(rank, calls, WORLD, **options), f"rank_{rank}")
 
 
 def signatures(*calls):
@@ -49,7 +49,7 @@ def test_every_version_is_read_by_what_it_has(version):
     for name in ("is_p2p", "timeout_ms", "p2p_seq_id", "op_id", "retired"):  # later versions have brought them
         del value["entries"][0][name]
     value["pg_config"]["0"]["a field of tomorrow"] = [1]
-    assert flight_recorder.read(value, "rank_1").form == f"flight recorder {version}"
+    assert flight_recorder.read_dump(value, "rank_1").form == f"flight recorder {version}"
 
 
 @rows("version", [None, 2, "2.x", ""])
@@ -106,21 +106,21 @@ def test_messages_name_global_ranks():
     ],
 )
 def test_the_name_says_the_rank_where_the_content_does_not(name, rank):
-    assert flight_recorder.read(dump(0, [call()], {"0": tuple(range(20))}), name).rank == rank
+    assert flight_recorder.read_dump(dump(0, [call()], {"0": tuple(range(20))}), name).rank == rank
 
 
 def test_the_content_says_the_rank_where_it_can():
     messages = dump(2, [call("send", to=0)], WORLD)
-    assert flight_recorder.read(messages, "rank_0").rank == 2
+    assert flight_recorder.read_dump(messages, "rank_0").rank == 2
     communicators = dump(0, [call()], WORLD) | {
         "nccl_comm_state": {"a": {"rank": "1", "nranks": "2"}, "b": {"rank": "3", "nranks": "4"}}
     }
-    assert flight_recorder.read(communicators, "dump").rank == 3
+    assert flight_recorder.read_dump(communicators, "dump").rank == 3
 
 
 def test_a_rank_that_nothing_says_is_asked_for():
     with pytest.raises(RecordError, match='rename the file to end in the rank, such as "rank_3"'):
-        flight_recorder.read(dump(0, [call()], WORLD), "dump.pickle")
+        flight_recorder.read_dump(dump(0, [call()], WORLD), "dump.pickle")
 
 
 def test_what_gloo_calls_retired_may_have_timed_out():

@@ -7,11 +7,11 @@ import struct
 
 import pytest
 
-from ddpsim.simulator.records.as_clog import log_of
-from ddpsim.simulator.records.job import job_of
+from ddpsim.simulator.records.as_clog import make_clog
+from ddpsim.simulator.records.job import combine_records
 from ddpsim.simulator.records.rank_record import RecordError
-from ddpsim.simulator.records.record_diagnosis import diagnose, history
-from ddpsim.simulator.records.run_log import Noted, RunLog
+from ddpsim.simulator.records.record_diagnosis import diagnose_job, make_trace
+from ddpsim.simulator.records.run_log import NotedCall, RunLog
 from tests.records.dumps import as_json, call, job, pickled
 
 from .dumps import read
@@ -62,8 +62,8 @@ def log(rank):
     signature = Signature("all_reduce", ((8,),), "float32", "SUM")
     split = Signature("all_to_all_single", ((3,), (3,)), "int64", splits=((1, 1, 1), (1, 1, 1)))
     calls = [Call(rank, "default", number, each, NOWHERE) for number, each in enumerate((signature, split))]
-    noted = tuple(Noted(each, number == 0, 0.5) for number, each in enumerate(calls))
-    return log_of(RunLog(3, (noted,) * 3, {"default": (0, 1, 2)}), rank)
+    noted = tuple(NotedCall(each, number == 0, 0.5) for number, each in enumerate(calls))
+    return make_clog(RunLog(3, (noted,) * 3, {"default": (0, 1, 2)}), rank)
 
 
 def write(value, form):
@@ -136,11 +136,11 @@ def test_damaged_records_are_one_line_or_a_diagnosis(seed):
             record, refusal = one_line(read, data, name)
             assert refusal.isprintable()
             records += [] if record is None else [record]
-        found, refusal = one_line(job_of, records, draw.choice([None, None, 3, 5]))
+        found, refusal = one_line(combine_records, records, draw.choice([None, None, 3, 5]))
         assert refusal.isprintable()
         if found is None:
             continue
-        diagnosis = diagnose(found)
+        diagnosis = diagnose_job(found)
         for finding in diagnosis.findings:
             assert str(finding)
-        history(diagnosis)
+        make_trace(diagnosis)

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from ddpsim.simulator.records.plain_pickle import loads
+from ddpsim.simulator.records.plain_pickle import load_plain
 from ddpsim.simulator.records.rank_record import RecordError
 from tests.kit.rows import rows
 
@@ -23,7 +23,7 @@ class Runs:
 @rows("protocol", range(2, 6))
 def test_plain_values_are_read(protocol):
     value = {"a": [1, -(2**70), 0.5, None, True, ("x", "y")], "b": {}}
-    assert loads(pickle.dumps(value, protocol)) == value
+    assert load_plain(pickle.dumps(value, protocol)) == value
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -31,7 +31,7 @@ def test_nothing_is_imported_and_nothing_run(protocol, tmp_path):
     left = tmp_path / "left"
     for value in (Runs(os.mkdir, str(left)), Runs(eval, "1"), collections.OrderedDict(), {"a": [Runs(os.getcwd)]}):
         with pytest.raises(RecordError, match=r"tries to import \S+, expected plain values; nothing was run"):
-            loads(pickle.dumps(value, protocol))
+            load_plain(pickle.dumps(value, protocol))
     assert not left.exists()
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_imported_and_nothing_run(protocol, tmp_path):
 )
 def test_hostile_and_damaged_pickles_are_refused_in_one_line(code):
     with pytest.raises(RecordError) as error:
-        loads(code)
+        load_plain(code)
     assert "\n" not in str(error.value)
 
 
@@ -62,7 +62,7 @@ def test_hostile_and_damaged_pickles_are_refused_in_one_line(code):
 def test_a_few_bytes_cannot_take_gigabytes():
     before = resource.getrlimit(resource.RLIMIT_AS)
     with pytest.raises(RecordError, match="asks for more memory than it can need"):
-        loads(b"\x80\x02]r\xff\xff\xff\x7f.")
+        load_plain(b"\x80\x02]r\xff\xff\xff\x7f.")
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
@@ -70,11 +70,11 @@ def test_each_cut_of_a_pickle_is_one_line():
     data = pickle.dumps({"version": "2.10", "entries": [{"a": 1, "b": ["x", 2**40]}] * 3}, 2)
     for length in range(1, len(data)):
         with pytest.raises(RecordError) as error:
-            loads(data[:length])
+            load_plain(data[:length])
         assert "\n" not in str(error.value)
 
 
 def test_deep_nesting_ends():
     data = b"\x80\x02" + b"]" * 50_000 + b"a" * 49_999 + b"."
-    value = loads(data)
+    value = load_plain(data)
     assert isinstance(value, list)

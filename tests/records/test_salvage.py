@@ -7,10 +7,10 @@ import pickletools
 import pytest
 
 from ddpsim import Code, Verdict
-from ddpsim.simulator.records.job import job_of
-from ddpsim.simulator.records.plain_pickle import closed
+from ddpsim.simulator.records.job import combine_records
+from ddpsim.simulator.records.plain_pickle import complete_cut_pickle
 from ddpsim.simulator.records.rank_record import RecordError
-from ddpsim.simulator.records.record_diagnosis import diagnose
+from ddpsim.simulator.records.record_diagnosis import diagnose_job
 from tests.records.dumps import call, job, pickled
 
 from .dumps import read
@@ -23,7 +23,7 @@ def diagnosis_of(dumps, cut):
     for rank, each in dumps.items():
         data = pickled(each)
         records.append(read(data[: len(data) * 3 // 4] if rank == cut else data, f"rank_{rank}"))
-    return diagnose(job_of(records))
+    return diagnose_job(combine_records(records))
 
 
 def as_torch_pickles(value):
@@ -48,9 +48,9 @@ def test_each_cut_is_refused_or_the_entries_before_it(form):
 
 
 def test_a_whole_pickle_and_one_that_is_no_dict_are_not_closed():
-    assert closed(pickled({"a": 1})) is None
-    assert closed(pickled([1, 2, 3])[:-1]) is None
-    assert closed(b"\x80\x02") is None
+    assert complete_cut_pickle(pickled({"a": 1})) is None
+    assert complete_cut_pickle(pickled([1, 2, 3])[:-1]) is None
+    assert complete_cut_pickle(b"\x80\x02") is None
 
 
 def test_nothing_that_is_imported_in_a_cut_pickle_runs(capsys):

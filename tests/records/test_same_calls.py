@@ -1,10 +1,10 @@
 """A program's calls beside those of a job's records."""
 
 from ddpsim import simulate
-from ddpsim.scenarios.records.own_program import compared
+from ddpsim.scenarios.records.own_program import compare_with_records
 from ddpsim.simulator.records import flight_recorder
-from ddpsim.simulator.records.job import job_of
-from ddpsim.simulator.records.run_log import run_log
+from ddpsim.simulator.records.job import combine_records
+from ddpsim.simulator.records.run_log import make_run_log
 from tests.records.dumps import call, job
 
 SIZE = 3
@@ -16,8 +16,8 @@ def beside(program, calls, **changes):
     dumps = job(calls, {"1": (0, 2)})
     for rank, each in changes.items():
         each(dumps[int(rank.removeprefix("rank"))])
-    records = [flight_recorder.read(each, f"rank_{rank}") for rank, each in dumps.items()]
-    return compared(job_of(records), run_log(result.trace, SIZE))
+    records = [flight_recorder.read_dump(each, f"rank_{rank}") for rank, each in dumps.items()]
+    return compare_with_records(combine_records(records), make_run_log(result.trace, SIZE))
 
 
 def reducing(times):

@@ -46,7 +46,7 @@ def reader_of(several):
     """A reader that has read some dumps."""
     reader = JobReader()
     for rank, each in enumerate(several):
-        reader.read(pickled(each), f"rank_{rank}")
+        reader.read_record(pickled(each), f"rank_{rank}")
     return reader
 
 
@@ -54,7 +54,7 @@ def reader_of(several):
 def wholly_read(monkeypatch):
     """How often entries were read, rather than known by their bytes."""
     counted = []
-    whole = EntriesReader.read
+    whole = EntriesReader.read_entries
     monkeypatch.setattr(EntriesReader, "read", lambda *args: counted.append(1) or whole(*args))
     return counted
 
@@ -67,9 +67,9 @@ def same_without(reader, several, data, name):
     """Read it by a reader with templates, and by one that has read the same dumps and has none."""
     other = JobReader(most_templates=0)
     for rank, each in enumerate(several):
-        other.read(pickled(each), f"rank_{rank}")
+        other.read_record(pickled(each), f"rank_{rank}")
     try:
-        without = told(other.read(data, name))
+        without = told(other.read_record(data, name))
     except RecordError as error:
         with pytest.raises(RecordError, match=f"^{re.escape(str(error))}$"):
             reader.read(data, name)
@@ -82,7 +82,7 @@ def test_what_differs_in_times_and_names_only_is_known_by_its_bytes(wholly_read)
     made = dumps()
     reader = reader_of(made[:2])
     wholly_read.clear()
-    found = [reader.read(pickled(each), f"rank_{rank}") for rank, each in enumerate(made[2:], 2)]
+    found = [reader.read_record(pickled(each), f"rank_{rank}") for rank, each in enumerate(made[2:], 2)]
     assert not wholly_read
     assert [record.groups for record in found] == [("default", "1"), ("default", "2"), ("default", "2")]
     assert len({id(record.call_log) for record in found}) == 1
@@ -94,7 +94,7 @@ def test_what_stands_beside_the_entries_is_each_dumps_own(wholly_read):
     made = dumps(nccl_comm_state=lambda rank: {"0": {"rank": str(7 - rank), "nranks": "5", "at": (rank + 1) * 100_000}})
     reader = reader_of(made[:2])
     wholly_read.clear()
-    assert [reader.read(pickled(each), "no number").rank for each in made[3:]] == [4, 3]
+    assert [reader.read_record(pickled(each), "no number").rank for each in made[3:]] == [4, 3]
     assert not wholly_read
 
 
@@ -148,7 +148,7 @@ def test_a_text_that_begins_as_marks_do_makes_no_template(field, wholly_read):
         (entry["frames"][1] if field == "filename" else entry)[field] = "\x001"
     reader = reader_of(made[:3])
     wholly_read.clear()
-    reader.read(pickled(made[3]), "rank_3")
+    reader.read_record(pickled(made[3]), "rank_3")
     assert wholly_read
 
 

@@ -8,11 +8,11 @@ from ddpsim import simulate
 from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting
 from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios import run_scenario
-from ddpsim.simulator.choices import Schedule, Who
+from ddpsim.simulator.choices import Schedule, RankOrThread
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.policies.schedule_replay import Replay
+from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
 from ddpsim.simulator.verdict import Verdict
-from ddpsim.simulator.wording import Line
+from ddpsim.simulator.wording import LabelledLine
 
 MISSING = "uneven-inputs-without-join"
 CYCLE = "send-send"
@@ -40,7 +40,7 @@ def document(name: str, engine: str = "torch") -> Document:
 def run_of(program, world_size, *choices, **options):
     """The run of a program; answers are the schedule, as far as they go."""
     if choices:
-        options["policy"] = Replay(Schedule(choices))
+        options["policy"] = ReplayPolicy(Schedule(choices))
     return document_of(simulate(program, world_size, **options)).runs[0]
 
 
@@ -59,7 +59,7 @@ def hostile(text: str) -> Document:
         verdict=Verdict.FAIL,
         findings=(
             Finding(
-                "deadlock.missing_rank", Verdict.FAIL, (1,), text, text, (0,), slots=(0,), lines=(Line(text, text),)
+                "deadlock.missing_rank", Verdict.FAIL, (1,), text, text, (0,), slots=(0,), lines=(LabelledLine(text, text),)
             ),
         ),
         text=text,
@@ -70,7 +70,7 @@ def hostile(text: str) -> Document:
         calls=(call,),
         events=events,
         slots=(Slot(text, 0, (2,), "open", missing=(1,)),),
-        waiting=(Waiting(Who(0), text, 0, (0,)),),
+        waiting=(Waiting(RankOrThread(0), text, 0, (0,)),),
         replay=text,
     )
     return Document(text, (run,), environment={text: text})

@@ -23,7 +23,7 @@ from ddpsim.reports.document import (
     SlotState,
     Waiting,
 )
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
 
@@ -148,7 +148,7 @@ def all_but_one(story: Story, last: Call, missing: int) -> Run:
         findings=(Finding("deadlock.missing_rank", Verdict.FAIL, (missing,), summary, summary, slots=(slot,)),),
         sites=(Site("train.py", 2, "train", 1, ("for batch in data:", "    step(batch)")),),
         ranks=tuple(Rank(rank, "returned" if rank == missing else "waiting") for rank in range(story.ranks)),
-        waiting=tuple(Waiting(Who(rank), f"{last.operation} #{last.sequence}", 0, (slot,)) for rank in others),
+        waiting=tuple(Waiting(RankOrThread(rank), f"{last.operation} #{last.sequence}", 0, (slot,)) for rank in others),
     )
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from ddpsim.reports.document import Document, Finding, Waiting
 from ddpsim.reports.forms.dot import to_dot
-from ddpsim.reports.printable import printable
-from ddpsim.simulator.choices import Who
+from ddpsim.reports.printable import escape_control_characters
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.verdict import Verdict
 from tests.outside import do_without, missing
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
@@ -48,7 +48,7 @@ def red(svg, kind):
 
 
 def with_thread():
-    waiting = Waiting(Who(0), "the end of its thread", waits_for=(Who(0, "reporter"),))
+    waiting = Waiting(RankOrThread(0), "the end of its thread", waits_for=(RankOrThread(0, "reporter"),))
     return Story(1).run(waiting=(waiting,))
 
 
@@ -93,7 +93,7 @@ def test_what_is_drawn(made, nodes, edges, reds, drawn):
 
 def test_512_ranks_that_all_made_another_call_are_no_graph():
     finding = Finding("mismatch.signature", Verdict.FAIL, (), "", "", slots=(0,))
-    waiting = tuple(Waiting(Who(rank), "all_reduce #0", slots=(0,)) for rank in range(512))
+    waiting = tuple(Waiting(RankOrThread(rank), "all_reduce #0", slots=(0,)) for rank in range(512))
     made = to_dot(Document("t", (Story(512).differ(*of_own_size(512)).run(findings=(finding,), waiting=waiting),)))
     assert made.count(b"->") == 0
     assert made.count(b"label=") == 2  # of the graph, and of the node that says why
@@ -109,7 +109,7 @@ def test_of_several_runs_each_that_waits_has_a_box(drawn):
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_stay_text(text, drawn):
     svg = drawn(to_dot(hostile(text)))
-    shown = printable(text)
+    shown = escape_control_characters(text)
     short = shown if len(shown) <= 100 else f"{shown[:99]}\N{HORIZONTAL ELLIPSIS}"
     (graph,) = [each for each in svg.iter(f"{SVG}g") if each.get("class") == "graph"]
     assert [each.text for each in graph.findall(f"{SVG}text")] == [short]

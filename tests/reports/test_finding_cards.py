@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Partial
 from ddpsim.reports.document import Document, Site
 from ddpsim.reports.forms.first_difference import first_difference_of
 from ddpsim.reports.forms.html import finding_cards_of, to_html
-from ddpsim.reports.forms.page_data import colours_of, excerpt
+from ddpsim.reports.forms.page_data import colours_of, source_excerpt
 from ddpsim.reports.layout.folding import Fold, folds_of
 from ddpsim.reports.layout.lanes import lanes_of
 from ddpsim.reports.layout.mismatches import near_misses
@@ -26,7 +26,7 @@ from tests.reports.made import Story, call, exploration, missing_rank, parted
 def present(run, finding=0):
     """Who is at each line, as (the text of the line, [(role, who, what)])."""
     card = finding_cards_of(run)[finding]
-    return [(marked(excerpt(run.sites[line.site])), [tuple(each) for each in line.present]) for line in card.code_lines]
+    return [(marked(source_excerpt(run.sites[line.site])), [tuple(each) for each in line.present]) for line in card.code_lines]
 
 
 def marked(source):
@@ -149,7 +149,7 @@ def test_a_message_and_a_receive_with_another_tag_are_told_with_what_keeps_them_
     ]
     (near,) = near_misses(run)
     assert near.text == "tag 7 \N{NOT EQUAL TO} tag 8"
-    assert [run.issued(issue).operation for issue in (near.send, near.receive)] == ["send", "recv"]
+    assert [run.issued_call(issue).operation for issue in (near.send, near.receive)] == ["send", "recv"]
 
 
 def test_a_receive_from_another_rank_is_no_near_miss():

@@ -12,9 +12,9 @@ from rich.cells import cell_len
 
 from ddpsim.reports.forms.chrome_trace import to_chrome_trace
 from ddpsim.reports.forms.html import to_html
-from ddpsim.reports.forms.json_form import from_json, schema, to_json
+from ddpsim.reports.forms.json_form import from_json, document_schema, to_json
 from ddpsim.reports.forms.junit import JunitCase, to_junit
-from ddpsim.reports.forms.narrow_lanes import narrow_lanes
+from ddpsim.reports.forms.narrow_lanes import draw_lanes_as_text
 from ddpsim.reports.forms.text import to_text
 from ddpsim.reports.index import IndexEntry, folder_name, row_of, to_index
 from ddpsim.reports.report_folder import FORMS, write_reports
@@ -40,7 +40,7 @@ def test_every_form_is_written(text, tmp_path):
 def test_json_has_it_as_it_was(text, whole):
     data = to_json(hostile(text))
     assert from_json(data) == hostile(whole)
-    Draft202012Validator(schema()).validate(json.loads(data))
+    Draft202012Validator(document_schema()).validate(json.loads(data))
 
 
 def test_the_chrome_trace_has_it_as_it_was(text, whole):
@@ -81,7 +81,7 @@ def test_it_adds_nothing_to_the_page_over_several(text):
 
 def test_it_has_no_power_over_a_terminal(text):
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]", to_text(hostile(text)).decode())
-    lines = narrow_lanes(hostile(text).runs[0], 80).plain.splitlines()
+    lines = draw_lanes_as_text(hostile(text).runs[0], 80).plain.splitlines()
     assert [line[:6] for line in lines[:4]] == ["lanes ", "rank 0", "rank 1", "rank 1"]  # rank 1 has a thread
     assert 5 <= len(lines) <= 6  # the legend may take two
     assert all(line.startswith("  ") for line in lines[4:])

@@ -16,7 +16,7 @@ from ddpsim.reports.document import Document, Finding, Site
 from ddpsim.reports.forms import html
 from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import to_json
-from ddpsim.reports.forms.page_data import Texts, colours_of, page_data_of
+from ddpsim.reports.forms.page_data import TextTable, colours_of, page_data_of
 from ddpsim.reports.layout.lanes import lanes_of
 from ddpsim.simulator.verdict import Verdict
 from tests.kit.rows import rows
@@ -85,13 +85,13 @@ def test_the_data_are_those_of_the_run():
 
 
 def test_numbers_are_given_as_differences_and_texts_once():
-    run, texts = passing(2, 2), Texts()
+    run, texts = passing(2, 2), TextTable()
     view = page_data_of(run, lanes_of(run), texts)
     steps = [event.step for event in run.events]
     assert [sum(view["events"]["step"][: index + 1]) for index in range(len(steps))] == steps
-    assert len(texts.table()) == len(set(texts.table()))
+    assert len(texts.all_texts()) == len(set(texts.all_texts()))
     operation = view["calls"]["operation"]
-    assert (texts.table()[operation["each"]], operation["count"]) == ("all_reduce", 2)
+    assert (texts.all_texts()[operation["each"]], operation["count"]) == ("all_reduce", 2)
     assert view["calls"]["sequence"] == [0, 1]
 
 
@@ -158,7 +158,7 @@ def test_every_script_is_in_the_page():
 )
 def test_lines_of_source_are_dedented_together(lines, shown):
     run = replace(missing_rank(), sites=(Site("train.py", 1, "train", 1, lines),))
-    assert page_data_of(run, lanes_of(run), Texts())["sites"][0]["source"] == shown
+    assert page_data_of(run, lanes_of(run), TextTable())["sites"][0]["source"] == shown
 
 
 def test_of_open_slots_only_that_of_the_cause_has_the_strong_colour():

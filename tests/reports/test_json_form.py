@@ -11,7 +11,7 @@ from jsonschema.exceptions import ValidationError
 
 from ddpsim import reports
 from ddpsim.reports.document import VERSION, Difference, Document, ReportError
-from ddpsim.reports.forms.json_form import LARGEST_BYTES, from_json, read, schema, schema_text, to_json
+from ddpsim.reports.forms.json_form import LARGEST_BYTES, from_json, read_document, document_schema, schema_text, to_json
 from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios.running.exploring import explore_scenario
@@ -37,8 +37,8 @@ PUBLISHED = Path(reports.__file__).parent / "forms/assets/document.schema.json"
 
 @pytest.fixture(scope="module")
 def validator():
-    Draft202012Validator.check_schema(schema())
-    return Draft202012Validator(schema())
+    Draft202012Validator.check_schema(document_schema())
+    return Draft202012Validator(document_schema())
 
 
 def explored(name):
@@ -217,9 +217,9 @@ def test_another_version_is_told_whatever_else_the_file_has():
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path):
     with pytest.raises(ReportError, match=r"nowhere\.json cannot be read \(No such file or directory\), expected"):
-        read(tmp_path / "nowhere.json")
+        read_document(tmp_path / "nowhere.json")
     with pytest.raises(ReportError, match=r"cannot be read \(Is a directory\), expected"):
-        read(tmp_path)
+        read_document(tmp_path)
 
 
 def test_a_huge_file_is_refused_before_it_is_looked_at(tmp_path):
@@ -227,4 +227,4 @@ def test_a_huge_file_is_refused_before_it_is_looked_at(tmp_path):
     with path.open("wb") as file:
         file.truncate(LARGEST_BYTES + 1)  # takes no room on the disk
     with pytest.raises(ReportError, match=r"huge\.json has more than 256 MiB, the limit of a report"):
-        read(path)
+        read_document(path)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ddpsim import Budget
 from ddpsim.reports.document import MARKS, Finding, Run, Waiting
 from ddpsim.reports.layout.classes import shown_lanes
-from ddpsim.reports.layout.lanes import Bar, Lanes, Mark, MissingCall, lanes_of
-from ddpsim.simulator.choices import Who
+from ddpsim.reports.layout.lanes import WaitBar, Lanes, EventMark, MissingCall, lanes_of
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
 from tests.kit.rows import rows
@@ -56,7 +56,7 @@ STORIES = {
 @rows(("ranks", "text", "shown", "missing", "bars"), STORIES.values(), ids=STORIES)
 def test_where_everything_stands(ranks, text, shown, missing, bars):
     run = Story.of(ranks, text).run()
-    run = replace(run, waiting=tuple(Waiting(Who(lane), "for good") for lane, _, end in bars if end is None))
+    run = replace(run, waiting=tuple(Waiting(RankOrThread(lane), "for good") for lane, _, end in bars if end is None))
     lanes = lanes_of(run)
     stand = ["".join(map(str, columns(lanes, lane))) or "-" for lane in range(ranks)]
     assert stand == shown.split()
@@ -95,7 +95,7 @@ def test_a_wait_that_did_not_end_runs_on_and_the_missing_call_has_a_place():
     lanes = lanes_of(run)
     assert lanes.missing == (MissingCall(lane=1, column=2, slot=2),)
     waits = [index for index, event in enumerate(run.events) if event.kind is EventKind.WAIT][-3:]
-    assert lanes.bars == tuple(Bar(lane, 2, None, wait, None) for lane, wait in zip((0, 2, 3), waits, strict=True))
+    assert lanes.bars == tuple(WaitBar(lane, 2, None, wait, None) for lane, wait in zip((0, 2, 3), waits, strict=True))
     assert [lane.end for lane in lanes.lanes] == ["waiting", "returned", "waiting", "waiting"]
     assert [lane.is_culprit for lane in lanes.lanes] == [False, True, False, False]
 
@@ -131,10 +131,10 @@ def test_what_is_no_call_stands_between_columns_and_alike_ones_together():
     story.happen("store", 0, text="get b")
     story.happen("return", 0)
     assert lanes_of(story.run()).marks == (
-        Mark((0,), 0, -0.5),
-        Mark((3,), 0, 0.367),
-        Mark((4, 5), 0, 0.5),
-        Mark((6,), 0, 0.633),
+        EventMark((0,), 0, -0.5),
+        EventMark((3,), 0, 0.367),
+        EventMark((4, 5), 0, 0.5),
+        EventMark((6,), 0, 0.633),
     )
 
 
@@ -151,8 +151,8 @@ def test_what_comes_after_a_wait_that_shows_stands_behind_it():
     end = story.happen("return", 0)
     story.slot(message(0, "send", 1), (sent, received), "matched", match)
     lanes = lanes_of(story.run())
-    assert lanes.bars == (Bar(0, 0, 3, wait, done),)
-    assert lanes.marks == (Mark((note,), 0, 0.5), Mark((end,), 0, 3.5))
+    assert lanes.bars == (WaitBar(0, 0, 3, wait, done),)
+    assert lanes.marks == (EventMark((note,), 0, 0.5), EventMark((end,), 0, 3.5))
 
 
 def test_a_wait_for_something_else_than_a_call():
@@ -163,8 +163,8 @@ def test_a_wait_for_something_else_than_a_call():
     assert lanes_of(story.run()).bars == ()
     wait = story.happen("wait", 0, text="a lock")
     assert lanes_of(story.run()).bars == ()  # it was stopped
-    stays = Waiting(Who(0), "a lock")
-    assert lanes_of(story.run(waiting=(stays,))).bars == (Bar(0, 0.5, None, wait, None),)
+    stays = Waiting(RankOrThread(0), "a lock")
+    assert lanes_of(story.run(waiting=(stays,))).bars == (WaitBar(0, 0.5, None, wait, None),)
 
 
 def test_a_thread_has_a_lane_under_its_rank():
@@ -173,8 +173,8 @@ def test_a_thread_has_a_lane_under_its_rank():
     story.happen("note", 0, text="starts")
     own = call(0, group="own")
     story.slot(own, [story.happen("issue", 0, own, thread="helper")])
-    lanes = lanes_of(story.run(waiting=(Waiting(Who(0, "helper"), "all_reduce #0", None, (1,)),)))
-    assert [lane.who for lane in lanes.lanes] == [Who(0), Who(0, "helper"), Who(1)]
+    lanes = lanes_of(story.run(waiting=(Waiting(RankOrThread(0, "helper"), "all_reduce #0", None, (1,)),)))
+    assert [lane.who for lane in lanes.lanes] == [RankOrThread(0), RankOrThread(0, "helper"), RankOrThread(1)]
     assert [lane.end for lane in lanes.lanes] == ["unknown", "waiting", "unknown"]
     assert columns(lanes, 1) == [1]
 

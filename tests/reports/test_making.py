@@ -24,7 +24,7 @@ from ddpsim.reports.making.exploration_document import difference_of, document_o
 from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.running.exploring import explore_scenario
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
 from tests.jobs.test_cli import result_with
@@ -61,9 +61,9 @@ def told(run):
 def test_waits_for_threads_and_the_store():
     run = run_of(threads_wait, 2)
     assert told(run) == {
-        Who(0): ("store key", ()),
-        Who(1): ('the end of thread "talks"', (Who(1, "talks"),)),
-        Who(1, "talks"): ('barrier #0  group "default"', (), (0,)),
+        RankOrThread(0): ("store key", ()),
+        RankOrThread(1): ('the end of thread "talks"', (RankOrThread(1, "talks"),)),
+        RankOrThread(1, "talks"): ('barrier #0  group "default"', (), (0,)),
     }
     assert run.waiting[0].what.endswith("never'")
 
@@ -89,8 +89,8 @@ def locks(rank):
 
 def test_who_waits_for_a_lock_waits_for_its_holder():
     assert told(run_of(locks, 2)) == {
-        Who(0): ("a lock", (Who(0, "holder"),)),
-        Who(0, "holder"): ('barrier #0  group "default"', (), (1,)),
+        RankOrThread(0): ("a lock", (RankOrThread(0, "holder"),)),
+        RankOrThread(0, "holder"): ('barrier #0  group "default"', (), (1,)),
     }
 
 
@@ -129,7 +129,7 @@ def for_ever(rank):
 def test_how_each_rank_ended_and_only_who_waits_waits_for_good(run, states):
     run = run()
     assert [(each.rank, each.end) for each in run.ranks] == list(enumerate(states.split()))
-    waiting = [Who(rank) for rank, state in enumerate(states.split()) if state == "waiting"]
+    waiting = [RankOrThread(rank) for rank, state in enumerate(states.split()) if state == "waiting"]
     assert [each.who for each in run.waiting if not each.who.thread] == waiting
     lanes = lanes_of(run)
     for_good = sorted(lanes.lanes[bar.lane].who for bar in lanes.bars if bar.end is None)

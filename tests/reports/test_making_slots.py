@@ -6,9 +6,9 @@ import torch.distributed as dist
 
 from ddpsim import simulate
 from ddpsim.reports.making.result_document import document_of
-from ddpsim.simulator.choices import Schedule, Who
+from ddpsim.simulator.choices import Schedule, RankOrThread
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.policies.schedule_replay import Replay
+from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, document, run_of
 
 
@@ -100,7 +100,7 @@ def sends_three(rank):
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_messages_meet_in_order_by_tag_whoever_comes_first(first):
-    result = simulate(sends_three, 2, policy=Replay(Schedule((first,))))
+    result = simulate(sends_three, 2, policy=ReplayPolicy(Schedule((first,))))
     assert result.returns[1] == [1.0, 2.0]  # so this is the order in which they were taken
     run = document_of(result).runs[0]
     assert run.events[0][:2] == (EventKind.ISSUE, first)
@@ -175,5 +175,5 @@ def waits_for_either(rank):
 def test_of_a_wait_for_one_of_several_each_call_lacks_its_own(program, lacks):
     run = run_of(program, 3)
     (waiting,) = run.waiting
-    assert (waiting.who, waiting.any_suffices) == (Who(0), True)
+    assert (waiting.who, waiting.any_suffices) == (RankOrThread(0), True)
     assert [(run.slots[index].missing, run.slots[index].any_suffices) for index in waiting.slots] == lacks

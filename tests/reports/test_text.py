@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from ddpsim.reports.document import Document, Rank, Waiting
-from ddpsim.reports.forms.narrow_lanes import narrow_lanes
+from ddpsim.reports.forms.narrow_lanes import draw_lanes_as_text
 from ddpsim.reports.forms.text import text_of, to_text
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import rank_list
 from tests.kit.rows import rows
@@ -23,7 +23,7 @@ from tests.reports.made import Story, call, exploration, parted
 
 def lanes(name, width=120):
     """The lines of a scenario's lanes."""
-    return narrow_lanes(document(name).runs[0], width).plain.splitlines()
+    return draw_lanes_as_text(document(name).runs[0], width).plain.splitlines()
 
 
 def test_the_place_of_the_missing_call_is_marked():
@@ -88,15 +88,15 @@ def barriers(world_size, calls, *, absent=()):
     return story.run(
         verdict=Verdict.FAIL if absent else Verdict.PASS,
         ranks=tuple(Rank(rank, "waiting" if rank in here else "returned") for rank in range(world_size)),
-        waiting=tuple(Waiting(Who(rank), "barrier", slots=slots) for rank in here),
+        waiting=tuple(Waiting(RankOrThread(rank), "barrier", slots=slots) for rank in here),
     )
 
 
 def test_of_more_than_16_ranks_those_alike_share_a_row():
-    assert [line.split("  ")[0] for line in narrow_lanes(barriers(16, 2), 80).plain.splitlines()[1:-1]] == [
+    assert [line.split("  ")[0] for line in draw_lanes_as_text(barriers(16, 2), 80).plain.splitlines()[1:-1]] == [
         f"rank {rank}" for rank in range(16)
     ]
-    assert narrow_lanes(barriers(1024, 3, absent=(7, 9)), 80).plain.splitlines() == [
+    assert draw_lanes_as_text(barriers(1024, 3, absent=(7, 9)), 80).plain.splitlines() == [
         "lanes  matched calls are in one column",
         "ranks 0-6, 8, 10-1023  BBB=  waits in barrier",
         "ranks 7, 9             BB?   returned",
@@ -107,7 +107,7 @@ def test_of_more_than_16_ranks_those_alike_share_a_row():
 def test_rows_that_differ_too_much_are_counted_and_the_telling_stay():
     run = barriers(60, 2, absent=(59,))
     ends = tuple(dataclasses.replace(rank, end="raised", text=f"E{rank.rank}") for rank in run.ranks)
-    lines = narrow_lanes(dataclasses.replace(run, ranks=ends, waiting=()), 80).plain.splitlines()
+    lines = draw_lanes_as_text(dataclasses.replace(run, ranks=ends, waiting=()), 80).plain.splitlines()
     assert [line.split("  ")[0] for line in lines[1:41]] == [f"rank {rank}" for rank in (*range(39), 59)]
     assert lines[41] == "  20 more lanes are in result.json"
 
@@ -119,7 +119,7 @@ def test_no_line_of_the_lanes_is_wider_than_the_terminal(name, width):
 
 
 def test_the_last_columns_are_shown_as_many_as_fit():
-    lines = narrow_lanes(barriers(2, 90, absent=(1,)), 60).plain.splitlines()
+    lines = draw_lanes_as_text(barriers(2, 90, absent=(1,)), 60).plain.splitlines()
     # 60 columns less the label of 6, two gaps of 2 and the 16 of "waits in barrier": 34 of 90 calls and the wait.
     assert lines[0] == "lanes  matched calls are in one column, the last 34 of 91 c\N{HORIZONTAL ELLIPSIS}"
     assert lines[1] == f"rank 0  {'B' * 33}=  waits in barrier"
@@ -129,7 +129,7 @@ def test_the_last_columns_are_shown_as_many_as_fit():
 def test_a_run_without_calls_has_no_lanes():
     run = document(MISSING).runs[0]
     bare = dataclasses.replace(run, calls=(), events=(), slots=(), waiting=())
-    assert narrow_lanes(bare, 80) is None
+    assert draw_lanes_as_text(bare, 80) is None
     assert "lanes" not in to_text(Document("", (bare,))).decode()
 
 
@@ -230,7 +230,7 @@ def disagree(rank):
 
 
 def test_in_a_tie_each_side_has_a_number_and_brief_lanes_say_no_more_than_how_they_ended():
-    assert narrow_lanes(run_of(disagree, 4), 100, is_brief=True).plain.splitlines() == [
+    assert draw_lanes_as_text(run_of(disagree, 4), 100, is_brief=True).plain.splitlines() == [
         "lanes  matched calls are in one column",
         "rank 0  1=  waits",
         "rank 1  1=  waits",
@@ -245,7 +245,7 @@ def test_groups_along_one_dimension_of_a_mesh_share_a_letter():
     for dp in (0, 1):
         story.meet(call(0, group=f"tp (dp {dp})"), (2 * dp, 2 * dp + 1))
     ranks = tuple(Rank(rank, "returned", coordinates=f"dp {rank // 2}, tp {rank % 2}") for rank in range(4))
-    legend = narrow_lanes(story.run(ranks=ranks), 100).plain.splitlines()[-1]
+    legend = draw_lanes_as_text(story.run(ranks=ranks), 100).plain.splitlines()[-1]
     assert legend == "  A all_reduce"
 
 
@@ -254,6 +254,6 @@ def test_lanes_of_16_ranks_fit_100_columns(ranks):
     story = Story(ranks)
     for number in range(200):
         story.meet(call(number, group=f"{number % 7}"), range(ranks))
-    lines = narrow_lanes(story.run(), 100, is_brief=True).plain.splitlines()
+    lines = draw_lanes_as_text(story.run(), 100, is_brief=True).plain.splitlines()
     assert len([line for line in lines if line.startswith("rank ")]) == ranks
     assert max(map(cell_len, lines)) <= 100

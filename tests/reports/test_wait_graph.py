@@ -8,8 +8,8 @@ import pytest
 
 from ddpsim.reports.document import Finding, Rank, Waiting
 from ddpsim.reports.layout.wait_layout import pictures_of
-from ddpsim.reports.layout.wait_nodes import LARGEST, DrawnWaitGraph, WaitEdge, WaitNode, folded, wait_graph_of
-from ddpsim.simulator.choices import Who
+from ddpsim.reports.layout.wait_nodes import LARGEST, DrawnWaitGraph, WaitEdge, WaitNode, fold_graph, wait_graph_of
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.verdict import Verdict
 from tests.kit.rows import rows
 from tests.reports.examples import MISMATCH, THREADS, document
@@ -20,7 +20,7 @@ def ring(ranks: int):
     """Each rank waits for the next one, in a group of both."""
     story = Story(ranks)
     slots = [story.hang(call(0, group=f"{rank}"), [rank], [(rank + 1) % ranks]) for rank in range(ranks)]
-    waiting = tuple(Waiting(Who(rank), "all_reduce #0", None, (slot,)) for rank, slot in enumerate(slots))
+    waiting = tuple(Waiting(RankOrThread(rank), "all_reduce #0", None, (slot,)) for rank, slot in enumerate(slots))
     finding = Finding("deadlock.cycle", Verdict.FAIL, tuple(range(ranks)), "", "", cycle=tuple(range(ranks)))
     return story.run(waiting=waiting, findings=(finding,))
 
@@ -73,12 +73,12 @@ def test_a_slot_whose_calls_differ_adds_nothing_to_the_graph():
 def threads(ranks: int):
     """Each rank waits for a thread of its own; those wait for each other in a ring, but that of rank 0 for a rank."""
     story = Story(ranks)
-    mains = tuple(Waiting(Who(rank), "the end", None, (), (Who(rank, "reporter"),)) for rank in range(1, ranks))
+    mains = tuple(Waiting(RankOrThread(rank), "the end", None, (), (RankOrThread(rank, "reporter"),)) for rank in range(1, ranks))
     helpers = tuple(
-        Waiting(Who(rank, "reporter"), "lock", None, (), (Who(rank % (ranks - 1) + 1, "reporter"),))
+        Waiting(RankOrThread(rank, "reporter"), "lock", None, (), (RankOrThread(rank % (ranks - 1) + 1, "reporter"),))
         for rank in range(ranks)
     )
-    return story.run(waiting=(*mains, *helpers, Waiting(Who(0, "reporter"), "lock", None, (), (Who(0),))))
+    return story.run(waiting=(*mains, *helpers, Waiting(RankOrThread(0, "reporter"), "lock", None, (), (RankOrThread(0),))))
 
 
 def test_threads_are_nodes_of_their_own():
@@ -96,7 +96,7 @@ def test_threads_are_nodes_of_their_own():
 def test_a_wait_for_any_of_several():
     story = Story(3)
     slot = story.hang(call(0, "recv"), [0], [1, 2])
-    waiting = (Waiting(Who(0), "recv #0", None, (slot,), any_suffices=True),)
+    waiting = (Waiting(RankOrThread(0), "recv #0", None, (slot,), any_suffices=True),)
     ends = tuple(Rank(rank, "waiting" if rank == 0 else "returned") for rank in range(3))
     graph = wait_graph_of(story.run(waiting=waiting, ranks=ends))
     assert [node.label for node in graph.nodes] == ["rank 0", "ranks 1, 2"]
@@ -105,12 +105,12 @@ def test_a_wait_for_any_of_several():
 
 def test_a_wait_for_a_lock_names_who_holds_it():
     story = Story(2)
-    waiting = (Waiting(Who(0), 'lock "cache"', None, (), (Who(1),)),)
+    waiting = (Waiting(RankOrThread(0), 'lock "cache"', None, (), (RankOrThread(1),)),)
     graph = wait_graph_of(story.run(waiting=waiting))
     assert [(edge.source, edge.target, edge.label) for edge in graph.edges] == [(0, 1, 'lock "cache"')]
 
 
-BESIDE = Waiting(Who(LARGEST - 1), "lock", None, (), (Who(0),))
+BESIDE = Waiting(RankOrThread(LARGEST - 1), "lock", None, (), (RankOrThread(0),))
 DRAWN = (
     *((ring(ranks), ranks) for ranks in (2, 3, 4, 7, LARGEST)),
     *((threads(ranks), 2 * ranks) for ranks in (3, 4, 7, LARGEST // 2)),
@@ -153,7 +153,7 @@ def test_the_labels_of_two_who_wait_for_each_other_do_not_overlap():
 
 def test_a_rank_that_waits_for_one_of_the_circle_stands_on_its_side():
     run = ring(12)
-    outside = [Waiting(Who(12 + rank), "lock", None, (), (Who(rank),)) for rank in (3, 9)]
+    outside = [Waiting(RankOrThread(12 + rank), "lock", None, (), (RankOrThread(rank),)) for rank in (3, 9)]
     boxes = {box.label: box for box in picture_of(wait_graph_of(replace(run, waiting=(*run.waiting, *outside)))).boxes}
     assert boxes["rank 9"].x < 0.5 * (boxes["rank 9"].x + boxes["rank 3"].x) < boxes["rank 3"].x
     assert boxes["rank 21"].x < boxes["rank 9"].x
@@ -174,8 +174,8 @@ def test_the_labels_of_a_circle_stand_on_no_box(ranks):
 
 def test_nothing_is_folded_as_long_as_there_is_room():
     for graph in map(wait_graph_of, (ring(LARGEST), threads(LARGEST // 2))):
-        assert folded(graph) is graph
-    assert len(folded(wait_graph_of(ring(LARGEST + 1))).nodes) == 8
+        assert fold_graph(graph) is graph
+    assert len(fold_graph(wait_graph_of(ring(LARGEST + 1))).nodes) == 8
 
 
 @pytest.mark.parametrize(("ranks", "count"), [(64, "57 ranks wait"), (1_024, "1,017 ranks wait")])
@@ -200,17 +200,17 @@ def test_of_many_threads_the_ring_and_some_who_wait_for_it_are_drawn():
     folds = [(box.label, box.state) for box in picture.boxes if box.node.is_folded]
     assert folds == [("ranks 3-63", "61 ranks wait"), ("ranks 5-60, thread reporter", "56 threads wait")]
     assert len(picture.boxes) == 7 + 3 + 2 + 1  # of the ring, beside it, folded, and rank 0, which does not wait
-    assert everybody(folded(graph)) == everybody(graph)
+    assert everybody(fold_graph(graph)) == everybody(graph)
 
 
 def nodes(count, end="waiting", culprits=()):
     """Ranks that are nodes of their own."""
-    return tuple(WaitNode((Who(rank),), end, rank in culprits) for rank in range(count))
+    return tuple(WaitNode((RankOrThread(rank),), end, rank in culprits) for rank in range(count))
 
 
 def test_a_culprit_within_a_long_cycle_stays_with_those_beside_it():
     edges = tuple(WaitEdge(rank, (rank + 1) % 100, "recv", in_cycle=True) for rank in range(100))
-    graph = folded(DrawnWaitGraph(nodes(100, culprits=[50]), edges, tuple(range(100))))
+    graph = fold_graph(DrawnWaitGraph(nodes(100, culprits=[50]), edges, tuple(range(100))))
     assert [node.label for node in graph.nodes] == [
         *("rank 0", "rank 1", "rank 2", "rank 3", "ranks 4-48", "rank 49", "rank 50", "rank 51"),
         *("ranks 52-96", "rank 97", "rank 98", "rank 99"),
@@ -240,14 +240,14 @@ def test_who_is_neither_culprit_nor_beside_one_is_folded_by_how_it_ended():
 @pytest.mark.parametrize(("any_of", "is_any"), [((True, True), True), ((True, False), False)])
 def test_merged_edges_that_say_the_same_say_it_once(any_of, is_any):
     edges = tuple(WaitEdge(rank, 0, "recv #0", in_cycle=False, any_suffices=any_of[rank % 2]) for rank in range(1, 40))
-    graph = folded(DrawnWaitGraph(nodes(40, culprits=[0]), edges))
+    graph = fold_graph(DrawnWaitGraph(nodes(40, culprits=[0]), edges))
     assert [node.label for node in graph.nodes] == [f"rank {rank}" for rank in range(10)] + ["ranks 10-39"]
     assert graph.edges[-1] == WaitEdge(10, 0, "recv #0", in_cycle=False, any_suffices=is_any)
 
 
 def test_where_nobody_is_to_blame_the_one_that_most_wait_for_stays():
     edges = tuple(WaitEdge(rank, 7, "lock", in_cycle=False) for rank in range(40) if rank != 7)
-    graph = folded(DrawnWaitGraph(nodes(40), edges))
+    graph = fold_graph(DrawnWaitGraph(nodes(40), edges))
     assert [node.label for node in graph.nodes] == [f"rank {rank}" for rank in range(10)] + ["ranks 10-39"]
 
 
@@ -259,17 +259,17 @@ def test_whatever_is_folded_everybody_is_there_once_and_waits_for_whom_it_waited
     cycle = tuple(draw.sample(range(count), draw.choice([0, 2, 5, 9, count])))
     around = set(pairwise((*cycle, *cycle[:1])))
     ends = ("returned", "raised", "waiting", "stopped", "unknown")
-    everyone = tuple(WaitNode((Who(rank),), draw.choice(ends), draw.random() < 0.3) for rank in range(count))
+    everyone = tuple(WaitNode((RankOrThread(rank),), draw.choice(ends), draw.random() < 0.3) for rank in range(count))
     edges = (WaitEdge(*pair, f"call {sum(pair) % 3}", pair in around) for pair in sorted(joined | around))
     graph = DrawnWaitGraph(everyone, tuple(edges), cycle)
-    small = folded(graph)
+    small = fold_graph(graph)
     assert len(small.nodes) <= LARGEST
     assert everybody(small) == everybody(graph)
     index = {who: number for number, node in enumerate(small.nodes) for who in node.members}
-    pairs = {(index[Who(edge.source)], index[Who(edge.target)]) for edge in graph.edges}
+    pairs = {(index[RankOrThread(edge.source)], index[RankOrThread(edge.target)]) for edge in graph.edges}
     assert [(edge.source, edge.target) for edge in small.edges if edge.source == edge.target] == []
     assert sorted((edge.source, edge.target) for edge in small.edges) == sorted({(a, b) for a, b in pairs if a != b})
-    assert set(small.cycle) == {index[Who(rank)] for rank in cycle}
+    assert set(small.cycle) == {index[RankOrThread(rank)] for rank in cycle}
     culprits = {index[who] for node in graph.nodes if node.is_culprit for who in node.members}
     assert {number for number, node in enumerate(small.nodes) if node.is_culprit} == culprits
     assert not any(overlap(one, other) for one, other in combinations(picture_of(graph).boxes, 2))
@@ -279,7 +279,7 @@ def test_of_thousands_that_wait_for_thousands_the_graph_is_made_at_once():
     story = Story(2_000)
     halves = range(1_000), range(1_000, 2_000)
     slots = [story.hang(call(0, group=f"{i}"), halves[i], halves[1 - i]) for i in (0, 1)]
-    waiting = tuple(Waiting(Who(rank), "all_reduce #0", None, (slots[rank // 1_000],)) for rank in range(2_000))
+    waiting = tuple(Waiting(RankOrThread(rank), "all_reduce #0", None, (slots[rank // 1_000],)) for rank in range(2_000))
     graph = wait_graph_of(story.run(waiting=waiting))
     assert [node.label for node in graph.nodes] == ["ranks 0-999", "ranks 1000-1999"]
     assert [(edge.source, edge.target) for edge in graph.edges] == [(0, 1), (1, 0)]
@@ -289,7 +289,7 @@ def test_of_thousands_that_wait_for_thousands_the_graph_is_made_at_once():
 def test_a_cycle_that_no_finding_names_is_found_behind_those_who_wait_for_it():
     story = Story(6)
     waits = {0: 3, 3: 5, 5: 2, 2: 4, 4: 5, 1: 0}  # 2, 4, 5 wait for each other
-    waiting = tuple(Waiting(Who(rank), "lock", None, (), (Who(waits[rank]),)) for rank in sorted(waits))
+    waiting = tuple(Waiting(RankOrThread(rank), "lock", None, (), (RankOrThread(waits[rank]),)) for rank in sorted(waits))
     assert wait_graph_of(story.run(waiting=waiting)).cycle == (2, 4, 5)
     ended = tuple(each for each in waiting if each.who.rank != 2)
     assert wait_graph_of(story.run(waiting=ended)).cycle == ()

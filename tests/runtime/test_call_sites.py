@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ddpsim import EventKind, simulate
 from ddpsim.scenarios.pytest_plugin import running
 from ddpsim.scenarios.ranks import interpreter
-from ddpsim.simulator.runtime.call_sites import is_users, is_users_file
+from ddpsim.simulator.runtime.call_sites import is_user_code, is_user_file
 
 SOURCE = """
 import torch.distributed as dist
@@ -69,8 +69,8 @@ def test_code_without_a_file_has_lines():
 
 @pytest.mark.parametrize("name", [torch.__file__, "<frozen runpy>", "<eval_with_key>.0", "<attrs generated init m.C>"])
 def test_code_that_a_library_made_is_not_the_user_s(name):
-    assert not is_users(compile("pass", name, "exec"))
-    assert is_users(compile("pass", "<python-input-3>", "exec"))
+    assert not is_user_code(compile("pass", name, "exec"))
+    assert is_user_code(compile("pass", "<python-input-3>", "exec"))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_code_that_a_library_made_is_not_the_user_s(name):
     ],
 )
 def test_files_that_inductor_generates_are_not_the_user_s(path, is_generated):
-    assert is_users_file(path) is not is_generated
+    assert is_user_file(path) is not is_generated
 
 
 def test_what_dataclasses_makes_is_nobody_s_line():
@@ -92,16 +92,16 @@ def test_what_dataclasses_makes_is_nobody_s_line():
         x: int = 0
 
     assert Own.__init__.__code__.co_filename == "<string>"
-    assert not is_users(Own.__init__.__code__)
-    assert is_users(compile("pass", "<string>", "exec"))
+    assert not is_user_code(Own.__init__.__code__)
+    assert is_user_code(compile("pass", "<string>", "exec"))
 
 
 def test_of_the_scenarios_only_the_pytest_plugin_is_none_of_the_users():
     def from_file(module):
         return compile("def program(rank): pass", module.__file__, "exec")
 
-    assert not is_users(from_file(running))
-    assert is_users(from_file(interpreter))
+    assert not is_user_code(from_file(running))
+    assert is_user_code(from_file(interpreter))
 
 
 SUM = """

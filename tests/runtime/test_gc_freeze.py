@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ddpsim import Budget, explore, simulate
 from ddpsim.simulator.runtime import gc_freeze
-from ddpsim.simulator.runtime.gc_freeze import _FrozenObjects, _OldCollections, fewer_collections
+from ddpsim.simulator.runtime.gc_freeze import _FrozenObjects, _FullCollections, fewer_collections
 
 
 @pytest.fixture(autouse=True)
@@ -116,13 +116,13 @@ def test_cycles_that_outlive_their_run_go_after_a_thousand_ranks():
         with fewer_collections(250):
             pass  # it is alive while what there is is set aside
 
-    collections = _OldCollections()
+    collections = _FullCollections()
     for number in range(3):
         run(number)
-        collections.run(250)
-    collections.run(250)
+        collections.collect_if_due(250)
+    collections.collect_if_due(250)
     assert 2 not in gone
-    collections.run(250)
+    collections.collect_if_due(250)
 
     assert sorted(gone) == [0, 1, 2]
 
@@ -130,11 +130,11 @@ def test_cycles_that_outlive_their_run_go_after_a_thousand_ranks():
 def test_where_little_is_found_collections_become_rare(monkeypatch):
     found = iter([0, 9_999, 10_000, 0])
     looks = []
-    collections = _OldCollections()
+    collections = _FullCollections()
 
     for ranks in range(100, 9_100, 100):
         monkeypatch.setattr("gc.collect", lambda ranks=ranks: looks.append(ranks) or next(found))
-        collections.run(100)
+        collections.collect_if_due(100)
 
     assert looks == [1_100, 3_100, 7_100, 8_100]
 

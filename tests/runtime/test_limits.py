@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, InternalError, UsageError, Verdict, simulate, simulator
-from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.runtime import stopwatch
 from ddpsim.simulator.runtime.stopwatch import Stopwatch
 from tests.kit.limit_clocks import SecondsAsleep, limits_go_by
@@ -304,12 +304,12 @@ def test_a_rank_lets_the_clock_of_the_limits_go_on_by_real_time():
 
     def program(rank):
         time.sleep(1e9)
-        watch.go_on()
+        watch.unpause()
 
     watch = Stopwatch()
-    watch.stop()
+    watch.pause()
     simulate(program, 1).raise_for_verdict()
-    assert watch.now() >= 0
+    assert watch.elapsed_seconds() >= 0
 
 
 def test_an_interrupt_of_the_caller_comes_through_and_leaves_no_rank_behind():
@@ -377,7 +377,7 @@ def test_a_bug_in_the_machinery_ends_the_run_and_is_raised(monkeypatch):
     def broken(execution):
         raise RuntimeError("broken diagnosis")
 
-    monkeypatch.setattr(Run, "snapshot", broken)
+    monkeypatch.setattr(RunState, "snapshot", broken)
     with pytest.raises(InternalError, match=r": RuntimeError: broken diagnosis \(in the run, at rank \d\)\n"):
         simulate(lambda rank: rank or dist.barrier(), 2)
     monkeypatch.undo()

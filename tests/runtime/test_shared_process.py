@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from ddpsim import Code, simulate
-from ddpsim.simulator.runtime.shared_process import SharedProcess
+from ddpsim.simulator.runtime.shared_process import SharedProcessWatch
 
 
 def change_folder():
@@ -87,7 +87,7 @@ def test_a_module_that_reads_its_rank_as_it_is_imported(tmp_path, monkeypatch):
 def test_it_is_noticed_in_a_process_that_has_run_a_thousand_simulations(tmp_path, monkeypatch):
     """Python 3.13 looks no further where a method of a class has been replaced a thousand times."""
     for _ in range(1100):
-        shared = SharedProcess(lambda: None, None)
+        shared = SharedProcessWatch(lambda: None, None)
         shared.install()
         shared.uninstall()
         assert [os.environ.get("RANK") for _ in range(20)] == [None] * 20

@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from ddpsim import Budget, simulate
-from ddpsim.simulator.kernel.states import Ending
+from ddpsim.simulator.kernel.states import RunEnding
 from ddpsim.simulator.runtime.rank_thread import RankUnwound, ThreadExit
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 from tests.kit.rank_threads import start
@@ -41,7 +41,7 @@ def test_an_interrupt_comes_to_a_thread_that_computes():
     started, told, is_over = threading.Event(), [], []
     thread = start(work)
     started.wait()
-    ThreadExit(Interrupted).interrupt(thread.ident)
+    ThreadExit(Interrupted).interrupt_thread(thread.ident)
     thread.join(10)
     is_over.append(True)
     assert told == ["interrupted"]
@@ -60,17 +60,17 @@ def test_none_comes_once_the_thread_has_claimed_its_end(hasty):
         its_exit, told, started = ThreadExit(Interrupted), [], threading.Event()
         thread = start(work, its_exit, told)
         started.wait()
-        its_exit.interrupt(thread.ident)  # one, as limits do: before, while or after the thread claims
+        its_exit.interrupt_thread(thread.ident)  # one, as limits do: before, while or after the thread claims
         thread.join(10)
         assert told == [True] * 100
 
 
 def test_an_end_is_claimed_by_one():
     its_exit, told = ThreadExit(Interrupted), []
-    assert its_exit.claim()
-    start(lambda: told.append(its_exit.claim())).join(10)
+    assert its_exit.claim_end()
+    start(lambda: told.append(its_exit.claim_end())).join(10)
     assert told == [False]
-    assert its_exit.claim()
+    assert its_exit.claim_end()
 
 
 @pytest.mark.parametrize("interrupted", [0, 2], ids=["program", "thread"])
@@ -91,7 +91,7 @@ def test_who_is_interrupted_as_it_ends_gives_the_baton_away_once(monkeypatch, in
         dist.barrier()
         return rank
 
-    own_claim, own_init, threads, told = ThreadExit.claim, ThreadExit.__init__, [], []
+    own_claim, own_init, threads, told = ThreadExit.claim_end, ThreadExit.__init__, [], []
     monkeypatch.setattr(ThreadExit, "claim", claim)
     monkeypatch.setattr(ThreadExit, "__init__", made)
     result = simulate(program, 2, budget=Budget(seconds=60, stuck_seconds=10))
@@ -103,7 +103,7 @@ class Endless:
 
     def choose(self, point, options):
         frame = sys._getframe()
-        while frame is not None and frame.f_code is not ThreadHost.finish.__code__:
+        while frame is not None and frame.f_code is not ThreadHost.finish_thread.__code__:
             frame = frame.f_back
         while frame is not None:
             pass
@@ -112,12 +112,12 @@ class Endless:
 
 def test_an_interrupt_may_come_before_a_started_thread_is_known(monkeypatch):
     """The kernel knows the thread by then, and gives it the baton to leave."""
-    adopt, came = ThreadHost.adopt, []
+    adopt, came = ThreadHost.connect_task, []
 
     def interrupted(host, child):
         if not came:
             came.append(child)
-            host.kernel.stop(Ending.INTERRUPTED)
+            host.kernel.stop(RunEnding.INTERRUPTED)
             raise RankUnwound
         adopt(host, child)
 

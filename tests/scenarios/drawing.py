@@ -5,20 +5,20 @@ from __future__ import annotations
 from ddpsim import Result
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.model import CLEAN, Scenario
-from ddpsim.scenarios.training.reference import Reference, by_oracle
-from ddpsim.scenarios.training.trainer import train
+from ddpsim.scenarios.training.reference import TrainingReference, reference_by_oracle
+from ddpsim.scenarios.training.trainer import train_declared
 from ddpsim.scenarios.training.training import Training
 
 
 def run(
-    training: Training, world_size: int, engine: str = "torch", *, reference: Reference | None = None, **how: object
+    training: Training, world_size: int, engine: str = "torch", *, reference: TrainingReference | None = None, **how: object
 ) -> Result:
     """Train on `engine` and compare with `reference`, by default what the oracle says."""
-    expected = by_oracle(training, world_size) if reference is None else reference
+    expected = reference_by_oracle(training, world_size) if reference is None else reference
     declared = Scenario(
         "declared",
         "a declared training",
-        train,
+        train_declared,
         CLEAN,
         world_size=world_size,
         min_world_size=1,

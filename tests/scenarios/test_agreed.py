@@ -6,13 +6,13 @@ import torch
 from ddpsim import Verdict
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.value_scenarios import of_training
+from ddpsim.scenarios.files.value_scenarios import scenario_of_training
 from ddpsim.scenarios.training import trainer
-from ddpsim.scenarios.training.training import Action, Exceptional, Training
+from ddpsim.scenarios.training.training import Action, ExceptionalIterations, Training
 from tests.kit.results import codes
 
-SCENARIO = of_training(
-    Training(iterations=(3, 3), reduces_loss=True, exceptions=(Exceptional(None, (1,), Action.SKIP_STEP),)),
+SCENARIO = scenario_of_training(
+    Training(iterations=(3, 3), reduces_loss=True, exceptions=(ExceptionalIterations(None, (1,), Action.SKIP_STEP),)),
     2,
     name="agreed",
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from ddpsim.scenarios import registry
-from ddpsim.scenarios.files.catalogue import catalogue
+from ddpsim.scenarios.files.catalogue import read_catalogue
 
 
 def shown(listed):
@@ -20,7 +20,7 @@ def shown(listed):
 
 
 def test_it_is_what_the_registry_loads():
-    own = catalogue()
+    own = read_catalogue()
     assert own.broken == ()
     assert list(map(shown, own.entries.values())) == [shown(scenario) for scenario in registry.values()]
 
@@ -40,7 +40,7 @@ def test_a_file_that_cannot_be_read_takes_no_other_with_it(tmp_path, name, text,
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / name).write_text(text)
     (tmp_path / "own" / "fine.toml").write_text("summary = 'fine'")
-    own = catalogue(tmp_path, ("own",))
+    own = read_catalogue(tmp_path, ("own",))
     assert list(own.entries) == ["fine"]
     [problem] = own.broken
     assert problem.startswith(f"{tmp_path / 'own' / name} cannot be listed (")

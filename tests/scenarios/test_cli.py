@@ -11,7 +11,7 @@ import pytest
 from ddpsim.scenarios import registry, run_scenario
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.files import catalogue as catalogue_module
-from ddpsim.scenarios.files.catalogue import catalogue
+from ddpsim.scenarios.files.catalogue import read_catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -179,7 +179,7 @@ def test_broken_files_of_ours_are_told(ddpsim, monkeypatch, tmp_path):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "bad.toml").write_text("=")
     (tmp_path / "zoo" / "good.toml").write_text('summary = "fine"')
-    own = catalogue(tmp_path, ("zoo",))
+    own = read_catalogue(tmp_path, ("zoo",))
     monkeypatch.setattr(catalogue_module, "catalogue", lambda: own)
     status, out, err = ddpsim("list")
     assert (status, out) == (1, "good  pass  fine\n")

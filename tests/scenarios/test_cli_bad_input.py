@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.policies.named import EXPLORING, RUNNING
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +94,6 @@ BAD = {
 def test_it_is_one_line_and_2_and_leaves_nothing(console, monkeypatch, line, message):
     monkeypatch.chdir(ROOT)
     status, out, err = console(*line.split())
-    assert (status, out) == (Status.USAGE_ERROR, "")
+    assert (status, out) == (ExitStatus.USAGE_ERROR, "")
     assert re.fullmatch("ddpsim: " + ".*".join(map(re.escape, message.split("..."))) + "\n", err), err
     assert not [*ROOT.glob("*-shrunk.toml"), *ROOT.glob("least.*")]

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.cli.bench import _table
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.bench import _table_rows
+from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.running.measuring import MeasuredCase, Measurement
@@ -33,7 +33,7 @@ def bench(console):
 
 def test_a_row_for_each(bench):
     status, (head, blank, columns, *rows), err = bench("join-baseline --world-size 2 --world-size 3 --rounds 2")
-    assert (status, blank, err) == (Status.AS_EXPECTED, "", "")
+    assert (status, blank, err) == (ExitStatus.AS_EXPECTED, "", "")
     assert re.fullmatch(r"torch \S+, Python 3\.\d+\.\d+, \d+ cores, on memory, 2 alternating rounds", head)
     assert columns.split() == ["name", "by", "ranks", "events", "events/s", "median", "ms", "least", "most", "ratio"]
     cells = [row.split() for row in rows]
@@ -56,7 +56,7 @@ def test_figures_are_medians_and_their_ratio_to_the_first_of_a_scenario():
         Measurement(case, (0.004, 0.001, 0.002), 8, (result,)),
         Measurement(other, (0.0051, 0.003, 0.0081), 12, (result,)),
     ]
-    _, *rows = _table(measured)
+    _, *rows = _table_rows(measured)
     assert [row.split() for row in rows] == [
         ["send-send", "torch", "4", "8", "4,000", "2.0", "1.0", "4.0", "1.00"],
         ["send-send", "ddp", "4", "12", "2,353", "5.1", "3.0", "8.1", "2.55"],
@@ -65,7 +65,7 @@ def test_figures_are_medians_and_their_ratio_to_the_first_of_a_scenario():
 
 def test_by_default_a_training_and_a_deadlock(bench):
     status, (_, _, _, *rows), err = bench("--rounds 1 --engine torch")
-    assert (status, err) == (Status.AS_EXPECTED, "")
+    assert (status, err) == (ExitStatus.AS_EXPECTED, "")
     assert [row.split()[:3] for row in rows] == [
         ["join-baseline", "torch", "4"],
         ["uneven-inputs-without-join", "torch", "4"],
@@ -76,7 +76,7 @@ def test_what_is_not_as_expected_is_told(bench, tmp_path):
     path = tmp_path / "own.py"
     path.write_text(UNEXPECTED)
     status, out, err = bench(f"{path}:main --rounds 1 --world-size 2 --engine torch")
-    assert status == Status.OTHERWISE
+    assert status == ExitStatus.OTHERWISE
     assert len(out) == 4
     assert err.startswith("ddpsim: ")
     assert err.endswith("engine torch: not as expected: found fail, deadlock.missing_rank, rank 0; expected pass\n")
@@ -99,5 +99,5 @@ def test_one_run_of_several_that_ends_otherwise_is_told(bench, tmp_path):
     path = tmp_path / "flaky.py"
     path.write_text(FLAKY)
     status, _, err = bench(f"{path}:main --rounds 3 --world-size 2 --engine torch")
-    assert status == Status.OTHERWISE
+    assert status == ExitStatus.OTHERWISE
     assert err.count("not as expected: found fail, deadlock.missing_rank, rank 0; expected pass\n") == 1

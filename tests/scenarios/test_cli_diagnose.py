@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from ddpsim.reports.forms.json_form import read
+from ddpsim.reports.forms.json_form import read_document
 from tests.records.dumps import as_json, call, job, pickled, written
 from tests.tiers import sweep
 
@@ -92,7 +92,7 @@ def test_what_the_records_do_not_say_is_unknown(ddpsim, tmp_path):
 def test_a_report_is_written(ddpsim, tmp_path):
     written(tmp_path / "dumps", MISSING)
     assert ddpsim("diagnose", "dumps", "--report", "out")[0] == 1
-    (run,) = read(tmp_path / "out" / "result.json").runs
+    (run,) = read_document(tmp_path / "out" / "result.json").runs
     assert [finding.ranks for finding in run.findings] == [(2,)]
     assert [(slot.sequence, slot.state, slot.missing) for slot in run.slots] == [(0, "matched", ()), (1, "open", (2,))]
     assert (run.schedule, run.replay) == ("", "")

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from ddpsim.scenarios.cli import main
-from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.status import ExitStatus
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def explore(console):
 
 def test_training_is_one_class_of_interleavings(explore):
     status, out, _ = explore("uneven-linear", "--world-size", "3")
-    assert status == Status.AS_EXPECTED
+    assert status == ExitStatus.AS_EXPECTED
     assert out.splitlines() == [
         "PASS  uneven-linear on 3 ranks",
         "  All interleavings covered, but for files, shared objects, hash order and time: 1 execution",
@@ -29,19 +29,19 @@ def test_training_is_one_class_of_interleavings(explore):
 @pytest.mark.parametrize("engine", ["torch", "ddp"])
 def test_the_schedule_that_fails_is_found_and_can_be_replayed(explore, capsys, engine):
     status, out, _ = explore("results-taken-in-order-of-arrival", "--engine", engine)
-    assert status == Status.AS_EXPECTED
+    assert status == ExitStatus.AS_EXPECTED
     assert "  Execution 2 failed: stopped there; other interleavings were not run" in out
     replay = next(line for line in out.splitlines() if line.startswith("  replay  "))
     words = replay.split()[2:]
     assert ("--engine" in words) == (engine == "ddp")
-    assert main(words) == Status.AS_EXPECTED
+    assert main(words) == ExitStatus.AS_EXPECTED
     assert "divergence.parameters" in capsys.readouterr().out
 
 
 def test_a_difference_from_the_reference_does_not_end_what_is_to_go_on(explore):
     # Three messages, of which each receive takes any: 3! orders, and plain training has one of them.
     status, out, _ = explore("results-taken-in-order-of-arrival", "--keep-going")
-    assert status == Status.AS_EXPECTED
+    assert status == ExitStatus.AS_EXPECTED
     assert "  All interleavings covered, but for files, shared objects, hash order and time: 6 executions\n" in out
     assert "        1  pass\n" in out
     assert "        5  fail  divergence.parameters rank 0\n" in out
@@ -49,22 +49,22 @@ def test_a_difference_from_the_reference_does_not_end_what_is_to_go_on(explore):
 
 def test_a_failure_under_every_schedule_is_said_at_once(explore):
     status, out, _ = explore("send-send", "--keep-going")
-    assert status == Status.AS_EXPECTED
+    assert status == ExitStatus.AS_EXPECTED
     assert "hash order and time: 1 execution, and every one fails\n" in out
 
 
 def test_what_depends_on_files_is_not_seen_by_dpor_and_is_by_random(explore):
     status, out, _ = explore("local-observation-decides")
-    assert status == Status.OTHERWISE
+    assert status == ExitStatus.OTHERWISE
     assert out.endswith("which may depend on files or objects that the ranks share: try --policy random\n")
     status, out, _ = explore("local-observation-decides", "--policy", "random")
-    assert status == Status.AS_EXPECTED
+    assert status == ExitStatus.AS_EXPECTED
     assert "mismatch.operation" in out
 
 
 def test_a_budget_that_runs_out_is_unknown(explore):
     status, out, _ = explore("uneven-linear", "--policy", "random", "--executions", "2")
-    assert status == Status.UNKNOWN
+    assert status == ExitStatus.UNKNOWN
     assert "  Not all interleavings covered: the budget ran out after 2 executions" in out
     assert out.endswith("unknown: nothing failed so far; expected pass\n")
 
@@ -87,14 +87,14 @@ def test_what_failed_is_saved(explore, capsys, tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(RACY)
     words = ("own.py:racy", "--world-size", "3")
     status, out, _ = explore(*words, "-o", "found.toml")
-    assert status == Status.OTHERWISE
+    assert status == ExitStatus.OTHERWISE
     assert out.endswith("saved in found.toml; to run it:\n  ddpsim run found.toml\n")
-    assert main(["run", "found.toml"]) == Status.OTHERWISE
+    assert main(["run", "found.toml"]) == ExitStatus.OTHERWISE
     assert "AssertionError: rank 2 was first" in capsys.readouterr().out
     status, _, err = explore(*words, "-o", "found.toml")
     assert (status, err.partition(",")[0]) == (2, "ddpsim: found.toml exists")
     status, out, _ = explore(*words, "--executions", "1", "-o", "other.toml")
-    assert (status, out.splitlines()[-1]) == (Status.UNKNOWN, "nothing failed: other.toml is not written")
+    assert (status, out.splitlines()[-1]) == (ExitStatus.UNKNOWN, "nothing failed: other.toml is not written")
     status, _, err = explore(*words, "--check-determinism", "-o", "other.toml")
     assert (status, err.partition(", which")[0]) == (2, "ddpsim: output is 'other.toml' with --check-determinism")
     assert not (tmp_path / "other.toml").exists()
@@ -104,16 +104,16 @@ def test_the_choice_that_decides_is_told_with_a_run_that_passes(explore, tmp_pat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(RACY)
     status, out, _ = explore("own.py:racy", "--world-size", "3", "--report", "found")
-    assert status == Status.OTHERWISE
+    assert status == ExitStatus.OTHERWISE
     _, _, told = out.partition("\nwhat differs  choice ")
     lines = told.splitlines()
     assert [line for line in lines if line.startswith(("  failing ", "  passing "))] != []
     replay = next(line for line in lines if line.startswith("  replay  "))
-    assert main(replay.split()[2:]) == Status.AS_EXPECTED  # it passes
+    assert main(replay.split()[2:]) == ExitStatus.AS_EXPECTED  # it passes
     assert "runs diverge here, choice " in (tmp_path / "found" / "report.txt").read_text()
     capsys.readouterr()
     status, out, _ = explore("own.py:racy", "--world-size", "3", "--policy", "random", "--seed", "4")
-    assert ("what differs" in out) == (status == Status.OTHERWISE)
+    assert ("what differs" in out) == (status == ExitStatus.OTHERWISE)
 
 
 def test_a_run_that_passes_is_looked_for_where_the_first_one_fails_and_so_does_the_default(
@@ -121,7 +121,7 @@ def test_a_run_that_passes_is_looked_for_where_the_first_one_fails_and_so_does_t
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(RACY.replace("== 1", "== 2"))
-    assert main(["run", "own.py:racy", "--world-size", "3"]) == Status.OTHERWISE
+    assert main(["run", "own.py:racy", "--world-size", "3"]) == ExitStatus.OTHERWISE
     capsys.readouterr()
     told = set()
     for seed in range(4):

@@ -9,11 +9,11 @@ import pytest
 from ddpsim import Code, Schedule, Verdict
 from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.cli import main
-from ddpsim.scenarios.cli.replay import HELP, show_steps, walk
-from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of
-from ddpsim.simulator.choices import choices_text, program_on
-from ddpsim.simulator.transcript import Line
+from ddpsim.scenarios.cli.replay import HELP, show_steps, show_steps_interactively
+from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, recorded_outcome_of
+from ddpsim.simulator.choices import choices_text, program_identity
+from ddpsim.simulator.transcript import TranscriptLine
 
 RACE = "results-taken-in-order-of-arrival"
 
@@ -25,7 +25,7 @@ def replay(console):
 
 
 def token(name, *choices, world_size=4):
-    return str(Schedule(choices, program_on(name, world_size)))
+    return str(Schedule(choices, program_identity(name, world_size)))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_step_shows_every_event_and_choice_and_then_the_result(replay):
     recorded = run_scenario(RACE, policy="random", seed=3)
     status, out, err = replay(RACE, str(recorded.schedule), "--step")
     head, *lines = out.partition("\n\n")[0].splitlines()
-    assert (status, err) == (Status.AS_EXPECTED, "")
+    assert (status, err) == (ExitStatus.AS_EXPECTED, "")
     assert head.split() == ["step", "time", "choice", "rank", "what"]
     kinds = [match[1] for line in lines if (match := re.search(r"  \d  (\w+)(?:  |$)", line)) and match[1] != "goes"]
     assert kinds == [event.kind.value for event in recorded.trace]
@@ -73,7 +73,7 @@ def test_from_and_to_show_some_of_the_steps(replay):
 )
 def test_no_step_to_show_is_one_line(replay, words, asked):
     status, out, err = replay("send-send", token("send-send"), *words)
-    assert (status, out) == (Status.USAGE_ERROR, "")
+    assert (status, out) == (ExitStatus.USAGE_ERROR, "")
     assert re.fullmatch(rf"ddpsim: {asked} selects no step, expected numbers from 0 to \d+: correct it\n", err)
 
 
@@ -81,13 +81,13 @@ def test_a_run_that_hangs_shows_its_steps_up_to_there(replay):
     name = "both-receive-first"
     status, out, _ = replay(name, token(name, 1, world_size=2), "--world-size", "2", "--step")
     *_, one, _, other = out.partition("\n\n")[0].splitlines()
-    assert status == Status.AS_EXPECTED
+    assert status == ExitStatus.AS_EXPECTED
     assert re.search(r"  1  wait    recv #0 .* from rank 0 ", one)
     assert re.search(r"  0  wait    recv #0 .* from rank 1 ", other)
     assert "DEADLOCK  deadlock.cycle" in out
 
 
-STEPS = [Line(number, 0.0, rank, "", "note", f"n{number}", None) for number, rank in enumerate([0, 1, 0, 2, 1, 1, 0])]
+STEPS = [TranscriptLine(number, 0.0, rank, "", "note", f"n{number}", None) for number, rank in enumerate([0, 1, 0, 2, 1, 1, 0])]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ STEPS = [Line(number, 0.0, rank, "", "note", f"n{number}", None) for number, ran
 )
 def test_walking_through_steps(choices, shown):
     given, lines = list(choices), []
-    walk(STEPS, ask=lambda: given.pop(0), show=lines.append)
+    show_steps_interactively(STEPS, ask=lambda: given.pop(0), show=lines.append)
     head, *rest = lines
     assert head.split()[0] == "step"
     assert ["help" if line == HELP else int(line.rpartition("n")[2]) for line in rest] == shown
@@ -116,7 +116,7 @@ def test_on_a_terminal_each_step_waits(monkeypatch, capsys):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    assert main(["replay", "send-send", token("send-send", 3), "--step"]) == Status.AS_EXPECTED
+    assert main(["replay", "send-send", token("send-send", 3), "--step"]) == ExitStatus.AS_EXPECTED
     help_line, _, *lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert help_line == HELP
     ranks = [int(re.search(r"  (\d)  (?:\w+  |goes on)", line)[1]) for line in lines]
@@ -145,7 +145,7 @@ def test_end_of_input_ends_the_steps(monkeypatch, capsys):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    assert main(["replay", "send-send", token("send-send"), "--step"]) == Status.AS_EXPECTED
+    assert main(["replay", "send-send", token("send-send"), "--step"]) == ExitStatus.AS_EXPECTED
     assert len(capsys.readouterr().out.partition("\n\n")[0].splitlines()) == 3
 
 
@@ -155,7 +155,7 @@ def test_end_of_input_ends_the_steps(monkeypatch, capsys):
 def test_a_run_that_diverges_shows_both_sides_and_its_steps_up_to_there(replay, collects):
     name = collects(1)
     status, out, err = replay(name, token(name, 1, 0, 0, 3), "--step")
-    assert status == Status.USAGE_ERROR
+    assert status == ExitStatus.USAGE_ERROR
     first, recorded, is_open, *_ = err.splitlines()
     assert first.startswith("ddpsim: replay diverged at step 3: choice 3 of the schedule (which rank runs next)")
     assert recorded == "  recorded   takes option 3, so 4 or more were open"
@@ -170,7 +170,7 @@ def test_a_run_that_diverges_shows_both_sides_and_its_steps_up_to_there(replay, 
 def test_lenient_goes_on_and_says_from_where(replay, collects):
     name = collects(1)
     status, out, err = replay(name, token(name, 1, 0, 0, 3), "--lenient")
-    assert (status, err) == (Status.AS_EXPECTED, "")
+    assert (status, err) == (ExitStatus.AS_EXPECTED, "")
     *_, note, conclusion = out.splitlines()
     assert note.startswith("replay diverged at step 3: choice 3 of the schedule (which rank runs next) takes")
     assert note.endswith("; the replay continued, and took each later choice modulo the number of options")
@@ -180,7 +180,7 @@ def test_lenient_goes_on_and_says_from_where(replay, collects):
 def test_a_run_that_ends_early(replay, collects):
     name = collects(0)
     status, out, err = replay(name, token(name, 0, 0, 0, 1))
-    assert (status, out) == (Status.USAGE_ERROR, "")
+    assert (status, out) == (ExitStatus.USAGE_ERROR, "")
     assert err.startswith("ddpsim: replay diverged: the run ended after 3 choices, but the schedule has 1 more: ")
 
 
@@ -200,7 +200,7 @@ def saved(tmp_path):
 
 def test_a_file_that_says_its_schedule_needs_no_token(replay, saved):
     status, out, err = replay(saved)
-    assert (status, err) == (Status.AS_EXPECTED, "")
+    assert (status, err) == (ExitStatus.AS_EXPECTED, "")
     assert "divergence.parameters" in out
     assert out.splitlines()[-1].startswith("as expected: ")
 
@@ -214,7 +214,7 @@ def test_a_token_wins_over_the_schedule_of_a_file(replay, saved):
 
 def as_saved(name, **changes):
     result = run_scenario(load(name))
-    recorded = outcome_of(result)
+    recorded = recorded_outcome_of(result)
     fields = {key: getattr(recorded, key) for key in ("verdict", "codes", "digest", "choices")}
     return RecordedOutcome(**(fields | changes))
 
@@ -224,7 +224,7 @@ def test_a_replay_that_comes_out_as_recorded_says_nothing(replay, saved, monkeyp
     assert recorded.choices > 10
     monkeypatch.setattr("ddpsim.scenarios.running.replaying.read_outcome", lambda name: recorded)
     status, out, _ = replay(saved)
-    assert status == Status.AS_EXPECTED
+    assert status == ExitStatus.AS_EXPECTED
     assert "not as recorded" not in out
 
 
@@ -243,8 +243,8 @@ def test_the_first_difference_from_what_was_recorded_is_told(replay, saved, monk
     monkeypatch.setattr("ddpsim.scenarios.running.replaying.read_outcome", lambda name: recorded)
     status, out, _ = replay(saved)
     *_, difference, conclusion = out.splitlines()
-    assert status == Status.OTHERWISE
+    assert status == ExitStatus.OTHERWISE
     assert re.fullmatch(f"not as recorded, though every recorded choice was possible: {said}", difference)
     assert conclusion.startswith("as expected: ")
-    assert replay(saved, "--lenient")[0] == Status.AS_EXPECTED
-    assert replay(saved, str(Schedule((), program_on(saved, 4))))[0] == Status.AS_EXPECTED  # not what was recorded
+    assert replay(saved, "--lenient")[0] == ExitStatus.AS_EXPECTED
+    assert replay(saved, str(Schedule((), program_identity(saved, 4))))[0] == ExitStatus.AS_EXPECTED  # not what was recorded

@@ -9,11 +9,11 @@ import pytest
 from junitparser import JUnitXml
 
 from ddpsim import Schedule
-from ddpsim.reports.forms.json_form import read
+from ddpsim.reports.forms.json_form import read_document
 from ddpsim.reports.report_folder import WRITTEN
 from ddpsim.scenarios.cli import zoo_outcome
 from ddpsim.scenarios.running.runner import run_scenario
-from ddpsim.simulator.choices import program_on
+from ddpsim.simulator.choices import program_identity
 from ddpsim.simulator.verdict import Verdict
 from tests.jobs.test_cli import result_with
 from tests.jobs.test_job_findings import hung
@@ -51,7 +51,7 @@ def test_a_run_is_reported(ddpsim):
     assert (status, err) == (0, "")
     assert out.endswith("as expected: fail, deadlock.missing_rank, rank 1\nreport  deep/er/report.html\n")
     assert names("deep/er") == ["report.html", "report.txt", "result.json", "trace.json"] == sorted(WRITTEN)
-    run = read(Path("deep/er/result.json")).runs[0]
+    run = read_document(Path("deep/er/result.json")).runs[0]
     assert (run.name, run.how, run.is_expected) == (MISSING, "policy round_robin", True)
     assert run.text in out
     assert run.conclusion == "as expected: fail, deadlock.missing_rank, rank 1"
@@ -89,10 +89,10 @@ def test_without_report_nothing_is_written(ddpsim):
 def test_a_report_says_engine_and_surprise(ddpsim):
     status, _, _ = ddpsim("run", "send-send", "--engine", "ddp", "--report", "r")
     assert status == 0
-    assert read(Path("r/result.json")).runs[0].how == "engine ddp  policy round_robin"
+    assert read_document(Path("r/result.json")).runs[0].how == "engine ddp  policy round_robin"
     Path("own.py").write_text(OWN, encoding="utf-8")
     status, _, _ = ddpsim("run", "own.py:racy", "--world-size", 3, "--policy", "random", "--seed", 1, "--report", "q")
-    run = read(Path("q/result.json")).runs[0]
+    run = read_document(Path("q/result.json")).runs[0]
     assert (status, run.is_expected, run.verdict) == (1, False, Verdict.FAIL)
     assert run.how == "policy random, seed 1"
     assert run.conclusion == "not as expected: found fail, rank_error, rank 0; expected pass"
@@ -102,14 +102,14 @@ def test_a_replay_is_reported(ddpsim):
     status, out, _ = ddpsim("replay", "send-send", "s1:0:e2f90957", "--report", "r")
     assert status == 0
     assert out.endswith("report  r/report.html\n")
-    assert read(Path("r/result.json")).runs[0].how == "replayed"
+    assert read_document(Path("r/result.json")).runs[0].how == "replayed"
 
 
 def test_a_replay_that_diverges_is_reported_as_it_went_on(ddpsim):
-    token = str(Schedule((0, 9), program_on("send-send", 4)))
+    token = str(Schedule((0, 9), program_identity("send-send", 4)))
     status, out, err = ddpsim("replay", "send-send", token, "--report", "r")
     assert (status, out) == (2, "report  r/report.html\n")
-    run = read(Path("r/result.json")).runs[0]
+    run = read_document(Path("r/result.json")).runs[0]
     assert err.startswith("ddpsim: replay diverged at step ")
     summary = err.removeprefix("ddpsim: ").splitlines()[0]
     assert run.conclusion == f"{summary}; the replay continued, and took each later choice modulo the number of options"
@@ -127,7 +127,7 @@ def test_an_exploration_is_reported_with_both_runs_and_their_difference(ddpsim):
     assert status == 0
     assert out.endswith("report  r/report.html\n")
     assert names("r") == sorted(WRITTEN)
-    made = read(Path("r/result.json"))
+    made = read_document(Path("r/result.json"))
     explored = made.exploration
     assert (explored.executions, explored.verdict, explored.is_expected) == (2, Verdict.FAIL, True)
     assert [run.verdict for run in made.runs] == [Verdict.FAIL, Verdict.PASS]
@@ -143,7 +143,7 @@ def test_an_exploration_is_reported_with_both_runs_and_their_difference(ddpsim):
 def test_an_exploration_that_passes_has_the_run_that_passed(ddpsim):
     Path("own.py").write_text(OWN, encoding="utf-8")
     status, _, _ = ddpsim("explore", "own.py:fine", "--world-size", 2, "--report", "r")
-    made = read(Path("r/result.json"))
+    made = read_document(Path("r/result.json"))
     assert (status, made.exploration.failing, made.exploration.passing) == (0, None, 0)
     assert [run.verdict for run in made.runs] == [Verdict.PASS]
     assert made.exploration.conclusion == "as expected: pass under every schedule"
@@ -243,7 +243,7 @@ def test_on_processes_found_is_what_these_can_show(ddpsim, monkeypatch, no_proce
     ddpsim("zoo", "send-send", "--no-repaired", "--transport", "processes", "--report", "r")
     wanted = "fail, deadlock.cycle, ranks 0, 1"
     assert rows("r") == [("send-send-torch/report.html", "send-send", "torch", "as expected", wanted, "hung")]
-    assert read(Path("r/send-send-torch/result.json")).runs[0].how == "on processes"
+    assert read_document(Path("r/send-send-torch/result.json")).runs[0].how == "on processes"
 
 
 def test_fuzz_reports_what_it_kept_and_what_still_fails(ddpsim):
@@ -256,7 +256,7 @@ def test_fuzz_reports_what_it_kept_and_what_still_fails(ddpsim):
     assert link == f"{kept.stem}.toml-torch/report.html"
     assert (name, engine, state) == (str(kept), "torch", "not as expected")
     assert (expected, found) == ("pass", "fail, rank_error, rank 0")
-    run = read(Path("r") / f"{kept.stem}.toml-torch/result.json").runs[0]
+    run = read_document(Path("r") / f"{kept.stem}.toml-torch/result.json").runs[0]
     assert (run.how, run.is_expected) == ("kept by fuzz", False)
     assert f"{run.replay}\n" in out
 
@@ -278,7 +278,7 @@ def test_fuzz_reports_its_first_look(ddpsim):
     status, out, _ = ddpsim("fuzz", "send-send", "--seconds", 30, "--report", "r")
     assert (status, out.splitlines()[-1]) == (0, "report  r/index.html")
     assert [row[0] for row in rows("r")] == ["send-send-torch/report.html", "send-send-ddp/report.html"]
-    run = read(Path("r/send-send-ddp/result.json")).runs[0]
+    run = read_document(Path("r/send-send-ddp/result.json")).runs[0]
     assert run.conclusion == "send-send fails under every schedule tried (11), as expected: no search is needed"
 
 

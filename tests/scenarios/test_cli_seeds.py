@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from ddpsim import Crash, Delay, EarlyReturn, UsageError, simulate
-from ddpsim.scenarios.running.run_as import fault_of, fault_text
+from ddpsim.scenarios.running.run_as import parse_fault, fault_text
 
 FIRST_COME = """
 import torch
@@ -112,7 +112,7 @@ def test_bad_input_is_one_line(ddpsim, words, told):
     ],
 )
 def test_a_fault_is_what_its_text_says(text, fault):
-    assert (fault_of(text), fault_text(fault)) == (fault, text)
+    assert (parse_fault(text), fault_text(fault)) == (fault, text)
 
 
 def test_a_fault_strikes_and_the_replay_line_says_it_again(ddpsim):
@@ -159,7 +159,7 @@ def test_fuzz_and_shrink_say_that_a_fault_did_not_strike(ddpsim):
 
 def test_a_fault_that_cannot_be_said_is_refused():
     with pytest.raises(UsageError, match=r"^fault is 'crash:rank=1,before_call=0,message=a,b'"):
-        fault_of("crash:rank=1,before_call=0,message=a,b")
+        parse_fault("crash:rank=1,before_call=0,message=a,b")
 
 
 def test_seeds_say_that_a_fault_did_not_strike(ddpsim):

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import UsageError, ddp, simulate
 from ddpsim.scenarios import Scenario, run_scenario
-from ddpsim.scenarios.engines import Engine, installed
+from ddpsim.scenarios.engines import Engine, install_engine
 
 
 def wraps(rank):
@@ -40,7 +40,7 @@ def test_the_class_is_as_before_afterwards_also_after_an_error():
 
     run_scenario(Scenario("own", "", fails, world_size=2), "ddp")
     assert DistributedDataParallel.__init__ is original
-    with pytest.raises(ZeroDivisionError), installed(Engine.DDP):
+    with pytest.raises(ZeroDivisionError), install_engine(Engine.DDP):
         raise ZeroDivisionError
     assert DistributedDataParallel.__init__ is original
     assert simulate(wraps, 2).returns[0][0] is DistributedDataParallel
@@ -67,7 +67,7 @@ def test_an_option_that_our_engine_does_not_have():
 
 
 def test_two_at_a_time_are_refused():
-    with installed(Engine.DDP), pytest.raises(UsageError, match="expected one at a time"), installed(Engine.DDP):
+    with install_engine(Engine.DDP), pytest.raises(UsageError, match="expected one at a time"), install_engine(Engine.DDP):
         pass
 
 
@@ -76,12 +76,12 @@ def test_another_thread_is_refused_and_the_first_one_goes_on():
 
     def other():
         try:
-            with installed(Engine.DDP):
+            with install_engine(Engine.DDP):
                 pass
         except UsageError as error:
             refused.append(str(error))
 
-    with installed(Engine.DDP):
+    with install_engine(Engine.DDP):
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()

@@ -9,11 +9,11 @@ import torch
 
 from ddpsim import Code, Verdict
 from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES
-from ddpsim.scenarios.ranks.calls import sent
-from ddpsim.scenarios.ranks.interpreter import TensorValues, run_steps
+from ddpsim.scenarios.ranks.calls import input_tensors
+from ddpsim.scenarios.ranks.interpreter import TensorValues, run_rank_steps
 from ddpsim.simulator.calls import ANY_SOURCE, Site
-from ddpsim.simulator.programs.check import check
-from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Wait
+from ddpsim.simulator.programs.check import check_program
+from ddpsim.simulator.programs.program import CrashStep, Group, Issue, Program, Return, Wait
 from tests.agreement.comparison import simulated
 from tests.agreement.labelled import labelled
 from tests.tiers import sweep
@@ -43,7 +43,7 @@ def sums(inputs):
 
 def parts():
     """What the root of a scatter sends: three tensors."""
-    return sent(Issue("x", "all_to_all", shapes=((2,),) * 3, **FLOAT), 0)
+    return input_tensors(Issue("x", "all_to_all", shapes=((2,),) * 3, **FLOAT), 0)
 
 
 SPLITS = {"splits": ((2, 2, 2), (2, 2, 2))}
@@ -74,7 +74,7 @@ COLLECTIVE = {
 def test_outputs(operation):
     shapes, options, expected = COLLECTIVE[operation]
     issue = Issue("x", operation, shapes=shapes, **options)
-    assert all(map(same, together(issue), expected([sent(issue, rank) for rank in range(3)])))
+    assert all(map(same, together(issue), expected([input_tensors(issue, rank) for rank in range(3)])))
 
 
 def test_every_collective_is_covered():
@@ -88,7 +88,7 @@ def test_a_message_in_a_group(source):
     steps = ((), (receive, Wait("m")), (send, Wait("m")))
     result = simulated(Program(3, (Group("g", (1, 2)),), steps))
     assert result.verdict is Verdict.PASS
-    assert [tensor(each).tolist() for each in result.returns[1]["m"]] == [sent(send, 2)[0].tolist()]
+    assert [tensor(each).tolist() for each in result.returns[1]["m"]] == [input_tensors(send, 2)[0].tolist()]
     assert result.returns[2] == {"m": []}
 
 
@@ -99,7 +99,7 @@ def test_only_what_was_waited_for_is_returned_and_a_return_ends_it():
 
 
 def test_a_crash_raises():
-    result = simulated(Program(2, (), ((), (Crash(),))))
+    result = simulated(Program(2, (), ((), (CrashStep(),))))
     assert [finding.code for finding in result.findings] == [Code.RANK_ERROR]
     assert str(result.errors[1]) == "a crash that is a step of the program"
 
@@ -116,11 +116,11 @@ def test_outputs_are_plain_values_once_pickled():
 
 
 def test_numbers_differ_between_ranks_and_names_and_are_small():
-    values = [sent(Issue(name, "all_reduce", shapes=((50,),), **SUM), rank)[0] for name in "ab" for rank in (0, 1)]
+    values = [input_tensors(Issue(name, "all_reduce", shapes=((50,),), **SUM), rank)[0] for name in "ab" for rank in (0, 1)]
     assert len({tuple(each.tolist()) for each in values}) == 4
     assert all(1 <= abs(value) < 2 for each in values for value in each.tolist())
     assert sum(value < 0 for each in values for value in each.tolist()) > 50
-    whole = sent(Issue("a", "all_reduce", shapes=((50,),), dtype="int8", reduction="SUM"), 0)[0]
+    whole = input_tensors(Issue("a", "all_reduce", shapes=((50,),), dtype="int8", reduction="SUM"), 0)[0]
     assert set(whole.tolist()) == set(range(-3, 4))
 
 
@@ -128,7 +128,7 @@ def test_numbers_differ_between_ranks_and_names_and_are_small():
 def test_simulate_and_check_find_the_same(first):
     for seed in range(first, first + 50):
         program = labelled(seed).program
-        checked = check(program, site_of=lambda issue: Site(issue.operation, 0, ""))
+        checked = check_program(program, site_of=lambda issue: Site(issue.operation, 0, ""))
         found = simulated(program).findings
         assert [(each.code, each.ranks) for each in found] == [(each.code, each.ranks) for each in checked.findings], (
             seed
@@ -136,4 +136,4 @@ def test_simulate_and_check_find_the_same(first):
 
 
 def test_run_steps_can_be_sent_to_another_process():
-    assert pickle.loads(pickle.dumps(run_steps)) is run_steps
+    assert pickle.loads(pickle.dumps(run_rank_steps)) is run_rank_steps

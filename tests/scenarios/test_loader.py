@@ -8,7 +8,7 @@ import pytest
 
 from ddpsim import Code, UsageError, Verdict
 from ddpsim.scenarios import load, registry, replay_scenario, run_scenario
-from ddpsim.scenarios.files.python_file import scenarios_in
+from ddpsim.scenarios.files.python_file import load_scenarios
 from ddpsim.scenarios.files.registry import Registry
 
 PROGRAM = '''
@@ -222,7 +222,7 @@ def test_each_file_has_the_helper_beside_it(two_folders):
         assert scenario.summary == name
         assert run_scenario(scenario, world_size=2).returns == (name, name)
     assert len(sys.path) == len(before) + 1
-    assert [next(iter(scenarios_in(path).values())).summary for path in two_folders] == ["one", "two"]
+    assert [next(iter(load_scenarios(path).values())).summary for path in two_folders] == ["one", "two"]
     assert sys.path == before
     assert "helper_beside" not in sys.modules
 
@@ -284,7 +284,7 @@ def test_a_registry_has_no_name_that_nobody_finds(folder, tmp_path):
     (tmp_path / "own" / "other_one.toml").write_text('name = "another"\nsummary = "x"')
     registry = Registry(tmp_path, ("own",))
     assert dict(registry.items()).keys() == {"fine-one"}
-    assert registry.broken[1].endswith(
+    assert registry.problems_of_files[1].endswith(
         "other_one.toml has a scenario named 'another', expected 'other-one': rename the scenario or the file"
     )
 
@@ -296,7 +296,7 @@ def test_a_registered_file_that_exits_takes_no_other_with_it(tmp_path, monkeypat
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "leaves.py").write_text("")
     monkeypatch.setattr("ddpsim.scenarios.files.registry.importlib.import_module", exits)
-    [problem] = Registry(tmp_path, ("own",)).broken
+    [problem] = Registry(tmp_path, ("own",)).problems_of_files
     assert "leaves.py raised SystemExit: 3 while it was imported" in problem
 
 
@@ -313,4 +313,4 @@ def test_a_scenario_is_found_without_loading_the_others():
 
 def test_a_module_shows_its_own_scenarios_only(write):
     path = write("from ddpsim.scenarios.zoo.send_send import repaired, send_send\n\ndef other(rank):\n    pass\n")
-    assert scenarios_in(path) == {}
+    assert load_scenarios(path) == {}

@@ -8,7 +8,7 @@ import pytest
 from ddpsim import UsageError
 from ddpsim.scenarios import load, run_scenario, scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.model import marked_lines
+from ddpsim.scenarios.model import marked_lines_of_file
 
 HEAD = """
 from ddpsim.scenarios import finds, scenario
@@ -89,7 +89,7 @@ def test_a_mark_of_an_unknown_engine(write):
     path = write("x = 1  # found here by troch\n")
     expected = f"{path}:6 engine is 'troch', expected 'torch' or 'ddp': give one of these"
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
-        marked_lines(path, Engine.TORCH)
+        marked_lines_of_file(path, Engine.TORCH)
 
 
 def test_scenarios_and_their_twins_may_be_functions_that_take_no_rank(write):

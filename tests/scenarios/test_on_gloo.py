@@ -10,7 +10,7 @@ from ddpsim import Verdict
 from ddpsim.scenarios import registry, run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.training.reference import first_differences
+from ddpsim.scenarios.training.reference import find_first_differences
 from tests.tiers import sweep
 
 pytestmark = pytest.mark.tier("ci")
@@ -40,4 +40,4 @@ def test_it_trains_the_same_parameters(scenario: Scenario, engine: Engine) -> No
     assert gloo.verdict is Verdict.PASS
     assert scenario.reference is not None
     reference = replace(scenario.reference(scenario.world_size), histories=memory.returns)
-    assert first_differences(reference, gloo.returns) == []
+    assert find_first_differences(reference, gloo.returns) == []

@@ -12,16 +12,16 @@ import torch
 from ddpsim import Code, UsageError
 from ddpsim.scenarios import registry
 from ddpsim.scenarios.training import oracle
-from ddpsim.scenarios.training.reference import by_oracle, first_differences
+from ddpsim.scenarios.training.reference import reference_by_oracle, find_first_differences
 from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
-    Exceptional,
-    JoinTerms,
+    ExceptionalIterations,
+    JoinOptions,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
-    Rule,
+    IterationRule,
     Training,
 )
 from tests.scenarios.drawing import run
@@ -56,7 +56,7 @@ def by_hand(training, world_size):
     return weight, bias
 
 
-ACCUMULATES = (Exceptional(iterations=(0, 2), action=Action.ACCUMULATE),)
+ACCUMULATES = (ExceptionalIterations(iterations=(0, 2), action=Action.ACCUMULATE),)
 
 
 @pytest.mark.parametrize(
@@ -64,23 +64,23 @@ ACCUMULATES = (Exceptional(iterations=(0, 2), action=Action.ACCUMULATE),)
     [
         pytest.param(Training((LINEAR,), (3, 3)), id="plain"),
         pytest.param(Training((LINEAR,), (2, 2, 2), rows=(1, 2, 5)), id="rows-differ"),
-        pytest.param(Training((LINEAR,), (1, 4, 2), join=JoinTerms()), id="join"),
-        pytest.param(Training((LINEAR,), (0, 4, 2), join=JoinTerms(False)), id="join-by-ranks-present"),
+        pytest.param(Training((LINEAR,), (1, 4, 2), join=JoinOptions()), id="join"),
+        pytest.param(Training((LINEAR,), (0, 4, 2), join=JoinOptions(False)), id="join-by-ranks-present"),
         pytest.param(Training((LINEAR,), (4, 4), exceptions=ACCUMULATES), id="accumulation"),
-        pytest.param(Training((LINEAR,), (4, 3), join=JoinTerms(), exceptions=ACCUMULATES), id="join-inside-a-window"),
+        pytest.param(Training((LINEAR,), (4, 3), join=JoinOptions(), exceptions=ACCUMULATES), id="join-inside-a-window"),
     ],
 )
 def test_numbers_worked_out_by_hand(training):
     training, world_size = replace(training, dtype=torch.float64), len(training.iterations)
     weight, bias = by_hand(training, world_size)
-    for history in oracle.train(training, world_size):
+    for history in oracle.train_plainly(training, world_size):
         final = list(history[-1].parameters.values())
         np.testing.assert_allclose(final[0].numpy(), weight, rtol=1e-12)
         np.testing.assert_allclose(final[1].numpy(), bias, rtol=1e-12)
 
 
 def test_a_history_has_a_moment_for_each_iteration_of_its_rank_and_one_for_the_end():
-    histories = oracle.train(Training((LINEAR,), (1, 3), join=JoinTerms()), 2)
+    histories = oracle.train_plainly(Training((LINEAR,), (1, 3), join=JoinOptions()), 2)
     assert [[moment.iteration for moment in history] for history in histories] == [[0, None], [0, 1, 2, None]]
     assert histories[0][-1].parameters.keys() == histories[1][-1].parameters.keys()
     for name, tensor in histories[0][-1].parameters.items():
@@ -88,8 +88,8 @@ def test_a_history_has_a_moment_for_each_iteration_of_its_rank_and_one_for_the_e
 
 
 def test_running_statistics_at_the_end_are_those_of_the_highest_of_the_last_ranks():
-    training = Training((NORMALIZED,), (2, 1, 2, 1), join=JoinTerms(), dtype=torch.float64)
-    histories = oracle.train(training, 4)
+    training = Training((NORMALIZED,), (2, 1, 2, 1), join=JoinOptions(), dtype=torch.float64)
+    histories = oracle.train_plainly(training, 4)
     name = next(name for name in histories[0][-1].buffers if name.endswith("running_mean"))
     kept = [history[-1].buffers[name] for history in histories]
     assert all(torch.equal(own, kept[0]) for own in kept)
@@ -102,11 +102,11 @@ def test_running_statistics_at_the_end_are_those_of_the_highest_of_the_last_rank
 GRADIENTS, PARAMETERS, BUFFERS = Code.DIVERGENCE_GRADIENTS, Code.DIVERGENCE_PARAMETERS, Code.DIVERGENCE_BUFFERS
 EVEN, WITH_BUFFERS = Training((LINEAR,), (2, 2)), Training((NORMALIZED,), (2, 2))
 COMPRESSED = replace(EVEN, communication_hook=CommunicationHook.FP16_COMPRESS)
-ACCUMULATED = (Exceptional(iterations=(0,), action=Action.ACCUMULATE),)
+ACCUMULATED = (ExceptionalIterations(iterations=(0,), action=Action.ACCUMULATE),)
 OTHERWISE = {
     "divisor": (
-        Training((LINEAR,), (1, 3), join=JoinTerms(False)),
-        {"join": JoinTerms(True)},
+        Training((LINEAR,), (1, 3), join=JoinOptions(False)),
+        {"join": JoinOptions(True)},
         (GRADIENTS, (1,), 1),
     ),
     "learning rate": (EVEN, {"optimizer": OptimizerChoice(learning_rate=0.06)}, (PARAMETERS, (0, 1), 0)),
@@ -125,7 +125,7 @@ OTHERWISE = {
 def test_each_point_of_the_semantics_shows_in_the_numbers(training, otherwise, expected, engine):
     world_size = len(training.iterations)
     assert run(training, world_size, engine).findings == ()
-    reference = by_oracle(replace(training, **otherwise), world_size)
+    reference = reference_by_oracle(replace(training, **otherwise), world_size)
     finding = run(training, world_size, engine, reference=reference).findings[0]
     code, ranks, iteration = expected
     assert (finding.code, finding.ranks) == (code, ranks)
@@ -135,7 +135,7 @@ def test_each_point_of_the_semantics_shows_in_the_numbers(training, otherwise, e
 def test_a_network_that_communicates_computes_on_all_batches_at_once():
     training = Training((NetworkChoice("sync_batch_norm"),), (2, 2), rows=(3, 5))
     assert run(training, 2).findings == ()
-    apart = by_oracle(replace(training, networks=(NORMALIZED,)), 2)
+    apart = reference_by_oracle(replace(training, networks=(NORMALIZED,)), 2)
     assert run(training, 2, reference=apart).findings[0].code is Code.DIVERGENCE_GRADIENTS
 
 
@@ -143,24 +143,24 @@ def test_a_network_that_communicates_computes_on_all_batches_at_once():
     ("training", "message"),
     [
         (
-            Training((NetworkChoice("branches"),), exceptions=(Exceptional((0,), (0,), uses=("left",)),)),
+            Training((NetworkChoice("branches"),), exceptions=(ExceptionalIterations((0,), (0,), uses=("left",)),)),
             "batches leave out branches, expected find_unused_parameters",
         ),
         (Training(iterations=(1, 2)), r"^iterations are \[1, 2\] without a join, expected equal numbers"),
         (
-            Training(iterations=Rule(2), exceptions=(Exceptional((1,), (1,), Action.SKIP_STEP),)),
+            Training(iterations=IterationRule(2), exceptions=(ExceptionalIterations((1,), (1,), Action.SKIP_STEP),)),
             r"^ranks skip_step or train in iteration 1, expected one action for all",
         ),
     ],
 )
 def test_what_has_no_counterpart_in_plain_training(training, message):
     with pytest.raises(UsageError, match=message):
-        oracle.train(training, 2)
+        oracle.train_plainly(training, 2)
 
 
 def divisor(plain, present, *, by_all):
     """Another divisor than the training's."""
-    met = oracle._averaged([rank.gradients for rank in present], len(plain._ranks) if by_all else len(present), None)
+    met = oracle._average_gradients([rank.gradients for rank in present], len(plain._ranks) if by_all else len(present), None)
     for rank in present:
         rank.gradients = dict(met)
 
@@ -178,7 +178,7 @@ def lowest_is_kept(plain):
     last = max(plain._ranks, key=lambda rank: (rank.forwards, -rank.number))
     for rank in plain._ranks:
         rank.buffers = last.buffers if plain._training.join and plain._shares_buffers else rank.buffers
-        oracle._load(plain._model, rank)
+        oracle._load_rank_state(plain._model, rank)
         rank.history.append(oracle.snapshot(plain._model))
 
 
@@ -190,15 +190,15 @@ def zeros_for_none(plain, present):
                 rank.gradients[name] = torch.zeros_like(parameter)
 
 
-AVERAGED, MEET = oracle._averaged, oracle._Plain._meet
+AVERAGED, MEET = oracle._average_gradients, oracle._PlainTraining._reduce_gradients
 
 FAULTS = {
-    "divides by all": (oracle._Plain, "_meet", lambda plain, present: divisor(plain, present, by_all=True)),
-    "divides by those present": (oracle._Plain, "_meet", lambda plain, present: divisor(plain, present, by_all=False)),
-    "the lowest gives its buffers": (oracle._Plain, "_share_buffers", first_gives_buffers),
-    "the lowest is kept": (oracle._Plain, "_end", lowest_is_kept),
+    "divides by all": (oracle._PlainTraining, "_meet", lambda plain, present: divisor(plain, present, by_all=True)),
+    "divides by those present": (oracle._PlainTraining, "_meet", lambda plain, present: divisor(plain, present, by_all=False)),
+    "the lowest gives its buffers": (oracle._PlainTraining, "_share_buffers", first_gives_buffers),
+    "the lowest is kept": (oracle._PlainTraining, "_end", lowest_is_kept),
     "loses a rank": (oracle, "_averaged", lambda own, *rest: AVERAGED(own[: max(1, len(own) - 1)], *rest)),
-    "an unused parameter gets zeros": (oracle._Plain, "_meet", zeros_for_none),
+    "an unused parameter gets zeros": (oracle._PlainTraining, "_meet", zeros_for_none),
     "averages no buffers": (oracle, "_average_buffers", lambda present: None),
 }
 
@@ -211,14 +211,14 @@ def references():
     """What the oracle says of the join matrix, but for the large ones: they are slow, and have nothing more."""
     matrix = [(scenario.args[0], scenario.world_size) for scenario in registry.values() if MATRIX in scenario.tags]
     small = [each for each in matrix if each[0].networks[0].name not in ("conv", "resnet")]
-    return [(*each, by_oracle(*each)) for each in ((AVERAGING, 2), *small)]
+    return [(*each, reference_by_oracle(*each)) for each in ((AVERAGING, 2), *small)]
 
 
 @pytest.mark.parametrize(("owner", "name", "fault"), FAULTS.values(), ids=FAULTS)
 def test_the_join_matrix_would_notice_a_mistake_in_the_semantics(owner, name, fault, references):
     def shows_in(training, world_size, reference):
         with patch.object(owner, name, fault):
-            wrong = oracle.train(training, world_size)
-        return bool(first_differences(reference, wrong))
+            wrong = oracle.train_plainly(training, world_size)
+        return bool(find_first_differences(reference, wrong))
 
     assert any(shows_in(*each) for each in references)

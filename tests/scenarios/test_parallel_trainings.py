@@ -10,32 +10,32 @@ from msgspec import structs
 
 from ddpsim import Code, UsageError, Verdict
 from ddpsim.scenarios import run_scenario, shrink_scenario
-from ddpsim.scenarios.files.saving import text_of
+from ddpsim.scenarios.files.saving import scenario_as_toml
 from ddpsim.scenarios.files.toml_file import read_toml
-from ddpsim.scenarios.files.value_scenarios import of_training, training_in
-from ddpsim.scenarios.fuzzing.shrinking.declared import Declared
+from ddpsim.scenarios.files.value_scenarios import scenario_of_training, training_of_scenario
+from ddpsim.scenarios.fuzzing.shrinking.declared import DeclaredTraining
 from ddpsim.scenarios.fuzzing.shrinking.training_passes import PASSES, fewer_ranks, smaller_mesh
 from ddpsim.scenarios.fuzzing.strategies import parallel_trainings
 from ddpsim.scenarios.training import parallel_trainer
-from ddpsim.scenarios.training.models import outline
-from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel, PipelineSchedule
-from ddpsim.scenarios.training.parallel_limits import problems_of
-from ddpsim.scenarios.training.reference import by_oracle, first_differences
-from ddpsim.scenarios.training.snapshot import Snapshot
-from ddpsim.scenarios.training.training import Action, Exceptional, NetworkChoice, OptimizerChoice, Rule, Training
+from ddpsim.scenarios.training.models import make_meta_network
+from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout, PipelineSchedule
+from ddpsim.scenarios.training.parallel_limits import find_problems
+from ddpsim.scenarios.training.reference import reference_by_oracle, find_first_differences
+from ddpsim.scenarios.training.snapshot import ModelSnapshot
+from ddpsim.scenarios.training.training import Action, ExceptionalIterations, NetworkChoice, OptimizerChoice, IterationRule, Training
 
 MLP = NetworkChoice("mlp", {"features": 4, "hidden": (4, 4, 4)})
-SHARDED = Training((MLP,), Rule(2), wrapper=ModelWrapper.FSDP2)
-HYBRID = Parallel(dp_replicate=2, dp_shard=2)
+SHARDED = Training((MLP,), IterationRule(2), wrapper=ModelWrapper.FSDP2)
+HYBRID = ParallelLayout(dp_replicate=2, dp_shard=2)
 TRANSFORMER = replace(SHARDED, networks=(NetworkChoice("transformer", {"depth": 2, "tied": False}),))
 
 
 def run(training, world_size, **options):
-    return run_scenario(of_training(training, world_size, name="declared"), **options)
+    return run_scenario(scenario_of_training(training, world_size, name="declared"), **options)
 
 
 def check(training, world_size, **options):
-    scenario = of_training(training, world_size, name="declared")
+    scenario = scenario_of_training(training, world_size, name="declared")
     assert scenario.reference is not None
     result = run_scenario(scenario, **options)
     assert (result.verdict, result.findings) == (Verdict.PASS, ()), str(result)
@@ -45,11 +45,11 @@ def check(training, world_size, **options):
 @pytest.mark.parametrize(
     ("training", "world_size"),
     [
-        (replace(SHARDED, clip_norm=0.01, accumulation=2, iterations=Rule(4)), 3),
+        (replace(SHARDED, clip_norm=0.01, accumulation=2, iterations=IterationRule(4)), 3),
         (replace(SHARDED, mixed_precision=torch.bfloat16, recomputes=True), 2),
-        (replace(SHARDED, parallel=Parallel(pp=2), clip_norm=0.01), 2),
-        (Training((MLP,), Rule(2), clip_norm=0.01), 2),
-        (Training((MLP,), Rule(3), recomputes=True, accumulation=2), 2),
+        (replace(SHARDED, parallel=ParallelLayout(pp=2), clip_norm=0.01), 2),
+        (Training((MLP,), IterationRule(2), clip_norm=0.01), 2),
+        (Training((MLP,), IterationRule(3), recomputes=True, accumulation=2), 2),
     ],
 )
 def test_parts_together_are_what_plain_training_gives(training, world_size):
@@ -60,10 +60,10 @@ def test_parts_together_are_what_plain_training_gives(training, world_size):
 @pytest.mark.parametrize(
     ("training", "world_size"),
     [
-        (replace(SHARDED, parallel=Parallel(tp=2), clip_norm=0.01), 2),
-        (replace(SHARDED, parallel=Parallel(pp=2, schedule=PipelineSchedule.INTERLEAVED_1F1B, micro_batches=2)), 2),
-        (replace(SHARDED, parallel=Parallel(dp=2, tp=2)), 4),
-        (replace(SHARDED, parallel=HYBRID, clip_norm=0.01, accumulation=2, iterations=Rule(4)), 4),
+        (replace(SHARDED, parallel=ParallelLayout(tp=2), clip_norm=0.01), 2),
+        (replace(SHARDED, parallel=ParallelLayout(pp=2, schedule=PipelineSchedule.INTERLEAVED_1F1B, micro_batches=2)), 2),
+        (replace(SHARDED, parallel=ParallelLayout(dp=2, tp=2)), 4),
+        (replace(SHARDED, parallel=HYBRID, clip_norm=0.01, accumulation=2, iterations=IterationRule(4)), 4),
         (replace(SHARDED, parallel=structs.replace(HYBRID, pp=2), rows=4, mixed_precision=torch.bfloat16), 8),
         (replace(SHARDED, networks=(NetworkChoice("shared"),)), 2),
         (replace(SHARDED, networks=(NetworkChoice("batch_norm"),), rows=(3, 5)), 2),
@@ -78,7 +78,7 @@ def test_other_layouts_and_networks(training, world_size):
 def test_everything_at_once_on_eight_ranks(seed):
     training = replace(
         TRANSFORMER,
-        parallel=Parallel(2, 2, 2, micro_batches=4),
+        parallel=ParallelLayout(2, 2, 2, micro_batches=4),
         accumulation=2,
         mixed_precision=torch.bfloat16,
         recomputes=True,
@@ -89,15 +89,15 @@ def test_everything_at_once_on_eight_ranks(seed):
 
 @pytest.mark.tier("ci")
 @pytest.mark.parametrize("action", [Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE])
-@pytest.mark.parametrize("parallel", [None, Parallel(pp=2)])
+@pytest.mark.parametrize("parallel", [None, ParallelLayout(pp=2)])
 def test_all_ranks_may_do_something_else_together(action, parallel):
-    exceptions = (Exceptional(None, (1,), action),)
-    check(replace(SHARDED, iterations=Rule(3), parallel=parallel, exceptions=exceptions), 2)
+    exceptions = (ExceptionalIterations(None, (1,), action),)
+    check(replace(SHARDED, iterations=IterationRule(3), parallel=parallel, exceptions=exceptions), 2)
 
 
 def test_accumulated_gradients_are_scaled_once():
     """torch's `scale_grads` scales those of earlier iterations again: pipelines here divide the loss instead."""
-    check(replace(SHARDED, parallel=Parallel(pp=2), accumulation=3, iterations=Rule(3)), 2)
+    check(replace(SHARDED, parallel=ParallelLayout(pp=2), accumulation=3, iterations=IterationRule(3)), 2)
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
@@ -113,38 +113,38 @@ def test_accumulated_gradients_are_scaled_once():
     ],
 )
 def test_another_training_is_told_from_the_one_that_was_declared(mistake, code):
-    declared = replace(SHARDED, clip_norm=0.01, accumulation=2, parallel=Parallel(dp=2, pp=2))
-    scenario = of_training(replace(declared, **mistake), 4, name="declared")
-    result = run_scenario(replace(scenario, reference=partial(by_oracle, declared)))
+    declared = replace(SHARDED, clip_norm=0.01, accumulation=2, parallel=ParallelLayout(dp=2, pp=2))
+    scenario = scenario_of_training(replace(declared, **mistake), 4, name="declared")
+    result = run_scenario(replace(scenario, reference=partial(reference_by_oracle, declared)))
     assert result.findings[0].code is code
 
 
 def test_a_gradient_that_a_stage_scales_twice_is_found(monkeypatch):
     monkeypatch.setattr(parallel_trainer, "_share_of_loss", lambda output, target, parts: output.square().mean())
-    result = run(replace(SHARDED, parallel=Parallel(pp=2)), 2)
+    result = run(replace(SHARDED, parallel=ParallelLayout(pp=2)), 2)
     assert result.findings[0].code is Code.DIVERGENCE_GRADIENTS
     assert result.findings[0].ranks == (0,)  # the first stage, whose names come first
     assert "plain training" in str(result)
 
 
 def test_parts_that_leave_something_out_are_found():
-    (expected, *_) = by_oracle(SHARDED, 2).histories[0]
+    (expected, *_) = reference_by_oracle(SHARDED, 2).histories[0]
     name, weight = next(iter(expected.parameters.items()))
     parts = [
-        Snapshot({name: weight[:1]}, {}, {}, 0, {name: (0, 0)}),
-        Snapshot({name: weight[2:]}, {}, {}, 0, {name: (2, 0)}),
+        ModelSnapshot({name: weight[:1]}, {}, {}, 0, {name: (0, 0)}),
+        ModelSnapshot({name: weight[2:]}, {}, {}, 0, {name: (2, 0)}),
     ]
-    reference = replace(by_oracle(SHARDED, 2), histories=((Snapshot({name: weight}, {}, {}, 0),),) * 2, rounding=())
-    found = first_differences(reference, [(part,) for part in parts])
+    reference = replace(reference_by_oracle(SHARDED, 2), histories=((ModelSnapshot({name: weight}, {}, {}, 0),),) * 2, rounding=())
+    found = find_first_differences(reference, [(part,) for part in parts])
     assert [(each.rank, each.name, each.found) for each in found] == [
         (rank, name, "12 of 16 elements on all ranks together") for rank in (0, 1)
     ]
-    whole = [Snapshot({name: weight[:2]}, {}, {}, 0, {name: (0, 0)}), parts[1]]
-    assert first_differences(reference, [(part,) for part in whole]) == []
+    whole = [ModelSnapshot({name: weight[:2]}, {}, {}, 0, {name: (0, 0)}), parts[1]]
+    assert find_first_differences(reference, [(part,) for part in whole]) == []
 
 
 def skipping(action, rank, **options):
-    return replace(SHARDED, exceptions=(Exceptional((rank,), (1,), action),), **options)
+    return replace(SHARDED, exceptions=(ExceptionalIterations((rank,), (1,), action),), **options)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def skipping(action, rank, **options):
     [
         (skipping(Action.SKIP, 1), 2, Code.DEADLOCK_MISSING_RANK, (1,)),
         (skipping(Action.EVALUATE, 1), 3, Code.DEADLOCK_MISSING_RANK, (1,)),
-        (skipping(Action.SKIP, 1, parallel=Parallel(pp=2)), 2, Code.DEADLOCK_MISSING_RANK, (1,)),
-        (skipping(Action.SKIP, 1, parallel=Parallel(tp=2)), 2, Code.DEADLOCK_MISSING_RANK, (1,)),
+        (skipping(Action.SKIP, 1, parallel=ParallelLayout(pp=2)), 2, Code.DEADLOCK_MISSING_RANK, (1,)),
+        (skipping(Action.SKIP, 1, parallel=ParallelLayout(tp=2)), 2, Code.DEADLOCK_MISSING_RANK, (1,)),
         (skipping(Action.ACCUMULATE, 3, parallel=HYBRID), 4, Code.MISMATCH_OPERATION, (2, 3)),
     ],
 )
@@ -165,9 +165,9 @@ def test_what_one_rank_leaves_out(training, world_size, code, ranks):
 def test_a_unit_that_one_rank_does_not_use():
     branches = Training(
         (NetworkChoice("branches"),),
-        Rule(2),
+        IterationRule(2),
         wrapper=ModelWrapper.FSDP2,
-        exceptions=(Exceptional((1,), (0,), uses=("left",)),),
+        exceptions=(ExceptionalIterations((1,), (0,), uses=("left",)),),
     )
     result = run(branches, 3)
     assert result.findings[0].code is Code.MISMATCH_ORIGIN, str(result)
@@ -307,19 +307,19 @@ clip_norm = 1.0
 """
     )
     scenario = read_toml(path)
-    training = training_in(scenario)
+    training = training_of_scenario(scenario)
     assert training == replace(
         Training((NetworkChoice("transformer", {"tied": False}),)),
         wrapper=ModelWrapper.FSDP2,
-        parallel=Parallel(2, 2, 2, PipelineSchedule.GPIPE, 4),
+        parallel=ParallelLayout(2, 2, 2, PipelineSchedule.GPIPE, 4),
         accumulation=2,
         mixed_precision=torch.bfloat16,
         recomputes=True,
         clip_norm=1.0,
     )
     assert (scenario.min_world_size, scenario.max_world_size) == (8, 8)
-    path.write_text(text_of(scenario))
-    assert training_in(read_toml(path)) == training
+    path.write_text(scenario_as_toml(scenario))
+    assert training_of_scenario(read_toml(path)) == training
 
 
 def test_shards_alone_fit_every_world(tmp_path):
@@ -333,23 +333,23 @@ def test_shards_alone_fit_every_world(tmp_path):
 
 
 def test_coordinates_and_batches():
-    layout = Parallel(dp=3, tp=2, pp=2)
+    layout = ParallelLayout(dp=3, tp=2, pp=2)
     assert layout.dimensions == {"pp": 2, "dp": 3, "tp": 2}
     assert [tuple(layout.coordinates(rank).values()) for rank in range(12)] == [
         (pp, dp, tp) for pp in range(2) for dp in range(3) for tp in range(2)
     ]
     assert [layout.data_rank(rank) for rank in range(12)] == [0, 0, 1, 1, 2, 2] * 2
-    hybrid = Parallel(tp=2, pp=2, dp_replicate=2, dp_shard=3)
+    hybrid = ParallelLayout(tp=2, pp=2, dp_replicate=2, dp_shard=3)
     assert hybrid.dimensions == {"pp": 2, "dp_replicate": 2, "dp_shard": 3, "tp": 2}
     assert hybrid.coordinates(17) == {"pp": 1, "dp_replicate": 0, "dp_shard": 2, "tp": 1}
     assert [hybrid.data_rank(rank) for rank in (0, 1, 2, 11, 12, 23)] == [0, 0, 1, 5, 0, 5]
 
 
 def test_layers_are_spread_evenly_over_stages():
-    layout = Parallel(pp=2, schedule=PipelineSchedule.ZBV_ZERO_BUBBLE)
-    assert [list(layout.layers_of(stage, 6)) for stage in range(4)] == [[0, 1], [2, 3], [4], [5]]
-    assert [layout.schedule.stages_of(rank, 2) for rank in range(2)] == [(0, 3), (1, 2)]
-    assert [PipelineSchedule.LOOPED_BFS.stages_of(rank, 2) for rank in range(2)] == [(0, 2), (1, 3)]
+    layout = ParallelLayout(pp=2, schedule=PipelineSchedule.ZBV_ZERO_BUBBLE)
+    assert [list(layout.layers_of_stage(stage, 6)) for stage in range(4)] == [[0, 1], [2, 3], [4], [5]]
+    assert [layout.schedule.stages_of_rank(rank, 2) for rank in range(2)] == [(0, 3), (1, 2)]
+    assert [PipelineSchedule.LOOPED_BFS.stages_of_rank(rank, 2) for rank in range(2)] == [(0, 2), (1, 3)]
 
 
 # --- drawing and shrinking --------------------------------------------------------------------------------------------
@@ -360,8 +360,8 @@ def test_layers_are_spread_evenly_over_stages():
 @settings(max_examples=4)
 def test_drawn_ones_are_what_plain_training_gives(drawn):
     training, world_size = drawn
-    networks = [outline(each.name, each.options) for each in training.networks]
-    assert list(problems_of(training, networks, world_size)) == []
+    networks = [make_meta_network(each.name, each.options) for each in training.networks]
+    assert list(find_problems(training, networks, world_size)) == []
     check(training, world_size)
 
 
@@ -369,49 +369,49 @@ def test_a_mesh_becomes_smaller_by_places_along_a_dimension():
     training = replace(
         SHARDED,
         iterations=(2,) * 8,
-        parallel=Parallel(2, 2, 2, PipelineSchedule.GPIPE, 4),
-        exceptions=(Exceptional((5,), (1,), Action.SKIP),),
+        parallel=ParallelLayout(2, 2, 2, PipelineSchedule.GPIPE, 4),
+        exceptions=(ExceptionalIterations((5,), (1,), Action.SKIP),),
     )
-    declared = Declared(training, 8)
+    declared = DeclaredTraining(training, 8)
     assert list(fewer_ranks(declared)) == []
     smaller = [(each.training.parallel, each.world_size) for each in smaller_mesh(declared)]
     assert smaller == [
-        (Parallel(2, 2), 4),  # of one stage, without a schedule
-        (Parallel(1, 2, 2, PipelineSchedule.GPIPE, 4), 4),
-        (Parallel(2, 1, 2, PipelineSchedule.GPIPE, 4), 4),
+        (ParallelLayout(2, 2), 4),  # of one stage, without a schedule
+        (ParallelLayout(1, 2, 2, PipelineSchedule.GPIPE, 4), 4),
+        (ParallelLayout(2, 1, 2, PipelineSchedule.GPIPE, 4), 4),
     ]
     # Rank 5 is pp 1, dp 0, tp 1: gone with the second stage, and rank 3 of those with dp 0.
     assert [each.training.exceptions for each in smaller_mesh(declared)] == [
         (),
-        (Exceptional((3,), (1,), Action.SKIP),),
+        (ExceptionalIterations((3,), (1,), Action.SKIP),),
         (),
     ]
-    hybrid = Declared(replace(training, parallel=Parallel(dp_replicate=2, dp_shard=4)), 8)
+    hybrid = DeclaredTraining(replace(training, parallel=ParallelLayout(dp_replicate=2, dp_shard=4)), 8)
     assert [(each.training.parallel, each.world_size) for each in smaller_mesh(hybrid)] == [
-        (Parallel(4), 4),
-        (Parallel(dp_replicate=2), 2),
-        (Parallel(dp_replicate=2, dp_shard=2), 4),
+        (ParallelLayout(4), 4),
+        (ParallelLayout(dp_replicate=2), 2),
+        (ParallelLayout(dp_replicate=2, dp_shard=2), 4),
     ]
     plainer = [each.training.parallel for each in PASSES[-1](declared)]
-    assert Parallel(2, 2, 2, PipelineSchedule.ONE_F_ONE_B, 4) in plainer
-    assert Parallel(2, 2, 2, PipelineSchedule.GPIPE) in plainer
+    assert ParallelLayout(2, 2, 2, PipelineSchedule.ONE_F_ONE_B, 4) in plainer
+    assert ParallelLayout(2, 2, 2, PipelineSchedule.GPIPE) in plainer
 
 
 @pytest.mark.tier("ci")
 def test_a_failure_on_a_mesh_is_shrunk():
     training = replace(
         SHARDED,
-        parallel=Parallel(2, 2, 1),
+        parallel=ParallelLayout(2, 2, 1),
         accumulation=2,
         recomputes=True,
         clip_norm=1.0,
-        iterations=Rule(3),
-        exceptions=(Exceptional((2,), (1,), Action.SKIP),),
+        iterations=IterationRule(3),
+        exceptions=(ExceptionalIterations((2,), (1,), Action.SKIP),),
     )
-    scenario = of_training(training, 4, name="declared")
+    scenario = scenario_of_training(training, 4, name="declared")
     before, after = run_scenario(scenario), shrink_scenario(scenario)
     assert after.result.findings[0].code is before.findings[0].code is Code.MISMATCH_OPERATION
-    found = training_in(after.scenario)
+    found = training_of_scenario(after.scenario)
     assert (after.size_before[:2], after.size[:2]) == ((4, 12), (2, 3))
     assert (found.wrapper, found.parallel, found.accumulation) == (ModelWrapper.FSDP2, None, 2)
     assert not found.recomputes

@@ -8,7 +8,7 @@ import pytest
 from ddpsim import Code, UsageError, Verdict, simulate_program
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.cli.explore import explore
-from ddpsim.scenarios.cli.program_words import options_of, trailing_options, with_program_as_one_word
+from ddpsim.scenarios.cli.program_words import options_of, trailing_options, join_program_into_one_word
 from ddpsim.scenarios.cli.run import run
 from tests.tiers import sweep
 
@@ -387,7 +387,7 @@ def test_real_processes_are_torchruns(folder, capfd):
     ],
 )
 def test_what_follows_a_program_is_its_own(words, taken):
-    assert with_program_as_one_word(words, ["--seed", "--jobs", "--corpus"]) == taken
+    assert join_program_into_one_word(words, ["--seed", "--jobs", "--corpus"]) == taken
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from ddpsim import Code, UsageError, Verdict
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of, read_outcome, with_outcome
+from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, recorded_outcome_of, read_recorded_outcome, append_outcome
 from ddpsim.scenarios.files.toml_source import tomllib
 
 RUN = RecordedOutcome(Verdict.FAIL, (Code.DEADLOCK_CYCLE, Code.HAZARD_UNWAITED_WORK), "0f2c", 23)
@@ -14,8 +14,8 @@ RUN = RecordedOutcome(Verdict.FAIL, (Code.DEADLOCK_CYCLE, Code.HAZARD_UNWAITED_W
 
 def test_what_is_written_is_read_again(write):
     result = run_scenario("both-send-first", policy="random", seed=1)
-    path = write(with_outcome('summary = "s"\n\n[expect]\noracle = true\n', result))
-    assert read_outcome(str(path)) == outcome_of(result)
+    path = write(append_outcome('summary = "s"\n\n[expect]\noracle = true\n', result))
+    assert read_recorded_outcome(str(path)) == recorded_outcome_of(result)
     table = tomllib.loads(path.read_text())
     assert (table["summary"], table["expect"], table["recorded"]["codes"]) == (
         "s",
@@ -26,23 +26,23 @@ def test_what_is_written_is_read_again(write):
 
 def test_a_run_is_recorded():
     result = run_scenario("both-send-first", policy="random", seed=1)
-    recorded = outcome_of(result)
+    recorded = recorded_outcome_of(result)
     assert recorded == RecordedOutcome(
         Verdict.FAIL, (Code.DEADLOCK_CYCLE,), result.trace.digest(), len(result.schedule.choices)
     )
     assert recorded.choices > 0
-    assert recorded.difference(outcome_of(run_scenario("both-send-first", policy="random", seed=1))) == ""
+    assert recorded.first_difference(recorded_outcome_of(run_scenario("both-send-first", policy="random", seed=1))) == ""
 
 
 def test_choices_that_nobody_counted_are_not_compared():
     uncounted = RecordedOutcome(RUN.verdict, RUN.codes, RUN.digest, 0)
-    assert RUN.difference(uncounted) == uncounted.difference(RUN) == ""
+    assert RUN.first_difference(uncounted) == uncounted.first_difference(RUN) == ""
 
 
 def test_nothing_is_recorded_in_other_files_and_for_names(write):
-    assert read_outcome(str(write('summary = "s"\n'))) is None
-    assert read_outcome("send-send") is None
-    assert read_outcome("train.py:main") is None
+    assert read_recorded_outcome(str(write('summary = "s"\n'))) is None
+    assert read_recorded_outcome("send-send") is None
+    assert read_recorded_outcome("train.py:main") is None
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_nothing_is_recorded_in_other_files_and_for_names(write):
 def test_a_table_edited_by_hand_is_one_line(write, text, message):
     path = write(text)
     with pytest.raises(UsageError, match=rf"^{re.escape(str(path))}:\d+: {re.escape(message)}[^\n]*$"):
-        read_outcome(str(path))
+        read_recorded_outcome(str(path))

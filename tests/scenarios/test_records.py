@@ -7,20 +7,20 @@ import pytest
 
 from ddpsim import Verdict, simulate
 from ddpsim.scenarios import load, registry, run_scenario
-from ddpsim.scenarios.files.value_scenarios import expectation_of, of_program
-from ddpsim.scenarios.records.failing_test import test_of as text_of_test
-from ddpsim.simulator.records.as_clog import log_of
-from ddpsim.simulator.records.as_flight_recorder import dump_of
-from ddpsim.simulator.records.as_program import program_of
-from ddpsim.simulator.records.job import job_of
+from ddpsim.scenarios.files.value_scenarios import expectation_of_program, scenario_of_program
+from ddpsim.scenarios.records.failing_test import source_of_test as text_of_test
+from ddpsim.simulator.records.as_clog import make_clog
+from ddpsim.simulator.records.as_flight_recorder import make_dump
+from ddpsim.simulator.records.as_program import make_program
+from ddpsim.simulator.records.job import combine_records
 from ddpsim.simulator.records.rank_record import CallProgress, RecordError
-from ddpsim.simulator.records.record_diagnosis import diagnose
-from ddpsim.simulator.records.run_log import run_log
+from ddpsim.simulator.records.record_diagnosis import diagnose_job
+from ddpsim.simulator.records.run_log import make_run_log
 from tests.records.dumps import read
 from tests.records.torchs_reader import told_by_torch
 from tests.tiers import sweep
 
-FORMS = {"flight recorder": (dump_of, "rank_{}"), "clog": (log_of, "clog_rank_{}.log")}
+FORMS = {"flight recorder": (make_dump, "rank_{}"), "clog": (make_clog, "clog_rank_{}.log")}
 
 SAMPLE = (
     "uneven-inputs-without-join",
@@ -53,7 +53,7 @@ NOT_CARRIED = {
 
 def records(result, form):
     write, name = FORMS[form]
-    noted = run_log(result.trace, result.world_size)
+    noted = make_run_log(result.trace, result.world_size)
     return [read(write(noted, rank), name.format(rank)) for rank in range(result.world_size)]
 
 
@@ -70,10 +70,10 @@ def test_the_records_of_a_run_blame_whom_the_run_blames(name):
     for form, carried in CARRIED.items():
         known = [each for each in leading(result) if each.code.partition(".")[2] in carried]
         if known and name not in NOT_CARRIED:
-            found = diagnose(job_of(records(result, form), result.world_size))
+            found = diagnose_job(combine_records(records(result, form), result.world_size))
             assert wanted & {each.ranks for each in found.findings}, (form, found.findings)
-        elif not result.findings and any(run_log(result.trace, result.world_size).ranks):
-            assert diagnose(job_of(records(result, form), result.world_size)).findings == ()
+        elif not result.findings and any(make_run_log(result.trace, result.world_size).ranks):
+            assert diagnose_job(combine_records(records(result, form), result.world_size)).findings == ()
 
 
 @pytest.mark.parametrize("name", sweep(sorted(registry), lambda name: name in SAMPLE))
@@ -81,16 +81,16 @@ def test_what_is_written_of_the_records_of_a_run_finds_alike_in_both_forms(name)
     result = run_scenario(load(name))
     for form in FORMS if leading(result) and name not in NOT_CARRIED else ():
         try:
-            found = diagnose(job_of(records(result, form), result.world_size))
+            found = diagnose_job(combine_records(records(result, form), result.world_size))
         except RecordError:  # no rank made a call
             continue
         if found.verdict is not Verdict.FAIL:
             continue
-        program = program_of(found)
-        expected, names = expectation_of(program), {}
+        program = make_program(found)
+        expected, names = expectation_of_program(program), {}
         text = text_of_test(program, function="test_it", summary="", command="")
         exec(compile(text, "test_it.py", "exec"), names)
-        scenario = of_program(program, name="hang")
+        scenario = scenario_of_program(program, name="hang")
         for run in (names["test_it"], partial(scenario.program, program=program)):
             (leads, *_) = simulate(run, program.world_size).findings
             assert (leads.code, leads.ranks) == (expected.code, expected.ranks), form

@@ -11,11 +11,11 @@ from ddpsim import Code, UsageError, simulate
 from ddpsim.ddp import patch_torch_ddp
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.training.divergence import divergence_from
-from ddpsim.scenarios.training.reference import Reference, by_oracle, first_differences
-from ddpsim.scenarios.training.snapshot import Snapshot, snapshot, together
-from ddpsim.scenarios.training.trainer import train
-from ddpsim.scenarios.training.training import CommunicationHook, JoinTerms, NetworkChoice, OptimizerChoice, Training
+from ddpsim.scenarios.training.divergence import find_divergence
+from ddpsim.scenarios.training.reference import TrainingReference, reference_by_oracle, find_first_differences
+from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot, join_model_snapshots
+from ddpsim.scenarios.training.trainer import train_declared
+from ddpsim.scenarios.training.training import CommunicationHook, JoinOptions, NetworkChoice, OptimizerChoice, Training
 from tests.scenarios.drawing import run
 
 TRAINING = Training((NetworkChoice("linear", {"features": 3, "outputs": 2}),), (3, 3))
@@ -32,18 +32,18 @@ def found(changes, training=TRAINING):
     """The finding for a run whose ranks return what `changes` makes of it."""
 
     def program(rank):
-        history = train(rank, training)
+        history = train_declared(rank, training)
         for ranks, *change in changes:
             history = changed(history, *change) if rank in ranks else history
         return history
 
     result = simulate(program, len(training.iterations))
     result.raise_for_verdict()
-    return divergence_from(by_oracle(training, len(training.iterations)), result)
+    return find_divergence(reference_by_oracle(training, len(training.iterations)), result)
 
 
 def names(kind="parameters"):
-    return list(getattr(snapshot(TRAINING.network(0)), kind))
+    return list(getattr(snapshot(TRAINING.make_network(0)), kind))
 
 
 def plus(amount):
@@ -108,17 +108,17 @@ def test_the_tolerance_follows_from_the_dtype(dtype, noticed, ignored):
 
 
 def test_a_rank_without_an_iteration_is_not_asked_for_it():
-    training = replace(TRAINING, iterations=(1, 3), join=JoinTerms())
+    training = replace(TRAINING, iterations=(1, 3), join=JoinOptions())
     assert found([], training) is None
     assert found([((0,), 1, "parameters", names()[0], plus(1))], training).summary.endswith("on rank 0 at the end")
 
 
 def test_a_snapshot_is_what_every_rank_returns():
     def program(rank):
-        return Snapshot({"weight": torch.tensor([1.0, 2.0 + (rank == 2)])}, {"count": torch.tensor(rank)}, {})
+        return ModelSnapshot({"weight": torch.tensor([1.0, 2.0 + (rank == 2)])}, {"count": torch.tensor(rank)}, {})
 
     def alone(world_size):
-        return Snapshot({"weight": torch.tensor([1.0, 2.0])}, {"count": torch.tensor(0)}, {})
+        return ModelSnapshot({"weight": torch.tensor([1.0, 2.0])}, {"count": torch.tensor(0)}, {})
 
     result = run_scenario(Scenario("own", "", program, world_size=3, reference=alone))
     [finding] = result.findings
@@ -129,10 +129,10 @@ def test_a_snapshot_is_what_every_rank_returns():
 
 def test_whole_numbers_are_compared_exactly():
     def program(rank):
-        return Snapshot({}, {"count": torch.tensor(10**6 + rank)}, {})
+        return ModelSnapshot({}, {"count": torch.tensor(10**6 + rank)}, {})
 
-    reference = Reference(((Snapshot({}, {"count": torch.tensor(10**6)}, {}),),) * 2)
-    finding = divergence_from(reference, simulate(program, 2))
+    reference = TrainingReference(((ModelSnapshot({}, {"count": torch.tensor(10**6)}, {}),),) * 2)
+    finding = find_divergence(reference, simulate(program, 2))
     assert (finding.code, finding.ranks) == (Code.DIVERGENCE_BUFFERS, (1,))
 
 
@@ -149,11 +149,11 @@ def test_a_run_that_failed_is_not_compared():
 
 def test_snapshots_of_several_models_have_prefixes():
     one, other = (snapshot(torch.nn.Linear(2, 1), 3, gradients=True) for _ in range(2))
-    both = together({"0": one, "1": other})
+    both = join_model_snapshots({"0": one, "1": other})
     assert list(both.parameters) == ["0.weight", "0.bias", "1.weight", "1.bias"]
     assert both.gradients == {"0.weight": None, "0.bias": None, "1.weight": None, "1.bias": None}
     assert both.iteration == 3
-    assert together({"0": one}) is one
+    assert join_model_snapshots({"0": one}) is one
 
 
 def test_a_snapshot_does_not_change_with_the_model():
@@ -168,10 +168,10 @@ def test_the_largest_of_all_tensors_gives_the_tolerance_of_numbers_given_by_hand
     """What one adds up may nearly cancel, and then its rounding is not that of its result."""
 
     def alone(weight, bias):
-        return Snapshot({"weight": torch.tensor([weight]), "bias": torch.tensor([bias])}, {}, {})
+        return ModelSnapshot({"weight": torch.tensor([weight]), "bias": torch.tensor([bias])}, {}, {})
 
     def off_by(amount):
-        return divergence_from(alone(1.0, 1e-6), simulate(lambda rank: alone(1.0, 1e-6 + amount), 2))
+        return find_divergence(alone(1.0, 1e-6), simulate(lambda rank: alone(1.0, 1e-6 + amount), 2))
 
     assert off_by(1e-6) is None
     assert off_by(1e-4) is not None
@@ -180,7 +180,7 @@ def test_the_largest_of_all_tensors_gives_the_tolerance_of_numbers_given_by_hand
 @pytest.mark.parametrize("returned", [None, 3, (None,), {"weight": torch.ones(1)}])
 def test_what_is_no_snapshot_cannot_be_compared(returned):
     def alone(world_size):
-        return Snapshot({"weight": torch.ones(1)}, {}, {})
+        return ModelSnapshot({"weight": torch.ones(1)}, {}, {})
 
     kind = type(returned).__name__
     with pytest.raises(UsageError, match=rf"^rank 0 returned {kind}, expected a Snapshot, or a tuple of them"):
@@ -189,8 +189,8 @@ def test_what_is_no_snapshot_cannot_be_compared(returned):
 
 def compared(actual, wanted):
     """The finding for a rank that returns `actual` where `wanted` is expected."""
-    reference = Reference(((Snapshot({"weight": wanted}, {}, {}),),))
-    return divergence_from(reference, simulate(lambda rank: Snapshot({"weight": actual}, {}, {}), 1))
+    reference = TrainingReference(((ModelSnapshot({"weight": wanted}, {}, {}),),))
+    return find_divergence(reference, simulate(lambda rank: ModelSnapshot({"weight": actual}, {}, {}), 1))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -211,19 +211,19 @@ def test_another_dtype_differs():
 def test_a_compressing_hook_may_be_off_by_what_it_compresses_only(hook, seed):
     training = replace(TRAINING, communication_hook=hook, seed=seed, networks=(NetworkChoice("mlp"),))
     assert run(training, 2, "ddp").findings == ()
-    name = next(iter(snapshot(training.network(0)).parameters))
+    name = next(iter(snapshot(training.make_network(0)).parameters))
 
     def program(rank):
         with patch_torch_ddp():
-            history = train(rank, training)
+            history = train_declared(rank, training)
         return changed(history, 0, "gradients", name, lambda gradient: gradient * 1.5)
 
     result = simulate(program, 1)
-    assert first_differences(by_oracle(replace(training, iterations=(3,)), 1), result.returns) != []
+    assert find_first_differences(reference_by_oracle(replace(training, iterations=(3,)), 1), result.returns) != []
 
 
 def test_a_training_whose_numbers_overflow_is_compared_all_the_same():
     training = replace(TRAINING, optimizer=OptimizerChoice(learning_rate=1e19), dtype=torch.float64)
     assert run(training, 2).findings == ()
-    wrong = by_oracle(replace(training, rows=(4, 5)), 2)
+    wrong = reference_by_oracle(replace(training, rows=(4, 5)), 2)
     assert run(training, 2, reference=wrong).findings[0].code is Code.DIVERGENCE_GRADIENTS

@@ -8,13 +8,13 @@ import pytest
 from ddpsim import Code, Verdict, simulate_program
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.files.program_line import as_typed, path_in, with_path, words_of_program
-from ddpsim.scenarios.files.saving import text_of
-from ddpsim.scenarios.fuzzing.named_scenario import saved_name
-from ddpsim.scenarios.fuzzing.shrinking.saved import default_path, save_shrunk
-from ddpsim.scenarios.running.run_as import with_options
+from ddpsim.scenarios.files.program_line import quote_for_command_line, python_file_in_name, replace_path_in_name, split_program_line
+from ddpsim.scenarios.files.saving import scenario_as_toml
+from ddpsim.scenarios.fuzzing.named_scenario import name_from_corpus
+from ddpsim.scenarios.fuzzing.shrinking.saved import default_output_path, save_shrunk_scenario
+from ddpsim.scenarios.running.run_as import with_run_options
 from ddpsim.scenarios.running.runner import run_scenario
-from ddpsim.simulator.choices import Start
+from ddpsim.simulator.choices import RankSeeds
 
 SHARES = """
 import sys
@@ -50,8 +50,8 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "path", "words", "typed"), LOOKS)
 def test_what_a_name_says(name, path, words, typed):
-    assert (path_in(name), words_of_program(name), as_typed(name)) == (path, words, typed)
-    assert with_path(name, lambda file: f"there/{file}") == (name.replace(path, f"there/{path}") if path else name)
+    assert (python_file_in_name(name), split_program_line(name), quote_for_command_line(name)) == (path, words, typed)
+    assert replace_path_in_name(name, lambda file: f"there/{file}") == (name.replace(path, f"there/{path}") if path else name)
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ def test_what_a_name_says(name, path, words, typed):
     ],
 )
 def test_where_what_was_shrunk_is_saved(name, path):
-    assert default_path(name) == Path(path)
+    assert default_output_path(name) == Path(path)
 
 
 def test_a_saved_program_is_the_same_program_from_another_folder(folder):
-    own = with_options(
+    own = with_run_options(
         load("shares.py --any 'other order'").with_world_size(5),
         {"isolation": "process", "gpus": 3, "check": "none", "alike": True, "preload": ["json"]},
     )
-    save_shrunk(own, "shares.py --any 'other order'", folder / "sub" / "shrunk.toml")
+    save_shrunk_scenario(own, "shares.py --any 'other order'", folder / "sub" / "shrunk.toml")
     text = (folder / "sub" / "shrunk.toml").read_text()
     assert "scenario = \"../shares.py --any 'other order'\"" in text
     found = load("sub/shrunk.toml")
@@ -80,29 +80,29 @@ def test_a_saved_program_is_the_same_program_from_another_folder(folder):
     assert not found.program.counts_ranks
     assert (found.world_size, found.isolation, found.gpus, found.check) == (5, "process", 3, None)
     assert (found.alike, found.preload) == (True, ("json",))
-    save_shrunk(found, "sub/shrunk.toml", folder / "again.toml")
+    save_shrunk_scenario(found, "sub/shrunk.toml", folder / "again.toml")
     assert "scenario = \"shares.py --any 'other order'\"" in (folder / "again.toml").read_text()
 
 
 def test_a_file_says_nothing_that_need_not_be_said(folder):
-    assert [line.partition(" = ")[0] for line in text_of(load("shares.py"), summary="s").splitlines()] == [
+    assert [line.partition(" = ")[0] for line in scenario_as_toml(load("shares.py"), summary="s").splitlines()] == [
         "ddpsim",
         "summary",
         "world_size",
         "scenario",
     ]
-    assert saved_name("shares.py --x", folder / "a" / "b") == "../../shares.py --x"
-    assert saved_name("-m json.tool --x", folder / "a" / "b") == "-m json.tool --x"
+    assert name_from_corpus("shares.py --x", folder / "a" / "b") == "../../shares.py --x"
+    assert name_from_corpus("-m json.tool --x", folder / "a" / "b") == "-m json.tool --x"
 
 
 def test_a_saved_program_keeps_the_hash_seed_it_was_found_under(folder, monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "5")
-    save_shrunk(load("shares.py"), "shares.py", folder / "found.toml")
+    save_shrunk_scenario(load("shares.py"), "shares.py", folder / "found.toml")
     assert "hash_seed = 5\n" in (folder / "found.toml").read_text()
     monkeypatch.delenv("PYTHONHASHSEED")
-    assert run_scenario("found.toml", world_size=2).schedule.start == Start(False, (5,))
+    assert run_scenario("found.toml", world_size=2).schedule.start == RankSeeds(False, (5,))
     assert "PYTHONHASHSEED" not in os.environ
-    save_shrunk(load("shares.py"), "shares.py", folder / "other.toml")
+    save_shrunk_scenario(load("shares.py"), "shares.py", folder / "other.toml")
     assert "hash_seed" not in (folder / "other.toml").read_text()
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from ddpsim import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
 from ddpsim.scenarios import finds, load, run_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.saving import save, text_of
-from ddpsim.scenarios.files.value_scenarios import of_program, of_training, program_in, training_in
+from ddpsim.scenarios.files.saving import save_scenario, scenario_as_toml
+from ddpsim.scenarios.files.value_scenarios import scenario_of_program, scenario_of_training, program_of_scenario, training_of_scenario
 from ddpsim.scenarios.fuzzing.strategies import trainings
-from ddpsim.scenarios.training.training import Action, Exceptional, NetworkChoice, Rule, Training
+from ddpsim.scenarios.training.training import Action, ExceptionalIterations, NetworkChoice, IterationRule, Training
 from ddpsim.simulator.programs.program import Group, Issue, Program, Wait
 from tests.agreement.labelled import labelled
 from tests.tiers import sweep
@@ -43,7 +43,7 @@ def saved(tmp_path):
         if isinstance(scenario, str):
             path.write_text(scenario, encoding="utf-8")
         else:
-            save(scenario, path)
+            save_scenario(scenario, path)
         return load(str(path))
 
     return load_again
@@ -55,11 +55,11 @@ def test_every_drawn_training_is_read_as_it_was_written(tmp_path_factory, drawn,
     training, world_size = drawn
     path = tmp_path_factory.mktemp("saved") / "drawn.toml"
 
-    save(of_training(training, world_size, name="drawn", engine=engine, choices=choices), path)
+    save_scenario(scenario_of_training(training, world_size, name="drawn", engine=engine, choices=choices), path)
     read = load(str(path))
 
-    assert replace(training_in(read), exceptions=()) == replace(training, exceptions=())
-    assert what_ranks_do(training_in(read), world_size) == what_ranks_do(training, world_size)
+    assert replace(training_of_scenario(read), exceptions=()) == replace(training, exceptions=())
+    assert what_ranks_do(training_of_scenario(read), world_size) == what_ranks_do(training, world_size)
     assert (read.world_size, read.engine) == (world_size, engine)
     assert read.choices == _without_zeros_at_the_end(choices)
     assert read.reference is not None
@@ -87,9 +87,9 @@ def _without_zeros_at_the_end(choices):
 def test_every_drawn_program_is_read_as_it_was_written_and_comes_to_what_the_check_finds(saved, seed):
     program = labelled(seed).program
 
-    read = saved(of_program(program, name="drawn"))
+    read = saved(scenario_of_program(program, name="drawn"))
 
-    assert program_in(read) == program
+    assert program_of_scenario(read) == program
     assert read.expected.is_met_by(run_scenario(read))
 
 
@@ -97,20 +97,20 @@ def test_what_no_rank_comes_to_is_left_out(saved):
     training = Training(
         iterations=(1, 3),
         exceptions=(
-            Exceptional((0,), (1, 2), Action.SKIP),
-            Exceptional((1,), (2, 5), Action.SKIP),
-            Exceptional(None, None, Action.ACCUMULATE),
+            ExceptionalIterations((0,), (1, 2), Action.SKIP),
+            ExceptionalIterations((1,), (2, 5), Action.SKIP),
+            ExceptionalIterations(None, None, Action.ACCUMULATE),
         ),
     )
 
-    read = training_in(saved(of_training(training, 2, name="x")))
+    read = training_of_scenario(saved(scenario_of_training(training, 2, name="x")))
 
-    assert read.exceptions == (Exceptional((1,), (2,), Action.SKIP), Exceptional(None, None, Action.ACCUMULATE))
+    assert read.exceptions == (ExceptionalIterations((1,), (2,), Action.SKIP), ExceptionalIterations(None, None, Action.ACCUMULATE))
 
 
 def test_rules_faults_expectations_and_words_are_kept(saved):
     scenario = replace(
-        of_training(Training((NetworkChoice("mlp", {"hidden": (3, 2)}),), Rule(2, 1, 3)), 4, name="x"),
+        scenario_of_training(Training((NetworkChoice("mlp", {"hidden": (3, 2)}),), IterationRule(2, 1, 3)), 4, name="x"),
         about="rank 1 ends early\n\nnobody told it",
         expected=finds(Code.DEADLOCK_MISSING_RANK, 1),
         expected_under_ddp=finds(Code.RANK_ERROR, (0, 2)),
@@ -128,7 +128,7 @@ def test_rules_faults_expectations_and_words_are_kept(saved):
 
 def test_a_program_has_one_step_a_line():
     groups = (Group("g1", (0, 1)),)
-    text = text_of(of_program(replace(EXTRA_CALL, groups=groups), name="x"), summary="a call too many")
+    text = scenario_as_toml(scenario_of_program(replace(EXTRA_CALL, groups=groups), name="x"), summary="a call too many")
 
     assert (
         text
@@ -153,7 +153,7 @@ steps = [
 
 
 def test_a_program_is_judged_by_what_the_file_expects(saved):
-    text = text_of(of_program(EXTRA_CALL, name="x"))
+    text = scenario_as_toml(scenario_of_program(EXTRA_CALL, name="x"))
 
     found, passes = saved(text), saved(text + "\n[expect]\n")
     result = run_scenario(found)
@@ -178,7 +178,7 @@ def test_a_function_beside_the_file_runs_under_the_schedule(saved, tmp_path):
 
 
 def test_a_scenario_by_its_name_expects_what_that_one_does_unless_the_file_says(saved):
-    text = text_of(replace(load("uneven-inputs-without-join"), world_size=3, choices=(0, 1)))
+    text = scenario_as_toml(replace(load("uneven-inputs-without-join"), world_size=3, choices=(0, 1)))
 
     own, other = saved(text), saved(text + "\n[expect]\n")
 
@@ -189,7 +189,7 @@ def test_a_scenario_by_its_name_expects_what_that_one_does_unless_the_file_says(
 
 
 def test_the_engine_of_the_file_runs_it_and_stands_in_no_command(saved):
-    scenario = replace(of_training(Training(), 2, name="x"), engine=Engine.DDP)
+    scenario = replace(scenario_of_training(Training(), 2, name="x"), engine=Engine.DDP)
 
     own = run_scenario(saved(scenario))
     other = run_scenario(saved(scenario), "torch")
@@ -235,4 +235,4 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(UsageError, match="cannot be written"):
-        save(of_program(EXTRA_CALL, name="x"), tmp_path / "file" / "below.toml")
+        save_scenario(scenario_of_program(EXTRA_CALL, name="x"), tmp_path / "file" / "below.toml")

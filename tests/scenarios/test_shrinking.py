@@ -8,27 +8,27 @@ import torch
 from ddpsim import Budget, Code, Crash, Delay, EarlyReturn, UsageError, Verdict
 from ddpsim.scenarios import Expectation, load, run_scenario, scenario, shrink_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.saving import save
-from ddpsim.scenarios.files.value_scenarios import of_program, of_training, training_in
-from ddpsim.scenarios.fuzzing.shrinking.attempts import SameWay, attempt
-from ddpsim.scenarios.fuzzing.shrinking.candidate import Candidate
-from ddpsim.scenarios.fuzzing.shrinking.declared import PLAINEST_FIRST, Declared, size_of
+from ddpsim.scenarios.files.saving import save_scenario
+from ddpsim.scenarios.files.value_scenarios import scenario_of_program, scenario_of_training, training_of_scenario
+from ddpsim.scenarios.fuzzing.shrinking.attempts import SameFailure, try_candidate
+from ddpsim.scenarios.fuzzing.shrinking.candidate import ScenarioCandidate
+from ddpsim.scenarios.fuzzing.shrinking.declared import PLAINEST_FIRST, DeclaredTraining, size_of_training
 from ddpsim.scenarios.fuzzing.shrinking.training_passes import PASSES
 from ddpsim.scenarios.training.models import NETWORKS
 from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
-    Exceptional,
-    JoinTerms,
+    ExceptionalIterations,
+    JoinOptions,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
-    Rule,
+    IterationRule,
     Training,
 )
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.exploration.dpor import Dpor
-from ddpsim.simulator.shrinking.greedy import Attempt, End, Failure, shrink
+from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, ShrinkEnd, FailureKind, shrink_value
 from tests.programs.programs import program, received, reduced, sent, waited
 
 LARGE = Training(
@@ -36,11 +36,11 @@ LARGE = Training(
     (3, 2, 4),
     rows=(5, 4, 6),
     engine_options={"find_unused_parameters": True, "bucket_cap_mb": 0.001},
-    join=JoinTerms(divide_by_initial_world_size=False),
+    join=JoinOptions(divide_by_initial_world_size=False),
     optimizer=OptimizerChoice(OptimizerName.ADAM, 0.01),
     communication_hook=CommunicationHook.FP16_COMPRESS,
     reduces_loss=True,
-    exceptions=(Exceptional((0, 2), (1, 3), uses=("left",)), Exceptional(None, (2,), Action.ACCUMULATE)),
+    exceptions=(ExceptionalIterations((0, 2), (1, 3), uses=("left",)), ExceptionalIterations(None, (2,), Action.ACCUMULATE)),
     seed=5,
     dtype=torch.float64,
 )
@@ -48,29 +48,29 @@ LARGE = Training(
 
 def least(declared, is_needed):
     """The simplest training that still has what is needed."""
-    return shrink(
+    return shrink_value(
         declared,
         PASSES,
-        lambda tried: Attempt(tried if is_needed(tried) else None),
-        size=size_of,
+        lambda tried: ShrinkAttempt(tried if is_needed(tried) else None),
+        size=size_of_training,
         key=repr,
         budget=Budget(executions=10_000),
     ).value
 
 
-SMALLEST = Training(iterations=Rule(0), rows=1)
+SMALLEST = Training(iterations=IterationRule(0), rows=1)
 
 
 def test_where_nothing_is_needed_nothing_is_left():
-    assert least(Declared(LARGE, 3, (Crash(1, 2),)), lambda tried: True) == Declared(SMALLEST, 1)
+    assert least(DeclaredTraining(LARGE, 3, (Crash(1, 2),)), lambda tried: True) == DeclaredTraining(SMALLEST, 1)
 
 
 @pytest.mark.parametrize(
     ("is_needed", "left"),
     [
         (lambda training: len(training.networks) == 2, {"networks": (NetworkChoice(), NetworkChoice())}),
-        (lambda training: training.join is not None, {"join": JoinTerms()}),
-        (lambda training: training.join == JoinTerms(False), {"join": JoinTerms(False)}),
+        (lambda training: training.join is not None, {"join": JoinOptions()}),
+        (lambda training: training.join == JoinOptions(False), {"join": JoinOptions(False)}),
         (lambda training: training.communication_hook, {"communication_hook": CommunicationHook.ALLREDUCE}),
         (lambda training: training.reduces_loss, {"reduces_loss": True}),
         (lambda training: "bucket_cap_mb" in training.engine_options, {"engine_options": {"bucket_cap_mb": 0.001}}),
@@ -83,25 +83,25 @@ def test_where_nothing_is_needed_nothing_is_left():
         ),
         (
             lambda training: any(each.uses for each in training.exceptions),
-            {"networks": (NetworkChoice("branches"),), "exceptions": (Exceptional(uses=("left",)),)},
+            {"networks": (NetworkChoice("branches"),), "exceptions": (ExceptionalIterations(uses=("left",)),)},
         ),
         (
             lambda training: any(each.action for each in training.exceptions),
-            {"exceptions": (Exceptional(action=Action.ACCUMULATE),)},
+            {"exceptions": (ExceptionalIterations(action=Action.ACCUMULATE),)},
         ),
     ],
 )
 def test_what_is_needed_is_left_and_nothing_else(is_needed, left):
-    found = least(Declared(LARGE, 3), lambda tried: is_needed(tried.training))
-    assert found == Declared(replace(SMALLEST, **left), 1)
+    found = least(DeclaredTraining(LARGE, 3), lambda tried: is_needed(tried.training))
+    assert found == DeclaredTraining(replace(SMALLEST, **left), 1)
 
 
 def test_ranks_are_numbered_anew_in_counts_rows_exceptions_and_faults():
     faults = (Delay(0, 1, 2.0), EarlyReturn(2, 3))
-    found = least(Declared(LARGE, 3, faults), lambda tried: 6 in (tried.training.rows, *_tuple(tried.training.rows)))
-    assert found == Declared(replace(SMALLEST, rows=6), 1)
-    found = least(Declared(LARGE, 3, faults), lambda tried: any(isinstance(each, EarlyReturn) for each in tried.faults))
-    assert found == Declared(SMALLEST, 1, (EarlyReturn(0, 3),))
+    found = least(DeclaredTraining(LARGE, 3, faults), lambda tried: 6 in (tried.training.rows, *_tuple(tried.training.rows)))
+    assert found == DeclaredTraining(replace(SMALLEST, rows=6), 1)
+    found = least(DeclaredTraining(LARGE, 3, faults), lambda tried: any(isinstance(each, EarlyReturn) for each in tried.faults))
+    assert found == DeclaredTraining(SMALLEST, 1, (EarlyReturn(0, 3),))
 
 
 def _tuple(rows):
@@ -109,19 +109,19 @@ def _tuple(rows):
 
 
 def test_iterations_behind_one_that_is_gone_come_earlier():
-    left = replace(SMALLEST, iterations=Rule(1), exceptions=(Exceptional(action=Action.ACCUMULATE),))
+    left = replace(SMALLEST, iterations=IterationRule(1), exceptions=(ExceptionalIterations(action=Action.ACCUMULATE),))
     found = least(
-        Declared(LARGE, 3), lambda tried: tried.training.action(0, 0) is Action.ACCUMULATE and tried.counts[0]
+        DeclaredTraining(LARGE, 3), lambda tried: tried.training.action(0, 0) is Action.ACCUMULATE and tried.counts[0]
     )
-    assert found == Declared(left, 1)
+    assert found == DeclaredTraining(left, 1)
 
 
 def test_a_rule_becomes_smaller_or_what_its_ranks_had():
-    declared = Declared(Training(iterations=Rule(4, 3, 5)), 12)
-    assert least(declared, lambda tried: len(set(tried.counts)) > 1) == Declared(Training(iterations=(0, 1), rows=1), 2)
+    declared = DeclaredTraining(Training(iterations=IterationRule(4, 3, 5)), 12)
+    assert least(declared, lambda tried: len(set(tried.counts)) > 1) == DeclaredTraining(Training(iterations=(0, 1), rows=1), 2)
     # Of ranks 0 to 11 one has 4 + 3 * 4; alone, it is rank 0.
     found = least(declared, lambda tried: 16 in tried.counts)
-    assert found == Declared(Training(iterations=Rule(16), rows=1), 1)
+    assert found == DeclaredTraining(Training(iterations=IterationRule(16), rows=1), 1)
 
 
 def test_all_networks_have_their_place():
@@ -131,15 +131,15 @@ def test_all_networks_have_their_place():
 def test_ways_give_trainings_that_can_be_saved_and_loaded(tmp_path):
     path = tmp_path / "saved.toml"
     for way in PASSES:
-        for simpler in way(Declared(LARGE, 3)):
-            save(of_training(simpler.training, simpler.world_size, name="saved"), path)
+        for simpler in way(DeclaredTraining(LARGE, 3)):
+            save_scenario(scenario_of_training(simpler.training, simpler.world_size, name="saved"), path)
             assert load(str(path)).world_size == simpler.world_size
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
 
-UNEVEN = Training((NetworkChoice("mlp"),), (3, 2, 3), exceptions=(Exceptional(None, (1,), Action.SKIP_STEP),))
-BUG = of_training(UNEVEN, 3, name="uneven")
+UNEVEN = Training((NetworkChoice("mlp"),), (3, 2, 3), exceptions=(ExceptionalIterations(None, (1,), Action.SKIP_STEP),))
+BUG = scenario_of_training(UNEVEN, 3, name="uneven")
 
 
 @pytest.mark.parametrize("engine", ["torch", "ddp"])
@@ -147,9 +147,9 @@ def test_a_failure_that_is_expected_stays_so(engine, tmp_path):
     expected = Expectation(Verdict.FAIL, Code.DEADLOCK_MISSING_RANK, (1,))
     bug = replace(BUG, expected=expected)
     found = shrink_scenario(bug, engine)
-    assert training_in(found.scenario) == Training(iterations=(0, 1), rows=1)
+    assert training_of_scenario(found.scenario) == Training(iterations=(0, 1), rows=1)
     assert found.scenario.expected == Expectation(Verdict.FAIL, Code.DEADLOCK_MISSING_RANK, (0,))
-    save(found.scenario, tmp_path / "saved.toml")
+    save_scenario(found.scenario, tmp_path / "saved.toml")
     again = load(str(tmp_path / "saved.toml"))
     assert again.engine is Engine(engine)
     assert again.expected.is_met_by(run_scenario(again))
@@ -163,7 +163,7 @@ def test_a_failure_that_is_none_in_the_scenarios_eyes_stays_so():
 def test_a_program_keeps_to_what_check_does_not_find():
     # `check` takes the first message by rank, and so does round robin; without that it would be one of two ranks.
     one, other = sent("a", 0), sent("b", 0, dtype="float64")
-    bug = of_program(program([received("a", ANY_SOURCE)], [one], [other]), name="arrival", choices=(2,))
+    bug = scenario_of_program(program([received("a", ANY_SOURCE)], [one], [other]), name="arrival", choices=(2,))
     found = shrink_scenario(bug)
     assert (found.size.ranks, found.scenario.choices) == (3, (2,))
     expected = replace(bug, expected=Expectation(Verdict.FAIL, Code.MISMATCH_DTYPE, (0, 2)))
@@ -205,7 +205,7 @@ def interrupt(progress):
 
 
 @pytest.mark.parametrize(
-    ("how", "end"), [({"budget": Budget(executions=2)}, End.BUDGET), ({"on_progress": interrupt}, End.INTERRUPT)]
+    ("how", "end"), [({"budget": Budget(executions=2)}, ShrinkEnd.BUDGET), ({"on_progress": interrupt}, ShrinkEnd.INTERRUPT)]
 )
 def test_a_budget_that_runs_out_and_ctrl_c_leave_the_simplest_so_far(how, end):
     found = shrink_scenario(BUG, **how)
@@ -214,31 +214,31 @@ def test_a_budget_that_runs_out_and_ctrl_c_leave_the_simplest_so_far(how, end):
 
 
 def test_what_would_be_refused_does_not_fail():
-    refused = of_training(Training((NetworkChoice("mlp", {"hidden": (0,)}),)), 2, name="refused")
-    same = SameWay(Failure(Code.RANK_ERROR, UsageError), Engine.TORCH, is_surprise=False)
-    assert attempt(Candidate(replace(refused, faults=(Crash(5, 0),))), same).failed is None
+    refused = scenario_of_training(Training((NetworkChoice("mlp", {"hidden": (0,)}),)), 2, name="refused")
+    same = SameFailure(FailureKind(Code.RANK_ERROR, UsageError), Engine.TORCH, is_surprise=False)
+    assert try_candidate(ScenarioCandidate(replace(refused, faults=(Crash(5, 0),))), same).failed is None
 
 
 def test_another_program_is_tried_under_several_schedules():
     one, other = sent("a", 0), sent("b", 0, dtype="float64")
-    arrival = of_program(program([received("a", ANY_SOURCE)], [one], [other]), name="arrival")
-    same = SameWay(Failure(Code.MISMATCH_DTYPE, None), Engine.TORCH, is_surprise=True)
-    assert attempt(Candidate(arrival, has_own_schedule=False), same) == Attempt(None)
+    arrival = scenario_of_program(program([received("a", ANY_SOURCE)], [one], [other]), name="arrival")
+    same = SameFailure(FailureKind(Code.MISMATCH_DTYPE, None), Engine.TORCH, is_surprise=True)
+    assert try_candidate(ScenarioCandidate(arrival, has_own_schedule=False), same) == ShrinkAttempt(None)
     lost = replace(arrival, choices=(0, 0, 0, 0, 1))
-    assert attempt(Candidate(lost), same) == Attempt(None)
-    found = attempt(Candidate(lost, has_own_schedule=False), same)
+    assert try_candidate(ScenarioCandidate(lost), same) == ShrinkAttempt(None)
+    found = try_candidate(ScenarioCandidate(lost, has_own_schedule=False), same)
     assert found.failed is not None
     assert found.executions > 1
 
 
 def test_what_leaves_nothing_open_is_run_once_more_only():
-    calls = of_program(program(*[waited(reduced("a"))] * 3), name="calls", choices=(1, 2))
-    same = SameWay(Failure(Code.DEADLOCK_CYCLE, None), Engine.TORCH, is_surprise=True)
-    assert attempt(Candidate(calls, has_own_schedule=False), same) == Attempt(None, 2)
+    calls = scenario_of_program(program(*[waited(reduced("a"))] * 3), name="calls", choices=(1, 2))
+    same = SameFailure(FailureKind(Code.DEADLOCK_CYCLE, None), Engine.TORCH, is_surprise=True)
+    assert try_candidate(ScenarioCandidate(calls, has_own_schedule=False), same) == ShrinkAttempt(None, 2)
 
 
 def test_dpor_begins_with_round_robin():
-    calls = of_program(program(*[waited(reduced("a"))] * 3), name="calls")
+    calls = scenario_of_program(program(*[waited(reduced("a"))] * 3), name="calls")
     policy = Dpor(3).next_policy()
     assert run_scenario(calls, policy=policy).trace.digest() == run_scenario(calls).trace.digest()
 
@@ -251,20 +251,20 @@ def test_what_the_oracle_can_judge_does_not_become_a_mistake_that_fails_by_itsel
         engine_options={"find_unused_parameters": True},
         reduces_loss=True,
         exceptions=(
-            Exceptional(None, (2,), Action.SKIP_BACKWARD),
-            Exceptional(None, (3,), Action.ACCUMULATE),
-            Exceptional((1,), (3,), uses=("left",)),
+            ExceptionalIterations(None, (2,), Action.SKIP_BACKWARD),
+            ExceptionalIterations(None, (3,), Action.ACCUMULATE),
+            ExceptionalIterations((1,), (3,), uses=("left",)),
         ),
     )
 
-    shrunk = shrink_scenario(of_training(training, 3, name="skipped"))
+    shrunk = shrink_scenario(scenario_of_training(training, 3, name="skipped"))
 
     assert shrunk.result.findings[0].code is Code.MISMATCH_SHAPE
     assert shrunk.scenario.reference is not None
-    smallest = training_in(shrunk.scenario)
+    smallest = training_of_scenario(shrunk.scenario)
     assert smallest is not None
     assert smallest.engine_options == {"find_unused_parameters": True}
-    assert (shrunk.scenario.world_size, smallest.iterations) == (2, Rule(2))
+    assert (shrunk.scenario.world_size, smallest.iterations) == (2, IterationRule(2))
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def passes_in(monkeypatch):
 def test_a_failure_that_does_not_come_again_is_flaky(passes_in, number, name):
     passes_in(number)
     shrunk = shrink_scenario(replace(load(name), world_size=6))
-    assert (shrunk.end, shrunk.is_minimal) == (End.FLAKY, False)
+    assert (shrunk.end, shrunk.is_minimal) == (ShrinkEnd.FLAKY, False)
     assert shrunk.result.verdict is Verdict.PASS
     assert bool(shrunk.tries) is (number == 3)
     assert shrunk.scenario.expected == load(name).expected

@@ -14,12 +14,12 @@ from ddpsim.scenarios.files.toml_source import tomllib
 from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
-    Exceptional,
-    JoinTerms,
+    ExceptionalIterations,
+    JoinOptions,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
-    Rule,
+    IterationRule,
     Training,
 )
 from tests.tiers import sweep
@@ -99,12 +99,12 @@ def test_everything_that_can_be_said(write):
             (2, 4, 3),
             (2, 3, 4),
             {"find_unused_parameters": True, "bucket_cap_mb": 0.001},
-            JoinTerms(False, True),
+            JoinOptions(False, True),
             OptimizerChoice(OptimizerName.SGD, 0.1, 0.9, True),
             CommunicationHook.FP16_COMPRESS,
             averages_buffers=True,
             reduces_loss=True,
-            exceptions=(Exceptional((1,), (0, 2), Action.ACCUMULATE), Exceptional(uses=("left",))),
+            exceptions=(ExceptionalIterations((1,), (0, 2), Action.ACCUMULATE), ExceptionalIterations(uses=("left",))),
             seed=7,
             dtype=torch.float64,
         ),
@@ -136,7 +136,7 @@ def test_a_summary_is_enough(write):
 def test_iterations(write, line, counts):
     (training,) = load(write(f'summary = "x"\njoin = true\n{line}')).args
     assert [training.count(rank) for rank in range(4)] == counts
-    assert training.fits_every_world is isinstance(training.iterations, Rule)
+    assert training.fits_every_world is isinstance(training.iterations, IterationRule)
 
 
 def test_a_world_that_is_given_rank_by_rank_has_one_size():

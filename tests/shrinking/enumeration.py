@@ -2,16 +2,16 @@
 
 from itertools import product
 
-from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.check import check_program
 from ddpsim.simulator.programs.program import Group, Program, Wait
-from ddpsim.simulator.programs.validation import validate
-from ddpsim.simulator.shrinking.program_passes import size_of
+from ddpsim.simulator.programs.validation import validate_program
+from ddpsim.simulator.shrinking.program_passes import size_of_program
 from ddpsim.simulator.verdict import Verdict
 
 
 def failure_of(program):
     """The code that leads what `check` finds in a program; None if it passes."""
-    checked = check(program)
+    checked = check_program(program)
     return checked.findings[0].code if checked.verdict is Verdict.FAIL else None
 
 
@@ -40,9 +40,9 @@ def smallest_failure(code, most_ranks, most_steps, calls_of, *, groups_of=lambda
     sizes = []
     for world_size in range(1, most_ranks + 1):
         for program in programs(world_size, most_steps, calls_of(world_size), groups=groups_of(world_size)):
-            validate(program)
+            validate_program(program)
             if failure_of(program) == code:
-                sizes.append(size_of(program))
+                sizes.append(size_of_program(program))
     return min(sizes)
 
 

@@ -6,19 +6,19 @@ import torch
 import torch.distributed as dist
 
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.files.value_scenarios import of_program, of_training
+from ddpsim.scenarios.files.value_scenarios import scenario_of_program, scenario_of_training
 from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
-    Exceptional,
-    JoinTerms,
+    ExceptionalIterations,
+    JoinOptions,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
     Training,
 )
 from ddpsim.simulator.calls import ANY_SOURCE
-from ddpsim.simulator.programs.program import Crash, Group, Issue
+from ddpsim.simulator.programs.program import CrashStep, Group, Issue
 from tests.programs.programs import program, received, reduced, sent, waited
 
 
@@ -26,12 +26,12 @@ def extra_call():
     """One of 16 ranks makes a call more than the 30 of all."""
     ranks = [list(waited(*(reduced(f"c{number}", 5, 2) for number in range(30)))) for _ in range(16)]
     ranks[11][20:20] = waited(reduced("extra", 5, 2))
-    return of_program(program(*ranks), name="extra call")
+    return scenario_of_program(program(*ranks), name="extra call")
 
 
 def wrong_dtype():
     """On one of 12 ranks one of 20 calls has another dtype."""
-    return of_program(program(*map(_with_wrong_dtype, range(12))), name="wrong dtype")
+    return scenario_of_program(program(*map(_with_wrong_dtype, range(12))), name="wrong dtype")
 
 
 def _with_wrong_dtype(rank):
@@ -46,7 +46,7 @@ def message_cycle():
     for rank in source:
         messages = received(f"m{rank}", source[rank], tag=3), sent(f"m{target[rank]}", target[rank], tag=3)
         ranks[rank][2:2] = waited(*messages)
-    return of_program(program(*ranks), name="message cycle")
+    return scenario_of_program(program(*ranks), name="message cycle")
 
 
 def order_of_arrival():
@@ -58,7 +58,7 @@ def order_of_arrival():
     ranks[4][2:2] = waited(received("m1", ANY_SOURCE), received("m3", ANY_SOURCE, dtype="float64"))
     ranks[1][2:2] = waited(sent("m1", 4))
     ranks[3][2:2] = waited(sent("m3", 4, dtype="float64"))
-    found = of_program(program(*ranks), name="order of arrival")
+    found = scenario_of_program(program(*ranks), name="order of arrival")
     runs = (run_scenario(found, policy="random", seed=seed) for seed in range(100))
     failure = next(run for run in runs if not found.expected.is_met_by(run))
     return replace(found, choices=failure.schedule.choices)
@@ -72,11 +72,11 @@ def uneven_without_join():
         rows=(4, 3, 4, 5, 4, 4, 4, 4),
         engine_options={"bucket_cap_mb": 0.01, "gradient_as_bucket_view": True},
         optimizer=OptimizerChoice(OptimizerName.ADAM, 0.01),
-        exceptions=(Exceptional(None, (2,), Action.ACCUMULATE),),
+        exceptions=(ExceptionalIterations(None, (2,), Action.ACCUMULATE),),
         seed=7,
         dtype=torch.float64,
     )
-    return of_training(training, 8, name="uneven without join")
+    return scenario_of_training(training, 8, name="uneven without join")
 
 
 def uneven_with_join():
@@ -86,14 +86,14 @@ def uneven_with_join():
         (2, 4, 3, 1, 2),
         rows=(3, 4, 5, 3, 4),
         engine_options={"gradient_as_bucket_view": True, "bucket_cap_mb": 0.0005},
-        join=JoinTerms(divide_by_initial_world_size=False),
+        join=JoinOptions(divide_by_initial_world_size=False),
         optimizer=OptimizerChoice(momentum=0.9),
         communication_hook=CommunicationHook.ALLREDUCE,
         reduces_loss=True,
-        exceptions=(Exceptional(None, (1,), Action.ACCUMULATE), Exceptional(None, (2,), Action.SKIP)),
+        exceptions=(ExceptionalIterations(None, (1,), Action.ACCUMULATE), ExceptionalIterations(None, (2,), Action.SKIP)),
         seed=3,
     )
-    return of_training(training, 5, name="uneven with join")
+    return scenario_of_training(training, 5, name="uneven with join")
 
 
 def torn_read(rank, count=12):
@@ -131,19 +131,19 @@ def group_order():
         )
         for rank in range(6)
     ]
-    return of_program(program(*ranks, groups=groups), name="group order")
+    return scenario_of_program(program(*ranks, groups=groups), name="group order")
 
 
 def crash():
     """One of ten ranks raises after six of twelve calls."""
     ranks = [list(waited(*(reduced(f"c{number}", 3) for number in range(12)))) for _ in range(10)]
-    ranks[6].insert(13, Crash())
-    return of_program(program(*ranks), name="crash")
+    ranks[6].insert(13, CrashStep())
+    return scenario_of_program(program(*ranks), name="crash")
 
 
 def wrong_root():
     """One of nine ranks names another root in one of twelve calls."""
-    return of_program(program(*map(_with_wrong_root, range(9))), name="wrong root")
+    return scenario_of_program(program(*map(_with_wrong_root, range(9))), name="wrong root")
 
 
 def _with_wrong_root(rank):

@@ -3,13 +3,13 @@
 import pytest
 
 from ddpsim import Budget
-from ddpsim.simulator.shrinking.greedy import Attempt, End, Size, shrink
-from ddpsim.simulator.shrinking.structure import blocks
+from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, ShrinkEnd, Size, shrink_value
+from ddpsim.simulator.shrinking.structure import index_blocks
 
 
 def without_a_block(value):
     """Without a block of its numbers."""
-    for block in blocks(len(value)):
+    for block in index_blocks(len(value)):
         yield (*value[: block.start], *value[block.stop :])
 
 
@@ -32,22 +32,22 @@ class Tried:
 
     def __call__(self, value):
         self.values.append(value)
-        return Attempt(value if self.needed <= set(value) else None)
+        return ShrinkAttempt(value if self.needed <= set(value) else None)
 
 
 def shrunk(value, tried, ways=(without_a_block,), *, executions=10_000, seconds=60.0, **options):
     budget = Budget(executions=executions, seconds=seconds)
-    return shrink(value, ways, tried, size=size_of, budget=budget, **options)
+    return shrink_value(value, ways, tried, size=size_of, budget=budget, **options)
 
 
 def test_blocks_are_halves_quarters_and_single_ones():
-    assert [(block.start, block.stop) for block in blocks(5)] == [
+    assert [(block.start, block.stop) for block in index_blocks(5)] == [
         *[(0, 5), (0, 2), (2, 5)],
         *[(0, 1), (1, 2), (2, 3), (3, 5)],
         *[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)],
     ]
-    assert [*blocks(0)] == []
-    assert [*blocks(1)] == [range(1)]
+    assert [*index_blocks(0)] == []
+    assert [*index_blocks(1)] == [range(1)]
 
 
 def test_what_is_needed_is_left():
@@ -75,7 +75,7 @@ def test_the_same_is_tried_in_the_same_order():
 def test_a_way_that_led_on_makes_room_for_those_before_it():
     # A 9 or an 8 needs both others beside it, a 7 none: the first way goes on when the second has led there.
     def attempt(value):
-        return Attempt(value if 7 in value or value in [(9, 2, 2), (8, 2, 2)] else None)
+        return ShrinkAttempt(value if 7 in value or value in [(9, 2, 2), (8, 2, 2)] else None)
 
     assert shrunk((9, 2, 2), attempt, [without_a_block, one_less]).value == (7,)
 
@@ -87,19 +87,19 @@ def test_what_is_no_smaller_is_not_tried():
 
 
 def test_a_value_that_fails_as_another_one_counts_as_that():
-    found = shrunk((3, 2, 1), lambda value: Attempt(value[:1] or None, 5))
+    found = shrunk((3, 2, 1), lambda value: ShrinkAttempt(value[:1] or None, 5))
     assert (found.value, found.tries, found.executions) == ((2,), 2, 10)
 
 
 def test_one_that_failed_as_something_larger_is_not_taken():
-    found = shrunk((3, 2), lambda value: Attempt((9, 9, 9)))
+    found = shrunk((3, 2), lambda value: ShrinkAttempt((9, 9, 9)))
     assert (found.value, found.tries, found.is_minimal) == ((3, 2), 3, True)
 
 
 @pytest.mark.parametrize("options", [{"executions": 7}, {"seconds": 1e-9}])
 def test_a_budget_that_runs_out_is_said(options):
     found = shrunk(tuple(range(1000)), Tried(3, 17, 900), **options)
-    assert found.end is End.BUDGET
+    assert found.end is ShrinkEnd.BUDGET
     assert not found.is_minimal
     assert found.executions == options.get("executions", 0)
     assert {3, 17, 900} <= set(found.value)
@@ -111,7 +111,7 @@ def test_after_ctrl_c_the_smallest_so_far_is_returned():
             raise KeyboardInterrupt
 
     found = shrunk(tuple(range(1000)), Tried(3, 17, 900), on_progress=interrupt)
-    assert (found.end, found.executions) == (End.INTERRUPT, 10)
+    assert (found.end, found.executions) == (ShrinkEnd.INTERRUPT, 10)
     assert {3, 17, 900} <= set(found.value)
     assert len(found.value) < 1000
 
@@ -136,10 +136,10 @@ def _raise(progress):
 
 
 def test_values_without_a_hash_have_a_key():
-    found = shrink(
+    found = shrink_value(
         {"a": 1, "b": 2},
         [lambda value: ({key: value[key] for key in value if key != gone} for gone in value)],
-        lambda value: Attempt(value if "b" in value else None),
+        lambda value: ShrinkAttempt(value if "b" in value else None),
         size=lambda value: Size(len(value), 0),
         key=str,
         budget=Budget(),

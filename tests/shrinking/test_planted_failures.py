@@ -8,11 +8,11 @@ import pytest
 from ddpsim import Code, Verdict, explore, replay, shrink, simulate
 from ddpsim.ddp.join_coordinator import JoinCoordinator
 from ddpsim.scenarios import run_scenario, shrink_scenario
-from ddpsim.scenarios.files.value_scenarios import program_in, training_in
-from ddpsim.scenarios.ranks.interpreter import run_steps
-from ddpsim.scenarios.training.training import JoinTerms, Training
-from ddpsim.simulator.policies.schedule_replay import Guided
-from ddpsim.simulator.programs.program import Crash, Issue
+from ddpsim.scenarios.files.value_scenarios import program_of_scenario, training_of_scenario
+from ddpsim.scenarios.ranks.interpreter import run_rank_steps
+from ddpsim.scenarios.training.training import JoinOptions, Training
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
+from ddpsim.simulator.programs.program import CrashStep, Issue
 from tests.programs.programs import received, reduced, sent
 from tests.shrinking import planted
 from tests.shrinking.enumeration import PAIR, failure_of, parts_of, smallest_failure
@@ -31,7 +31,7 @@ def shrunk(scenario, engine=None):
 
 def without_names(found):
     """The steps of a shrunk program, as names say nothing."""
-    steps = program_in(found.scenario).ranks
+    steps = program_of_scenario(found.scenario).ranks
     assert found.scenario.choices == ()
     return sorted(tuple(getattr(step, "operation", type(step).__name__) for step in own) for own in steps)
 
@@ -88,10 +88,10 @@ def test_a_failure_of_one_order_of_arrival():
     found = shrunk(planted.order_of_arrival())
     assert (found.size_before[:3], found.size[:3]) == ((6, 44, 22), (3, 3, 3))
     assert found.size[6:] == (1, 1, 1)
-    sends = sorted((step.operation, step.dtype) for steps in program_in(found.scenario).ranks for step in steps)
+    sends = sorted((step.operation, step.dtype) for steps in program_of_scenario(found.scenario).ranks for step in steps)
     assert sends == [("recv", "float32"), ("send", "float32"), ("send", "float64")]
-    for part in parts_of(program_in(found.scenario)):
-        exploration = explore(run_steps, 3, args=(part,), keep_going=True)
+    for part in parts_of(program_of_scenario(found.scenario)):
+        exploration = explore(run_rank_steps, 3, args=(part,), keep_going=True)
         assert exploration.complete
         assert exploration.verdict is Verdict.PASS or failure_of(part) is Code.MISMATCH_DTYPE
 
@@ -102,7 +102,7 @@ def test_uneven_input_without_join():
     """
     found = shrunk(planted.uneven_without_join())
     assert found.size_before[:3] == (8, 79, 3)
-    assert training_in(found.scenario) == Training(iterations=(1, 0), rows=1)
+    assert training_of_scenario(found.scenario) == Training(iterations=(1, 0), rows=1)
     assert found.scenario.world_size == 2
 
 
@@ -112,12 +112,12 @@ def test_a_fault_of_the_engine(monkeypatch):
 
     With one rank, or nobody who trains, all models are alike; where rank 1 is the last, its model is the right one.
     """
-    follow = JoinCoordinator.shadow_until_all_joined
+    follow = JoinCoordinator.answer_calls_until_all_joined
     assert run_scenario(planted.uneven_with_join(), "ddp").findings == ()
     monkeypatch.setattr(JoinCoordinator, "shadow_until_all_joined", lambda self: (follow(self), self._size - 1)[1])
     found = shrunk(planted.uneven_with_join(), "ddp")
     assert found.size_before[:2] == (5, 12)
-    assert training_in(found.scenario) == Training(iterations=(1, 0), rows=1, join=JoinTerms())
+    assert training_of_scenario(found.scenario) == Training(iterations=(1, 0), rows=1, join=JoinOptions())
     assert found.scenario.world_size == 2
 
 
@@ -140,7 +140,7 @@ def test_a_torn_read():
     assert found.result.trace.digest() == replay(planted.torn_read, 4, found.schedule).trace.digest()
 
     def fails(choices):
-        return bool(simulate(planted.torn_read, 4, args=(1,), policy=Guided(choices)).errors)
+        return bool(simulate(planted.torn_read, 4, args=(1,), policy=GuidedPolicy(choices)).errors)
 
     assert fails((*(0,) * 3, 1, *(0,) * 3, 1))
     assert not any(fails((*(0,) * index, choice)) for index in range(25) for choice in range(1, 4))
@@ -166,7 +166,7 @@ def test_a_crash():
     """One rank that raises: the crash is the failure, and nobody has to wait for it."""
     found = shrunk(planted.crash())
     assert (found.size_before[:3], found.size[:3]) == ((10, 241, 120), (1, 1, 0))
-    assert program_in(found.scenario).ranks == ((Crash(),),)
+    assert program_of_scenario(found.scenario).ranks == ((CrashStep(),),)
 
 
 def test_a_wrong_root():

@@ -4,10 +4,10 @@ import pytest
 
 from ddpsim import Budget
 from ddpsim.simulator.calls import ANY_SOURCE
-from ddpsim.simulator.programs.program import Crash, Group, Issue, Wait
-from ddpsim.simulator.programs.validation import validate
-from ddpsim.simulator.shrinking.greedy import Attempt, shrink
-from ddpsim.simulator.shrinking.program_passes import PASSES, fewer_ranks, size_of, with_ranks
+from ddpsim.simulator.programs.program import CrashStep, Group, Issue, Wait
+from ddpsim.simulator.programs.validation import validate_program
+from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, shrink_value
+from ddpsim.simulator.shrinking.program_passes import PASSES, fewer_ranks, size_of_program, reduce_to_ranks
 from tests.agreement.labelled import labelled
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 from tests.shrinking.enumeration import failure_of
@@ -22,11 +22,11 @@ def shrunk(value):
 
 
 def shrunk_while(value, fails):
-    return shrink(
+    return shrink_value(
         value,
         PASSES,
-        lambda tried: Attempt(tried if fails(tried) else None),
-        size=size_of,
+        lambda tried: ShrinkAttempt(tried if fails(tried) else None),
+        size=size_of_program,
         budget=Budget(executions=100_000),
     )
 
@@ -43,7 +43,7 @@ def test_broken_programs_come_to_two_ranks_and_two_calls():
     assert len(failing) > 50
     for each in failing:
         found = shrunk(each)
-        validate(found.value)
+        validate_program(found.value)
         assert found.is_minimal
         assert failure_of(found.value) is failure_of(each)
         assert found.size[:4] <= (2, 4, 2, 1)
@@ -55,7 +55,7 @@ def test_at_the_end_no_step_of_any_way_leads_on():
         each = labelled(seed, (2, 6)).program
         if code := failure_of(each):
             found = shrunk(each)
-            simpler = [other for way in PASSES for other in way(found.value) if size_of(other) < found.size]
+            simpler = [other for way in PASSES for other in way(found.value) if size_of_program(other) < found.size]
             assert not any(failure_of(other) is code for other in simpler)
 
 
@@ -64,7 +64,7 @@ def test_every_way_gives_programs_that_ranks_could_run(seed):
     each = labelled(seed, (2, 5)).program
     for way in PASSES:
         for simpler in way(each):
-            validate(simpler)
+            validate_program(simpler)
             assert simpler != each
 
 
@@ -72,7 +72,7 @@ def test_ranks_are_numbered_anew():
     groups = [Group("g", (1, 3)), Group("h", (0, 2))]
     message = sent("m", 3), received("m", 1)
     whole = program((), (reduced("a", group="g"), message[0]), (), (reduced("a", group="g"), message[1]), groups=groups)
-    assert with_ranks(whole, [1, 3], stand_in=None) == program(
+    assert reduce_to_ranks(whole, [1, 3], stand_in=None) == program(
         (reduced("a", group="g"), sent("m", 1)),
         (reduced("a", group="g"), received("m", 0)),
         groups=[Group("g", (0, 1))],
@@ -81,15 +81,15 @@ def test_ranks_are_numbered_anew():
 
 def test_a_message_to_somebody_who_is_gone_goes_with_its_wait_or_to_another():
     whole = program(waited(sent("m", 1)), waited(received("m", 0)), waited(barrier("b")))
-    assert with_ranks(whole, [0, 2], stand_in=None) == program((), waited(barrier("b")))
-    assert with_ranks(whole, [0, 2], stand_in=2) == program(waited(sent("m", 1)), waited(barrier("b")))
-    assert with_ranks(whole, [0, 2], stand_in=0) == program((), waited(barrier("b")))
+    assert reduce_to_ranks(whole, [0, 2], stand_in=None) == program((), waited(barrier("b")))
+    assert reduce_to_ranks(whole, [0, 2], stand_in=2) == program(waited(sent("m", 1)), waited(barrier("b")))
+    assert reduce_to_ranks(whole, [0, 2], stand_in=0) == program((), waited(barrier("b")))
 
 
 def test_a_root_that_is_gone_is_the_first_member_or_another():
     rooted = Issue("r", "broadcast", shapes=((2,),), dtype="int8", root=1)
     whole = program([rooted], [rooted], [rooted])
-    roots = [[steps[0].root for steps in with_ranks(whole, [0, 2], stand_in=stand_in).ranks] for stand_in in (None, 2)]
+    roots = [[steps[0].root for steps in reduce_to_ranks(whole, [0, 2], stand_in=stand_in).ranks] for stand_in in (None, 2)]
     assert roots == [[0, 0], [1, 1]]
 
 
@@ -97,7 +97,7 @@ def test_parts_for_a_rank_that_is_gone_are_gone():
     scattered = Issue("s", "reduce_scatter", shapes=((1,), (2,), (3,)), dtype="float32", reduction="SUM")
     rows = Issue("t", "reduce_scatter_tensor", shapes=((12, 5),), dtype="float32", reduction="SUM")
     anybody = received("m", ANY_SOURCE)
-    ((exchange, part, shared, receive),) = with_ranks(
+    ((exchange, part, shared, receive),) = reduce_to_ranks(
         program([], [], [EXCHANGE, scattered, rows, anybody]), [2], stand_in=None
     ).ranks
     assert (exchange.shapes, exchange.splits) == (((3,), (1,)), ((3,), (1,)))
@@ -122,10 +122,10 @@ def test_calls_of_one_name_go_together_with_their_waits():
 
 def test_a_wait_goes_with_its_call_and_not_the_other_way_round():
     a, wait = waited(reduced("a"))
-    found = simpler(program((a, wait, Crash())))
-    assert program((Crash(),)) in found
-    assert program((a, Crash())) in found
-    assert program((wait, Crash())) not in found
+    found = simpler(program((a, wait, CrashStep())))
+    assert program((CrashStep(),)) in found
+    assert program((a, CrashStep())) in found
+    assert program((wait, CrashStep())) not in found
 
 
 def test_waits_move_to_their_calls():
@@ -133,10 +133,10 @@ def test_waits_move_to_their_calls():
     late = program((a, b, Wait("b"), Wait("a")), (a, b, Wait("a")))
     at_once = program((a, Wait("a"), b, Wait("b")), (a, Wait("a"), b))
     assert (
-        shrunk_while(late, lambda tried: size_of(tried)[:3] == (2, 7, 4)).size
-        == shrunk_while(at_once, lambda tried: size_of(tried)[:3] == (2, 7, 4)).size
+        shrunk_while(late, lambda tried: size_of_program(tried)[:3] == (2, 7, 4)).size
+        == shrunk_while(at_once, lambda tried: size_of_program(tried)[:3] == (2, 7, 4)).size
     )
-    assert size_of(late).options == size_of(at_once).options + 2
+    assert size_of_program(late).options == size_of_program(at_once).options + 2
 
 
 def test_a_group_is_left_out_or_another_takes_its_place():
@@ -177,7 +177,7 @@ def test_calls_that_have_to_stay_are_as_plain_as_can_be():
     ]
     assert {step.dtype for step in plain} == {"float32", None}
     assert (plain[0].reduction, plain[0].root, plain[1].tag, plain[5].splits) == ("SUM", 0, 0, ((1, 1), (1, 1)))
-    assert size_of(program(plain, [])).options == 0
+    assert size_of_program(program(plain, [])).options == 0
 
 
 def test_a_shape_that_has_to_differ_becomes_the_next_one():

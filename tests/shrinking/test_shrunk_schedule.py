@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, Code, ReplayError, Schedule, UsageError, replay, shrink, simulate
-from ddpsim.simulator.policies.schedule_replay import Guided
-from ddpsim.simulator.shrinking.greedy import End
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
+from ddpsim.simulator.shrinking.greedy import ShrinkEnd
 
 
 def first_come(rank, wanted):
@@ -56,7 +56,7 @@ def test_another_error_is_another_failure():
         dist.recv(room := torch.tensor(0))
         raise ValueError if room.item() == 2 else KeyError
 
-    schedule = simulate(fails_either_way, 3, policy=Guided((2,))).schedule
+    schedule = simulate(fails_either_way, 3, policy=GuidedPolicy((2,))).schedule
     shrunk = shrink(fails_either_way, 3, schedule)
     assert shrunk.schedule.choices == (2,)
     assert type(shrunk.result.errors[0]) is ValueError
@@ -68,7 +68,7 @@ def interrupt(progress):
 
 @pytest.mark.parametrize(
     ("how", "end", "executions"),
-    [({"budget": Budget(executions=2)}, End.BUDGET, 2), ({"on_progress": interrupt}, End.INTERRUPT, 1)],
+    [({"budget": Budget(executions=2)}, ShrinkEnd.BUDGET, 2), ({"on_progress": interrupt}, ShrinkEnd.INTERRUPT, 1)],
 )
 def test_a_budget_and_ctrl_c_leave_the_simplest_so_far(how, end, executions):
     shrunk = shrink(first_come, 4, failing(first_come, 4, 3), args=(3,), **how)
@@ -99,7 +99,7 @@ def test_what_does_not_fail_again_is_flaky():
             raise ValueError
 
     shrunk = shrink(fails_once, 1, Schedule((), f"{fails_once.__qualname__} on 1 ranks"))
-    assert (shrunk.end, shrunk.is_minimal) == (End.FLAKY, False)
+    assert (shrunk.end, shrunk.is_minimal) == (ShrinkEnd.FLAKY, False)
     assert not shrunk.result.errors
 
 

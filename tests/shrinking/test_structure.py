@@ -8,11 +8,11 @@ import pytest
 from msgspec import Struct
 
 from ddpsim.scenarios.fuzzing.shrinking import declared
-from ddpsim.scenarios.fuzzing.shrinking.declared import Declared
-from ddpsim.scenarios.training.parallel import Parallel
+from ddpsim.scenarios.fuzzing.shrinking.declared import DeclaredTraining
+from ddpsim.scenarios.training.parallel import ParallelLayout
 from ddpsim.simulator.programs.program import Group, Issue, Program
 from ddpsim.simulator.shrinking import program_passes
-from ddpsim.simulator.shrinking.structure import Structure
+from ddpsim.simulator.shrinking.structure import StructureShrinker
 
 
 class Colour(Enum):
@@ -46,7 +46,7 @@ class Other(Struct, frozen=True):
     tree: Tree | None = None
 
 
-TREES = Structure(
+TREES = StructureShrinker(
     {
         Tree: {"leaves": (), "options": 1, "mark": (None, "a", "b")},
         Leaf: {"colour": tuple(Colour), "lengths": 2},
@@ -57,7 +57,7 @@ TREES = Structure(
 
 def test_tuples_and_mappings_lose_blocks_in_every_place():
     leaf = Leaf(Colour.GREY, (7, 8))
-    found = list(TREES.fewer(Other(3, Tree((leaf,), {"x": 1, "y": 2}))))
+    found = list(TREES.with_fewer_elements(Other(3, Tree((leaf,), {"x": 1, "y": 2}))))
     assert [each.tree for each in found] == [
         Tree((), {"x": 1, "y": 2}),
         *(Tree((Leaf(Colour.GREY, lengths),), {"x": 1, "y": 2}) for lengths in ((8,), (7,))),
@@ -67,15 +67,15 @@ def test_tuples_and_mappings_lose_blocks_in_every_place():
 
 
 def test_numbers_and_words_become_plainer():
-    assert list(TREES.plainer(Other(7))) == [Other(0), Other(3), Other(6)]
-    assert list(TREES.plainer(Other(-2))) == [Other(0), Other(-1)]
-    assert list(TREES.plainer(Other(0, Tree((), {}, "b")))) == [
+    assert list(TREES.with_plainer_leaf(Other(7))) == [Other(0), Other(3), Other(6)]
+    assert list(TREES.with_plainer_leaf(Other(-2))) == [Other(0), Other(-1)]
+    assert list(TREES.with_plainer_leaf(Other(0, Tree((), {}, "b")))) == [
         Other(0),
         Other(0, Tree((), {}, None)),
         Other(0, Tree((), {}, "a")),
     ]
-    assert list(TREES.plainer(Tree((), {"x": 2}))) == [Tree((), {"x": 1})]
-    assert list(TREES.plainer(Leaf(Colour.RED, (2, 0)))) == [
+    assert list(TREES.with_plainer_leaf(Tree((), {"x": 2}))) == [Tree((), {"x": 1})]
+    assert list(TREES.with_plainer_leaf(Leaf(Colour.RED, (2, 0)))) == [
         Leaf(Colour.GREY, (2, 0)),
         Leaf(Colour.RED, (2,)),  # one plain number in place of all
         Leaf(Colour.RED, (2, 2)),  # a number below the plain one grows
@@ -85,7 +85,7 @@ def test_numbers_and_words_become_plainer():
 
 def test_what_is_alike_changes_together():
     red, long = Leaf(Colour.RED, (2,)), Leaf(Colour.RED, (2, 5), "other")
-    found = list(TREES.alike((red, long, red)))
+    found = list(TREES.with_equal_parts_changed((red, long, red)))
     grey = Leaf(Colour.GREY, (2,)), Leaf(Colour.GREY, (2, 5), "other"), Leaf(Colour.GREY, (2,))
     assert grey in found
     assert (red, Leaf(Colour.RED, (2,), "other"), red) in found
@@ -95,29 +95,29 @@ def test_what_is_alike_changes_together():
 
 def test_elements_move_to_earlier_places():
     one, two, three = (Leaf(Colour.GREY, name=name) for name in "123")
-    assert list(TREES.earlier((one, two, three))) == [(two, one, three), (three, one, two), (one, three, two)]
-    assert list(TREES.earlier((one,) * 31)) == []
+    assert list(TREES.with_element_moved_forward((one, two, three))) == [(two, one, three), (three, one, two), (one, three, two)]
+    assert list(TREES.with_element_moved_forward((one,) * 31)) == []
 
 
 def test_what_is_plain_weighs_least():
-    assert (TREES.words(Leaf(Colour.GREY, (2,))), TREES.numbers(Leaf(Colour.GREY, (2,)))) == (0, 1)
-    assert TREES.numbers(Leaf(Colour.GREY, ())) == 2
+    assert (TREES.distance_of_words(Leaf(Colour.GREY, (2,))), TREES.distance_of_numbers(Leaf(Colour.GREY, (2,)))) == (0, 1)
+    assert TREES.distance_of_numbers(Leaf(Colour.GREY, ())) == 2
     tree = Tree((Leaf(Colour.RED, (5, 1)),), {"x": 3, "y": 1}, "b")
-    assert TREES.words(tree) == 2 + 1 + 2  # "b" is the third word, RED the second; two options
-    assert TREES.numbers(tree) == 3 + 1 + 2 + 2  # 5 and 1 instead of 2, two numbers; 3 instead of 1
+    assert TREES.distance_of_words(tree) == 2 + 1 + 2  # "b" is the third word, RED the second; two options
+    assert TREES.distance_of_numbers(tree) == 3 + 1 + 2 + 2  # 5 and 1 instead of 2, two numbers; 3 instead of 1
 
 
 def test_what_no_table_lists_stays():
-    assert list(Structure({}).plainer(Leaf(Colour.RED, (5,)))) == []
-    assert list(Structure({}).fewer({"x": object})) == [{}]
+    assert list(StructureShrinker({}).with_plainer_leaf(Leaf(Colour.RED, (5,)))) == []
+    assert list(StructureShrinker({}).with_fewer_elements({"x": object})) == [{}]
 
 
 KEPT = {
     Program: {"world_size"},  # the passes for ranks change it
     Group: {"name"},
     Issue: {"at", "name", "operation", "peer"},  # a reader recognises the call by them
-    Declared: {"world_size"},
-    Parallel: {"dp", "dp_replicate", "dp_shard", "pp", "tp"},  # `smaller_mesh` changes them
+    DeclaredTraining: {"world_size"},
+    ParallelLayout: {"dp", "dp_replicate", "dp_shard", "pp", "tp"},  # `smaller_mesh` changes them
 }
 """Fields that no step of a structure changes, and why."""
 

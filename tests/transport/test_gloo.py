@@ -31,7 +31,7 @@ def reduce_thirds(rank):
 
 def test_the_data_goes_through_gloo(monkeypatch):
     sizes = []
-    connected = gloo._connected
+    connected = gloo._connect_groups
 
     def counted(device, size):
         sizes.append(size)
@@ -149,7 +149,7 @@ def fails_once(rank):
 @pytest.fixture
 def broken_broadcast(monkeypatch):
     """The first rank's part of a broadcast begins, the second one's does not."""
-    ask = gloo.ask
+    ask = gloo.start_gloo_call
 
     def broken(operation, group, *arguments):
         if operation == "broadcast" and group.rank() == 1:

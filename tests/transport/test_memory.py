@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import simulate
-from ddpsim.simulator.transport.memory import move, reduced
+from ddpsim.simulator.transport.memory import move_payloads, reduce_tensors
 from ddpsim.simulator.transport.payload import Payload
 from tests.kit.results import codes, returned
 
@@ -53,19 +53,19 @@ def payloads(inputs, outputs=None):
 
 def test_each_rank_premultiplies_by_its_own_factor():
     tensors = [torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])]
-    assert reduced(tensors, "PREMUL_SUM", [2.0, torch.tensor(0.5)]).tolist() == [7.0, 14.0]
+    assert reduce_tensors(tensors, "PREMUL_SUM", [2.0, torch.tensor(0.5)]).tolist() == [7.0, 14.0]
     halves = [tensor.to(torch.float16) for tensor in tensors]
-    assert reduced(halves, "PREMUL_SUM", [2.0, 0.5]).dtype is torch.float16
+    assert reduce_tensors(halves, "PREMUL_SUM", [2.0, 0.5]).dtype is torch.float16
 
 
 def test_equal_counts_in_other_shapes_pair_up_in_memory_order():
     tensors = [torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(3, 2), torch.arange(6.0)]
-    move("all_reduce", payloads(tensors), "MAX", None)
-    move("all_reduce", payloads(tensors), "SUM", None)
+    move_payloads("all_reduce", payloads(tensors), "MAX", None)
+    move_payloads("all_reduce", payloads(tensors), "SUM", None)
     assert [tensor.reshape(-1).tolist() for tensor in tensors] == [[0.0, 3.0, 6.0, 9.0, 12.0, 15.0]] * 3
     assert [tuple(tensor.shape) for tensor in tensors] == [(2, 3), (3, 2), (6,)]
     source, target = torch.arange(4.0), torch.zeros(2, 2)
-    move("send", [Payload([source], ()), Payload((), [target])], None, None)
+    move_payloads("send", [Payload([source], ()), Payload((), [target])], None, None)
     assert target.tolist() == [[0.0, 1.0], [2.0, 3.0]]
 
 
@@ -100,7 +100,7 @@ def test_outputs_may_be_the_inputs():
 
 def test_one_tensor_may_come_from_several_ranks():
     shared = torch.ones(2)
-    move("all_reduce", payloads([shared, shared]), "SUM", None)
+    move_payloads("all_reduce", payloads([shared, shared]), "SUM", None)
     assert shared.tolist() == [2.0, 2.0]
 
 

@@ -14,7 +14,7 @@ import pytest
 from ddpsim import Code, Verdict
 from ddpsim.scenarios import registry, replay_scenario, run_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.model import Scenario, found_location, found_text, marked_lines
+from ddpsim.scenarios.model import Scenario, location_of_first_finding, outcome_text, marked_lines_of_file
 from ddpsim.simulator.backend_semantics import GLOO
 
 ENTRIES = [
@@ -99,7 +99,7 @@ MOST_SHOWN = 10
 
 
 def test_the_zoo_is_whole():
-    assert not registry.broken
+    assert not registry.problems_of_files
     assert registry.keys() >= STARRED
     assert len(BUGS) >= 55
 
@@ -163,7 +163,7 @@ def test_so_it_is_under_random_schedules(scenario, engine):
     for result in results:
         assert expected.is_met_by(result), str(result)
     _is_said_again(scenario, engine, results[0])
-    shown = sum(found_text(result) == expected.text(result.world_size) for result in results)
+    shown = sum(outcome_text(result) == expected.text(result.world_size) for result in results)
     assert shown == (MOST_SHOWN if expected.shows is None else expected.shows)
 
 
@@ -186,7 +186,7 @@ def test_each_marked_line_is_named_first_in_some_run(bug, engine):
     runs = [{"world_size": size} for size in (bug.world_size, *other_world_sizes(bug))]
     for size in (bug.min_world_size, bug.world_size):
         runs += [{"world_size": size, "policy": "random", "seed": seed} for seed in range(MOST_SHOWN)]
-    named = {found_location(run_scenario(bug, engine, **run)) for run in runs}
+    named = {location_of_first_finding(run_scenario(bug, engine, **run)) for run in runs}
     expected = bug.expected_by(engine)
     assert {f"{expected.file}:{line}" for line in expected.lines} <= named
 
@@ -247,5 +247,5 @@ def test_a_bug_has_lines_a_cause_tags_and_a_repaired_twin():
 def test_lines_are_marked_for_one_engine_or_both(tmp_path):
     path = tmp_path / "marked.py"
     path.write_text("a\nb  # found here\nc  # found here by torch\nd  # found here by ddp\ne  # found hereby\n")
-    assert marked_lines(path, Engine.TORCH) == (2, 3)
-    assert marked_lines(path, Engine.DDP) == (2, 4)
+    assert marked_lines_of_file(path, Engine.TORCH) == (2, 3)
+    assert marked_lines_of_file(path, Engine.DDP) == (2, 4)

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 from ddpsim import Result, UsageError
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.fuzzing.shrinking.candidate import Candidate
+from ddpsim.scenarios.fuzzing.shrinking.candidate import ScenarioCandidate
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.policies.named import RandomWalk
-from ddpsim.simulator.policies.schedule_replay import Guided
-from ddpsim.simulator.shrinking.greedy import Attempt, Failure
-from ddpsim.simulator.shrinking.shrunk_schedule import stripped
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
+from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, FailureKind
+from ddpsim.simulator.shrinking.shrunk_schedule import without_trailing_defaults
 
 _EXPLORED = 20
 _WALKS = 4
@@ -28,44 +28,44 @@ _WALKS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class SameWay:
+class SameFailure:
     """The condition for a result to count as the same failure."""
 
-    failure: Failure
+    failure: FailureKind
     engine: Engine
     is_surprise: bool
     """True if the scenario did not expect the failure. Then a simpler scenario must not expect it either."""
 
-    def holds_for(self, scenario: Scenario, result: Result) -> bool:
+    def is_shown_by(self, scenario: Scenario, result: Result) -> bool:
         """Return True if the result of a scenario shows the same failure."""
-        return self.failure.is_that_of(result) and not (
+        return self.failure.matches_result(result) and not (
             self.is_surprise and scenario.expected_by(self.engine).is_met_by(result)
         )
 
 
-def attempt(candidate: Candidate, same: SameWay) -> Attempt[Candidate]:
+def try_candidate(candidate: ScenarioCandidate, same: SameFailure) -> ShrinkAttempt[ScenarioCandidate]:
     """Run a candidate under its own schedule, or under several."""
     scenario, executions = candidate.scenario, 0
     try:
-        for result in _runs(candidate, same.engine):
+        for result in _run_candidate(candidate, same.engine):
             executions += 1
-            if same.holds_for(scenario, result):
-                choices = stripped(result.schedule.choices)
-                return Attempt(Candidate(replace(scenario, choices=choices)), executions)
+            if same.is_shown_by(scenario, result):
+                choices = without_trailing_defaults(result.schedule.choices)
+                return ShrinkAttempt(ScenarioCandidate(replace(scenario, choices=choices)), executions)
     except UsageError:  # a scenario that is refused does not fail
-        return Attempt(None, executions + 1)
-    return Attempt(None, executions)
+        return ShrinkAttempt(None, executions + 1)
+    return ShrinkAttempt(None, executions)
 
 
-def _runs(candidate: Candidate, engine: Engine) -> Iterator[Result]:
+def _run_candidate(candidate: ScenarioCandidate, engine: Engine) -> Iterator[Result]:
     scenario = candidate.scenario
-    yield run_scenario(scenario, engine, policy=Guided(scenario.choices))
+    yield run_scenario(scenario, engine, policy=GuidedPolicy(scenario.choices))
     if candidate.has_own_schedule or not scenario.choices:
         return
-    yield from _searched(scenario, engine)
+    yield from _search_schedules(scenario, engine)
 
 
-def _searched(scenario: Scenario, engine: Engine) -> Iterator[Result]:
+def _search_schedules(scenario: Scenario, engine: Engine) -> Iterator[Result]:
     """Yield DPOR's executions, the first of which is round robin; then random walks, unless DPOR has covered all."""
     strategy = Dpor(scenario.world_size)
     for _ in range(_EXPLORED):

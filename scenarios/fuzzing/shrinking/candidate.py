@@ -7,23 +7,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from ddpsim.scenarios.files.value_scenarios import of_program, of_training, program_in, training_in
+from ddpsim.scenarios.files.value_scenarios import scenario_of_program, scenario_of_training, program_of_scenario, training_of_scenario
 from ddpsim.scenarios.fuzzing.shrinking import training_passes
-from ddpsim.scenarios.fuzzing.shrinking.declared import Declared
-from ddpsim.scenarios.fuzzing.shrinking.declared import size_of as size_of_declared
+from ddpsim.scenarios.fuzzing.shrinking.declared import DeclaredTraining
+from ddpsim.scenarios.fuzzing.shrinking.declared import size_of_training as size_of_declared
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.training.models import outline
-from ddpsim.scenarios.training.parallel_limits import problems_of
+from ddpsim.scenarios.training.models import make_meta_network
+from ddpsim.scenarios.training.parallel_limits import find_problems
 from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.shrinking import program_passes, shrunk_schedule
 from ddpsim.simulator.shrinking.greedy import ShrinkPass, Size
-from ddpsim.simulator.shrinking.program_passes import size_of as size_of_program
+from ddpsim.simulator.shrinking.program_passes import size_of_program as size_of_program
 
 _MOST_SIZES = 8
 """How many world sizes are tried from the smallest, in addition to half of the ranks and one rank less."""
 
 
-class Candidate(NamedTuple):
+class ScenarioCandidate(NamedTuple):
     """A scenario that may fail."""
 
     scenario: Scenario
@@ -31,87 +31,87 @@ class Candidate(NamedTuple):
     """False if its choices come from another scenario, so that other schedules have to be tried, too."""
 
 
-def size_of(candidate: Candidate) -> Size:
+def size_of_candidate(candidate: ScenarioCandidate) -> Size:
     """Return the size of a candidate: its ranks, iterations or calls, options and schedule."""
     scenario = candidate.scenario
-    part = _part_of(scenario)
+    part = _shrinkable_part(scenario)
     if part is None:
         size = Size(scenario.world_size, 0)
     else:
-        size = size_of_declared(part) if isinstance(part, Declared) else size_of_program(part)
-    return size.under(scenario.choices)
+        size = size_of_declared(part) if isinstance(part, DeclaredTraining) else size_of_program(part)
+    return size.with_schedule(scenario.choices)
 
 
-def key_of(candidate: Candidate) -> Hashable:
+def key_of_candidate(candidate: ScenarioCandidate) -> Hashable:
     """Return a key by which candidates of the same scenario are compared."""
     scenario = candidate.scenario
     # A training has options in dictionaries, which cannot be hashed.
-    return scenario.world_size, program_in(scenario) or repr(training_in(scenario)), scenario.faults, scenario.choices
+    return scenario.world_size, program_of_scenario(scenario) or repr(training_of_scenario(scenario)), scenario.faults, scenario.choices
 
 
-def passes_for(scenario: Scenario) -> Sequence[ShrinkPass[Candidate]]:
+def passes_for_scenario(scenario: Scenario) -> Sequence[ShrinkPass[ScenarioCandidate]]:
     """Return the passes that can shrink such a scenario; those of its schedule come last."""
-    part = _part_of(scenario)
-    passes: list[ShrinkPass[Candidate]] = [_smaller_worlds]
+    part = _shrinkable_part(scenario)
+    passes: list[ShrinkPass[ScenarioCandidate]] = [_reduce_world_size]
     if part is not None:
         of_part: Sequence[ShrinkPass[Any]] = (
-            training_passes.PASSES if isinstance(part, Declared) else program_passes.PASSES
+            training_passes.PASSES if isinstance(part, DeclaredTraining) else program_passes.PASSES
         )
-        passes = [partial(_other_parts, shrink_pass) for shrink_pass in of_part]
-    return [*passes, *(partial(_other_choices, shrink_pass) for shrink_pass in shrunk_schedule.PASSES)]
+        passes = [partial(_shrink_part, shrink_pass) for shrink_pass in of_part]
+    return [*passes, *(partial(_shrink_schedule, shrink_pass) for shrink_pass in shrunk_schedule.PASSES)]
 
 
-def _part_of(scenario: Scenario) -> Declared | Program | None:
+def _shrinkable_part(scenario: Scenario) -> DeclaredTraining | Program | None:
     """Return the training or program of a scenario, which can be shrunk; None for a function."""
-    training = training_in(scenario)
-    return program_in(scenario) if training is None else Declared(training, scenario.world_size, scenario.faults)
+    training = training_of_scenario(scenario)
+    return program_of_scenario(scenario) if training is None else DeclaredTraining(training, scenario.world_size, scenario.faults)
 
 
-def _other_parts(shrink_pass: ShrinkPass[Declared | Program], candidate: Candidate) -> Iterator[Candidate]:
-    part = _part_of(candidate.scenario)
+def _shrink_part(shrink_pass: ShrinkPass[DeclaredTraining | Program], candidate: ScenarioCandidate) -> Iterator[ScenarioCandidate]:
+    part = _shrinkable_part(candidate.scenario)
     assert part is not None
     for simpler in shrink_pass(part):
-        if isinstance(simpler, Declared) and not _can_be_declared(simpler):
+        if isinstance(simpler, DeclaredTraining) and not _can_be_declared(simpler):
             continue
-        made = _with_part(candidate.scenario, simpler)
+        made = _replace_part(candidate.scenario, simpler)
         # If the oracle can judge the training, keep that: otherwise it may be a mistake that fails for another reason.
         if made.reference is not None or candidate.scenario.reference is None:
-            yield Candidate(made, has_own_schedule=False)
+            yield ScenarioCandidate(made, has_own_schedule=False)
 
 
-def _can_be_declared(declared: Declared) -> bool:
+def _can_be_declared(declared: DeclaredTraining) -> bool:
     """Return True if a file could declare it: what torch refuses fails for another reason."""
     training = declared.training
-    networks = [outline(each.name, each.options) for each in training.networks] if training.needs_mesh else []
-    return not networks or next(problems_of(training, networks, declared.world_size), None) is None
+    networks = [make_meta_network(each.name, each.options) for each in training.networks] if training.needs_mesh else []
+    return not networks or next(find_problems(training, networks, declared.world_size), None) is None
 
 
-def _with_part(scenario: Scenario, part: Declared | Program) -> Scenario:
+def _replace_part(scenario: Scenario, part: DeclaredTraining | Program) -> Scenario:
     """Return the scenario with another part. The oracle still judges it if it did and supports the part."""
     name, engine, choices = scenario.name, scenario.engine, scenario.choices
-    if isinstance(part, Declared):
-        made = of_training(part.training, part.world_size, name=name, engine=engine, choices=choices)
+    if isinstance(part, DeclaredTraining):
+        made = scenario_of_training(part.training, part.world_size, name=name, engine=engine, choices=choices)
     else:
-        made = of_program(part, name=name, engine=engine, choices=choices)
+        made = scenario_of_program(part, name=name, engine=engine, choices=choices)
     return replace(
         made,
         about=scenario.about,
         tags=scenario.tags,
         reports=scenario.reports,
-        faults=part.faults if isinstance(part, Declared) else scenario.faults,
+        faults=part.faults if isinstance(part, DeclaredTraining) else scenario.faults,
         reference=made.reference if scenario.reference else None,
     )
 
 
-def _smaller_worlds(candidate: Candidate) -> Iterator[Candidate]:
+def _reduce_world_size(candidate: ScenarioCandidate) -> Iterator[ScenarioCandidate]:
     """Yield the scenario on fewer ranks, as far as it allows them, the fewest first."""
     scenario = candidate.scenario
     size, least = scenario.world_size, scenario.min_world_size
     sizes = {*range(least, min(least + _MOST_SIZES, size)), *(each for each in (size // 2, size - 1) if each >= least)}
     for each in sorted(sizes):
-        yield Candidate(replace(scenario, world_size=each), has_own_schedule=False)
+        yield ScenarioCandidate(replace(scenario, world_size=each), has_own_schedule=False)
 
 
-def _other_choices(shrink_pass: ShrinkPass[shrunk_schedule.Choices], candidate: Candidate) -> Iterator[Candidate]:
+def _shrink_schedule(shrink_pass: ShrinkPass[shrunk_schedule.Choices], candidate: ScenarioCandidate) -> Iterator[ScenarioCandidate]:
     for simpler in shrink_pass(candidate.scenario.choices):
-        yield Candidate(replace(candidate.scenario, choices=simpler))
+        yield ScenarioCandidate(replace(candidate.scenario, choices=simpler))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ddpsim.scenarios.training.parallel import Parallel
+from ddpsim.scenarios.training.parallel import ParallelLayout
 from ddpsim.scenarios.training.training import (
     CommunicationHook,
-    Exceptional,
-    JoinTerms,
+    ExceptionalIterations,
+    JoinOptions,
     NetworkChoice,
     OptimizerChoice,
-    Rule,
+    IterationRule,
     Training,
 )
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.shrinking.greedy import Size
-from ddpsim.simulator.shrinking.structure import Row, Structure
+from ddpsim.simulator.shrinking.structure import Row, StructureShrinker
 
 PLAINEST_FIRST = (
     "linear",
@@ -37,7 +37,7 @@ PLAINEST_FIRST = (
 """The networks, the simplest first."""
 
 
-class Declared(NamedTuple):
+class DeclaredTraining(NamedTuple):
     """A training, how many ranks train, and its faults."""
 
     training: Training
@@ -45,9 +45,9 @@ class Declared(NamedTuple):
     faults: tuple[Fault, ...] = ()
 
     @property
-    def counts(self) -> tuple[int, ...]:
+    def iterations_by_rank(self) -> tuple[int, ...]:
         """Return the iterations of each rank."""
-        return tuple(self.training.count(rank) for rank in range(self.world_size))
+        return tuple(self.training.iteration_count(rank) for rank in range(self.world_size))
 
 
 FEATURES = (
@@ -67,41 +67,41 @@ FEATURES = (
 """Fields that have a default value or not."""
 
 
-def _defaults(plain: object, *names: str) -> dict[str, Row]:
+def _default_rows(plain: object, *names: str) -> dict[str, Row]:
     return {name: (getattr(plain, name),) for name in names}
 
 
-STRUCTURE = Structure(
+STRUCTURE = StructureShrinker(
     {
-        Declared: {"training": (), "faults": ()},
+        DeclaredTraining: {"training": (), "faults": ()},
         Training: {
             **{"networks": (), "iterations": 0, "rows": 1, "exceptions": (), "accumulation": 1},
             "communication_hook": (None, CommunicationHook.ALLREDUCE),
-            **_defaults(Training(), *FEATURES),
+            **_default_rows(Training(), *FEATURES),
         },
         NetworkChoice: {"name": PLAINEST_FIRST, "options": 1},
-        Rule: {"start": 0, "step": 0, "cycle": (None,)},
-        Exceptional: _defaults(Exceptional(), "uses", "action", "iterations", "ranks"),
-        JoinTerms: _defaults(JoinTerms(), *JoinTerms.__struct_fields__),
-        OptimizerChoice: _defaults(OptimizerChoice(), *OptimizerChoice.__struct_fields__),
-        Parallel: _defaults(Parallel(), "schedule", "micro_batches"),
+        IterationRule: {"start": 0, "step": 0, "cycle": (None,)},
+        ExceptionalIterations: _default_rows(ExceptionalIterations(), "uses", "action", "iterations", "ranks"),
+        JoinOptions: _default_rows(JoinOptions(), *JoinOptions.__struct_fields__),
+        OptimizerChoice: _default_rows(OptimizerChoice(), *OptimizerChoice.__struct_fields__),
+        ParallelLayout: _default_rows(ParallelLayout(), "schedule", "micro_batches"),
     }
 )
 
 
-def size_of(declared: Declared) -> Size:
+def size_of_training(declared: DeclaredTraining) -> Size:
     """Return the size of a declared training, without its schedule."""
     training = declared.training
     return Size(
         ranks=declared.world_size,
-        steps=sum(declared.counts),
+        steps=sum(declared.iterations_by_rank),
         calls=len(training.networks) + len(declared.faults) + sum(map(_exception_weight, training.exceptions)),
-        shapes=STRUCTURE.numbers(declared),
-        options=STRUCTURE.words(declared),
+        shapes=STRUCTURE.distance_of_numbers(declared),
+        options=STRUCTURE.distance_of_words(declared),
     )
 
 
-def _exception_weight(exception: Exceptional) -> int:
+def _exception_weight(exception: ExceptionalIterations) -> int:
     """Count one for the exception, and one for each rank, iteration and branch that it names."""
     named = (exception.ranks, exception.iterations, exception.uses)
     said = (exception.action, exception.uses)

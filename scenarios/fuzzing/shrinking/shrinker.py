@@ -8,14 +8,14 @@ from functools import partial
 from ddpsim import Budget, Result
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.fuzzing.shrinking.attempts import SameWay, attempt
-from ddpsim.scenarios.fuzzing.shrinking.candidate import Candidate, key_of, passes_for, size_of
+from ddpsim.scenarios.fuzzing.shrinking.attempts import SameFailure, try_candidate
+from ddpsim.scenarios.fuzzing.shrinking.candidate import ScenarioCandidate, key_of_candidate, passes_for_scenario, size_of_candidate
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.running.runner import run_scenario
-from ddpsim.scenarios.running.silence import silent
+from ddpsim.scenarios.running.silence import hide_program_output
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.shrinking.greedy import End, OnShrinkProgress, Size, failure_of, shrink
-from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET, stripped
+from ddpsim.simulator.shrinking.greedy import ShrinkEnd, OnShrinkProgress, Size, failure_kind_of, shrink_value
+from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET, without_trailing_defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class ShrunkScenario:
     """The number of scenarios that were tried."""
     executions: int
     """The number of runs that they took."""
-    end: End
+    end: ShrinkEnd
     seconds: float
 
     @property
     def is_minimal(self) -> bool:
         """Return True if no single step makes it simpler; if False, a simpler one may exist."""
-        return self.end is End.MINIMAL
+        return self.end is ShrinkEnd.MINIMAL
 
 
 def shrink_scenario(
@@ -62,11 +62,11 @@ def shrink_scenario(
     Raises UsageError for a scenario that does not fail, and for one that cannot be run.
     """
     own = load(scenario) if isinstance(scenario, str) else scenario
-    with silent(own):
-        return _shrunk(own, engine, budget, on_progress)
+    with hide_program_output(own):
+        return _shrink_loaded_scenario(own, engine, budget, on_progress)
 
 
-def _shrunk(
+def _shrink_loaded_scenario(
     own: Scenario, engine: str | Engine | None, budget: Budget | None, on_progress: OnShrinkProgress | None
 ) -> ShrunkScenario:
     chosen = replace(own, engine=own.engine_named(engine))
@@ -74,36 +74,36 @@ def _shrunk(
     if isinstance(chosen.program, Script):  # it may have started its own ranks, and chosen their number
         chosen = chosen.with_world_size(failure.world_size)
     expected = chosen.expected_by(chosen.engine)
-    same = SameWay(
-        failure_of(failure, f"{own.name} on {failure.world_size} ranks"), chosen.engine, not expected.is_met_by(failure)
+    same = SameFailure(
+        failure_kind_of(failure, f"{own.name} on {failure.world_size} ranks"), chosen.engine, not expected.is_met_by(failure)
     )
-    start = Candidate(replace(chosen, choices=stripped(failure.schedule.choices)))
+    start = ScenarioCandidate(replace(chosen, choices=without_trailing_defaults(failure.schedule.choices)))
     again = run_scenario(start.scenario)
-    shrunk = shrink(
+    shrunk = shrink_value(
         start,
-        passes_for(chosen) if same.holds_for(start.scenario, again) else (),
-        partial(attempt, same=same),
-        size=size_of,
-        key=key_of,
+        passes_for_scenario(chosen) if same.is_shown_by(start.scenario, again) else (),
+        partial(try_candidate, same=same),
+        size=size_of_candidate,
+        key=key_of_candidate,
         budget=budget or SHRINKING_BUDGET,
         on_progress=on_progress,
     )
     simplest = shrunk.value.scenario
     result = run_scenario(simplest) if shrunk.tries else again
-    is_flaky = not same.holds_for(simplest, result)
+    is_flaky = not same.is_shown_by(simplest, result)
     return ShrunkScenario(
-        simplest if same.is_surprise or is_flaky else _expecting(simplest, result),
+        simplest if same.is_surprise or is_flaky else _with_found_expectation(simplest, result),
         result,
-        size_of(start),
+        size_of_candidate(start),
         shrunk.size,
         shrunk.tries,
         shrunk.executions,
-        End.FLAKY if is_flaky else shrunk.end,
+        ShrinkEnd.FLAKY if is_flaky else shrunk.end,
         shrunk.seconds,
     )
 
 
-def _expecting(scenario: Scenario, result: Result) -> Scenario:
+def _with_found_expectation(scenario: Scenario, result: Result) -> Scenario:
     """Return the scenario with the found failure as its expectation, unless it has one."""
     if scenario.expected_by(scenario.engine).is_met_by(result):
         return scenario

@@ -12,10 +12,10 @@ from enum import Enum
 from functools import partial
 from itertools import pairwise
 
-from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES, Choices, collective, one_of, some_of
+from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES, RandomSource, draw_collective, choose_one, choose_several
 from ddpsim.simulator.calls import ANY_SOURCE
-from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes, Splits
-from ddpsim.simulator.programs.program import DTYPES, Crash, Issue, Program, Return, Step, Wait, reductions_of
+from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, RowRequirement, ShapeCount, SplitRule
+from ddpsim.simulator.programs.program import DTYPES, CrashStep, Issue, Program, Return, Step, Wait, reductions_of_dtype
 from ddpsim.simulator.programs.validation import members_of
 
 
@@ -49,9 +49,9 @@ _FOREIGN_TAG = 1000
 Steps = tuple[Step, ...]
 
 
-def broken(choices: Choices, program: Program, kind: BreakKind) -> tuple[Program, BreakKind, int] | None:
+def break_program(choices: RandomSource, program: Program, kind: BreakKind) -> tuple[Program, BreakKind, int] | None:
     """Return the program broken on one of its ranks; None if the break does not fit any rank."""
-    for rank in some_of(choices, range(program.world_size), program.world_size):
+    for rank in choose_several(choices, range(program.world_size), program.world_size):
         steps = _BREAKS[kind](choices, program, rank)
         if steps is not None:
             ranks = (*program.ranks[:rank], steps, *program.ranks[rank + 1 :])
@@ -59,15 +59,15 @@ def broken(choices: Choices, program: Program, kind: BreakKind) -> tuple[Program
     return None
 
 
-def possible_kinds(program: Program) -> list[BreakKind]:
+def possible_breaks(program: Program) -> list[BreakKind]:
     """Return the kinds of break that fit the program."""
-    return [kind for kind in _BREAKS if broken(_Plainest(), program, kind) is not None]
+    return [kind for kind in _BREAKS if break_program(_FirstChoices(), program, kind) is not None]
 
 
-class _Plainest:
+class _FirstChoices:
     """Choices that always take the first option."""
 
-    def integer(self, least: int, most: int) -> int:
+    def draw_integer(self, least: int, most: int) -> int:
         """Return the least."""
         return least
 
@@ -75,33 +75,33 @@ class _Plainest:
 # --- breaks of the order: they return the rank's new steps, or None if the break does not fit -------------------------
 
 
-def _missing(choices: Choices, program: Program, rank: int) -> Steps | None:
+def _remove_call(choices: RandomSource, program: Program, rank: int) -> Steps | None:
     steps = program.ranks[rank]
-    issues = _issues(steps)
+    issues = _issued_calls(steps)
     if not issues:
         return None
-    name = one_of(choices, issues).name
+    name = choose_one(choices, issues).name
     return tuple(step for step in steps if not (isinstance(step, (Issue, Wait)) and step.name == name))
 
 
-def _extra(choices: Choices, program: Program, rank: int) -> Steps | None:
+def _repeat_call(choices: RandomSource, program: Program, rank: int) -> Steps | None:
     steps = program.ranks[rank]
-    issues = _issues(steps)
+    issues = _issued_calls(steps)
     if not issues:
         return None
-    again = replace(one_of(choices, issues), name="extra")
-    index = choices.integer(0, len(steps))
+    again = replace(choose_one(choices, issues), name="extra")
+    index = choices.draw_integer(0, len(steps))
     return (*steps[:index], again, Wait("extra"), *steps[index:])
 
 
-def _swapped(choices: Choices, program: Program, rank: int) -> Steps | None:
+def _swap_calls(choices: RandomSource, program: Program, rank: int) -> Steps | None:
     """Swap two consecutive calls, with their waits."""
     steps = program.ranks[rank]
-    issues = _issues(steps)
+    issues = _issued_calls(steps)
     pairs = [(a, b) for a, b in pairwise(issues) if _without_name(a) != _without_name(b)]
     if not pairs:
         return None
-    first, second = one_of(choices, pairs)
+    first, second = choose_one(choices, pairs)
     exchanged: dict[Step, Step] = {
         first: second,
         second: first,
@@ -111,27 +111,27 @@ def _swapped(choices: Choices, program: Program, rank: int) -> Steps | None:
     return tuple(exchanged.get(step, step) for step in steps)
 
 
-def _stopped(end: Step, choices: Choices, program: Program, rank: int) -> Steps | None:
+def _insert_end(end: Step, choices: RandomSource, program: Program, rank: int) -> Steps | None:
     steps = program.ranks[rank]
     indices = [index for index, step in enumerate(steps) if isinstance(step, Issue)]
     if not indices:
         return None
-    index = one_of(choices, indices)
+    index = choose_one(choices, indices)
     return (*steps[:index], end, *steps[index:])
 
 
 # --- breaks of one call -----------------------------------------------------------------------------------------------
 
 
-Change = Callable[[Choices, Program, int, Issue], Issue | None]
+Change = Callable[[RandomSource, Program, int, Issue], Issue | None]
 """Changes one call of a rank; None if this break does not fit the call."""
 
 
-def _changed(change: Change) -> Callable[[Choices, Program, int], Steps | None]:
-    def break_one(choices: Choices, program: Program, rank: int) -> Steps | None:
+def _change_one_call(change: Change) -> Callable[[RandomSource, Program, int], Steps | None]:
+    def break_one(choices: RandomSource, program: Program, rank: int) -> Steps | None:
         steps = program.ranks[rank]
-        issues = _issues(steps)
-        for issue in some_of(choices, issues, len(issues)):
+        issues = _issued_calls(steps)
+        for issue in choose_several(choices, issues, len(issues)):
             other = change(choices, program, rank, issue)
             if other is not None:
                 return tuple(other if step == issue else step for step in steps)
@@ -140,101 +140,101 @@ def _changed(change: Change) -> Callable[[Choices, Program, int], Steps | None]:
     return break_one
 
 
-def _operation(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _change_operation(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
     if issue.operation in POINT_TO_POINT:
         other = "recv" if issue.operation == "send" else "send"
         return None if issue.peer == ANY_SOURCE else replace(issue, operation=other)
     members = members_of(program)[issue.group]
-    operation = one_of(choices, [each for each in COLLECTIVES if each != issue.operation])
-    drawn_anew = collective(choices, operation, issue.name, issue.group, members)[rank]
-    return _alike(drawn_anew, issue)
+    operation = choose_one(choices, [each for each in COLLECTIVES if each != issue.operation])
+    drawn_anew = draw_collective(choices, operation, issue.name, issue.group, members)[rank]
+    return _with_values_of(drawn_anew, issue)
 
 
-def _alike(issue: Issue, model: Issue) -> Issue:
+def _with_values_of(issue: Issue, model: Issue) -> Issue:
     """Return the call with the model's shape, dtype and reduction if its operation has them: harder to detect."""
-    one = {Shapes.ONE, Shapes.SEVERAL}
+    one = {ShapeCount.ONE, ShapeCount.SEVERAL}
     if IN_PROGRAMS[issue.operation].shapes in one and IN_PROGRAMS[model.operation].shapes in one:
-        if IN_PROGRAMS[issue.operation].rows is Rows.ANY:
+        if IN_PROGRAMS[issue.operation].rows is RowRequirement.ANY:
             issue = replace(issue, shapes=model.shapes[:1])
-        if not issue.reduction or issue.reduction in reductions_of(str(model.dtype)):
+        if not issue.reduction or issue.reduction in reductions_of_dtype(str(model.dtype)):
             issue = replace(issue, dtype=model.dtype)
     return issue
 
 
-def _shape(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _change_shape(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
     """Return the call with another number of elements, or the same number in another shape."""
     if not issue.shapes:
         return None
-    if one_of(choices, (False, False, True)):
+    if choose_one(choices, (False, False, True)):
         return replace(issue, shapes=tuple((*shape, 1) for shape in issue.shapes))
     row = IN_PROGRAMS[issue.operation]
-    if row.splits is Splits.ROWS:
+    if row.splits is SplitRule.ROWS:
         return replace(
             issue, shapes=tuple((shape[0], 2 * (shape[1] if len(shape) > 1 else 1)) for shape in issue.shapes)
         )
-    rows = len(members_of(program)[issue.group]) if row.rows is Rows.DIVISIBLE else 1
+    rows = len(members_of(program)[issue.group]) if row.rows is RowRequirement.DIVISIBLE else 1
     return replace(issue, shapes=tuple((shape[0] + rows, *shape[1:]) if shape else (2,) for shape in issue.shapes))
 
 
-def _dtype(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _change_dtype(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
     if issue.dtype is None:
         return None
-    fitting = [dtype for dtype in DTYPES if issue.reduction is None or issue.reduction in reductions_of(dtype)]
-    return replace(issue, dtype=one_of(choices, [dtype for dtype in fitting if dtype != issue.dtype]))
+    fitting = [dtype for dtype in DTYPES if issue.reduction is None or issue.reduction in reductions_of_dtype(dtype)]
+    return replace(issue, dtype=choose_one(choices, [dtype for dtype in fitting if dtype != issue.dtype]))
 
 
-def _reduction(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _change_reduction(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
     if issue.reduction is None:
         return None
-    others = [reduction for reduction in reductions_of(str(issue.dtype)) if reduction != issue.reduction]
-    return replace(issue, reduction=one_of(choices, others))
+    others = [reduction for reduction in reductions_of_dtype(str(issue.dtype)) if reduction != issue.reduction]
+    return replace(issue, reduction=choose_one(choices, others))
 
 
-def _root(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _change_root(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
     if issue.root is None:
         return None
-    return replace(issue, root=one_of(choices, [r for r in members_of(program)[issue.group] if r != issue.root]))
+    return replace(issue, root=choose_one(choices, [r for r in members_of(program)[issue.group] if r != issue.root]))
 
 
-def _splits(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _change_splits(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
     """Send one row of a member to another member."""
     if issue.splits is None:
         return None
     parts = list(issue.splits[0])
-    giver = one_of(choices, [number for number, rows in enumerate(parts) if rows])
-    taker = one_of(choices, [number for number in range(len(parts)) if number != giver])
+    giver = choose_one(choices, [number for number, rows in enumerate(parts) if rows])
+    taker = choose_one(choices, [number for number in range(len(parts)) if number != giver])
     parts[giver] -= 1
     parts[taker] += 1
     return replace(issue, splits=(tuple(parts), issue.splits[1]))
 
 
-def _group(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _change_group(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
     """Move the call to another group of the rank; of equal size, if the call has values per member."""
     members = members_of(program)
     own = members[issue.group]
-    per_member = IN_PROGRAMS[issue.operation].shapes in (Shapes.PER_MEMBER, Shapes.IN_AND_OUT)
-    needs_size = per_member or IN_PROGRAMS[issue.operation].rows is Rows.DIVISIBLE
+    per_member = IN_PROGRAMS[issue.operation].shapes in (ShapeCount.PER_MEMBER, ShapeCount.IN_AND_OUT)
+    needs_size = per_member or IN_PROGRAMS[issue.operation].rows is RowRequirement.DIVISIBLE
     needed = {rank, *(each for each in (issue.root, issue.peer) if each is not None and each != ANY_SOURCE)}
     others = [
         name
         for name, ranks in members.items()
         if name != issue.group and needed <= set(ranks) and (len(ranks) == len(own) or not needs_size)
     ]
-    return replace(issue, group=one_of(choices, others)) if others else None
+    return replace(issue, group=choose_one(choices, others)) if others else None
 
 
-def _peer(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _change_peer(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
     if issue.peer is None or issue.peer == ANY_SOURCE:
         return None
     others = [other for other in members_of(program)[issue.group] if other not in (rank, issue.peer)]
-    return replace(issue, peer=one_of(choices, others)) if others else None
+    return replace(issue, peer=choose_one(choices, others)) if others else None
 
 
-def _tag(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _change_tag(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
     return None if issue.peer is None else replace(issue, tag=issue.tag + _FOREIGN_TAG)
 
 
-def _issues(steps: Sequence[Step]) -> list[Issue]:
+def _issued_calls(steps: Sequence[Step]) -> list[Issue]:
     return [step for step in steps if isinstance(step, Issue)]
 
 
@@ -242,19 +242,19 @@ def _without_name(issue: Issue) -> Issue:
     return replace(issue, name="")
 
 
-_BREAKS: dict[BreakKind, Callable[[Choices, Program, int], Steps | None]] = {
-    BreakKind.MISSING: _missing,
-    BreakKind.EXTRA: _extra,
-    BreakKind.SWAPPED: _swapped,
-    BreakKind.OPERATION: _changed(_operation),
-    BreakKind.SHAPE: _changed(_shape),
-    BreakKind.DTYPE: _changed(_dtype),
-    BreakKind.REDUCTION: _changed(_reduction),
-    BreakKind.ROOT: _changed(_root),
-    BreakKind.SPLITS: _changed(_splits),
-    BreakKind.GROUP: _changed(_group),
-    BreakKind.PEER: _changed(_peer),
-    BreakKind.TAG: _changed(_tag),
-    BreakKind.EARLY_RETURN: partial(_stopped, Return()),
-    BreakKind.CRASH: partial(_stopped, Crash()),
+_BREAKS: dict[BreakKind, Callable[[RandomSource, Program, int], Steps | None]] = {
+    BreakKind.MISSING: _remove_call,
+    BreakKind.EXTRA: _repeat_call,
+    BreakKind.SWAPPED: _swap_calls,
+    BreakKind.OPERATION: _change_one_call(_change_operation),
+    BreakKind.SHAPE: _change_one_call(_change_shape),
+    BreakKind.DTYPE: _change_one_call(_change_dtype),
+    BreakKind.REDUCTION: _change_one_call(_change_reduction),
+    BreakKind.ROOT: _change_one_call(_change_root),
+    BreakKind.SPLITS: _change_one_call(_change_splits),
+    BreakKind.GROUP: _change_one_call(_change_group),
+    BreakKind.PEER: _change_one_call(_change_peer),
+    BreakKind.TAG: _change_one_call(_change_tag),
+    BreakKind.EARLY_RETURN: partial(_insert_end, Return()),
+    BreakKind.CRASH: partial(_insert_end, CrashStep()),
 }

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
-from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes
-from ddpsim.simulator.programs.program import DTYPES, Group, Issue, Program, Step, Wait, reductions_of
+from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, RowRequirement, ShapeCount
+from ddpsim.simulator.programs.program import DTYPES, Group, Issue, Program, Step, Wait, reductions_of_dtype
 from ddpsim.simulator.programs.validation import members_of
 
 COLLECTIVES = tuple(operation for operation in IN_PROGRAMS if operation not in POINT_TO_POINT)
@@ -35,77 +35,77 @@ Round = Mapping[int, Issue]
 Option = TypeVar("Option")
 
 
-class Choices(Protocol):
+class RandomSource(Protocol):
     """The source of all random choices: a seed, or hypothesis, which can then shrink them."""
 
-    def integer(self, least: int, most: int) -> int:
+    def draw_integer(self, least: int, most: int) -> int:
         """Return a number in this range; the least is the simplest."""
 
 
-class Extent(NamedTuple):
+class ProgramExtent(NamedTuple):
     """The least and the most ranks and rounds of calls that a program has."""
 
     ranks: tuple[int, int] = (2, 4)
     rounds: tuple[int, int] = (0, 8)
 
 
-def one_of(choices: Choices, options: Sequence[Option]) -> Option:
+def choose_one(choices: RandomSource, options: Sequence[Option]) -> Option:
     """Return one of some options; the first is the simplest."""
-    return options[choices.integer(0, len(options) - 1)]
+    return options[choices.draw_integer(0, len(options) - 1)]
 
 
-def some_of(choices: Choices, options: Sequence[Option], count: int) -> list[Option]:
+def choose_several(choices: RandomSource, options: Sequence[Option], count: int) -> list[Option]:
     """Return `count` of the options, in any order."""
     left = list(options)
-    return [left.pop(choices.integer(0, len(left) - 1)) for _ in range(count)]
+    return [left.pop(choices.draw_integer(0, len(left) - 1)) for _ in range(count)]
 
 
-def draw_program(choices: Choices, extent: Extent) -> Program:
+def draw_program(choices: RandomSource, extent: ProgramExtent) -> Program:
     """Return the next program."""
-    world_size = choices.integer(*extent.ranks)
-    groups = _groups(choices, world_size)
+    world_size = choices.draw_integer(*extent.ranks)
+    groups = _draw_groups(choices, world_size)
     members = members_of(Program(world_size, groups, ()))
-    rounds = [_round(choices, number, members) for number in range(choices.integer(*extent.rounds))]
-    return Program(world_size, groups, tuple(_steps(choices, rounds, rank) for rank in range(world_size)))
+    rounds = [_draw_round(choices, number, members) for number in range(choices.draw_integer(*extent.rounds))]
+    return Program(world_size, groups, tuple(_steps_of_rank(choices, rounds, rank) for rank in range(world_size)))
 
 
-def collective(choices: Choices, operation: str, name: str, group: str, members: Sequence[int]) -> Round:
+def draw_collective(choices: RandomSource, operation: str, name: str, group: str, members: Sequence[int]) -> Round:
     """Return calls of an operation that match on all members."""
     takes = IN_PROGRAMS[operation]
-    dtype = one_of(choices, DTYPES) if takes.shapes is not Shapes.NONE else None
-    if takes.shapes is Shapes.IN_AND_OUT:
-        return _exchange(choices, Issue(name, operation, group, dtype=dtype), members)
-    shapes = _shapes(choices, operation, len(members))
-    reduction = one_of(choices, reductions_of(str(dtype))) if takes.reduces else None
-    root = one_of(choices, members) if takes.has_root else None
+    dtype = choose_one(choices, DTYPES) if takes.shapes is not ShapeCount.NONE else None
+    if takes.shapes is ShapeCount.IN_AND_OUT:
+        return _draw_all_to_all(choices, Issue(name, operation, group, dtype=dtype), members)
+    shapes = _draw_shapes(choices, operation, len(members))
+    reduction = choose_one(choices, reductions_of_dtype(str(dtype))) if takes.reduces else None
+    root = choose_one(choices, members) if takes.has_root else None
     return dict.fromkeys(members, Issue(name, operation, group, shapes, dtype, reduction, root))
 
 
 # --- the calls --------------------------------------------------------------------------------------------------------
 
 
-def _groups(choices: Choices, world_size: int) -> tuple[Group, ...]:
-    sizes = [choices.integer(min(2, world_size), world_size) for _ in range(choices.integer(0, _MOST_GROUPS))]
+def _draw_groups(choices: RandomSource, world_size: int) -> tuple[Group, ...]:
+    sizes = [choices.draw_integer(min(2, world_size), world_size) for _ in range(choices.draw_integer(0, _MOST_GROUPS))]
     return tuple(
-        Group(f"g{number}", tuple(sorted(some_of(choices, range(world_size), size))))
+        Group(f"g{number}", tuple(sorted(choose_several(choices, range(world_size), size))))
         for number, size in enumerate(sizes, start=1)
     )
 
 
-def _round(choices: Choices, number: int, members: Mapping[str, Sequence[int]]) -> Round:
-    group = one_of(choices, list(members))
+def _draw_round(choices: RandomSource, number: int, members: Mapping[str, Sequence[int]]) -> Round:
+    group = choose_one(choices, list(members))
     ranks = members[group]
-    if one_of(choices, (False, False, False, True)) and len(ranks) > 1:
-        return _message(choices, number, group, ranks)
-    return collective(choices, one_of(choices, COLLECTIVES), f"c{number}", group, ranks)
+    if choose_one(choices, (False, False, False, True)) and len(ranks) > 1:
+        return _draw_message(choices, number, group, ranks)
+    return draw_collective(choices, choose_one(choices, COLLECTIVES), f"c{number}", group, ranks)
 
 
-def _message(choices: Choices, number: int, group: str, members: Sequence[int]) -> Round:
-    sender, receiver = some_of(choices, members, 2)
-    is_from_any = one_of(choices, (False, False, True))
-    tag = _FIRST_OWN_TAG + number if is_from_any else one_of(choices, (0, 0, 1))
+def _draw_message(choices: RandomSource, number: int, group: str, members: Sequence[int]) -> Round:
+    sender, receiver = choose_several(choices, members, 2)
+    is_from_any = choose_one(choices, (False, False, True))
+    tag = _FIRST_OWN_TAG + number if is_from_any else choose_one(choices, (0, 0, 1))
     source = ANY_SOURCE if is_from_any else sender
-    name, shape, dtype = f"c{number}", _shape(choices), one_of(choices, DTYPES)
+    name, shape, dtype = f"c{number}", _draw_shape(choices), choose_one(choices, DTYPES)
     shapes = ((),) if is_from_any and 0 in shape else (shape,)
     return {
         sender: Issue(name, "send", group, shapes, dtype, peer=receiver, tag=tag),
@@ -113,10 +113,10 @@ def _message(choices: Choices, number: int, group: str, members: Sequence[int]) 
     }
 
 
-def _exchange(choices: Choices, plain: Issue, members: Sequence[int]) -> Round:
+def _draw_all_to_all(choices: RandomSource, plain: Issue, members: Sequence[int]) -> Round:
     """Return calls with splits of all sizes; every rank sends something."""
-    size, row = len(members), one_of(choices, ((), (3,)))
-    parts = [[choices.integer(0, 3) for _ in members] for _ in members]
+    size, row = len(members), choose_one(choices, ((), (3,)))
+    parts = [[choices.draw_integer(0, 3) for _ in members] for _ in members]
     for number in range(size):
         parts[number][(number + 1) % size] += 1
     received = [tuple(column) for column in zip(*parts, strict=True)]
@@ -126,22 +126,22 @@ def _exchange(choices: Choices, plain: Issue, members: Sequence[int]) -> Round:
     }
 
 
-def _shapes(choices: Choices, operation: str, size: int) -> tuple[Shape, ...]:
+def _draw_shapes(choices: RandomSource, operation: str, size: int) -> tuple[Shape, ...]:
     wanted, rows = IN_PROGRAMS[operation].shapes, IN_PROGRAMS[operation].rows
-    if wanted is Shapes.NONE:
+    if wanted is ShapeCount.NONE:
         return ()
-    if wanted is Shapes.SEVERAL:
-        return tuple(_shape(choices) for _ in range(choices.integer(1, 3)))
-    shape = _shape(choices, has_rows=rows is not Rows.ANY)
-    if rows is Rows.DIVISIBLE:
+    if wanted is ShapeCount.SEVERAL:
+        return tuple(_draw_shape(choices) for _ in range(choices.draw_integer(1, 3)))
+    shape = _draw_shape(choices, has_rows=rows is not RowRequirement.ANY)
+    if rows is RowRequirement.DIVISIBLE:
         shape = (shape[0] * size, *shape[1:])
-    return (shape,) * (size if wanted is Shapes.PER_MEMBER else 1)
+    return (shape,) * (size if wanted is ShapeCount.PER_MEMBER else 1)
 
 
-def _shape(choices: Choices, *, has_rows: bool = False) -> Shape:
+def _draw_shape(choices: RandomSource, *, has_rows: bool = False) -> Shape:
     """Return a shape: mostly small, seldom a scalar, an empty or a large one."""
-    lengths = tuple(choices.integer(1, 5) for _ in range(choices.integer(1, 2)))
-    kind = choices.integer(0, 29)  # drawn after the lengths, so that hypothesis does not prefer a scalar
+    lengths = tuple(choices.draw_integer(1, 5) for _ in range(choices.draw_integer(1, 2)))
+    kind = choices.draw_integer(0, 29)  # drawn after the lengths, so that hypothesis does not prefer a scalar
     if kind == 29:
         return _LARGE
     if kind == 28:
@@ -152,12 +152,12 @@ def _shape(choices: Choices, *, has_rows: bool = False) -> Shape:
 # --- the steps of a rank ----------------------------------------------------------------------------------------------
 
 
-def _steps(choices: Choices, rounds: Sequence[Round], rank: int) -> tuple[Step, ...]:
+def _steps_of_rank(choices: RandomSource, rounds: Sequence[Round], rank: int) -> tuple[Step, ...]:
     """Return the rank's calls in order, each waited for at once, some calls later, or never."""
     own = [calls[rank] for calls in rounds if rank in calls]
     due: dict[int, list[Step]] = {}
     for number, issue in enumerate(own):
-        delay = one_of(choices, _DELAYS)
+        delay = choose_one(choices, _DELAYS)
         if delay != _NEVER:
             due.setdefault(number + delay, []).append(Wait(issue.name))
     steps: list[Step] = []

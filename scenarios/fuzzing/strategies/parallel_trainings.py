@@ -6,16 +6,16 @@ import torch
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ddpsim.scenarios.training.models import outline
-from ddpsim.scenarios.training.parallel import ModelWrapper, Parallel, PipelineSchedule
+from ddpsim.scenarios.training.models import make_meta_network
+from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout, PipelineSchedule
 from ddpsim.scenarios.training.training import (
     Action,
-    Exceptional,
+    ExceptionalIterations,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
     Options,
-    Rule,
+    IterationRule,
     Training,
 )
 
@@ -27,14 +27,14 @@ _NETWORKS: tuple[tuple[str, Options], ...] = (
 )
 """Networks with layers, at sizes that train in some milliseconds."""
 _MESHES = (
-    Parallel(dp=2),
-    Parallel(dp=3),
-    Parallel(tp=2),
-    Parallel(pp=2),
-    Parallel(dp=2, tp=2),
-    Parallel(dp=2, pp=2),
-    Parallel(tp=2, pp=2),
-    Parallel(dp_replicate=2, dp_shard=2),
+    ParallelLayout(dp=2),
+    ParallelLayout(dp=3),
+    ParallelLayout(tp=2),
+    ParallelLayout(pp=2),
+    ParallelLayout(dp=2, tp=2),
+    ParallelLayout(dp=2, pp=2),
+    ParallelLayout(tp=2, pp=2),
+    ParallelLayout(dp_replicate=2, dp_shard=2),
 )
 _SCHEDULES = (
     PipelineSchedule.ONE_F_ONE_B,
@@ -56,20 +56,20 @@ def parallel_trainings(draw: st.DrawFn) -> tuple[Training, int]:
     accumulate, skip or evaluate. torch supports all of them, and the result has to agree with the oracle.
     """
     name, options = draw(st.sampled_from(_NETWORKS))
-    layers = len(outline(name, options).layers_in_order())
+    layers = len(make_meta_network(name, options).layers_in_order())
     layout = draw(st.sampled_from([each for each in _MESHES if each.pp <= layers]))
     if layout.pp > 1:
-        layout = draw(_pipelines(layout, layers))
+        layout = draw(_draw_pipeline(layout, layers))
     iterations = draw(st.integers(1, 3))
     mixed_precision = draw(st.sampled_from([None, None, torch.bfloat16]))
     # Adam divides by a gradient's own size, so rounding of a small gradient matters much.
     names = [OptimizerName.SGD] if mixed_precision else [*OptimizerName]
     training = Training(
         (NetworkChoice(name, options),),
-        Rule(iterations),
-        rows=layout.parts * draw(st.integers(1, 2)) * 2,
+        IterationRule(iterations),
+        rows=layout.micro_batch_count * draw(st.integers(1, 2)) * 2,
         optimizer=OptimizerChoice(draw(st.sampled_from(names)), 0.01),
-        exceptions=tuple(draw(_actions(iterations))),
+        exceptions=tuple(draw(_draw_actions(iterations))),
         seed=draw(st.integers(0, 99)),
         wrapper=ModelWrapper.FSDP2,
         parallel=layout,
@@ -82,7 +82,7 @@ def parallel_trainings(draw: st.DrawFn) -> tuple[Training, int]:
 
 
 @st.composite
-def _pipelines(draw: st.DrawFn, mesh: Parallel, layers: int) -> Parallel:
+def _draw_pipeline(draw: st.DrawFn, mesh: ParallelLayout, layers: int) -> ParallelLayout:
     """Draw a schedule and a number of micro-batches that torch accepts for this mesh."""
     fitting = [each for each in _SCHEDULES if mesh.pp * each.stages_per_rank <= layers]
     parts = mesh.pp * draw(st.integers(1, 2))
@@ -90,6 +90,6 @@ def _pipelines(draw: st.DrawFn, mesh: Parallel, layers: int) -> Parallel:
 
 
 @st.composite
-def _actions(draw: st.DrawFn, iterations: int) -> list[Exceptional]:
+def _draw_actions(draw: st.DrawFn, iterations: int) -> list[ExceptionalIterations]:
     found = draw(st.lists(st.integers(0, iterations - 1), max_size=2, unique=True))
-    return [Exceptional(None, (each,), draw(st.sampled_from(_ALIKE))) for each in found]
+    return [ExceptionalIterations(None, (each,), draw(st.sampled_from(_ALIKE))) for each in found]

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from ddpsim import UsageError
-from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind, broken, possible_kinds
-from ddpsim.scenarios.fuzzing.strategies.generator import Extent, draw_program, one_of
+from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind, break_program, possible_breaks
+from ddpsim.scenarios.fuzzing.strategies.generator import ProgramExtent, draw_program, choose_one
 from ddpsim.simulator.programs.program import Program
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class _HypothesisSource:
     """Choices that hypothesis draws."""
 
     draw: st.DrawFn
 
-    def integer(self, least: int, most: int) -> int:
+    def draw_integer(self, least: int, most: int) -> int:
         """Return a number that hypothesis draws."""
         return self.draw(st.integers(least, most))
 
@@ -43,7 +43,7 @@ def programs(
     """
     _check_range("ranks", min_ranks, max_ranks, least=1)
     _check_range("rounds", min_rounds, max_rounds, least=0)
-    return draw_program(_Drawn(draw), Extent((min_ranks, max_ranks), (min_rounds, max_rounds)))
+    return draw_program(_HypothesisSource(draw), ProgramExtent((min_ranks, max_ranks), (min_rounds, max_rounds)))
 
 
 @st.composite
@@ -63,9 +63,9 @@ def broken_programs(
             assert bool(check(program).findings) == bool(my_checker(program))
     """
     program = draw(programs(min_ranks=max(min_ranks, 2), max_ranks=max_ranks, min_rounds=1, max_rounds=max_rounds))
-    choices = _Drawn(draw)
-    kind = one_of(choices, possible_kinds(program))
-    changed = broken(choices, program, kind)
+    choices = _HypothesisSource(draw)
+    kind = choose_one(choices, possible_breaks(program))
+    changed = break_program(choices, program, kind)
     assert changed is not None, "whether a break fits does not depend on the drawn choices"
     return changed[0], kind
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ddpsim import Pct, Policy
 from ddpsim.simulator.policies.named import RandomWalk
-from ddpsim.simulator.policies.schedule_replay import Guided
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 
 _MOST_SWITCHES = 4
 """Most bugs need two or three ordered events (simulator/policies/pct.py)."""
@@ -28,11 +28,11 @@ def schedules(*, max_choices: int = 60, max_choice: int = 3) -> st.SearchStrateg
     """
     dense = st.lists(st.integers(0, max_choice), max_size=max_choices).map(tuple)
     indices, switches = st.integers(0, max(max_choices - 1, 0)), st.integers(1, max(max_choice, 1))
-    sparse = st.dictionaries(indices, switches, max_size=min(_MOST_SWITCHES, max_choices)).map(_choices)
+    sparse = st.dictionaries(indices, switches, max_size=min(_MOST_SWITCHES, max_choices)).map(_choices_of_switches)
     return sparse | dense
 
 
-def _choices(switches: dict[int, int]) -> Choices:
+def _choices_of_switches(switches: dict[int, int]) -> Choices:
     return tuple(switches.get(index, 0) for index in range(max(switches, default=-1) + 1))
 
 
@@ -47,7 +47,7 @@ def policies(*, max_choices: int = 60) -> st.SearchStrategy[Policy]:
     """
     seeds = st.integers(0, _MOST_SEED)
     return st.one_of(
-        st.builds(Guided, schedules(max_choices=max_choices)),
+        st.builds(GuidedPolicy, schedules(max_choices=max_choices)),
         st.builds(RandomWalk, seeds),
         st.builds(Pct, seeds, depth=st.integers(1, _MOST_DEPTH)),
     )

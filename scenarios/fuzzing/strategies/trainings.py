@@ -7,13 +7,13 @@ from typing import Literal
 import torch
 from hypothesis import strategies as st
 
-from ddpsim.scenarios.fuzzing.strategies.torch_limits import documented_by_torch, possible_for_torch, sensible
+from ddpsim.scenarios.fuzzing.strategies.torch_limits import limit_to_torch_documentation, limit_to_torch, remove_contradictions
 from ddpsim.scenarios.training.models import NETWORKS
 from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
-    Exceptional,
-    JoinTerms,
+    ExceptionalIterations,
+    JoinOptions,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
@@ -70,36 +70,36 @@ def trainings(draw: st.DrawFn, *, for_torch: bool | Literal["documented"] = Fals
     """
     world_size = draw(st.sampled_from([2, 3, 4, 2, 3, 4, 1]))
     is_joined = draw(st.booleans())
-    counts = draw(_counts(world_size, is_joined))
+    counts = draw(_iteration_counts(world_size, is_joined))
     names = draw(st.lists(st.sampled_from([*_CHEAP]), min_size=1, max_size=2))
     training = Training(
         tuple(NetworkChoice(name, _CHEAP[name]) for name in names),
         counts,
         draw(_ROWS | st.tuples(*[_ROWS] * world_size)),
-        draw(_engine_options()),
-        JoinTerms(draw(st.booleans())) if is_joined else None,
-        draw(_optimizers()),
+        draw(_draw_engine_options()),
+        JoinOptions(draw(st.booleans())) if is_joined else None,
+        draw(_draw_optimizer()),
         draw(st.none() | st.sampled_from(CommunicationHook)),
         reduces_loss=draw(st.booleans()),
         averages_buffers=not is_joined and "batch_norm" in names and draw(st.booleans()),
-        exceptions=(*draw(_actions(counts)), *draw(_uses(names, counts))),
+        exceptions=(*draw(_draw_actions(counts)), *draw(_draw_branch_uses(names, counts))),
         seed=draw(st.integers(0, 99)),
         dtype=draw(st.sampled_from([torch.float32, torch.float64])),
     )
-    training = sensible(training)
+    training = remove_contradictions(training)
     if for_torch:
-        training = documented_by_torch(training) if for_torch == "documented" else possible_for_torch(training)
+        training = limit_to_torch_documentation(training) if for_torch == "documented" else limit_to_torch(training)
     return training, world_size
 
 
-def _counts(world_size: int, is_joined: bool) -> st.SearchStrategy[tuple[int, ...]]:
+def _iteration_counts(world_size: int, is_joined: bool) -> st.SearchStrategy[tuple[int, ...]]:
     if is_joined:
         return st.tuples(*[st.integers(0, 4)] * world_size)
     return st.integers(1, 4).map(lambda count: (count,) * world_size)
 
 
 @st.composite
-def _engine_options(draw: st.DrawFn) -> dict[str, object]:
+def _draw_engine_options(draw: st.DrawFn) -> dict[str, object]:
     options: dict[str, object] = {
         "find_unused_parameters": draw(st.booleans()),
         "gradient_as_bucket_view": draw(st.booleans()),
@@ -111,34 +111,34 @@ def _engine_options(draw: st.DrawFn) -> dict[str, object]:
 
 
 @st.composite
-def _optimizers(draw: st.DrawFn) -> OptimizerChoice:
+def _draw_optimizer(draw: st.DrawFn) -> OptimizerChoice:
     name = draw(st.sampled_from(OptimizerName))
     momentum = draw(st.sampled_from([0.0, 0.9])) if name is OptimizerName.SGD else 0.0
     return OptimizerChoice(name, 0.01, momentum, is_sharded=draw(st.sampled_from([False, False, True])))
 
 
 @st.composite
-def _actions(draw: st.DrawFn, counts: tuple[int, ...]) -> list[Exceptional]:
+def _draw_actions(draw: st.DrawFn, counts: tuple[int, ...]) -> list[ExceptionalIterations]:
     """Draw iterations in which all ranks do something else."""
     iterations = draw(st.lists(st.integers(0, max(max(counts) - 1, 0)), max_size=4, unique=True))
-    return [Exceptional(None, (iteration,), draw(st.sampled_from(_ALIKE))) for iteration in iterations]
+    return [ExceptionalIterations(None, (iteration,), draw(st.sampled_from(_ALIKE))) for iteration in iterations]
 
 
 @st.composite
-def _uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]) -> list[Exceptional]:
+def _draw_branch_uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]) -> list[ExceptionalIterations]:
     """Draw ranks and iterations that leave out branches."""
     branches = {name: NETWORKS[name]().branches for name in names}
     if not any(branches.values()) or not max(counts):
         return []
     places = st.tuples(st.integers(0, len(counts) - 1), st.integers(0, max(counts) - 1))
     return [
-        Exceptional(
-            (rank,), (iteration,), uses=tuple(branch for each in names for branch in draw(_way(branches[each])))
+        ExceptionalIterations(
+            (rank,), (iteration,), uses=tuple(branch for each in names for branch in draw(_first_branches(branches[each])))
         )
         for rank, iteration in draw(st.lists(places, min_size=1, max_size=4, unique=True))
     ]
 
 
-def _way(branches: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
+def _first_branches(branches: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
     """Draw the branches of a batch: the first few, because a network with early exits needs the earlier stages."""
     return st.integers(0, len(branches)).map(lambda count: branches[:count])

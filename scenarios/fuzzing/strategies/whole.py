@@ -10,7 +10,7 @@ from typing import Literal
 from hypothesis import strategies as st
 
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.value_scenarios import of_program, of_training
+from ddpsim.scenarios.files.value_scenarios import scenario_of_program, scenario_of_training
 from ddpsim.scenarios.fuzzing.strategies.parallel_trainings import parallel_trainings
 from ddpsim.scenarios.fuzzing.strategies.programs import broken_programs, programs
 from ddpsim.scenarios.fuzzing.strategies.schedules import schedules
@@ -56,29 +56,29 @@ def scenarios(
     (Under a schedule a broken program may show another finding first than `check` names.)
     """
     kind = draw(st.sampled_from([kind for kind in kinds for _ in range(_WEIGHTS[kind])]))
-    scenario = draw(_of_kind(kind, engines, for_torch))
+    scenario = draw(_strategy_of_kind(kind, engines, for_torch))
     return replace(scenario, choices=draw(schedules(max_choices=max_choices)))
 
 
-def _of_kind(
+def _strategy_of_kind(
     kind: Kind, engines: Sequence[Engine], for_torch: Literal[True, "documented"]
 ) -> st.SearchStrategy[Scenario]:
     if kind is Kind.TRAINING:
-        return _trainings(engines, for_torch)
+        return _draw_training_scenario(engines, for_torch)
     if kind is Kind.PARALLEL_TRAINING:
-        return parallel_trainings().map(lambda drawn: of_training(*drawn, name=kind.value))
-    return _programs(kind)
+        return parallel_trainings().map(lambda drawn: scenario_of_training(*drawn, name=kind.value))
+    return _draw_program_scenario(kind)
 
 
 @st.composite
-def _trainings(draw: st.DrawFn, engines: Sequence[Engine], for_torch: Literal[True, "documented"]) -> Scenario:
+def _draw_training_scenario(draw: st.DrawFn, engines: Sequence[Engine], for_torch: Literal[True, "documented"]) -> Scenario:
     engine = draw(st.sampled_from(engines))
     training, world_size = draw(trainings(for_torch=for_torch if engine is Engine.TORCH else False))
-    return of_training(training, world_size, name=Kind.TRAINING.value, engine=engine)
+    return scenario_of_training(training, world_size, name=Kind.TRAINING.value, engine=engine)
 
 
 @st.composite
-def _programs(draw: st.DrawFn, kind: Kind) -> Scenario:
+def _draw_program_scenario(draw: st.DrawFn, kind: Kind) -> Scenario:
     if kind is Kind.PROGRAM:
-        return of_program(draw(programs(min_rounds=1)), name=kind.value)
-    return of_program(draw(broken_programs())[0], name=kind.value)
+        return scenario_of_program(draw(programs(min_rounds=1)), name=kind.value)
+    return scenario_of_program(draw(broken_programs())[0], name=kind.value)

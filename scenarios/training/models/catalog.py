@@ -17,7 +17,7 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from ddpsim import UsageError
-from ddpsim.scenarios.names import nearest
+from ddpsim.scenarios.names import suggest_nearest_name
 from ddpsim.scenarios.training.models.dense import (
     Branches,
     EarlyExit,
@@ -61,7 +61,7 @@ _MOST_NUMBERS = 100_000_000
 _LARGEST_SEED = 2**63 - 1
 
 
-class OptionError(UsageError):
+class NetworkOptionError(UsageError):
     """An option of a network has an unknown name, or an invalid value."""
 
     def __init__(self, network: str, option: str, problem: str) -> None:
@@ -70,7 +70,7 @@ class OptionError(UsageError):
         self.problem = problem
 
 
-def make(
+def make_network(
     name: str,
     options: Mapping[str, object] = MappingProxyType({}),
     *,
@@ -86,40 +86,40 @@ def make(
         raise UsageError(f"seed is {seed!r}, expected a whole number from 0 to {_LARGEST_SEED}: leave it out for 0")
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UsageError(f"dtype is {dtype!r}, expected one with a floating point: leave it out for torch.float32")
-    values = _checked(name, options)
-    with _seeded(seed), _Bounded(name):
-        network = _built(name, values)
-    network.cast(dtype)
+    values = _check_options(name, options)
+    with _seed_generator(seed), _ParameterLimit(name):
+        network = _build_network(name, values)
+    network.cast_to_dtype(dtype)
     return network
 
 
-def outline(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Network:
+def make_meta_network(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Network:
     """Build the same network without values, on the device "meta", to inspect it at no cost.
 
     Raises UsageError as `make` does; an OptionError if one option is invalid.
     """
-    values = _checked(name, options)
-    with torch.device("meta"), _Bounded(name), _Undrawn():
-        return _built(name, values)
+    values = _check_options(name, options)
+    with torch.device("meta"), _ParameterLimit(name), _SkipInitialization():
+        return _build_network(name, values)
 
 
-def _built(name: str, values: Mapping[str, Any]) -> Network:
+def _build_network(name: str, values: Mapping[str, Any]) -> Network:
     try:
         network = NETWORKS[name](**values)
-    except _TooLargeError:
+    except _NetworkTooLargeError:
         raise
     except UsageError as error:
         option, _, problem = str(error).partition(" ")  # all these messages begin with the option
-        raise OptionError(name, option, problem) from None
+        raise NetworkOptionError(name, option, problem) from None
     if math.prod(network.row) > _MOST_NUMBERS:
-        raise _TooLargeError(
+        raise _NetworkTooLargeError(
             f"network {name!r}: a sample has {math.prod(network.row)} numbers, expected {_MOST_NUMBERS} at most: "
             "make it smaller"
         )
     return network
 
 
-class _Bounded(TorchFunctionMode):
+class _ParameterLimit(TorchFunctionMode):
     """Refuses a network with too many parameters before it allocates them."""
 
     def __init__(self, network: str) -> None:
@@ -134,14 +134,14 @@ class _Bounded(TorchFunctionMode):
             sizes = args[0] if isinstance(args[0], Sequence) else args
             self._count += math.prod(sizes)
             if self._count > _MOST_NUMBERS:
-                raise _TooLargeError(
+                raise _NetworkTooLargeError(
                     f"network {self._network!r} has {self._count} parameters or more, expected {_MOST_NUMBERS} at "
                     "most: make it smaller"
                 )
         return func(*args, **(kwargs or {}))
 
 
-class _Undrawn(TorchFunctionMode):
+class _SkipInitialization(TorchFunctionMode):
     """Skips drawing values: "meta" tensors have none, and torch would import a compiler."""
 
     def __torch_function__(
@@ -153,12 +153,12 @@ class _Undrawn(TorchFunctionMode):
         return args[0] if func in (torch.Tensor.normal_, torch.Tensor.uniform_) else func(*args, **given)
 
 
-class _TooLargeError(UsageError):
+class _NetworkTooLargeError(UsageError):
     """A network is too large for the memory."""
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seed_generator(seed: int) -> Iterator[None]:
     """Draw from a generator with this seed, in float32 and on the CPU; restore the caller's generator afterwards."""
     default_dtype = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -171,28 +171,28 @@ def _seeded(seed: int) -> Iterator[None]:
             torch.set_default_dtype(default_dtype)
 
 
-def _checked(name: str, options: Mapping[str, object]) -> dict[str, object]:
+def _check_options(name: str, options: Mapping[str, object]) -> dict[str, object]:
     """Check the options of a network, and return them as its constructor expects them."""
     if not isinstance(name, str) or name not in NETWORKS:
-        raise UsageError(f"network is {name!r}, expected one of {_one_of(name, NETWORKS)}")
+        raise UsageError(f"network is {name!r}, expected one of {_names_text(name, NETWORKS)}")
     parameters = inspect.signature(NETWORKS[name], eval_str=True).parameters
     values = {}
     for key, value in options.items():
         if key not in parameters:
-            raise OptionError(name, key, f"is no option, expected one of {_one_of(key, parameters)}")
+            raise NetworkOptionError(name, key, f"is no option, expected one of {_names_text(key, parameters)}")
         kind, expected = _DEPTH if key == "depth" else _KINDS[parameters[key].annotation]
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError:
             default = parameters[key].default
             problem = f"is {value!r}, expected {expected}: leave it out for {default!r}"
-            raise OptionError(name, key, problem) from None
+            raise NetworkOptionError(name, key, problem) from None
         values[key] = tuple(value) if isinstance(value, list) else value
     return values
 
 
-def _one_of(name: str, names: Iterable[str]) -> str:
-    advice = nearest(str(name), names)
+def _names_text(name: str, names: Iterable[str]) -> str:
+    advice = suggest_nearest_name(str(name), names)
     return ", ".join(names) + (f": {advice}" if advice else "")
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddpsim import UsageError
-from ddpsim.scenarios.training.models.network import Layer, Network, Split
+from ddpsim.scenarios.training.models.network import Layer, Network, LayerSplit
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
@@ -24,14 +24,14 @@ class Linear(Network):
         super().__init__()
         self.row = (features,)
         self.layer = nn.Linear(features, outputs)
-        self.split = {"layer": Split.GATHERED_COLUMNS}
+        self.split = {"layer": LayerSplit.GATHERED_COLUMNS}
 
     def layers_in_order(self) -> tuple[Layer, ...]:
         """Return its only layer."""
         return (Layer(("layer",), self.layer),)
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        return self._through_layers(batch)
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+        return self._apply_layers(batch)
 
 
 class Mlp(Network):
@@ -41,7 +41,7 @@ class Mlp(Network):
         super().__init__()
         self.row = (features,)
         self.layers = nn.ModuleList(nn.Linear(*widths) for widths in pairwise((features, *hidden, outputs)))
-        self.split = {f"layers.{index}": Split.GATHERED_COLUMNS for index in range(len(self.layers))}
+        self.split = {f"layers.{index}": LayerSplit.GATHERED_COLUMNS for index in range(len(self.layers))}
 
     def layers_in_order(self) -> tuple[Layer, ...]:
         """Return each layer with the ReLU that follows it; none follows the last."""
@@ -51,8 +51,8 @@ class Mlp(Network):
             for index, layer in enumerate(self.layers)
         )
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        return self._through_layers(batch)
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+        return self._apply_layers(batch)
 
 
 def _with_relu(layer: nn.Module, batch: Tensor) -> Tensor:
@@ -68,10 +68,10 @@ class MixedDtypes(Network):
         self.narrow = nn.Linear(features, width)
         self.wide = nn.Linear(width, outputs)
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         return self.wide(self.narrow(batch).tanh().double())
 
-    def cast(self, dtype: torch.dtype) -> None:
+    def cast_to_dtype(self, dtype: torch.dtype) -> None:
         """Convert the first layer to `dtype`, the second to float64."""
         self.narrow.to(dtype)
         self.wide.to(torch.float64)
@@ -86,7 +86,7 @@ class GanGenerator(Network):
         self.inner = nn.Linear(noise, width)
         self.outer = nn.Linear(width, features)
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         return self.outer(F.relu(self.inner(batch)))
 
 
@@ -99,7 +99,7 @@ class GanDiscriminator(Network):
         self.inner = nn.Linear(features, width)
         self.outer = nn.Linear(width, 1)
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         return self.outer(F.leaky_relu(self.inner(batch), 0.2))
 
 
@@ -121,7 +121,7 @@ class Branches(Network):
                 raise UsageError(f"names has {name!r}, expected different words that no attribute is called: rename it")
             self.add_module(name, nn.Linear(width, width))
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         body: Tensor = self.body(batch).tanh()
         outputs = body
         for name in taken:
@@ -147,15 +147,15 @@ class EarlyExit(Network):
             layers = {"layer": nn.Linear(width if index else features, width), "exit": nn.Linear(width, outputs)}
             self.add_module(name, nn.ModuleDict(layers))
 
-    def taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
+    def branches_taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
         """Return the stages after the first that a batch uses. Raises UsageError if one before its last is left out."""
-        taken = super().taken(uses)
+        taken = super().branches_taken(uses)
         if taken != self.branches[: len(taken)]:
             missing = next(name for name in self.branches if name not in taken)
             raise UsageError(f"uses leaves out {missing!r} before {taken[-1]!r}, expected no gap: name it too")
         return taken
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         hidden = self.get_submodule("first.layer")(batch).tanh()
         outputs = self.get_submodule("first.exit")(hidden)
         for name in taken:

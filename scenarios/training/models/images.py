@@ -21,7 +21,7 @@ class Conv(Network):
         self.convolutions = nn.ModuleList(nn.Conv2d(*pair, 3, padding=1) for pair in pairwise(widths))
         self.head = nn.Linear(channels, outputs)
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         for convolution in self.convolutions:
             batch = F.relu(convolution(batch))
         return self.head(batch.mean(dim=(2, 3)))
@@ -59,12 +59,12 @@ class Resnet(Network):
         for stage, count in enumerate(_BLOCKS[depth]):
             for index in range(count):
                 stride = 2 if stage > 0 and index == 0 else 1
-                block = _Block(channels, width << stage, expansion=expansion, stride=stride)
+                block = _ResidualBlock(channels, width << stage, expansion=expansion, stride=stride)
                 self.blocks.append(block)
                 channels = block.channels
         self.head = nn.Linear(channels, outputs)
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         batch = F.relu(self.norm(self.stem(batch)))
         for block in self.blocks:
             batch = block(batch)
@@ -73,7 +73,7 @@ class Resnet(Network):
         return self.head(features * features.shape[1] ** -0.5)
 
 
-class _Block(nn.Module):
+class _ResidualBlock(nn.Module):
     """Two 3x3 convolutions; with an expansion, a 3x3 one between two of 1x1 that narrow and widen."""
 
     def __init__(self, channels: int, width: int, *, expansion: int, stride: int) -> None:

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from ddpsim import UsageError
 
 
-class Split(Enum):
+class LayerSplit(Enum):
     """How tensor parallelism splits a linear layer, or an embedding."""
 
     COLUMNS = "columns"
@@ -51,7 +51,7 @@ class Network(nn.Module):
     """The shape of a batch without its first dimension."""
     words: int = 0
     """The number of different tokens in batches; 0 for batches of floats."""
-    split: Mapping[str, Split] = MappingProxyType({})
+    split: Mapping[str, LayerSplit] = MappingProxyType({})
     """How tensor parallelism splits each layer, by name; empty if the network cannot be split."""
     recomputes: bool = False
     """True if the backward recomputes each layer, instead of keeping activations."""
@@ -62,7 +62,7 @@ class Network(nn.Module):
         """Return the layers that a batch passes through, in order; () if the network cannot be cut into layers."""
         return ()
 
-    def keep(self, layers: range) -> None:
+    def keep_layers(self, layers: range) -> None:
         """Remove all layers but these; the remaining ones keep their names."""
         for index, layer in enumerate(self.layers_in_order()):
             for name in layer.names if index not in layers else ():
@@ -74,7 +74,7 @@ class Network(nn.Module):
                     parent.register_module(leaf, nn.Identity())
         self._kept = slice(layers.start, layers.stop)
 
-    def batch(self, rows: int, generator: torch.Generator) -> Tensor:
+    def draw_batch(self, rows: int, generator: torch.Generator) -> Tensor:
         """Return inputs drawn from `generator`: normally distributed in the network's dtype, or int64 tokens.
 
         Numbers are drawn in float32 and then cast, so the same network in float64 gets the same ones.
@@ -90,9 +90,9 @@ class Network(nn.Module):
 
         Raises UsageError for branches that the network does not have.
         """
-        return self._outputs(batch, self.taken(uses))
+        return self._compute_outputs(batch, self.branches_taken(uses))
 
-    def taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
+    def branches_taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
         """Return the branches that a batch uses, in order. Raises UsageError for branches that it cannot use."""
         for name in uses or ():
             if name not in self.branches:
@@ -100,15 +100,15 @@ class Network(nn.Module):
                 raise UsageError(f"uses has {name!r}, expected branches of the network, which are {known}")
         return self.branches if uses is None else tuple(name for name in self.branches if name in uses)
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         """Return what `forward` returns for a batch that uses these branches."""
         raise NotImplementedError
 
-    def _through_layers(self, batch: Tensor) -> Tensor:
+    def _apply_layers(self, batch: Tensor) -> Tensor:
         for layer in self.layers_in_order()[self._kept]:
             batch = checkpoint(layer.run, batch, use_reentrant=False) if self.recomputes else layer.run(batch)
         return batch
 
-    def cast(self, dtype: torch.dtype) -> None:
+    def cast_to_dtype(self, dtype: torch.dtype) -> None:
         """Convert the parameters and floating buffers, which are in float32, to `dtype`."""
         self.to(dtype)

@@ -27,18 +27,18 @@ class BatchNorm(Network):
         widths = [features, *[width] * (depth - 1)]
         # Without biases, because batch normalisation cancels them, so they would have no gradient.
         self.layers = nn.ModuleList(nn.Linear(inputs, width, bias=False) for inputs in widths)
-        self.norms = nn.ModuleList(self._norm(width, momentum) for _ in widths)
+        self.norms = nn.ModuleList(self._make_norm(width, momentum) for _ in widths)
         self.head = nn.Linear(width, outputs)
 
-    def _norm(self, width: int, momentum: float) -> nn.Module:
+    def _make_norm(self, width: int, momentum: float) -> nn.Module:
         return nn.BatchNorm1d(width, momentum=momentum)
 
-    def _normalize(self, norm: nn.Module, batch: Tensor) -> Tensor:
+    def _apply_norm(self, norm: nn.Module, batch: Tensor) -> Tensor:
         return norm(batch)
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            batch = F.relu(self._normalize(norm, layer(batch)))
+            batch = F.relu(self._apply_norm(norm, layer(batch)))
         return self.head(batch)
 
 
@@ -47,10 +47,10 @@ class SyncBatchNormalized(BatchNorm):
 
     communicates = True
 
-    def _norm(self, width: int, momentum: float) -> nn.Module:
+    def _make_norm(self, width: int, momentum: float) -> nn.Module:
         return SyncBatchNorm(width, momentum=momentum)
 
-    def _normalize(self, norm: nn.Module, batch: Tensor) -> Tensor:
+    def _apply_norm(self, norm: nn.Module, batch: Tensor) -> Tensor:
         return norm(batch, self.group)
 
 
@@ -70,14 +70,14 @@ class SyncBatchNorm(nn.BatchNorm1d):
         if not self.training or not dist.is_initialized() or dist.get_world_size(group) < 2:
             return super().forward(input)
         wide = input.to(torch.promote_types(input.dtype, torch.float32))
-        mean, variance, rows = _moments(wide, group)
+        mean, variance, rows = _mean_and_variance(wide, group)
         if rows < 2:
             raise ValueError(f"batch normalisation got {rows} rows on all ranks together, expected 2 or more")
-        self._track(mean.detach(), variance.detach() * rows / (rows - 1))
+        self._update_running_statistics(mean.detach(), variance.detach() * rows / (rows - 1))
         normalized = (wide - mean) * (variance + self.eps).rsqrt()
         return (normalized * self.weight + self.bias).to(input.dtype)
 
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
+    def _update_running_statistics(self, mean: Tensor, variance: Tensor) -> None:
         """Update the running statistics with those of a batch; they keep the unbiased variance, as in torch."""
         for running, found in ((self.running_mean, mean), (self.running_var, variance)):
             assert running is not None
@@ -87,11 +87,11 @@ class SyncBatchNorm(nn.BatchNorm1d):
         self.num_batches_tracked.add_(1)
 
 
-def _moments(batch: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor, int]:
+def _mean_and_variance(batch: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor, int]:
     """Return mean and variance of every feature over the rows of all ranks, and the number of these rows."""
     features = batch.shape[1]
     own = torch.cat([batch.sum(0), batch.square().sum(0), batch.new_tensor([len(batch)])])
-    totals: Tensor = _Sum.apply(own, group)  # type: ignore[no-untyped-call]
+    totals: Tensor = _SumOverRanks.apply(own, group)  # type: ignore[no-untyped-call]
     sums, squares, count = totals.split([features, features, 1])
     rows = int(count.item())
     mean = sums / max(rows, 1)
@@ -99,7 +99,7 @@ def _moments(batch: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor,
     return mean, (squares / max(rows, 1) - mean.square()).clamp_min(0), rows
 
 
-class _Sum(torch.autograd.Function):
+class _SumOverRanks(torch.autograd.Function):
     """The sum over all ranks of a group, in forward and in backward.
 
     Each rank's loss depends on the sum, and the sum on each rank's tensor. So the gradient of a tensor is the sum of
@@ -109,14 +109,14 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: ProcessGroup | None) -> Tensor:
         ctx.group = group
-        return _summed(tensor, group)
+        return _all_reduce_sum(tensor, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _summed(gradient, ctx.group), None
+        return _all_reduce_sum(gradient, ctx.group), None
 
 
-def _summed(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
+def _all_reduce_sum(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
     total = tensor.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
     return total

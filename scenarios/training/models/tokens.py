@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddpsim import UsageError
-from ddpsim.scenarios.training.models.network import Layer, Network, Split
+from ddpsim.scenarios.training.models.network import Layer, Network, LayerSplit
 
 
 class Embedding(Network):
@@ -21,7 +21,7 @@ class Embedding(Network):
         self.embedding = nn.Embedding(words, width, sparse=True)
         self.head = nn.Linear(width, outputs)
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         return self.head(self.embedding(batch).mean(dim=1))
 
 
@@ -38,7 +38,7 @@ class Shared(Network):
         self.head = nn.Linear(width, words, bias=False)
         self.head.weight = self.embedding.weight
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         hidden = self.first(self.embedding(batch)).tanh()
         return self.head(self.second(hidden).tanh())
 
@@ -67,23 +67,23 @@ class Transformer(Network):
         if tied:
             self.head.weight = self.embedding.weight
         # Queries, keys and values are one layer. A rank's share of its columns is not whole heads, so it is gathered.
-        each = {"attention": Split.GATHERED_COLUMNS, "inner": Split.COLUMNS, "outer": Split.ROWS}
+        each = {"attention": LayerSplit.GATHERED_COLUMNS, "inner": LayerSplit.COLUMNS, "outer": LayerSplit.ROWS}
         self.split = {f"layers.{index}.{name}": split for index in range(depth) for name, split in each.items()}
 
     def layers_in_order(self) -> tuple[Layer, ...]:
         """Return embedding and positions, the layers, norm and head."""
-        first = Layer(("embedding", "positions"), self._embed)
-        last = Layer(("norm", "head"), self._answer)
+        first = Layer(("embedding", "positions"), self._embed_tokens)
+        last = Layer(("norm", "head"), self._output_layer)
         return (first, *(Layer((f"layers.{index}",), layer) for index, layer in enumerate(self.layers)), last)
 
-    def _embed(self, batch: Tensor) -> Tensor:
+    def _embed_tokens(self, batch: Tensor) -> Tensor:
         return self.embedding(batch) + self.positions
 
-    def _answer(self, hidden: Tensor) -> Tensor:
+    def _output_layer(self, hidden: Tensor) -> Tensor:
         return self.head(self.norm(hidden))
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        return self._through_layers(batch)
+    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+        return self._apply_layers(batch)
 
 
 class _TransformerLayer(nn.Module):

@@ -6,14 +6,14 @@ The other files of `diagnosis/` choose the row. Here the rows are in families; `
 
 from __future__ import annotations
 
-from ddpsim.simulator.diagnosis.advice.calls import Calls
+from ddpsim.simulator.diagnosis.advice.calls import CallCauses
 from ddpsim.simulator.diagnosis.advice.facts import Advice
-from ddpsim.simulator.diagnosis.advice.failures import Failures
-from ddpsim.simulator.diagnosis.advice.parallelism import Parallelism
-from ddpsim.simulator.diagnosis.advice.replicas import Replicas
+from ddpsim.simulator.diagnosis.advice.failures import FailureCauses
+from ddpsim.simulator.diagnosis.advice.parallelism import ParallelismCauses
+from ddpsim.simulator.diagnosis.advice.replicas import WrongNumberCauses
 
 __all__ = ["Advice", "Cause"]
 
 
-class Cause(Calls, Parallelism, Replicas, Failures):
+class Cause(CallCauses, ParallelismCauses, WrongNumberCauses, FailureCauses):
     """The causes of findings: the rows of all families, by name."""

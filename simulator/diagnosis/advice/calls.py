@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from ddpsim.simulator.diagnosis.advice.facts import (
-    Breaks,
-    Fact,
-    Lines,
-    Made,
-    MadeAndFact,
-    Nothing,
+    PatternBreak,
+    OneFact,
+    MeetingLines,
+    RanksAndCall,
+    RanksCallAndFact,
+    NoFacts,
     Ranks,
     RanksAndFact,
     about,
 )
 
 
-class Calls:
+class CallCauses:
     """Causes: ranks whose loops, branches, arguments, groups or messages differ (deadlock.*, mismatch.*)."""
 
     # --- loops and branches that differ between ranks (deadlock.missing_rank, mismatch.*) -----------------------------
@@ -24,17 +24,17 @@ class Calls:
         "{who} ran out of input, or stopped, before the others, and no `join()` answers the others' collectives",
         "wrap the loop in `with model.join():`; if a rank decides to stop, share that by all_reduce(MAX) of a flag",
     )
-    DECIDED_ALONE = about(Made)(
+    DECIDED_ALONE = about(RanksAndCall)(
         "{who} made {operation} before the forward that the other ranks went on to: the rank made a decision from "
         "something that only it knows (its clock, its loss, its queue), or made it later than the others",
         "let one rank decide and broadcast the decision to stop, skip or save, or all_reduce(MAX) it",
     )
-    LEFT_LOOP = about(Made)(
+    LEFT_LOOP = about(RanksAndCall)(
         "{who} left the training loop earlier than the others, skipped part of a step, or made a call that the others "
         "did not make, and then called {operation}",
         "wrap the loop in `with model.join():`, agree on its length by all_reduce(MIN), or broadcast the decision",
     )
-    STAYED_IN_LOOP = about(Made)(
+    STAYED_IN_LOOP = about(RanksAndCall)(
         "{who} continued without the others' {operation}: only some ranks take that branch, or one loop is longer",
         "let one rank decide and broadcast it, or agree on the loop's length by all_reduce(MIN)",
     )
@@ -63,33 +63,33 @@ class Calls:
         "run the model in every step on every rank, on a dummy input if necessary, and let the loss depend on its "
         "output, multiplied by zero where there is nothing to learn; enter no_sync() on all ranks or on none",
     )
-    ONE_CALL_MORE = about(Made)(
+    ONE_CALL_MORE = about(RanksAndCall)(
         "{who} made {operation}, and the others did not: only some ranks take that branch, or a call in it "
         "communicates although it looks local (a save, the compute() of a metric)",
         "make the call on every rank, or on none",
     )
-    CALLS_ONE_OFF = about(Lines)(
+    CALLS_ONE_OFF = about(MeetingLines)(
         "calls from different lines met in {operation}, {sides}; every later call is off by one: only some ranks take "
         "a branch, or a call in it communicates although it looks local (a save, the compute() of a metric)",
         "make the call at {site} on every rank, or on none",
     )
-    RETURNED_EARLY = about(Made)(
+    RETURNED_EARLY = about(RanksAndCall)(
         "{who} returned without making {operation}",
         "let every rank make the same calls in the same order, and return or destroy the group only after the last one",
     )
-    DID_NOT_COME = about(Made)(
+    DID_NOT_COME = about(RanksAndCall)(
         "{who} did not reach {operation}: the rank ended before it, took another path, or is still busy",
         "look at what follows the last call of {who}, in its log and program: a shorter loop, a branch, an exception",
     )
-    NO_RECORD = about(Made)(
+    NO_RECORD = about(RanksAndCall)(
         "it is unknown whether {who} reached {operation}: no record says so",
         "add the complete record of {who}; if its process ended without one, that is why the others wait: see its log",
     )
-    MESSAGE_NOT_MET = about(Made)(
+    MESSAGE_NOT_MET = about(RanksAndCall)(
         "{who} did not make the matching {operation}, or the other side made one message too many",
         "look at what follows the last call of {who}; give every send one recv with the same peer and group",
     )
-    CAME_AND_HUNG = about(Made)(
+    CAME_AND_HUNG = about(RanksAndCall)(
         "{who} reached {operation}; all recorded arguments agree, and the call did not complete",
         "look below the calls (links, GPUs, a slow machine), and at what the records do not contain: a kernel of the "
         "program that never ends, different reductions or roots",
@@ -102,7 +102,7 @@ class Calls:
         "the calls of {who} agree, and no record says that any call completed",
         "if the job hung, it hung in one of the last calls, or outside them: see the logs and stacks of the ranks",
     )
-    GROUP_DESTROYED = about(MadeAndFact)(
+    GROUP_DESTROYED = about(RanksCallAndFact)(
         "{who} destroyed the group at {fact} without making {operation}",
         "let the ranks agree on the number of calls, by an all_reduce(MAX), and destroy the group together",
     )
@@ -117,14 +117,14 @@ class Calls:
         "branch, or tasks that share a group ran in the order in which they became ready",
         "share the value that decides a branch; queue the tasks in one order on every rank, or give each its own group",
     )
-    CIRCLE = about(Nothing)(
+    CIRCLE = about(NoFacts)(
         "each rank of the cycle waits in a call that the next one reaches only after its own",
         "let all ranks make the calls they share in one order",
     )
 
     # --- values that decide (mismatch.value) --------------------------------------------------------------------------
 
-    VALUES_DIFFER = about(Fact)(
+    VALUES_DIFFER = about(OneFact)(
         "the ranks take different paths because of {fact}, which each rank has computed, read or drawn by itself",
         "share it: broadcast the value of one rank, or all_reduce a flag, before anything depends on it",
     )
@@ -167,7 +167,7 @@ class Calls:
         "the splits of {who} do not match what the other ranks send or expect",
         "make input split j of rank i equal to output split i of rank j, for example by exchanging the sizes first",
     )
-    PAIRED_BY_ORDER = about(Nothing)(
+    PAIRED_BY_ORDER = about(NoFacts)(
         "backends pair calls by order and size, not by meaning: these calls move each other's data without an error",
         "let every rank of the group make the same calls in the same order",
     )
@@ -183,7 +183,7 @@ class Calls:
         "creating a group needs all its members at the same time, and {who} did not take part",
         "create all groups on every rank, in one order, before anything else communicates",
     )
-    GROUPS_IN_OTHER_ORDER = about(Fact)(
+    GROUPS_IN_OTHER_ORDER = about(OneFact)(
         "the ranks call groups {fact} in different orders",
         "let every rank use its groups in one global order",
     )
@@ -191,15 +191,15 @@ class Calls:
         "{who} made the call, did not wait for it, and ended before the ranks had connected",
         "wait for the work before the rank ends",
     )
-    STREAMS_CROSS = about(Fact)(
+    STREAMS_CROSS = about(OneFact)(
         "this backend may run the calls of a rank one after another, and {fact}",
         "issue calls that meet in one order on every rank; use batch_isend_irecv for messages in both directions",
     )
-    GROUPS_IN_A_RING = about(Fact)(
+    GROUPS_IN_A_RING = about(OneFact)(
         "the ranks begin with different groups of {fact}, and each waits for a rank that began with another group",
         "let all ranks use their groups in one global order, for example the order in which they were created",
     )
-    KEY_NEVER_SET = about(Nothing)(
+    KEY_NEVER_SET = about(NoFacts)(
         "no rank that still runs will set the key",
         "set the key on another rank before it is waited for",
     )
@@ -207,19 +207,19 @@ class Calls:
         "{who} waited for store keys; no rank had set {fact} in time",
         "look at the rank that should set it: it may have taken another path; increase the timeout if it is only slow",
     )
-    KEYS_IN_A_CIRCLE = about(Nothing)(
+    KEYS_IN_A_CIRCLE = about(NoFacts)(
         "each rank of the cycle waits for a store key that another rank may set only after its own wait",
         "let every rank set its keys before it waits for those of others",
     )
-    SENDS_FIRST = about(Nothing)(
+    SENDS_FIRST = about(NoFacts)(
         "every rank of the cycle sends before it receives, and a send waits for its recv",
         "order the calls by the parity of the rank, or pass both to batch_isend_irecv",
     )
-    RECEIVES_FIRST = about(Nothing)(
+    RECEIVES_FIRST = about(NoFacts)(
         "every rank of the cycle receives before it sends",
         "let one rank send first, or pass both calls to batch_isend_irecv",
     )
-    LOOPS_OF_MESSAGES_DIFFER = about(Breaks)(
+    LOOPS_OF_MESSAGES_DIFFER = about(PatternBreak)(
         "{who} reached {operation} at {site} {fact}, and {usual}: one of two loops is longer than the other (another "
         "number of micro-batches, for example), or one of them takes a branch",
         "run the loops of both sides equally often: take the number from one place, or send it first",
@@ -228,54 +228,54 @@ class Calls:
         "none of {who} sent the message that would have been received, and all have returned",
         "receive as many messages as are sent",
     )
-    UNPAIRED_MESSAGE = about(Made)(
+    UNPAIRED_MESSAGE = about(RanksAndCall)(
         "{who} returned without the matching {operation}, or the other side made one message too many",
         "give every send one recv with the same peer, group and tag",
     )
-    ODD_PEER = about(Breaks)(
+    ODD_PEER = about(PatternBreak)(
         "{who} made {operation} with {fact} at {site}; all other calls of that line suggest {usual}. A message only "
         "meets one between the two ranks that both sides name",
         "check how {site} computes the peer on {who}; the other waits may only be a consequence",
     )
-    ODD_PARTNER = about(Breaks)(
+    ODD_PARTNER = about(PatternBreak)(
         "{who} made {operation} at {site} with {fact}, which exchanged no other message with it and has returned, "
         "while {usual} waits for {who} with the same tag",
         "check how {site} computes the peer on {who}: {usual} may be the right one",
     )
-    ODD_TAG = about(Breaks)(
+    ODD_TAG = about(PatternBreak)(
         "{who} made {operation} with {fact} at {site}; all other calls of that line suggest {usual}. A message only "
         "meets one with the same tag",
         "check how {site} computes the tag on {who}; the other waits may only be a consequence",
     )
-    ODD_FOLLOWER = about(Breaks)(
+    ODD_FOLLOWER = about(PatternBreak)(
         "{who} made {operation} at {site} with {fact}, a sequence seen nowhere else: otherwise {usual} follows. This "
         "message is wrong, or one before it was left out or made twice",
         "check how {site} computes this on {who}; the other waits may only be a consequence",
     )
-    ODD_ORDER = about(Breaks)(
+    ODD_ORDER = about(PatternBreak)(
         "{who} made {operation} at {site} after the one at {fact}, where {usual} follows everywhere else: the rank "
         "left a message out, made one twice, or changed the order",
         "let {who} make the messages of these lines as the other ranks do; the other waits may only be a consequence",
     )
-    ODD_COUNT = about(Breaks)(
+    ODD_COUNT = about(PatternBreak)(
         "{who} made {fact} messages, the last of them {operation} at {site}; every other rank that ran the same lines "
         "and returned made {usual}",
         "let {who} make as many messages in these lines as the others; the other waits may only be a consequence",
     )
-    ODD_COUNT_AT_LINE = about(Breaks)(
+    ODD_COUNT_AT_LINE = about(PatternBreak)(
         "{who} reached {site} {fact} times, and its {operation} there has no partner; every other rank that reached "
         "the line did so {usual} times, and has returned",
         "let {who} reach that line as often as the others",
     )
-    MESSAGES_MISS_EACH_OTHER = about(Nothing)(
+    MESSAGES_MISS_EACH_OTHER = about(NoFacts)(
         "one rank sends and the other receives, but with different tags, or in different groups",
         "give both sides of a message the same tag and group",
     )
-    OTHER_MESSAGE = about(Fact)(
+    OTHER_MESSAGE = about(OneFact)(
         "messages are matched in the order of the sends, and this one does not fit the tensor that receives it",
         "receive in the order of the sends, with the same {fact}; use tags, or send the size first",
     )
-    TAGS_IGNORED = about(Nothing)(
+    TAGS_IGNORED = about(NoFacts)(
         "this backend ignores tags: messages between two ranks are matched in the order in which they are issued",
         "receive in the order of the sends, or use a separate group for messages of another kind",
     )

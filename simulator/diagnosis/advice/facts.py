@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, ParamSpec
 
-from ddpsim.simulator.wording import Line
+from ddpsim.simulator.wording import LabelledLine
 
 _SINGULAR = {"its": "its", "has": "has", "is": "is"}
 _PLURAL = {"its": "their", "has": "have", "is": "are"}
@@ -20,7 +20,7 @@ P = ParamSpec("P")
 # --- facts, as parts of a sentence ------------------------------------------------------------------------------------
 
 
-class Nothing(NamedTuple):
+class NoFacts(NamedTuple):
     """Facts of a cause whose text needs none."""
 
 
@@ -30,14 +30,14 @@ class Ranks(NamedTuple):
     who: str
 
 
-class Made(NamedTuple):
+class RanksAndCall(NamedTuple):
     """Ranks and an operation (`barrier`) or a call (`barrier #1`), of these or other ranks."""
 
     who: str
     operation: str
 
 
-class MadeAndFact(NamedTuple):
+class RanksCallAndFact(NamedTuple):
     """Ranks, an operation or call, and one fact about them."""
 
     who: str
@@ -45,7 +45,7 @@ class MadeAndFact(NamedTuple):
     fact: str
 
 
-class Breaks(NamedTuple):
+class PatternBreak(NamedTuple):
     """A call that breaks a pattern: its value, and the usual value of the others."""
 
     who: str
@@ -55,14 +55,14 @@ class Breaks(NamedTuple):
     usual: str
 
 
-class Parameters(NamedTuple):
+class RanksAndParameters(NamedTuple):
     """Ranks and the names of parameters, if they are known."""
 
     who: str
     parameters: str = "some parameters"
 
 
-class Lines(NamedTuple):
+class MeetingLines(NamedTuple):
     """Calls of different lines that met: the ranks of each line, and the culprits' line."""
 
     operation: str
@@ -70,7 +70,7 @@ class Lines(NamedTuple):
     site: str
 
 
-class Steps(NamedTuple):
+class StepsOfLine(NamedTuple):
     """A line that ranks reached in different steps."""
 
     site: str
@@ -85,7 +85,7 @@ class RanksAndFact(NamedTuple):
     fact: str
 
 
-class Fact(NamedTuple):
+class OneFact(NamedTuple):
     """One fact."""
 
     fact: str
@@ -102,12 +102,12 @@ class Advice(Generic[P]):
     cause: str
     remedy: str
 
-    def lines(self, *args: P.args, **kwargs: P.kwargs) -> list[Line]:
+    def lines(self, *args: P.args, **kwargs: P.kwargs) -> list[LabelledLine]:
         """Return the two lines, filled with these facts."""
         facts = self.facts(*args, **kwargs)._asdict()
         number = _PLURAL if facts.get("who", "").startswith(("ranks", "some")) else _SINGULAR
         cause, remedy = (text.format(**number, **facts) for text in (self.cause, self.remedy))
-        return [Line("cause", cause), Line("try", remedy)]
+        return [LabelledLine("cause", cause), LabelledLine("try", remedy)]
 
 
 def about(facts: Callable[P, NamedTuple]) -> Callable[[str, str], Advice[P]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ddpsim.simulator.diagnosis.advice.facts import Fact, Made, Nothing, Parameters, Ranks, RanksAndFact, Steps, about
+from ddpsim.simulator.diagnosis.advice.facts import OneFact, RanksAndCall, NoFacts, RanksAndParameters, Ranks, RanksAndFact, StepsOfLine, about
 
 
-class Parallelism:
+class ParallelismCauses:
     """Causes in DDP, its `join()`, FSDP2, pipelines, DTensors, checkpoints and optimizers (mismatch.*, deadlock.*)."""
 
     # --- what a DDP wrapper does (mismatch.*, deadlock.missing_rank) --------------------------------------------------
@@ -14,7 +14,7 @@ class Parallelism:
         "constructing DistributedDataParallel needs every rank of its group, and {who} did something else",
         "construct the wrapper on every rank, at the same point in the order of calls",
     )
-    MODELS_DIFFER = about(Parameters)(
+    MODELS_DIFFER = about(RanksAndParameters)(
         "the model of {who} differs from the others' in parameters, buffers, requires_grad, ignored names or options",
         "build the same model on every rank, with the same requires_grad, ignored names and DDP options",
     )
@@ -26,7 +26,7 @@ class Parallelism:
         "{who} filled other buckets than the others: the loss left parameters out only there, or only elsewhere",
         "pass find_unused_parameters=True on every rank, or let every loss use all parameters, some with weight zero",
     )
-    BUCKET_LEFT_OUT = about(Parameters)(
+    BUCKET_LEFT_OUT = about(RanksAndParameters)(
         "{who} reduced the buckets before this one and continued without it: {its} loss does not depend on all of "
         "{parameters}",
         "pass find_unused_parameters=True on every rank, or let every loss use them, if only with weight zero",
@@ -40,13 +40,13 @@ class Parallelism:
         "{who}: the communication hook made another call than on the other ranks, or none, at {fact}",
         "register the hook with the same options on every rank, and let it decide by values that all ranks share",
     )
-    HOOK_ONE_OFF = about(Steps)(
+    HOOK_ONE_OFF = about(StepsOfLine)(
         "the communication hook's call at {site} belongs to a later step on {ahead} than on {behind}: the hook left a "
         "call out on {ahead} or made one more on {behind}, or a backward was left out on {ahead}",
         "register the hook with the same options on every rank, and let it decide by values that all ranks share; let "
         "all ranks skip a backward together",
     )
-    HOOK_CHAINS_CROSS = about(Fact)(
+    HOOK_CHAINS_CROSS = about(OneFact)(
         "the communication hook's calls at {fact} belong to different buckets: calls chained with `then` are made in "
         "the order in which the previous calls complete, and that order differs between ranks",
         "wait() in the hook before its next call, or use one bucket (bucket_cap_mb)",
@@ -69,19 +69,19 @@ class Parallelism:
 
     # --- join (mismatch.*, deadlock.missing_rank) ---------------------------------------------------------------------
 
-    UNKNOWN_TO_JOIN = about(Made)(
+    UNKNOWN_TO_JOIN = about(RanksAndCall)(
         "{who} ran out of input, and join repeats only the calls of its joinables, not the others' {operation}",
         "make the call after the join, make it part of a Joinable (its main_hook makes the same calls as a step, which "
         "begins with Join.notify_join_context), or leave the loop together with throw_on_early_termination=True",
     )
-    MAIN_HOOK_DIFFERS = about(Made)(
+    MAIN_HOOK_DIFFERS = about(RanksAndCall)(
         "{who} ran out of input, and the calls of its join differ from those that the others make in a step: its "
         "main_hook leaves out {operation} or makes another call, a step did not call Join.notify_join_context, or the "
         "loop makes an additional call",
         "begin the step with Join.notify_join_context(self), and let main_hook make the same calls in the same order; "
         "move additional calls of the loop after the join",
     )
-    POST_HOOKS_DIFFER = about(Fact)(
+    POST_HOOKS_DIFFER = about(OneFact)(
         "post_hook runs on every rank at the end of a join, and not every rank makes {fact}, or not with the same "
         "arguments: is_last_joiner differs between ranks",
         "let post_hook make the same calls on every rank, regardless of is_last_joiner; agree on the root by an "
@@ -103,7 +103,7 @@ class Parallelism:
 
     # --- FSDP2, pipelines, DTensors, checkpoints and optimizers -------------------------------------------------------
 
-    UNUSED_IN_UNIT = about(Parameters)(
+    UNUSED_IN_UNIT = about(RanksAndParameters)(
         "{who} {has} no gradient for {parameters} in this step; a unit reduces the existing gradients as one tensor",
         "let the loss depend on all parameters of a unit on every rank, multiplied by zero where they are not "
         "needed; or use set_reduce_scatter_unused_params(True), in a torch that has it",
@@ -119,7 +119,7 @@ class Parallelism:
         " of shards from different steps: an optimizer.step() or a micro-batch was left out or repeated",
         "step the optimizer on every rank or on none, after as many micro-batches: let an all_reduce(MIN) decide",
     )
-    UNITS_MEET_CALL = about(Made)(
+    UNITS_MEET_CALL = about(RanksAndCall)(
         "{who} made {operation} while the others were in a forward or backward of FSDP units, which needs every rank: "
         "only some ranks ran a step or an evaluation, or a loop ended earlier",
         "run every forward and backward of a sharded model on all ranks, in evaluation too; agree on the length of a "
@@ -137,21 +137,21 @@ class Parallelism:
         "on {who} the DTensor has other placements than on the others: unrelated parts are combined without an error",
         "give a DTensor the same placements, and make the same operations on it, on every rank of its mesh",
     )
-    DTENSOR_MEETS_CALL = about(Made)(
+    DTENSOR_MEETS_CALL = about(RanksAndCall)(
         "{who} made {operation} while the others redistribute a DTensor: an operation that looks local communicates "
         "(full_tensor(), a norm, printing), in a branch that only some ranks take",
         "run operations on DTensors on every rank of their mesh, and branch on their result afterwards",
     )
-    OTHER_STAGES_MESSAGE = about(Fact)(
+    OTHER_STAGES_MESSAGE = about(OneFact)(
         "{fact}: messages between two ranks are matched in the order of the sends, and the ranks' schedules differ",
         "create the schedule from the same class, with the same number of stages and micro-batches, on every rank",
     )
-    MICRO_BATCHES_DIFFER = about(Nothing)(
+    MICRO_BATCHES_DIFFER = about(NoFacts)(
         "the two stages process the same micro-batch with different sizes: they split the batch into different numbers"
         " of micro-batches, or received a batch of another size than the first one, which fixes the shapes",
         "create the schedule with as many micro-batches on every rank; give it batches of one size (drop_last=True)",
     )
-    STAGES_DISAGREE = about(Nothing)(
+    STAGES_DISAGREE = about(NoFacts)(
         "the stages of the cycle send and receive in orders that do not fit together: their schedules differ in class,"
         " order of actions, or number of micro-batches",
         "create the schedule from the same class, with the same number of stages and micro-batches, on every rank",
@@ -168,7 +168,7 @@ class Parallelism:
         "saving and loading a distributed checkpoint needs every rank, and only {who} did so",
         "call save and load on every rank: each writes a part; for a file of one rank, use torch.save or no_dist=True",
     )
-    OPTIMIZER_MEETS_CALL = about(Made)(
+    OPTIMIZER_MEETS_CALL = about(RanksAndCall)(
         "{who} made {operation} while the others step an optimizer that sends its updates between ranks: only some "
         "ranks ran that step, or a loop ended earlier",
         "step the optimizer on every rank or on none: share the decision by an all_reduce(MIN) of a flag",
@@ -191,7 +191,7 @@ class Parallelism:
         "{who} alone stepped the optimizer, or collected its state; both need every rank",
         "step the optimizer, and call consolidate_state_dict, on every rank",
     )
-    NORM_MEETS_CALL = about(Made)(
+    NORM_MEETS_CALL = about(RanksAndCall)(
         "{who} made {operation} while the others sum the norm of sharded gradients: clipping needs every rank",
         "clip on every rank or on none: share the decision by an all_reduce(MAX) of a flag",
     )

@@ -19,7 +19,7 @@ NAME = "DDPSIM_OUTSIDERS"
 _TORCH = "torch.distributed.distributed_c10d"
 
 
-class _Finder:
+class _TorchFinder:
     """Finds one module of torch, to change it after its import."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
@@ -30,34 +30,34 @@ class _Finder:
 
         def execute_and_replace(module: Any) -> None:
             execute(module)
-            module._new_process_group_helper = refuse
+            module._new_process_group_helper = reject_process_group
 
         spec.loader.exec_module = execute_and_replace
         return spec
 
 
-def refuse(*arguments: Any, **options: Any) -> None:
+def reject_process_group(*arguments: Any, **options: Any) -> None:
     """Report to the coordinator and raise; replaces torch's function that creates a process group."""
     who = os.environ.get(NAME, "").partition(" ")[2]
     line = (
         f"a process that {who or 'a rank'} has started makes a process group, expected only ranks to: start it by "
         "mp.spawn, or by Process with its number among the arguments, so that it is a rank, or run it without ddpsim"
     )
-    tell(line)
+    report_to_coordinator(line)
     raise RuntimeError(line)
 
 
-def tell(line: str) -> None:
+def report_to_coordinator(line: str) -> None:
     """Send a message to the coordinator, which ends the run with it."""
     address = os.environ.get(NAME, "").partition(" ")[0]
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(line.encode(), f"\0{address}")
 
 
-def _watch() -> None:
+def _install_import_hook() -> None:
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [each for each in sys.path if os.path.abspath(each or ".") != folder]
-    finder: Any = _Finder()
+    finder: Any = _TorchFinder()
     sys.meta_path.insert(0, finder)
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
@@ -67,4 +67,4 @@ def _watch() -> None:
 
 
 if __name__ == "sitecustomize":
-    _watch()
+    _install_import_hook()

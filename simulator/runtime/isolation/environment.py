@@ -42,7 +42,7 @@ class RankVariables(dict[Any, Any]):
         self.written[key] = self._written_by_anybody[key] = None
 
 
-class Environment:
+class RankEnvironments:
     """`os.environ`: a copy of the host's for each rank, with the variables that torchrun would set."""
 
     def __init__(self, world_size: int) -> None:
@@ -51,7 +51,7 @@ class Environment:
         self.host: dict[Any, Any] = self.text["_data"]
         self.written_by_ranks: dict[Any, None] = {}
         """The keys that any rank wrote. While it is empty, the C environment need not be changed."""
-        self._launched = _encode(
+        self._launched = _encode_variables(
             RANK="0",
             LOCAL_RANK="0",
             WORLD_SIZE=str(world_size),
@@ -60,9 +60,9 @@ class Environment:
             MASTER_PORT=MASTER_PORT,
         )
         self._base = self.host | self._launched
-        self._ranks_own = tuple(_encode(RANK="", LOCAL_RANK=""))
+        self._ranks_own = tuple(_encode_variables(RANK="", LOCAL_RANK=""))
 
-    def initial(self, rank: int) -> RankVariables:
+    def initial_variables(self, rank: int) -> RankVariables:
         """Return the variables with which torchrun would start the rank."""
         if self.text["_data"] is self.host:  # the host may have written since the last rank started
             self._base = self.host | self._launched
@@ -78,7 +78,7 @@ class Environment:
             # Forget keys that have the host's value, to save work later (`mock.patch.dict` writes every key).
             for key in [key for key in outgoing.written if outgoing.get(key) == self.host.get(key)]:
                 del outgoing.written[key]
-        before, after = _written_in(outgoing), _written_in(incoming)
+        before, after = _written_variables(outgoing), _written_variables(incoming)
         for key in before | after:
             value = after[key] if key in after else self.host.get(key)
             if value == (before[key] if key in before else self.host.get(key)):
@@ -89,10 +89,10 @@ class Environment:
                 os.putenv(key, value)
 
 
-def _written_in(variables: dict[Any, Any]) -> dict[Any, Any]:
+def _written_variables(variables: dict[Any, Any]) -> dict[Any, Any]:
     """Return the keys that the owner wrote with their values, None where it deleted."""
     return {key: variables.get(key) for key in getattr(variables, "written", ())}
 
 
-def _encode(**variables: str) -> dict[Any, Any]:
+def _encode_variables(**variables: str) -> dict[Any, Any]:
     return {os.environ.encodekey(key): os.environ.encodevalue(value) for key, value in variables.items()}

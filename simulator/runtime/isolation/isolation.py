@@ -28,13 +28,13 @@ import torch
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim.simulator.runtime.isolation.environment import Environment
-from ddpsim.simulator.runtime.isolation.modes import Modes
-from ddpsim.simulator.runtime.isolation.numpy_random import numpy_random
-from ddpsim.simulator.runtime.isolation.python_random import python_random, unlike_seed
-from ddpsim.simulator.runtime.isolation.settings import Settings
+from ddpsim.simulator.runtime.isolation.environment import RankEnvironments
+from ddpsim.simulator.runtime.isolation.modes import TorchModes
+from ddpsim.simulator.runtime.isolation.numpy_random import numpy_generator
+from ddpsim.simulator.runtime.isolation.python_random import python_generator, seed_of_rank
+from ddpsim.simulator.runtime.isolation.settings import ProcessSettings
 from ddpsim.simulator.runtime.isolation.torch_generators import CudaGenerators, cpu_generator
-from ddpsim.simulator.runtime.isolation.world import World
+from ddpsim.simulator.runtime.isolation.world import RankWorlds
 
 HOST = -1
 """The index of the host process's state in a list of states by rank: the last."""
@@ -50,7 +50,7 @@ class Isolation:
         """`is_alike`: the random generators of all ranks start from one seed, not each from its own."""
         self._world_size = world_size
         self._is_alike = is_alike
-        self._world = World()
+        self._world = RankWorlds()
         self._holder: int | None = None
         self._states: list[State | None] = []
         """The states by rank, the host's last. That of the current holder is outdated."""
@@ -60,26 +60,26 @@ class Isolation:
         """Save the host process's state and prepare for ranks. `uninstall` must be called on the same thread."""
         assert not self._states, "installed twice"
         keep_device_guard()
-        self._modes = modes = Modes()
-        in_place = InPlace(self._world, Environment(self._world_size), is_alike=self._is_alike)
-        host = in_place.host()
+        self._modes = modes = TorchModes()
+        in_place = ProcessState(self._world, RankEnvironments(self._world_size), is_alike=self._is_alike)
+        host = in_place.host_state()
         try:
             self._restore.enter_context(_restore_shared_state())
             for part in (self._world, modes, in_place.debug_level):
                 self._restore.callback(part.uninstall)
                 part.install()
             # Twice, as Ctrl-C may strike in the middle of the first.
-            self._restore.callback(in_place.exchange, host)
-            self._restore.callback(in_place.exchange, host)
+            self._restore.callback(in_place.swap_state, host)
+            self._restore.callback(in_place.swap_state, host)
         except BaseException:
             self._restore.close()
             raise
         self._holder = None
-        self._exchange = in_place.exchange
-        self._initial = in_place.initial
+        self._exchange = in_place.swap_state
+        self._initial = in_place.initial_state
         self._states = [None] * (self._world_size + 1)
 
-    def switch(self, outgoing: int | None, incoming: int | None) -> None:
+    def switch_rank(self, outgoing: int | None, incoming: int | None) -> None:
         """Save the state of `outgoing` and put that of `incoming` in place; None is the host."""
         states = self._states
         if not states or outgoing == incoming:  # a late thread after the end; or nothing to do
@@ -102,7 +102,7 @@ class Isolation:
         self._restore.close()
 
 
-class InPlace:
+class ProcessState:
     """The process state in place, which is that of the running rank.
 
     Exactly one rank runs at a time, so all code that reads the process state, including functions bound earlier, sees
@@ -113,15 +113,15 @@ class InPlace:
     rarely needed parts, explains why it is swapped, and defines its initial state.
     """
 
-    def __init__(self, world: World, environment: Environment, *, is_alike: bool) -> None:
+    def __init__(self, world: RankWorlds, environment: RankEnvironments, *, is_alike: bool) -> None:
         self._is_alike = is_alike
         self._world = world
         self._environment = environment
-        self._settings = Settings()
+        self._settings = ProcessSettings()
         self._torch = cpu_generator(torch.default_generator)
         self._on_cuda = CudaGenerators()
-        self._python = python_random()
-        self._numpy = numpy_random()
+        self._python = python_generator()
+        self._numpy = numpy_generator()
         # What `exchange` uses, looked up beforehand.
         self._c10d: dict[str, Any] = vars(distributed_c10d)
         self._active_module: Mapping[str, Any] = vars(DistributedDataParallel)
@@ -130,7 +130,7 @@ class InPlace:
         self.debug_level = self._settings.debug_level
         self._start_settings = self._settings.start
         self._base_filters: list[Any] = self._warnings["filters"].copy()
-        self._forget_shown = _forgetter(self._warnings)
+        self._forget_shown = _function_that_forgets_warnings(self._warnings)
         self._environ, self._environb = environment.text, environment.binary
         self._written = environment.written_by_ranks
         self._cuda: dict[str, Any] = vars(torch.cuda)
@@ -139,7 +139,7 @@ class InPlace:
         self._numpy_probe, self._numpy_gauss = self._numpy.probe, self._numpy.probe_gauss
         self._bit_generator_of, self._numpy_mersenne = cast(Any, numpy.random.mtrand._rand), self._numpy.mersenne
 
-    def host(self) -> State:
+    def host_state(self) -> State:
         """Return the state in place, which is the host's."""
         return (
             self._c10d["_world"],
@@ -150,29 +150,29 @@ class InPlace:
             self._warnings["filters"],
             True,
             self._cuda["_lazy_seed_tracker"],
-            self._torch.save(),
-            self._on_cuda.save(),
-            self._python.save(),
-            self._numpy.save(),
-            self._settings.read(),
+            self._torch.save_state(),
+            self._on_cuda.save_states(),
+            self._python.save_state(),
+            self._numpy.save_state(),
+            self._settings.read_settings(),
         )
 
-    def initial(self, rank: int) -> State:
+    def initial_state(self, rank: int) -> State:
         """Return a rank's initial state: that of a fresh process, or the host's where a launcher would pass it on.
 
         May be called while the state of any rank, or of the host, is in place.
         """
         on_torch, on_python, on_numpy = self._torch.start, self._python.start, self._numpy.start
         if not self._is_alike:
-            seed = unlike_seed(rank)
-            on_torch, on_python = self._torch.started(seed), self._python.started(seed)
-            on_numpy = self._numpy.started(seed)
+            seed = seed_of_rank(rank)
+            on_torch, on_python = self._torch.seeded_state(seed), self._python.seeded_state(seed)
+            on_numpy = self._numpy.seeded_state(seed)
         return (
-            self._world.of(rank),
+            self._world.world_of_rank(rank),
             None,
             self._settings.host_argv.copy(),
             self._settings.host_excepthook,
-            self._environment.initial(rank),
+            self._environment.initial_variables(rank),
             self._base_filters.copy(),
             True,
             self._on_cuda.new_lazy_seeds(),
@@ -183,7 +183,7 @@ class InPlace:
             self._settings.start,
         )
 
-    def exchange(self, state: State) -> State:
+    def swap_state(self, state: State) -> State:
         """Put a state in place and return the one that was there."""
         (
             world,
@@ -217,11 +217,11 @@ class InPlace:
             self._environment.exchange_in_c(outgoing_variables, variables)
         environ["_data"] = self._environb["_data"] = variables
 
-        outgoing_settings = self._settings.read()
+        outgoing_settings = self._settings.read_settings()
         if outgoing_settings == settings:
             outgoing_settings = settings
         else:
-            self._settings.write(settings)
+            self._settings.write_settings(settings)
 
         shown = self._warnings
         outgoing_filters, shown["filters"] = shown["filters"], filters
@@ -234,12 +234,12 @@ class InPlace:
         cuda = self._cuda
         outgoing_lazy_seeds, cuda["_lazy_seed_tracker"] = cuda["_lazy_seed_tracker"], lazy_seeds
         # A generator that has the marks of the next state is in that state already.
-        outgoing_torch = on_torch if self._torch_probe() == on_torch.marks else self._torch.exchange(on_torch)
-        outgoing_on_cuda = self._on_cuda.exchange(on_cuda) if cuda["default_generators"] else ()
+        outgoing_torch = on_torch if self._torch_probe() == on_torch.marks else self._torch.swap_state(on_torch)
+        outgoing_on_cuda = self._on_cuda.swap_states(on_cuda) if cuda["default_generators"] else ()
         if self._python_probe() == on_python.marks and self._python_gauss_of.gauss_next is on_python.gauss:
             outgoing_python = on_python
         else:
-            outgoing_python = self._python.exchange(on_python)
+            outgoing_python = self._python.swap_state(on_python)
         if (
             self._numpy_probe() == on_numpy.marks
             and self._numpy_gauss() == on_numpy.gauss
@@ -247,7 +247,7 @@ class InPlace:
         ):
             outgoing_numpy = on_numpy
         else:
-            outgoing_numpy = self._numpy.exchange(on_numpy)
+            outgoing_numpy = self._numpy.swap_state(on_numpy)
 
         return (
             outgoing_world,
@@ -266,7 +266,7 @@ class InPlace:
         )
 
 
-def _forgetter(module: dict[str, Any]) -> Callable[[], None]:
+def _function_that_forgets_warnings(module: dict[str, Any]) -> Callable[[], None]:
     """Return the function that makes Python forget which warnings were shown: `warnings` calls it for changed filters.
 
     `warnings.catch_warnings` replaces the filters and puts them back on exit, so interleaved ranks would put back each
@@ -293,13 +293,13 @@ def _restore_shared_state() -> Iterator[None]:
 
     Handlers that the run has added to the root logger are closed, as at the end of a process.
     """
-    folder, root = _folder(), logging.root
+    folder, root = _working_folder(), logging.root
     handlers, level, disabled = list(root.handlers), root.level, root.manager.disable
     recursion_limit, excepthook = sys.getrecursionlimit(), threading.excepthook
     try:
         yield
     finally:
-        if folder and folder != _folder():
+        if folder and folder != _working_folder():
             with suppress(OSError):  # the folder does not exist any more
                 os.chdir(folder)
         for handler in [each for each in root.handlers if each not in handlers]:
@@ -314,7 +314,7 @@ def _restore_shared_state() -> Iterator[None]:
         threading.excepthook = excepthook
 
 
-def _folder() -> str:
+def _working_folder() -> str:
     """Return the working folder; "" if it does not exist any more."""
     try:
         return os.getcwd()

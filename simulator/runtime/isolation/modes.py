@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 SETTINGS = (
     "float32_matmul_precision",
@@ -34,14 +34,14 @@ SETTINGS = (
 """Each with a `_get_` and a `_set_` function in `torch._C`."""
 
 
-class Modes:
+class TorchModes:
     """Makes torch compute with one thread, and restores the settings that ranks share."""
 
     def __init__(self) -> None:
         self._host_threads = torch.get_num_threads()
-        self._host_settings = {name: _setting(name) for name in SETTINGS}
+        self._host_settings = {name: _read_setting(name) for name in SETTINGS}
         self._set_threads = torch.set_num_threads
-        self._replaced = Replaced()
+        self._replaced = ReplacedAttributes()
         self.threads_were_set = False
 
     def install(self) -> None:
@@ -54,7 +54,7 @@ class Modes:
 
         set_threads(1)
         for owner in (torch, torch._C):
-            self._replaced.put(owner, "set_num_threads", set_num_threads)
+            self._replaced.set_attribute(owner, "set_num_threads", set_num_threads)
 
     def compute_with_one_thread(self) -> None:
         """Undo a `set_num_threads` of the calling thread."""
@@ -64,13 +64,13 @@ class Modes:
     def uninstall(self) -> None:
         """Restore the settings and the number of threads."""
         for name, value in self._host_settings.items():
-            if value is not None and _setting(name) not in (None, value):
+            if value is not None and _read_setting(name) not in (None, value):
                 getattr(torch._C, f"_set_{name}")(value)
-        self._replaced.put_back()
+        self._replaced.restore_attributes()
         torch.set_num_threads(self._host_threads)
 
 
-def _setting(name: str) -> Any:
+def _read_setting(name: str) -> Any:
     """Return a setting, or None where torch raises (as when old and new precision settings were mixed)."""
     try:
         return getattr(torch._C, f"_get_{name}")()

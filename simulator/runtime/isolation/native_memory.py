@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class StateCopy:
     """A copy of a state."""
 
     marks: object
@@ -20,13 +20,13 @@ class Copy:
     """The normal variate that the generators of `random` and numpy keep for their next call."""
 
 
-def window(address: int, size: int) -> memoryview:
+def memory_view(address: int, size: int) -> memoryview:
     """Return a writable view of `size` bytes at `address`. The caller keeps the memory alive."""
-    return memoryview(_bytes(size).from_address(address)).cast("B")
+    return memoryview(_byte_array_type(size).from_address(address)).cast("B")
 
 
 @cache
-def _bytes(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+def _byte_array_type(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
     return ctypes.c_ubyte * size
 
 
@@ -41,30 +41,30 @@ class NativeState:
     def __init__(self, region: memoryview, probe: Callable[[], object]) -> None:
         self._region = region
         self.probe = probe
-        self._in_place = self._latest = Copy(probe(), region.tobytes())
+        self._in_place = self._latest = StateCopy(probe(), region.tobytes())
 
-    def save(self) -> Copy:
+    def save_state(self) -> StateCopy:
         """Return the state in place."""
         marks = self.probe()
         for known in (self._in_place, self._latest):
             if marks == known.marks:
                 return known
-        self._latest = Copy(marks, self._region.tobytes())
+        self._latest = StateCopy(marks, self._region.tobytes())
         return self._latest
 
-    def load(self, state: Copy) -> None:
+    def load_state(self, state: StateCopy) -> None:
         """Put a state in place."""
         self._in_place = state
         self._region[:] = state.content
 
-    def exchange(self, state: Copy) -> Copy:
+    def swap_state(self, state: StateCopy) -> StateCopy:
         """Put a state in place and return the one that was there."""
-        outgoing = self.save()
-        self.load(state)
+        outgoing = self.save_state()
+        self.load_state(state)
         return outgoing
 
 
-class ByPublicFunctions:
+class GeneratorByPublicFunctions:
     """Swaps a generator's state through its public functions, if its memory layout is unknown."""
 
     probe = object
@@ -74,18 +74,18 @@ class ByPublicFunctions:
     ) -> None:
         """`seeded` returns the state of a generator that was just seeded."""
         self._get, self._put, self._seeded = get, put, seeded
-        self.start = self.started(start_seed)
+        self.start = self.seeded_state(start_seed)
 
-    def started(self, seed: int) -> Copy:
+    def seeded_state(self, seed: int) -> StateCopy:
         """Return the state of a generator that was just seeded."""
-        return Copy(None, self._seeded(seed))
+        return StateCopy(None, self._seeded(seed))
 
-    def save(self) -> Copy:
+    def save_state(self) -> StateCopy:
         """Return the state in place."""
-        return Copy(None, self._get())
+        return StateCopy(None, self._get())
 
-    def exchange(self, state: Copy) -> Copy:
+    def swap_state(self, state: StateCopy) -> StateCopy:
         """Put a state in place and return the one that was there."""
-        outgoing = self.save()
+        outgoing = self.save_state()
         self._put(state.content)
         return outgoing

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy
 
-from ddpsim.simulator.runtime.isolation.native_memory import Copy, NativeState, window
+from ddpsim.simulator.runtime.isolation.native_memory import StateCopy, NativeState, memory_view
 
 START_SEED = 0
 KEY_WORDS = 624
@@ -32,37 +32,37 @@ GAUSS = Struct("i4xd")
 """`int has_gauss`, padding, `double gauss`."""
 
 
-def numpy_random() -> NumpyByCopy | NumpyByState:
+def numpy_generator() -> NumpyByCopy | NumpyByPublicFunctions:
     """Return the cheapest way to swap the global generator that is right for this numpy."""
     random_state = numpy.random.mtrand._rand
     if type(random_state._bit_generator) is not numpy.random.MT19937:
-        return NumpyByState(random_state)
-    gauss_address = known_gauss(random_state)
-    return NumpyByState(random_state) if gauss_address is None else NumpyByCopy(random_state, gauss_address)
+        return NumpyByPublicFunctions(random_state)
+    gauss_address = checked_gauss_address(random_state)
+    return NumpyByPublicFunctions(random_state) if gauss_address is None else NumpyByCopy(random_state, gauss_address)
 
 
 @cache
-def known_gauss(random_state: Any) -> int | None:
+def checked_gauss_address(random_state: Any) -> int | None:
     """Return the address of `has_gauss`; None if the memory is not laid out as expected."""
-    address = find_gauss(random_state)
-    return address if address is not None and is_layout_known(random_state, address) else None
+    address = find_gauss_address(random_state)
+    return address if address is not None and is_numpy_layout_known(random_state, address) else None
 
 
-def find_gauss(random_state: Any) -> int | None:
+def find_gauss_address(random_state: Any) -> int | None:
     """Return the address of `has_gauss`: right after the only pointer that points into the object itself."""
     start, size = id(random_state), type(random_state).__basicsize__
-    words = window(start, size - size % POINTER_BYTES).cast("P")
+    words = memory_view(start, size - size % POINTER_BYTES).cast("P")
     inward = [at for at, word in enumerate(words) if start < word < start + size]
     address = start + (inward[0] + 1) * POINTER_BYTES if len(inward) == 1 else None
     return address if address is not None and address + GAUSS.size <= start + size else None
 
 
-def is_layout_known(random_state: Any, gauss_address: int) -> bool:
+def is_numpy_layout_known(random_state: Any, gauss_address: int) -> bool:
     """True if both structs in memory equal `get_state`, and a variate written there is the next one drawn."""
     state = random_state.get_state(legacy=False)
-    struct = _struct_of(random_state._bit_generator)
+    struct = _struct_memory(random_state._bit_generator)
     key, position = state["state"]["key"], state["state"]["pos"]
-    gauss = window(gauss_address, GAUSS.size)
+    gauss = memory_view(gauss_address, GAUSS.size)
     before = gauss.tobytes()
     has_gauss, variate = GAUSS.unpack(before)
     if (
@@ -79,7 +79,7 @@ def is_layout_known(random_state: Any, gauss_address: int) -> bool:
     return bool(drawn == 0.25)
 
 
-class NumpyByState:
+class NumpyByPublicFunctions:
     """Swaps the global generator's state through numpy's public functions, with any bit generator.
 
     `numpy.random.set_bit_generator` may have replaced the Mersenne twister, so the bit generator object is part of the
@@ -93,33 +93,33 @@ class NumpyByState:
         self._random_state = random_state
         current = random_state._bit_generator
         self.mersenne: Any = current if type(current) is numpy.random.MT19937 else numpy.random.MT19937(0)
-        self.start = self.started(START_SEED)
+        self.start = self.seeded_state(START_SEED)
 
-    def started(self, seed: int) -> Copy:
+    def seeded_state(self, seed: int) -> StateCopy:
         """Return the state of a generator that was just seeded."""
-        return Copy(None, (self.mersenne, _values(seed), None))
+        return StateCopy(None, (self.mersenne, _seeded_values(seed), None))
 
-    def save(self) -> Copy:
+    def save_state(self) -> StateCopy:
         """Return the bit generator in place, its state, and the state of a Mersenne twister that it has replaced."""
         current = self._random_state._bit_generator
         replaced = None if current is self.mersenne else self.mersenne.state
-        return Copy(None, (current, self._random_state.get_state(legacy=False), replaced))
+        return StateCopy(None, (current, self._random_state.get_state(legacy=False), replaced))
 
-    def load(self, state: Copy) -> None:
+    def load_state(self, state: StateCopy) -> None:
         """Put a bit generator and its state in place."""
         bit_generator, values, replaced = state.content
         if replaced is not None:
             self.mersenne.state = replaced
-        self.put_in_place(bit_generator)
+        self.draw_from(bit_generator)
         self._random_state.set_state(values)
 
-    def exchange(self, state: Copy) -> Copy:
+    def swap_state(self, state: StateCopy) -> StateCopy:
         """Put a state in place and return the one that was there."""
-        outgoing = self.save()
-        self.load(state)
+        outgoing = self.save_state()
+        self.load_state(state)
         return outgoing
 
-    def put_in_place(self, bit_generator: Any) -> None:
+    def draw_from(self, bit_generator: Any) -> None:
         """Make the functions of `numpy.random` draw from a bit generator."""
         if self._random_state._bit_generator is not bit_generator:
             numpy.random.mtrand.set_bit_generator(bit_generator)
@@ -131,49 +131,49 @@ class NumpyByCopy:
     def __init__(self, random_state: Any, gauss_address: int) -> None:
         self._random_state = random_state
         self.mersenne = random_state._bit_generator
-        region = _struct_of(self.mersenne)
+        region = _struct_memory(self.mersenne)
         self.probe = region[MARKS].tobytes
         self._struct = NativeState(region, self.probe)
-        self._gauss = window(gauss_address, GAUSS.size)
-        self._by_state = NumpyByState(random_state)
+        self._gauss = memory_view(gauss_address, GAUSS.size)
+        self._by_state = NumpyByPublicFunctions(random_state)
         self.probe_gauss = self._gauss.tobytes
-        self.start = self.started(START_SEED)
+        self.start = self.seeded_state(START_SEED)
 
-    def started(self, seed: int) -> Copy:
+    def seeded_state(self, seed: int) -> StateCopy:
         """Return the state of a generator that was just seeded."""
-        content = _struct(seed)
-        return Copy(content[MARKS], Copy(content[MARKS], content), GAUSS.pack(0, 0.0))
+        content = _seeded_struct(seed)
+        return StateCopy(content[MARKS], StateCopy(content[MARKS], content), GAUSS.pack(0, 0.0))
 
-    def save(self) -> Copy:
+    def save_state(self) -> StateCopy:
         """Return the two structs; or the state by numpy's functions, if the Mersenne twister has been replaced."""
         if self._random_state._bit_generator is not self.mersenne:
-            return self._by_state.save()
-        struct = self._struct.save()
-        return Copy(struct.marks, struct, self._gauss.tobytes())
+            return self._by_state.save_state()
+        struct = self._struct.save_state()
+        return StateCopy(struct.marks, struct, self._gauss.tobytes())
 
-    def exchange(self, state: Copy) -> Copy:
+    def swap_state(self, state: StateCopy) -> StateCopy:
         """Put a state in place and return the one that was there."""
-        outgoing = self.save()
+        outgoing = self.save_state()
         if state.marks is None:
-            self._by_state.load(state)
+            self._by_state.load_state(state)
             return outgoing
-        self._by_state.put_in_place(self.mersenne)
-        self._struct.save()
-        self._struct.load(state.content)
+        self._by_state.draw_from(self.mersenne)
+        self._struct.save_state()
+        self._struct.load_state(state.content)
         self._gauss[:] = state.gauss
         return outgoing
 
 
-def _struct_of(mersenne: Any) -> memoryview:
-    return window(mersenne.ctypes.state_address, STRUCT_BYTES)
+def _struct_memory(mersenne: Any) -> memoryview:
+    return memory_view(mersenne.ctypes.state_address, STRUCT_BYTES)
 
 
 @lru_cache(maxsize=16)
-def _struct(seed: int) -> bytes:
+def _seeded_struct(seed: int) -> bytes:
     start: Any = numpy.random.RandomState(seed)  # must outlive the copying
-    return _struct_of(start._bit_generator).tobytes()
+    return _struct_memory(start._bit_generator).tobytes()
 
 
 @lru_cache(maxsize=16)
-def _values(seed: int) -> Any:
+def _seeded_values(seed: int) -> Any:
     return numpy.random.RandomState(seed).get_state(legacy=False)

@@ -17,7 +17,7 @@ from array import array
 from functools import cache, lru_cache
 from typing import Any
 
-from ddpsim.simulator.runtime.isolation.native_memory import ByPublicFunctions, Copy, NativeState, window
+from ddpsim.simulator.runtime.isolation.native_memory import GeneratorByPublicFunctions, StateCopy, NativeState, memory_view
 
 START_SEED = 0
 WORDS = 624
@@ -32,17 +32,17 @@ _FIRST_UNLIKE_SEED = 2_137_046
 different branches at `if random() < 0.5`, and drop different layers. Ranks 2 and 3 begin on either side of one half."""
 
 
-def unlike_seed(rank: int) -> int:
+def seed_of_rank(rank: int) -> int:
     """Return the seed of `random`, numpy and torch on a rank, if ranks start with different seeds."""
     return _FIRST_UNLIKE_SEED + rank
 
 
-def python_random() -> RandomByCopy | ByPublicFunctions:
+def python_generator() -> RandomByCopy | GeneratorByPublicFunctions:
     """Return the cheapest way to swap the module's generator that is right for this interpreter."""
     generator = random._inst
     if is_layout_known(generator):
         return RandomByCopy(generator)
-    return ByPublicFunctions(
+    return GeneratorByPublicFunctions(
         generator.getstate, generator.setstate, lambda seed: random.Random(seed).getstate(), START_SEED
     )
 
@@ -53,11 +53,11 @@ def is_layout_known(generator: random.Random) -> bool:
     if type(generator) is not random.Random or type(generator).__basicsize__ < object.__basicsize__ + STRUCT_BYTES:
         return False
     *words, index = generator.getstate()[1]
-    return _struct_of(generator).tobytes() == array("I", (index, *words)).tobytes()
+    return _struct_memory(generator).tobytes() == array("I", (index, *words)).tobytes()
 
 
-def _struct_of(generator: random.Random) -> memoryview:
-    return window(id(generator) + object.__basicsize__, STRUCT_BYTES)
+def _struct_memory(generator: random.Random) -> memoryview:
+    return memory_view(id(generator) + object.__basicsize__, STRUCT_BYTES)
 
 
 class RandomByCopy:
@@ -65,30 +65,30 @@ class RandomByCopy:
 
     def __init__(self, generator: random.Random) -> None:
         self._generator: Any = generator
-        region = _struct_of(generator)
+        region = _struct_memory(generator)
         self.probe = region[MARKS].tobytes
         self._struct = NativeState(region, self.probe)
-        self.start = _started(START_SEED)
+        self.start = _seeded_state(START_SEED)
 
-    def started(self, seed: int) -> Copy:
+    def seeded_state(self, seed: int) -> StateCopy:
         """Return the state of a generator that was just seeded."""
-        return _started(seed)
+        return _seeded_state(seed)
 
-    def save(self) -> Copy:
+    def save_state(self) -> StateCopy:
         """Return the state in place."""
-        struct = self._struct.save()
-        return Copy(struct.marks, struct, self._generator.gauss_next)
+        struct = self._struct.save_state()
+        return StateCopy(struct.marks, struct, self._generator.gauss_next)
 
-    def exchange(self, state: Copy) -> Copy:
+    def swap_state(self, state: StateCopy) -> StateCopy:
         """Put a state in place and return the one that was there."""
-        outgoing = self.save()
-        self._struct.load(state.content)
+        outgoing = self.save_state()
+        self._struct.load_state(state.content)
         self._generator.gauss_next = state.gauss
         return outgoing
 
 
 @lru_cache(maxsize=16)
-def _started(seed: int) -> Copy:
+def _seeded_state(seed: int) -> StateCopy:
     start = random.Random(seed)  # must outlive the copying
-    content = _struct_of(start).tobytes()
-    return Copy(content[MARKS], Copy(content[MARKS], content))
+    content = _struct_memory(start).tobytes()
+    return StateCopy(content[MARKS], StateCopy(content[MARKS], content))

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.fx import _symbolic_trace
 
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _TRACING = "_is_fx_tracing_flag"
 """A global of torch.fx. From torch 2.15 on it is per thread, and need not be swapped."""
@@ -46,25 +46,25 @@ class DebugLevel:
         self.value: Any = _c10d.get_debug_level()
         """The level in place. Equal levels are the same object."""
         self._set = _c10d.set_debug_level
-        self._replaced = Replaced()
+        self._replaced = ReplacedAttributes()
 
     def install(self) -> None:
         """Replace the functions that set the level."""
         for module in (dist, _c10d):
             for name in ("set_debug_level", "set_debug_level_from_env"):
-                self._replaced.replace(module, name, self._noting)
+                self._replaced.replace_attribute(module, name, self._recording_setter)
 
     def uninstall(self) -> None:
         """Restore the functions."""
-        self._replaced.put_back()
+        self._replaced.restore_attributes()
 
-    def write(self, value: Any) -> None:
+    def write_level(self, value: Any) -> None:
         """Set the level if it differs."""
         if value is not self.value:
             self._set(value)
             self.value = value
 
-    def _noting(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _recording_setter(self, original: Callable[..., None]) -> Callable[..., None]:
         def set_level(*arguments: Any) -> None:
             original(*arguments)
             level = _c10d.get_debug_level()
@@ -74,7 +74,7 @@ class DebugLevel:
         return set_level
 
 
-class Settings:
+class ProcessSettings:
     """Streams, warning functions, c10d's globals, and torch's default dtype, determinism and anomaly detection."""
 
     def __init__(self) -> None:
@@ -96,10 +96,10 @@ class Settings:
         self.host_argv: list[str] = self._sys["argv"]
         self.host_excepthook: object = self._sys["excepthook"]
         no_tracing, torch_modes = (None, False), (torch.float32, False, False, False, True)
-        self.start: SettingsState = (*self.read()[:6], *no_tracing, None, None, None, *torch_modes)
+        self.start: SettingsState = (*self.read_settings()[:6], *no_tracing, None, None, None, *torch_modes)
         """A rank's initial settings: the host's streams, warning functions and debug level, and torch's defaults."""
 
-    def read(self) -> SettingsState:
+    def read_settings(self) -> SettingsState:
         """Return the settings in place."""
         module, shown_by, c10d, fx = self._sys, self._warnings, self._c10d, self._fx
         if len(self._modules) != self._modules_seen:
@@ -124,13 +124,13 @@ class Settings:
             self._is_anomaly_nan(),
         )
 
-    def write(self, state: SettingsState) -> None:
+    def write_settings(self, state: SettingsState) -> None:
         """Put settings in place."""
         module, shown_by, c10d = self._sys, self._warnings, self._c10d
         shown_by["showwarning"], shown_by["_showwarnmsg_impl"] = state[:2]
         module["stdin"], module["stdout"], module["stderr"] = state[2:5]
-        self.debug_level.write(state[5])
-        self._trace(*state[6:8])
+        self.debug_level.write_level(state[5])
+        self._set_fx_tracing(*state[6:8])
         c10d["_backend"], c10d["_default_pg_init_method"] = state[8:10]
         if self._dtensor_random is not None:
             self._dtensor_random["_rng_tracker"] = state[10]
@@ -143,7 +143,7 @@ class Settings:
             inductor.deterministic = deterministic
         torch.autograd.set_detect_anomaly(anomaly, check_nan)
 
-    def _trace(self, patcher: Any, is_tracing: bool) -> None:
+    def _set_fx_tracing(self, patcher: Any, is_tracing: bool) -> None:
         fx = self._fx
         if _TRACING in fx:
             fx[_TRACING] = is_tracing

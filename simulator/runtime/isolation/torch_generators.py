@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ddpsim.simulator.runtime.isolation.native_memory import ByPublicFunctions, Copy, NativeState, window
+from ddpsim.simulator.runtime.isolation.native_memory import GeneratorByPublicFunctions, StateCopy, NativeState, memory_view
 
 DEFAULT_SEED = 67280421310721
 """`default_rng_seed_val` in c10/core/GeneratorImpl.h."""
@@ -50,13 +50,13 @@ class CudaGenerators:
         self.new_lazy_seeds: Callable[[], object] = type(self._cuda["_lazy_seed_tracker"])
         """Makes a `_lazy_seed_tracker` as in a fresh process."""
 
-    def save(self) -> tuple[torch.Tensor, ...]:
+    def save_states(self) -> tuple[torch.Tensor, ...]:
         """Return the states in place: none until CUDA is initialised."""
         return tuple([generator.get_state() for generator in self._cuda["default_generators"]])
 
-    def exchange(self, states: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    def swap_states(self, states: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """Put states in place and return the previous ones. The CPU generator's new state must already be in place."""
-        outgoing = self.save()
+        outgoing = self.save_states()
         generators = self._cuda["default_generators"]
         for generator, state in zip(generators, states, strict=False):
             generator.set_state(state)
@@ -66,12 +66,12 @@ class CudaGenerators:
         return outgoing
 
 
-def cpu_generator(generator: torch.Generator) -> CpuByCopy | ByPublicFunctions:
+def cpu_generator(generator: torch.Generator) -> CpuByCopy | GeneratorByPublicFunctions:
     """Return the cheapest way to swap a CPU generator's state that is right for this torch."""
-    offset = engine_offset()
+    offset = find_engine_offset()
     if offset is not None:
         return CpuByCopy(generator, offset)
-    return ByPublicFunctions(
+    return GeneratorByPublicFunctions(
         generator.get_state,
         generator.set_state,
         lambda seed: torch.Generator().manual_seed(seed).get_state(),
@@ -80,51 +80,51 @@ def cpu_generator(generator: torch.Generator) -> CpuByCopy | ByPublicFunctions:
 
 
 @cache
-def engine_offset() -> int | None:
+def find_engine_offset() -> int | None:
     """Return the offset of the engine in a CPU generator; None if the memory is not laid out as expected."""
     donor = torch.Generator().manual_seed(DEFAULT_SEED)
-    offset = bytes(window(_address(donor), HEADER_BYTES)).find(SEED.pack(DEFAULT_SEED))
+    offset = bytes(memory_view(_generator_address(donor), HEADER_BYTES)).find(SEED.pack(DEFAULT_SEED))
     if offset < 0:
         return None
     with torch._C._DisableTorchDispatch():  # the host may trace with fake tensors
         torch.randn(1, generator=donor, dtype=torch.float64, device="cpu")  # draws two, and keeps one
         twin = donor.clone_state()
         kept = torch.randn(1, generator=twin, dtype=torch.float64, device="cpu").item()
-    region = window(_address(donor) + offset, REGION_BYTES)
+    region = memory_view(_generator_address(donor) + offset, REGION_BYTES)
     # Only once the region is known to end with the object may it be written to.
     if CACHED_NORMAL.unpack_from(region, CACHED_NORMAL_OFFSET) != (kept, True):
         return None
     receiver = torch.Generator().manual_seed(0)
-    window(_address(receiver) + offset, REGION_BYTES)[:] = region
-    return offset if _bytes_of(receiver.get_state()) == _bytes_of(donor.get_state()) else None
+    memory_view(_generator_address(receiver) + offset, REGION_BYTES)[:] = region
+    return offset if _tensor_bytes(receiver.get_state()) == _tensor_bytes(donor.get_state()) else None
 
 
-def _address(generator: torch.Generator) -> int:
+def _generator_address(generator: torch.Generator) -> int:
     address: int = generator._cdata  # type: ignore[attr-defined]
     return address
 
 
-def _bytes_of(state: torch.Tensor) -> bytes:
-    return bytes(window(state.data_ptr(), state.nbytes))
+def _tensor_bytes(state: torch.Tensor) -> bytes:
+    return bytes(memory_view(state.data_ptr(), state.nbytes))
 
 
 class CpuByCopy:
     """Swaps a CPU generator by copying its engine and the cached normal variates after it."""
 
     def __init__(self, generator: torch.Generator, engine_offset: int) -> None:
-        region = window(_address(generator) + engine_offset, REGION_BYTES)
+        region = memory_view(_generator_address(generator) + engine_offset, REGION_BYTES)
         engine = NativeState(region, partial(MARKS.unpack_from, region))
-        self.probe, self.save, self.exchange = engine.probe, engine.save, engine.exchange
+        self.probe, self.save, self.exchange = engine.probe, engine.save_state, engine.swap_state
         self._engine_offset = engine_offset
-        self.start = self.started(DEFAULT_SEED)
+        self.start = self.seeded_state(DEFAULT_SEED)
 
-    def started(self, seed: int) -> Copy:
+    def seeded_state(self, seed: int) -> StateCopy:
         """Return the state of a generator that was just seeded."""
-        return _started(self._engine_offset, seed)
+        return _seeded_state(self._engine_offset, seed)
 
 
 @lru_cache(maxsize=16)
-def _started(engine_offset: int, seed: int) -> Copy:
+def _seeded_state(engine_offset: int, seed: int) -> StateCopy:
     start = torch.Generator().manual_seed(seed)  # must outlive the copying
-    content = window(_address(start) + engine_offset, REGION_BYTES).tobytes()
-    return Copy(MARKS.unpack_from(content), content)
+    content = memory_view(_generator_address(start) + engine_offset, REGION_BYTES).tobytes()
+    return StateCopy(MARKS.unpack_from(content), content)

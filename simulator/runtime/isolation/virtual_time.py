@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from types import FrameType
 
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 EPOCH_SECONDS = 946_684_800
 """2000-01-01T00:00:00Z: the value of `time.time` in a rank when the simulation starts."""
@@ -36,7 +36,7 @@ LONGEST_SLEEP_SECONDS = 2**63 / NANOSECONDS
 """Longer sleeps do not fit into CPython's `PyTime_t`."""
 
 
-def waits_for_process(caller: FrameType) -> bool:
+def is_subprocess_wait(caller: FrameType) -> bool:
     """True for `subprocess`, which sleeps between two polls of a child process.
 
     The child takes real time; in virtual time a time-out would pass at once. Where ranks are threads, the others do not
@@ -65,12 +65,12 @@ class VirtualTime:
         self._now = now
         self._read: dict[tuple[int, str], float] = {}
         """The last reading of each rank, by rank and name of the clock."""
-        self._replaced = Replaced()
+        self._replaced = ReplacedAttributes()
 
     def install(self) -> None:
         """Replace the functions."""
         assert not self._replaced, "installed twice"
-        later = self._later
+        later = self._next_reading
         virtual: dict[str, Callable[[], float]] = {
             "monotonic": lambda: later("monotonic"),
             "monotonic_ns": lambda: round(later("monotonic_ns") * NANOSECONDS),
@@ -80,10 +80,10 @@ class VirtualTime:
             "time_ns": lambda: EPOCH_SECONDS * NANOSECONDS + round(later("time_ns") * NANOSECONDS),
         }
         for name, clock in virtual.items():
-            self._replaced.replace(time, name, partial(self._on_ranks, clock))
-        self._replaced.replace(time, "sleep", self._sleep_on_ranks)
+            self._replaced.replace_attribute(time, name, partial(self._clock_for_ranks, clock))
+        self._replaced.replace_attribute(time, "sleep", self._sleep_for_ranks)
 
-    def _later(self, clock: str) -> float:
+    def _next_reading(self, clock: str) -> float:
         """Return the time, later than all earlier readings of this clock by the rank."""
         rank, seconds = self._now()
         last = self._read.get((rank, clock))
@@ -92,9 +92,9 @@ class VirtualTime:
 
     def uninstall(self) -> None:
         """Put the functions back. May be called twice."""
-        self._replaced.put_back()
+        self._replaced.restore_attributes()
 
-    def _on_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:
+    def _clock_for_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:
         is_rank_thread = self._is_rank_thread
 
         def read() -> float:
@@ -102,7 +102,7 @@ class VirtualTime:
 
         return read
 
-    def _sleep_on_ranks(self, original: Callable[[float], None]) -> Callable[[float], None]:
+    def _sleep_for_ranks(self, original: Callable[[float], None]) -> Callable[[float], None]:
         is_rank_thread, virtual_sleep, waits_really = self._is_rank_thread, self._sleep, self._waits_really
 
         def sleep(seconds: float, /) -> None:

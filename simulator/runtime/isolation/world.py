@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch.distributed import ProcessGroup, device_mesh, distributed_c10d
 
-from ddpsim.simulator.runtime.replaced import Replaced
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _in_c: Any = torch._C._distributed_c10d
 """c10d's extension module, as Any: its type stub lacks the functions used here."""
@@ -44,7 +44,7 @@ class RankWorld(distributed_c10d._World):
         self.tags_to_pg, self.pg_to_tag = {}, {}
 
 
-class World:
+class RankWorlds:
     """The ranks' c10d worlds, and the changes to torch that several worlds in one process need.
 
     Two other globals of c10d are swapped (`settings.py`), and the attribute in which DDP keeps the running module.
@@ -53,9 +53,9 @@ class World:
     def __init__(self) -> None:
         self._worlds: dict[int, RankWorld] = {}
         self._was_isolating_threads = False
-        self._replaced = Replaced()
+        self._replaced = ReplacedAttributes()
 
-    def of(self, rank: int) -> RankWorld:
+    def world_of_rank(self, rank: int) -> RankWorld:
         """Return the world of a rank: at first that of a process that has not called `init_process_group`."""
         if rank not in self._worlds:
             self._worlds[rank] = RankWorld(rank)
@@ -64,11 +64,11 @@ class World:
     def install(self) -> None:
         """Give each thread its own registry of groups, and each rank's meshes an identity of their own."""
         self._was_isolating_threads = _isolate_threads()
-        self._replaced.replace(device_mesh.DeviceMesh, "__init__", _constructor_with_identity)
+        self._replaced.replace_attribute(device_mesh.DeviceMesh, "__init__", _constructor_with_identity)
 
     def uninstall(self) -> None:
         """Restore the registry's mode, and drop the ranks' groups."""
-        self._replaced.put_back()
+        self._replaced.restore_attributes()
         _in_c._set_thread_isolation_mode(self._was_isolating_threads)
         default = distributed_c10d._world.default_pg
         # init_process_group passes the rank to C++, for its logs.

@@ -5,6 +5,6 @@ queues, timers, futures and executors are built on these in Python, so they are 
 """
 
 from ddpsim.simulator.runtime.threads.thread_body import ThreadError, thread_findings
-from ddpsim.simulator.runtime.threads.thread_life import Threads
+from ddpsim.simulator.runtime.threads.thread_life import RankThreads
 
-__all__ = ["ThreadError", "Threads", "thread_findings"]
+__all__ = ["ThreadError", "RankThreads", "thread_findings"]

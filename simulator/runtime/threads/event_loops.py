@@ -40,22 +40,22 @@ _SILENT = (
 """The modules among them whose threads never release a lock that a rank waits for."""
 
 
-def loop_maker(steps: LockSteps, original: Callable[..., None]) -> Callable[..., None]:
+def wrap_loop_constructor(steps: LockSteps, original: Callable[..., None]) -> Callable[..., None]:
     """Return the replacement of `BaseSelectorEventLoop.__init__`."""
 
     @wraps(original)
     def make(loop: Any, *arguments: Any, **options: Any) -> None:
         original(loop, *arguments, **options)
-        if steps.running() is not None:
-            steps.use("asyncio")
+        if steps.calling_rank_thread() is not None:
+            steps.report_use("asyncio")
             _wait_in_virtual_time(loop)
 
     return make
 
 
-def is_of_rank(loop: Any) -> bool:
+def is_loop_of_rank(loop: Any) -> bool:
     """True if a loop was made by a rank, so that it waits in virtual time."""
-    return isinstance(getattr(loop, "_selector", None), _Selector)
+    return isinstance(getattr(loop, "_selector", None), _VirtualTimeSelector)
 
 
 def _wait_in_virtual_time(loop: Any) -> None:
@@ -67,10 +67,10 @@ def _wait_in_virtual_time(loop: Any) -> None:
         woken.set()
 
     loop._write_to_self = write_to_self
-    loop._selector = _Selector(loop._selector, woken)
+    loop._selector = _VirtualTimeSelector(loop._selector, woken)
 
 
-class _Selector:
+class _VirtualTimeSelector:
     """The selector of a rank's event loop: it waits in virtual time."""
 
     def __init__(self, selector: Any, woken: threading.Event) -> None:
@@ -95,17 +95,17 @@ class _Selector:
         return self._selector.select(0)
 
 
-def is_outside(thread: Any) -> bool:
+def is_external_thread(thread: Any) -> bool:
     """True for a thread of one of those modules, and for one that an asyncio loop outside the ranks starts."""
     loop = asyncio._get_running_loop()
-    return _module(thread).startswith(OUTSIDE) or (loop is not None and not is_of_rank(loop))
+    return _module_of_thread(thread).startswith(OUTSIDE) or (loop is not None and not is_loop_of_rank(loop))
 
 
 def may_wake_ranks(thread: Any) -> bool:
     """False for an external thread that never releases a lock that a rank waits for."""
-    return not _module(thread).startswith(_SILENT)
+    return not _module_of_thread(thread).startswith(_SILENT)
 
 
-def _module(thread: Any) -> str:
+def _module_of_thread(thread: Any) -> str:
     target = getattr(thread, "_target", None)
     return getattr(target, "__module__", None) or type(thread).__module__

@@ -18,7 +18,7 @@ from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
 Key = Callable[[Any], tuple[int, ...]]
 
 
-def when_made(future: Future[Any]) -> tuple[int, ...]:
+def future_sort_key(future: Future[Any]) -> tuple[int, ...]:
     """Return the sort key of a future: futures of ranks by the thread that made them and when, then all others."""
     lock: Any = future._condition._lock  # type: ignore[attr-defined]
     return (0, *lock.made) if isinstance(lock, RankRLock) else (1,)
@@ -45,46 +45,46 @@ class OrderedSet(set[Any]):
         return super().pop()  # raises KeyError
 
 
-def ordered_set(steps: LockSteps, key: Key) -> Callable[..., set[Any]]:
+def wrap_set(steps: LockSteps, key: Key) -> Callable[..., set[Any]]:
     """Return the replacement of the name `set` in a module of `concurrent.futures`."""
-    return lambda members=(): set(members) if steps.running() is None else OrderedSet(members, key)
+    return lambda members=(): set(members) if steps.calling_rank_thread() is None else OrderedSet(members, key)
 
 
-def ordered_results(steps: LockSteps, original: Any) -> Callable[[set[Any], set[Any]], Any]:
+def wrap_wait_results(steps: LockSteps, original: Any) -> Callable[[set[Any], set[Any]], Any]:
     """Return the replacement of `DoneAndNotDoneFutures`: `wait` makes one of its sets without the name `set`."""
 
     def results(done: set[Any], not_done: set[Any]) -> Any:
-        if steps.running() is not None:
-            done, not_done = OrderedSet(done, when_made), OrderedSet(not_done, when_made)
+        if steps.calling_rank_thread() is not None:
+            done, not_done = OrderedSet(done, future_sort_key), OrderedSet(not_done, future_sort_key)
         return original(done, not_done)
 
     return results
 
 
-def acquiring(steps: LockSteps, original: Any) -> Callable[[Iterable[Any]], Any]:
+def wrap_acquire_futures(steps: LockSteps, original: Any) -> Callable[[Iterable[Any]], Any]:
     """Return the replacement of `_AcquireFutures`, which takes the locks of several futures one by one."""
 
     def acquire(futures: Iterable[Any]) -> Any:
         futures_in_turn = original(futures)
-        if steps.running() is not None:
-            futures_in_turn.futures = sorted(futures, key=when_made)
+        if steps.calling_rank_thread() is not None:
+            futures_in_turn.futures = sorted(futures, key=future_sort_key)
         return futures_in_turn
 
     return acquire
 
 
-def counter(steps: LockSteps, original: Callable[[], int], *, start: int) -> Callable[[], int]:
+def counter_for_ranks(steps: LockSteps, original: Callable[[], int], *, start: int) -> Callable[[], int]:
     """Return a counter for the names of threads and executors that begins anew in each rank of each simulation."""
     counters: dict[int, Callable[[], int]] = {}
 
     def number() -> int:
-        me = steps.running()
+        me = steps.calling_rank_thread()
         return original() if me is None else counters.setdefault(me.rank, count(start).__next__)()
 
     return number
 
 
-class ShutdownLock:
+class ShutdownLockForRanks:
     """Replaces the lock that all executors of a process share by one lock for each rank."""
 
     def __init__(self, steps: LockSteps, original: Any) -> None:
@@ -93,13 +93,13 @@ class ShutdownLock:
         self._locks: dict[int, RankLock] = {}
 
     def __enter__(self) -> bool:
-        return bool(self._own().__enter__())
+        return bool(self._lock_of_rank().__enter__())
 
     def __exit__(self, *exception: object) -> None:
-        self._own().__exit__(*exception)
+        self._lock_of_rank().__exit__(*exception)
 
-    def _own(self) -> Any:
-        me = self._steps.running()
+    def _lock_of_rank(self) -> Any:
+        me = self._steps.calling_rank_thread()
         if me is None:
             return self._original
         if me.rank not in self._locks:
@@ -107,7 +107,7 @@ class ShutdownLock:
         return self._locks[me.rank]
 
 
-class IsShutDown:
+class ShutdownFlagForRanks:
     """Replaces the flag by which all executor threads of a process end: true in a rank that is ending."""
 
     def __init__(self, steps: LockSteps, original: bool) -> None:
@@ -115,5 +115,5 @@ class IsShutDown:
         self._original = original
 
     def __bool__(self) -> bool:
-        me = self._steps.running()
+        me = self._steps.calling_rank_thread()
         return self._original if me is None else me.of.is_ending

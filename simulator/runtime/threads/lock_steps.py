@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
-from ddpsim.simulator.kernel.requests import Acquire, Checkpoint, Poll, Release, Touch, Use
-from ddpsim.simulator.kernel.states import Change
+from ddpsim.simulator.kernel.requests import AcquireObject, Checkpoint, Poll, ReleaseObject, ReportAccesses, ReportUse
+from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import RankThread
 
@@ -23,7 +23,7 @@ class LockHost(Host, Protocol):
     """The functions of `ThreadHost` that the threads and locks of ranks use."""
 
     @property
-    def me(self) -> RankThread:
+    def running_thread(self) -> RankThread:
         """The running thread of a rank."""
 
     @property
@@ -40,20 +40,20 @@ class LockHost(Host, Protocol):
     def start_thread(self, child: RankThread) -> None:
         """Register a thread that the running one has started with the kernel."""
 
-    def adopt(self, child: RankThread) -> None:
+    def connect_task(self, child: RankThread) -> None:
         """Connect a started thread with the kernel's task for it."""
 
-    def finish(self, me: RankThread, how: Change) -> None:
+    def finish_thread(self, me: RankThread, how: TaskChange) -> None:
         """Give the baton away for good."""
 
-    def break_off_by_bug(self, error: Exception) -> None:
+    def abort_run_by_bug(self, error: Exception) -> None:
         """End the execution with an error that is a bug of ddpsim."""
 
 
-class Waited(Protocol):
+class ExternallyReleased(Protocol):
     """A lock or queue that threads of ranks wait for and that an external thread may release."""
 
-    def take_from_outside(self) -> bool:
+    def wake_after_external_release(self) -> bool:
         """Wake the thread that has waited longest, if an external thread has released the lock or put an item."""
 
 
@@ -64,15 +64,15 @@ class LockSteps:
         self._host: LockHost | None = host
         self.is_untracked = False
         """True while ddpsim's own code runs: its locks and threads are real, and nothing is a step."""
-        self.has_external_threads: Callable[[], bool] = _none_there
+        self.has_external_threads: Callable[[], bool] = _no_external_threads
         """True while there are external threads that may release what a rank waits for."""
-        self.waited: list[Waited] = []
+        self.waited: list[ExternallyReleased] = []
         """The locks and queues that threads of ranks wait for, in the order in which the waits began."""
 
-    def end(self) -> None:
+    def end_execution(self) -> None:
         """End the execution: from now on its locks are plain Python locks."""
         self._host = None
-        self.has_external_threads = _none_there
+        self.has_external_threads = _no_external_threads
 
     @property
     def host(self) -> LockHost:
@@ -80,12 +80,12 @@ class LockSteps:
         assert self._host is not None
         return self._host
 
-    def running(self) -> RankThread | None:
+    def calling_rank_thread(self) -> RankThread | None:
         """Return the caller's rank thread; None outside of ranks."""
         host = self._host
-        return None if host is None or self.is_untracked or not host.is_rank_thread() else host.me
+        return None if host is None or self.is_untracked or not host.is_rank_thread() else host.running_thread
 
-    def comes_from_outside(self, me: RankThread, *, is_external: bool) -> bool:
+    def only_external_thread_can_release(self, me: RankThread, *, is_external: bool) -> bool:
         """True if only an external thread can release what the caller waits for, so it has to wait in real time."""
         return (is_external or len(me.of.threads) == 1) and self.has_external_threads()
 
@@ -95,14 +95,14 @@ class LockSteps:
         pause.acquire()
         while self.waited and not host.is_stopping:
             may_give = self.has_external_threads()  # before the check: a thread may release something and end
-            if any(each.take_from_outside() for each in tuple(self.waited)):
+            if any(each.wake_after_external_release() for each in tuple(self.waited)):
                 return True
             if not may_give:
                 break
             pause.acquire(timeout=_POLL_SECONDS)
         return host.is_stopping
 
-    def yield_before(self, me: RankThread, intent: Accesses, *, is_in_vain: bool = False) -> None:
+    def choice_point_before(self, me: RankThread, intent: Accesses, *, is_in_vain: bool = False) -> None:
         """Make a choice point before an operation, if the rank has other threads and the caller is not unwound."""
         host = self.host
         if len(me.of.threads) == 1 or host.is_unwinding(me):
@@ -111,33 +111,33 @@ class LockSteps:
         me.locks_in_a_row = me.locks_in_a_row + 1 if steps == me.lock_step else 0
         if is_in_vain or me.locks_in_a_row >= _LOCKS_PER_POLL:
             me.locks_in_a_row = 0
-            host.ask(Poll(intent))
+            host.send_request(Poll(intent))
         else:
-            host.ask(Checkpoint(intent))
+            host.send_request(Checkpoint(intent))
         me.lock_step = host.steps
 
-    def touch(self, me: RankThread, *accesses: Access) -> None:
+    def report_accesses(self, me: RankThread, *accesses: Access) -> None:
         """Report accesses to the exploration, if there is one."""
         if self.host.is_observed and me.of.has_started_threads:
-            self.host.ask(Touch(accesses))
+            self.host.send_request(ReportAccesses(accesses))
 
-    def use(self, kind: str) -> None:
+    def report_use(self, kind: str) -> None:
         """Report to the exploration that a thread uses a kind of object, such as "Lock"."""
         if self.host.is_observed:
-            self.host.ask(Use(kind))
+            self.host.send_request(ReportUse(kind))
 
-    def release(self, me: RankThread, lock: Object) -> bool:
+    def record_release(self, me: RankThread, lock: Object) -> bool:
         """Record a release, which happens before the next acquire of the lock. False if there is no exploration."""
         if not self.host.is_observed or not me.of.has_started_threads:
             return False
-        self.host.ask(Release(lock))
+        self.host.send_request(ReleaseObject(lock))
         return True
 
-    def acquire(self, me: RankThread, lock: Object) -> None:
+    def record_acquire(self, me: RankThread, lock: Object) -> None:
         """Record an acquire: everything before the last release of the lock happens before it."""
         if self.host.is_observed:
-            self.host.ask(Acquire(lock))
+            self.host.send_request(AcquireObject(lock))
 
 
-def _none_there() -> bool:
+def _no_external_threads() -> bool:
     return False

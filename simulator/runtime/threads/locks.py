@@ -15,12 +15,12 @@ from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any
 
-from ddpsim.simulator.accesses import Access, Mode, Object
+from ddpsim.simulator.accesses import Access, AccessMode, Object
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.requests import Block, Checkpoint, Note, Wake
+from ddpsim.simulator.kernel.requests import Block, Checkpoint, WriteNote, WakeTask
 from ddpsim.simulator.runtime.rank_thread import RankThread
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
-from ddpsim.simulator.runtime.threads.waiting import is_callback, waited_for
+from ddpsim.simulator.runtime.threads.waiting import is_in_destructor, describe_wait
 from ddpsim.simulator.waits import LockWait
 
 _PyRLock: Any = threading._PyRLock  # type: ignore[attr-defined]
@@ -48,42 +48,42 @@ class RankLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock, as `threading.Lock.acquire` does; a time-out runs in virtual time."""
-        me = self._steps.running()
+        me = self._steps.calling_rank_thread()
         if me is None:
             return self._real.acquire(blocking, timeout)
         if timeout != -1 and (not blocking or not 0 <= timeout <= threading.TIMEOUT_MAX):
             return allocate_lock().acquire(blocking, timeout)  # raises Python's own error
         may_wait = blocking and timeout != 0
-        self._ask(me, may_wait=may_wait)
+        self._choice_point_before_acquire(me, may_wait=may_wait)
         if self._real.acquire(False):
             self._holder = me
             if self._has_been_released:
-                self._steps.acquire(me, self._object)
+                self._steps.record_acquire(me, self._object)
             return True
         if not may_wait:
             return False
-        return self._wait(me, None if timeout == -1 else timeout)
+        return self._wait_for_lock(me, None if timeout == -1 else timeout)
 
     __enter__ = acquire
 
     def release(self) -> None:
         """Release the lock; the thread that has waited longest gets it."""
-        me = self._steps.running()
+        me = self._steps.calling_rank_thread()
         if me is None:
             self._holder = None
             self._real.release()
             return
         if not self._is_inner:
-            self._steps.yield_before(me, (Access(self._object, Mode.CONTRIBUTE),))
+            self._steps.choice_point_before(me, (Access(self._object, AccessMode.CONTRIBUTE),))
         if not self._real.locked() and self._steps.host.is_unwinding(me):
             return  # it was unwound while it waited for the lock
         if not self._is_inner and self._holder is not me:  # used as a signal, or in error: the order matters then
-            self._steps.touch(me, Access(self._object, Mode.READ), Access(self._object, Mode.WRITE))
-        self._give_back(me)
+            self._steps.report_accesses(me, Access(self._object, AccessMode.READ), Access(self._object, AccessMode.WRITE))
+        self._release_and_record(me)
 
     def locked(self) -> bool:
         """True if the lock is held. The caller then lets other threads run, as after a failed poll."""
-        self.look(is_in_vain=self._real.locked())
+        self.choice_point_before_read(is_in_vain=self._real.locked())
         return self._real.locked()
 
     def __exit__(self, *exception: object) -> None:
@@ -104,85 +104,85 @@ class RankLock:
         self._waiting.clear()
 
     @property
-    def made(self) -> tuple[Any, ...]:
+    def maker_and_number(self) -> tuple[Any, ...]:
         """The number of the thread that made the lock, and the lock's number in that thread."""
         return self._object[1:]
 
     @property
-    def is_asked_in_unwinding(self) -> bool:
+    def is_caller_unwinding(self) -> bool:
         """True if the calling thread is being unwound."""
-        me = self._steps.running()
+        me = self._steps.calling_rank_thread()
         return me is not None and self._steps.host.is_unwinding(me)
 
-    def look(self, *, is_in_vain: bool) -> None:
+    def choice_point_before_read(self, *, is_in_vain: bool) -> None:
         """Make a choice point before a read of the lock, or of what it protects."""
-        me = self._steps.running()
+        me = self._steps.calling_rank_thread()
         if me is not None:
-            access = Access(self._object, Mode.READ)
-            self._steps.yield_before(me, (access,), is_in_vain=is_in_vain)
-            self._steps.touch(me, access)
+            access = Access(self._object, AccessMode.READ)
+            self._steps.choice_point_before(me, (access,), is_in_vain=is_in_vain)
+            self._steps.report_accesses(me, access)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _ask(self, me: RankThread, *, may_wait: bool) -> None:
+    def _choice_point_before_acquire(self, me: RankThread, *, may_wait: bool) -> None:
         """Make the choice point before asking for the lock. A caller that will not wait also reads its state."""
         if self._is_inner:
             return
         if self._steps.host.is_unwinding(me):
-            if not is_callback(sys._getframe(2)):
-                self._steps.host.ask(Checkpoint())  # this raises RankUnwound
+            if not is_in_destructor(sys._getframe(2)):
+                self._steps.host.send_request(Checkpoint())  # this raises RankUnwound
             return
-        ask, look = Access(self._object, Mode.WRITE), Access(self._object, Mode.READ)
+        ask, look = Access(self._object, AccessMode.WRITE), Access(self._object, AccessMode.READ)
         if may_wait:
-            self._steps.yield_before(me, (ask,))
-            self._steps.touch(me, ask)
+            self._steps.choice_point_before(me, (ask,))
+            self._steps.report_accesses(me, ask)
         else:
-            self._steps.yield_before(me, (look, ask), is_in_vain=self._real.locked())
-            self._steps.touch(me, look, *(() if self._real.locked() else (ask,)))
+            self._steps.choice_point_before(me, (look, ask), is_in_vain=self._real.locked())
+            self._steps.report_accesses(me, look, *(() if self._real.locked() else (ask,)))
 
-    def _wait(self, me: RankThread, timeout_seconds: float | None) -> bool:
+    def _wait_for_lock(self, me: RankThread, timeout_seconds: float | None) -> bool:
         """Let others run until the lock is handed over. False if the time-out came first."""
-        if self._holder is None or self._steps.comes_from_outside(me, is_external=self.is_external):
+        if self._holder is None or self._steps.only_external_thread_can_release(me, is_external=self.is_external):
             is_taken = self._real.acquire(True, -1 if timeout_seconds is None else timeout_seconds)
             self._holder = me if is_taken else self._holder
             return is_taken
         host = self._steps.host
-        what, site = waited_for(sys._getframe(1))
-        host.ask(Note(EventKind.WAIT, what))
+        what, site = describe_wait(sys._getframe(1))
+        host.send_request(WriteNote(EventKind.WAIT, what))
         holder = None if self._is_inner else self._holder.number
         self._waiting.append(me)
         self._steps.waited.append(self)
         try:
-            in_time: bool = host.ask(Block(LockWait(self._object, what, holder, site), timeout_seconds))
+            in_time: bool = host.send_request(Block(LockWait(self._object, what, holder, site), timeout_seconds))
         except BaseException:
             if self._holder is me:  # it got the lock and will not use it
-                self._give_back(me)
+                self._release_and_record(me)
             raise
         finally:
             self._steps.waited.remove(self)
             if me in self._waiting:
                 self._waiting.remove(me)
-        self._steps.touch(me, Access(self._object, Mode.CONTRIBUTE if in_time else Mode.READ))
+        self._steps.report_accesses(me, Access(self._object, AccessMode.CONTRIBUTE if in_time else AccessMode.READ))
         if not in_time and self._real.acquire(False):  # released at the time-out, before this thread ran
             self._holder, in_time = me, True
-        host.ask(Note(EventKind.DONE, what if in_time else f"{what} timed out"))
+        host.send_request(WriteNote(EventKind.DONE, what if in_time else f"{what} timed out"))
         return in_time
 
-    def _give_back(self, me: RankThread) -> None:
-        self._steps.touch(me, Access(self._object, Mode.CONTRIBUTE))
-        self._has_been_released = self._steps.release(me, self._object) or self._has_been_released
-        self._pass_on()
+    def _release_and_record(self, me: RankThread) -> None:
+        self._steps.report_accesses(me, Access(self._object, AccessMode.CONTRIBUTE))
+        self._has_been_released = self._steps.record_release(me, self._object) or self._has_been_released
+        self._pass_to_waiting_thread()
 
-    def take_from_outside(self) -> bool:
+    def wake_after_external_release(self) -> bool:
         """Give the lock to the thread that has waited longest, if an external thread has released it."""
-        return self._real.acquire(False) and self._pass_on(is_from_outside=True)
+        return self._real.acquire(False) and self._pass_to_waiting_thread(is_from_outside=True)
 
-    def _pass_on(self, *, is_from_outside: bool = False) -> bool:
+    def _pass_to_waiting_thread(self, *, is_from_outside: bool = False) -> bool:
         while self._waiting:
             heir = self._waiting.pop(0)
             if heir.is_waiting:  # else its time-out has just woken it
                 self._holder = heir
-                self._steps.host.ask(Wake(heir.number, from_outside=is_from_outside))
+                self._steps.host.send_request(WakeTask(heir.number, from_outside=is_from_outside))
                 return True
         self._holder = None
         self._real.release()
@@ -203,7 +203,7 @@ class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
         self.is_external = is_external
         self._owner = None
         self._count = 0
-        self.made = self._block.made if isinstance(self._block, RankLock) else ()
+        self.made = self._block.maker_and_number if isinstance(self._block, RankLock) else ()
         """The number of the thread that made the lock, and the lock's number in that thread."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -215,17 +215,17 @@ class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
     def release(self) -> None:
         """Release the lock. A thread that is unwound while it waits for a condition does not hold it."""
         block = self._block
-        if self._owner == threading.get_ident() or not (isinstance(block, RankLock) and block.is_asked_in_unwinding):
+        if self._owner == threading.get_ident() or not (isinstance(block, RankLock) and block.is_caller_unwinding):
             super().release()
 
 
-def is_set(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def wrap_event_is_set(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Return the replacement of `threading.Event.is_set`, which reads without a lock."""
 
     def look(event: Any) -> bool:
         lock = event._cond._lock
         if isinstance(lock, RankLock):
-            lock.look(is_in_vain=not original(event))
+            lock.choice_point_before_read(is_in_vain=not original(event))
         return original(event)
 
     return look

@@ -14,10 +14,10 @@ from typing import Any
 from ddpsim.simulator.runtime.threads.event_loops import OUTSIDE
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
-from ddpsim.simulator.runtime.threads.waiting import class_that_makes, is_importing, is_importing_library, maker
+from ddpsim.simulator.runtime.threads.waiting import class_that_makes_lock, is_importing, is_importing_library, module_that_makes_lock
 
 
-class Makers:
+class LockMakers:
     """The replacements for one execution."""
 
     def __init__(self, steps: LockSteps, *, owns_modules: bool) -> None:
@@ -26,11 +26,11 @@ class Makers:
         self._outlasts = is_importing_library if owns_modules else is_importing
         """True if an object made now lasts longer than a simulation, or belongs to a library with own threads."""
 
-    def inner_lock(self, original: Any) -> Any:
+    def wrap_condition_lock(self, original: Any) -> Any:
         """Replace the lock on which a condition waits: a `RankLock` if the condition's own lock is one."""
 
         def allocate_lock() -> Any:
-            me = self._steps.running()
+            me = self._steps.calling_rank_thread()
             lock = None if me is None else getattr(sys._getframe(1).f_locals.get("self"), "_lock", None)
             if me is None or not isinstance(lock, (RankLock, RankRLock)):
                 return original()
@@ -38,17 +38,17 @@ class Makers:
 
         return allocate_lock
 
-    def making(self, make: Callable[..., Any], kind: str, original: Any) -> Any:
+    def wrap_maker(self, make: Callable[..., Any], kind: str, original: Any) -> Any:
         """Replace `threading.Lock`, `threading.RLock` or `queue.SimpleQueue`, of which `kind` is the name."""
         steps = self._steps
 
         def made(caller: FrameType, arguments: tuple[Any, ...]) -> Any:
-            me = steps.running()
+            me = steps.calling_rank_thread()
             if me is None or self._outlasts(caller):
                 return original(*arguments)
             if steps.host.is_observed:
-                steps.use(class_that_makes(caller) or kind)
-            return make(steps, me, *arguments, is_external=maker(caller).startswith(OUTSIDE))
+                steps.report_use(class_that_makes_lock(caller) or kind)
+            return make(steps, me, *arguments, is_external=module_that_makes_lock(caller).startswith(OUTSIDE))
 
         if not isinstance(original, type):
             return wraps(original)(lambda *arguments: made(sys._getframe(1), arguments))

@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddpsim.simulator.accesses import Access, Mode, Object
+from ddpsim.simulator.accesses import Access, AccessMode, Object
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.requests import Block, Checkpoint, Note, Wake
+from ddpsim.simulator.kernel.requests import Block, Checkpoint, WriteNote, WakeTask
 from ddpsim.simulator.runtime.rank_thread import RankThread
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
-from ddpsim.simulator.runtime.threads.waiting import is_callback, waited_for
+from ddpsim.simulator.runtime.threads.waiting import is_in_destructor, describe_wait
 from ddpsim.simulator.waits import LockWait
 
 _RealQueue: Any = queue.SimpleQueue  # bound here: it is replaced during a run
 
 
 @dataclass(eq=False)
-class _Consumer:
+class _WaitingConsumer:
     """A thread that waits for an item, and the item when it has arrived."""
 
     thread: RankThread
@@ -40,53 +40,53 @@ class RankSimpleQueue:
         self._steps = steps
         self._real = _RealQueue()
         """Holds the items, also for external threads."""
-        self._waiting: list[_Consumer] = []
+        self._waiting: list[_WaitingConsumer] = []
         """The waiting threads, in the order in which they asked."""
         self._puts = 0
         name = (maker.number, maker.locks_made)
         maker.locks_made += 1
         self._object: Object = ("lock", *name)
-        self._content = Access(self._object, Mode.CONTRIBUTE)
-        self._put_order = Access(("order", "put", *name), Mode.WRITE)
-        self._get_order = Access(("order", "get", *name), Mode.WRITE)
+        self._content = Access(self._object, AccessMode.CONTRIBUTE)
+        self._put_order = Access(("order", "put", *name), AccessMode.WRITE)
+        self._get_order = Access(("order", "get", *name), AccessMode.WRITE)
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put an item into the queue, which is never full."""
-        me, steps = self._steps.running(), self._steps
+        me, steps = self._steps.calling_rank_thread(), self._steps
         if me is None:
             self._real.put((None, item))
             return
-        steps.yield_before(me, (self._put_order, self._content))
-        steps.touch(me, self._put_order, self._content)
+        steps.choice_point_before(me, (self._put_order, self._content))
+        steps.report_accesses(me, self._put_order, self._content)
         while self._waiting:
             consumer = self._waiting.pop(0)
             if consumer.thread.is_waiting:  # else its time-out has just woken it
                 consumer.item = item
-                steps.host.ask(Wake(consumer.thread.number))
+                steps.host.send_request(WakeTask(consumer.thread.number))
                 return
         self._puts += 1
         key: Object = (*self._object, self._puts)
-        self._real.put((key if steps.release(me, key) else None, item))
+        self._real.put((key if steps.record_release(me, key) else None, item))
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the oldest item; raise queue.Empty if there is none in time."""
-        me = self._steps.running()
+        me = self._steps.calling_rank_thread()
         if me is None:
             return self._real.get(block, timeout)[1]
         if timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         may_wait = block and timeout != 0
-        self._ask(me, may_wait=may_wait)
+        self._choice_point_before_get(me, may_wait=may_wait)
         if not self._real.empty():
             key, item = self._real.get_nowait()
             if key is not None:
-                self._steps.acquire(me, key)
+                self._steps.record_acquire(me, key)
             return item
         if not may_wait:
             raise queue.Empty
-        if self._steps.comes_from_outside(me, is_external=self._is_external):
+        if self._steps.only_external_thread_can_release(me, is_external=self._is_external):
             return self._real.get(True, timeout)[1]
-        return self._wait(me, timeout)
+        return self._wait_for_item(me, timeout)
 
     def put_nowait(self, item: Any) -> None:
         """Put an item into the queue, as `put` does."""
@@ -102,50 +102,50 @@ class RankSimpleQueue:
 
     def qsize(self) -> int:
         """Return the number of items. If there is none, other threads run, as after a failed poll."""
-        me = self._steps.running()
+        me = self._steps.calling_rank_thread()
         if me is not None:
-            look = Access(self._object, Mode.READ)
-            self._steps.yield_before(me, (look,), is_in_vain=self._real.empty())
-            self._steps.touch(me, look)
+            look = Access(self._object, AccessMode.READ)
+            self._steps.choice_point_before(me, (look,), is_in_vain=self._real.empty())
+            self._steps.report_accesses(me, look)
         return int(self._real.qsize())
 
-    def take_from_outside(self) -> bool:
+    def wake_after_external_release(self) -> bool:
         """Give an item to the thread that has waited longest, if an external thread has put one in."""
         waiting = [consumer for consumer in self._waiting if consumer.thread.is_waiting]
         if not waiting or self._real.empty():
             return False
         self._waiting.remove(waiting[0])
         waiting[0].item = self._real.get_nowait()[1]
-        self._steps.host.ask(Wake(waiting[0].thread.number, from_outside=True))
+        self._steps.host.send_request(WakeTask(waiting[0].thread.number, from_outside=True))
         return True
 
-    def _ask(self, me: RankThread, *, may_wait: bool) -> None:
+    def _choice_point_before_get(self, me: RankThread, *, may_wait: bool) -> None:
         if self._steps.host.is_unwinding(me):
-            if not is_callback(sys._getframe(2)):
-                self._steps.host.ask(Checkpoint())  # this raises RankUnwound
+            if not is_in_destructor(sys._getframe(2)):
+                self._steps.host.send_request(Checkpoint())  # this raises RankUnwound
             return
         accesses: Sequence[Access] = (self._get_order, self._content)
         if not may_wait:
-            accesses = (Access(self._object, Mode.READ), *accesses)
-        self._steps.yield_before(me, tuple(accesses), is_in_vain=not may_wait and self._real.empty())
-        self._steps.touch(me, *accesses)
+            accesses = (Access(self._object, AccessMode.READ), *accesses)
+        self._steps.choice_point_before(me, tuple(accesses), is_in_vain=not may_wait and self._real.empty())
+        self._steps.report_accesses(me, *accesses)
 
-    def _wait(self, me: RankThread, timeout_seconds: float | None) -> Any:
-        host, consumer = self._steps.host, _Consumer(me)
-        what, site = waited_for(sys._getframe(1), "an item of a queue")
-        host.ask(Note(EventKind.WAIT, what))
+    def _wait_for_item(self, me: RankThread, timeout_seconds: float | None) -> Any:
+        host, consumer = self._steps.host, _WaitingConsumer(me)
+        what, site = describe_wait(sys._getframe(1), "an item of a queue")
+        host.send_request(WriteNote(EventKind.WAIT, what))
         self._waiting.append(consumer)
         self._steps.waited.append(self)
         try:
-            in_time: bool = host.ask(Block(LockWait(self._object, what, None, site), timeout_seconds))
+            in_time: bool = host.send_request(Block(LockWait(self._object, what, None, site), timeout_seconds))
         finally:
             self._steps.waited.remove(self)
             if consumer in self._waiting:
                 self._waiting.remove(consumer)
-        self._steps.touch(me, self._content if in_time else Access(self._object, Mode.READ))
+        self._steps.report_accesses(me, self._content if in_time else Access(self._object, AccessMode.READ))
         if not in_time and not self._real.empty():  # put in at the time-out, before this thread ran
             consumer.item, in_time = self._real.get_nowait()[1], True
-        host.ask(Note(EventKind.DONE, what if in_time else f"{what} timed out"))
+        host.send_request(WriteNote(EventKind.DONE, what if in_time else f"{what} timed out"))
         if not in_time:
             raise queue.Empty
         return consumer.item

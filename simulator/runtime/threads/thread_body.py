@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from ddpsim.simulator.accesses import Access, Mode, Object
+from ddpsim.simulator.accesses import Access, AccessMode, Object
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.diagnosis.thread_findings import thread_error
-from ddpsim.simulator.errors import is_internal
+from ddpsim.simulator.diagnosis.thread_findings import thread_error_finding
+from ddpsim.simulator.errors import is_internal_error
 from ddpsim.simulator.events import THREAD_ENDED, THREAD_RAISED, EventKind
-from ddpsim.simulator.kernel.lifecycle import all_threads_of
-from ddpsim.simulator.kernel.requests import Checkpoint, Note
-from ddpsim.simulator.kernel.states import Change
-from ddpsim.simulator.runtime.call_sites import site_of_error, traceback_text
-from ddpsim.simulator.runtime.outcome import one_line
+from ddpsim.simulator.kernel.lifecycle import threads_object
+from ddpsim.simulator.kernel.requests import Checkpoint, WriteNote
+from ddpsim.simulator.kernel.states import TaskChange
+from ddpsim.simulator.runtime.call_sites import site_of_error, format_user_traceback
+from ddpsim.simulator.runtime.outcome import error_line
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
 from ddpsim.simulator.verdict import Finding
@@ -40,17 +40,17 @@ def thread_findings(errors: Iterable[ThreadError]) -> list[Finding]:
     for error in errors:
         alike.setdefault((error.thread, error.line, error.site), []).append(error)
     return [
-        thread_error(tuple(sorted({error.rank for error in each})), *kind, each[0].traceback)
+        thread_error_finding(tuple(sorted({error.rank for error in each})), *kind, each[0].traceback)
         for kind, each in alike.items()
     ]
 
 
-def thread_error_of(thread: RankThread, error: BaseException) -> ThreadError:
+def describe_thread_error(thread: RankThread, error: BaseException) -> ThreadError:
     """Describe an exception that a thread raised."""
-    return ThreadError(thread.rank, thread.name, one_line(error), site_of_error(error), traceback_text(error))
+    return ThreadError(thread.rank, thread.name, error_line(error), site_of_error(error), format_user_traceback(error))
 
 
-class ThreadBody:
+class ThreadMain:
     """Runs the targets of threads and catches their exceptions."""
 
     def __init__(
@@ -69,61 +69,61 @@ class ThreadBody:
         self._errors = errors
         self._leave = leave
 
-    def run(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> None:
+    def run_thread(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> None:
         """Wait for the baton, run the thread's target, and give the baton away."""
-        how = Change.UNWIND
+        how = TaskChange.UNWIND
         try:
-            how = self._run_with_the_baton(me, thread, own_run)
-            self._end(me, thread, how)
+            how = self._run_once_it_has_baton(me, thread, own_run)
+            self._end_thread(me, thread, how)
         except BaseException:  # an interrupt, or an error of the program's own `threading.excepthook`
-            self._end(me, thread, how)
+            self._end_thread(me, thread, how)
 
-    def _end(self, me: RankThread, thread: Any, how: Change) -> None:
+    def _end_thread(self, me: RankThread, thread: Any, how: TaskChange) -> None:
         self._leave(me, thread)
-        self._host.finish(me, how)
+        self._host.finish_thread(me, how)
 
-    def _run_with_the_baton(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> Change:
+    def _run_once_it_has_baton(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> TaskChange:
         host = self._host
         try:
-            me.sleep()  # inside, as for the thread of a rank's program
-            host.adopt(me)
-            restore_run(thread, own_run)
+            me.wait_for_baton()  # inside, as for the thread of a rank's program
+            host.connect_task(me)
+            restore_run_method(thread, own_run)
             if not host.is_unwinding(me):
                 self._enter()
-                return self._run_to_its_end(me, thread)
+                return self._run_target(me, thread)
         except Exception as error:  # a bug of ddpsim must not leave the other threads asleep
-            host.break_off_by_bug(error)
-        return Change.UNWIND
+            host.abort_run_by_bug(error)
+        return TaskChange.UNWIND
 
-    def _run_to_its_end(self, me: RankThread, thread: Any) -> Change:
-        how = Change.RETURN
+    def _run_target(self, me: RankThread, thread: Any) -> TaskChange:
+        how = TaskChange.RETURN
         try:
             thread.run()
         except (RankUnwound, RankReturned, SystemExit):
             pass
         except BaseException as error:
             if not self._host.is_unwinding(me):
-                if isinstance(error, Exception) and is_internal(error):
-                    self._host.break_off_by_bug(error)
-                    return Change.UNWIND
-                how = Change.RAISE
-                self._host.ask(Note(EventKind.NOTE, f"{THREAD_RAISED}{type(me.fault or error).__name__}"))
-                found = thread_error_of(me, me.fault or error)
+                if isinstance(error, Exception) and is_internal_error(error):
+                    self._host.abort_run_by_bug(error)
+                    return TaskChange.UNWIND
+                how = TaskChange.RAISE
+                self._host.send_request(WriteNote(EventKind.NOTE, f"{THREAD_RAISED}{type(me.fault or error).__name__}"))
+                found = describe_thread_error(me, me.fault or error)
                 self._errors.setdefault(found[:4], found)  # equal errors of a rank at one line count once
                 thread._invoke_excepthook(thread)
-        end = Access(thread_object(me), Mode.CONTRIBUTE), Access(all_threads_of(me.rank), Mode.CONTRIBUTE)
-        self._host.ask(Checkpoint(end))
-        self._steps.touch(me, *end)
-        self._host.ask(Note(EventKind.NOTE, THREAD_ENDED))
+        end = Access(thread_end_object(me), AccessMode.CONTRIBUTE), Access(threads_object(me.rank), AccessMode.CONTRIBUTE)
+        self._host.send_request(Checkpoint(end))
+        self._steps.report_accesses(me, *end)
+        self._host.send_request(WriteNote(EventKind.NOTE, THREAD_ENDED))
         return how
 
 
-def thread_object(thread: RankThread) -> Object:
+def thread_end_object(thread: RankThread) -> Object:
     """Return the object that a thread's end writes, and that `is_alive` and `join` read, for the exploration."""
     return ("thread", thread.number)
 
 
-def restore_run(thread: Any, own_run: Callable[[], None] | None) -> None:
+def restore_run_method(thread: Any, own_run: Callable[[], None] | None) -> None:
     """Restore a thread's `run` method: that of its class, or the instance attribute that it had."""
     if own_run is None:
         del thread.run

@@ -31,43 +31,43 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ddpsim.simulator.accesses import Access, Mode
+from ddpsim.simulator.accesses import Access, AccessMode
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.lifecycle import all_threads_of
-from ddpsim.simulator.kernel.requests import Block, Cancel, Note, ReadClock, SawEnd
-from ddpsim.simulator.runtime.call_sites import site_here
-from ddpsim.simulator.runtime.one_core import shares_core_of_starter
+from ddpsim.simulator.kernel.lifecycle import threads_object
+from ddpsim.simulator.kernel.requests import Block, CancelThread, WriteNote, ReadClock, SawThreadEnd
+from ddpsim.simulator.runtime.call_sites import current_user_site
+from ddpsim.simulator.runtime.one_core import record_shared_core
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
-from ddpsim.simulator.runtime.replaced import Replaced
-from ddpsim.simulator.runtime.threads.event_loops import is_outside, loop_maker, may_wake_ranks
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+from ddpsim.simulator.runtime.threads.event_loops import is_external_thread, wrap_loop_constructor, may_wake_ranks
 from ddpsim.simulator.runtime.threads.executor_parts import (
-    IsShutDown,
-    ShutdownLock,
-    acquiring,
-    counter,
-    ordered_results,
-    ordered_set,
-    when_made,
+    ShutdownFlagForRanks,
+    ShutdownLockForRanks,
+    wrap_acquire_futures,
+    counter_for_ranks,
+    wrap_wait_results,
+    wrap_set,
+    future_sort_key,
 )
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
-from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock, is_set
-from ddpsim.simulator.runtime.threads.makers import Makers
+from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock, wrap_event_is_set
+from ddpsim.simulator.runtime.threads.makers import LockMakers
 from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
-from ddpsim.simulator.runtime.threads.thread_body import ThreadBody, ThreadError, restore_run, thread_object
+from ddpsim.simulator.runtime.threads.thread_body import ThreadMain, ThreadError, restore_run_method, thread_end_object
 from ddpsim.simulator.waits import ThreadWait
 
 _EXECUTOR: Any = executors.ThreadPoolExecutor
 _EXECUTORS_LOG = logging.getLogger("concurrent.futures")
 
 
-class Threads:
+class RankThreads:
     """The threads that the ranks of one execution start."""
 
     def __init__(self, host: LockHost, enter: Callable[[], object], *, owns_modules: bool = False) -> None:
         """`enter` prepares a new thread, on itself; with `owns_modules` locks of a program's modules are the rank's."""
         self.steps = LockSteps(host)
         self.steps.has_external_threads = self._has_external_threads
-        self._makers = Makers(self.steps, owns_modules=owns_modules)
+        self._makers = LockMakers(self.steps, owns_modules=owns_modules)
         self._enter = enter
         self._errors: dict[object, ThreadError] = {}
         self._records: WeakKeyDictionary[threading.Thread, RankThread] = WeakKeyDictionary()
@@ -75,7 +75,7 @@ class Threads:
         self._leaving: list[threading.Thread] = []
         """Threads that will not get the baton again and may not have ended yet."""
         self._external_threads: list[threading.Thread] = []
-        self._replaced = Replaced()
+        self._replaced = ReplacedAttributes()
 
     @property
     def errors(self) -> list[ThreadError]:
@@ -88,34 +88,34 @@ class Threads:
         """Replace functions of Python: threads, and the locks and queues on which Python builds all the rest."""
         assert not self._replaced, "installed twice"
         steps, makers = self.steps, self._makers
-        now = partial(self._on_ranks, lambda: float(self.steps.host.ask(ReadClock())))
+        now = partial(self._clock_for_ranks, lambda: float(self.steps.host.send_request(ReadClock())))
         thread: Any = threading.Thread
         for owner, name, replacement in (
-            (thread, "start", self._start),
-            (thread, "join", self._join),
-            (_thread, "start_new_thread", self._start_plain),
-            (_thread, "start_new", self._start_plain),
-            (thread, "is_alive", self._is_alive),
-            (threading, "enumerate", partial(self._of_rank, list)),
-            (threading, "active_count", partial(self._of_rank, len)),
-            (threading, "Lock", partial(makers.making, RankLock, "Lock")),
-            (threading, "RLock", partial(makers.making, RankRLock, "RLock")),
-            (threading, "_allocate_lock", makers.inner_lock),
-            (threading.Event, "is_set", is_set),
+            (thread, "start", self._wrap_start),
+            (thread, "join", self._wrap_join),
+            (_thread, "start_new_thread", self._wrap_start_new_thread),
+            (_thread, "start_new", self._wrap_start_new_thread),
+            (thread, "is_alive", self._wrap_is_alive),
+            (threading, "enumerate", partial(self._wrap_thread_list, list)),
+            (threading, "active_count", partial(self._wrap_thread_list, len)),
+            (threading, "Lock", partial(makers.wrap_maker, RankLock, "Lock")),
+            (threading, "RLock", partial(makers.wrap_maker, RankRLock, "RLock")),
+            (threading, "_allocate_lock", makers.wrap_condition_lock),
+            (threading.Event, "is_set", wrap_event_is_set),
             (threading, "_time", now),
-            (threading, "_counter", lambda original: counter(steps, original, start=1)),
-            (queue, "SimpleQueue", partial(makers.making, RankSimpleQueue, "SimpleQueue")),
+            (threading, "_counter", lambda original: counter_for_ranks(steps, original, start=1)),
+            (queue, "SimpleQueue", partial(makers.wrap_maker, RankSimpleQueue, "SimpleQueue")),
             (queue, "time", now),
-            (_EXECUTOR, "_counter", lambda original: staticmethod(counter(steps, original, start=0))),
-            (executors, "_global_shutdown_lock", lambda original: ShutdownLock(steps, original)),
-            (executors, "_shutdown", lambda original: IsShutDown(steps, original)),
-            (executors, "set", lambda _: ordered_set(steps, self._number_of)),
-            (futures, "set", lambda _: ordered_set(steps, when_made)),
-            (futures, "DoneAndNotDoneFutures", lambda original: ordered_results(steps, original)),
-            (futures, "_AcquireFutures", lambda original: acquiring(steps, original)),
-            (BaseSelectorEventLoop, "__init__", partial(loop_maker, steps)),
+            (_EXECUTOR, "_counter", lambda original: staticmethod(counter_for_ranks(steps, original, start=0))),
+            (executors, "_global_shutdown_lock", lambda original: ShutdownLockForRanks(steps, original)),
+            (executors, "_shutdown", lambda original: ShutdownFlagForRanks(steps, original)),
+            (executors, "set", lambda _: wrap_set(steps, self._thread_sort_key)),
+            (futures, "set", lambda _: wrap_set(steps, future_sort_key)),
+            (futures, "DoneAndNotDoneFutures", lambda original: wrap_wait_results(steps, original)),
+            (futures, "_AcquireFutures", lambda original: wrap_acquire_futures(steps, original)),
+            (BaseSelectorEventLoop, "__init__", partial(wrap_loop_constructor, steps)),
         ):
-            self._replaced.replace(owner, name, replacement)
+            self._replaced.replace_attribute(owner, name, replacement)
         _EXECUTORS_LOG.addFilter(_is_worth_logging)
 
     def uninstall(self) -> None:
@@ -123,15 +123,15 @@ class Threads:
 
         Reference cycles are broken, so that Python's garbage collector has nothing to do after an execution.
         """
-        self.steps.end()
-        self._enter = _nobody_enters
+        self.steps.end_execution()
+        self._enter = _no_thread_starts
         _EXECUTORS_LOG.removeFilter(_is_worth_logging)
-        self._replaced.put_back()
+        self._replaced.restore_attributes()
         waiting: Any = executors._threads_queues
         for thread in [thread for thread in waiting if thread in self._records]:
             del waiting[thread]  # Python would wait for an abandoned thread at the end of the process
 
-    def join(self) -> None:
+    def join_ended_threads(self) -> None:
         """Wait for the threads that have ended their work. Only threads that refuse to end are left then."""
         for thread, record in list(self._records.items()):
             if record.is_abandoned:
@@ -141,30 +141,30 @@ class Threads:
             threading.Thread.join(thread)
         self._leaving = []
 
-    def _on_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:
-        return lambda: original() if self.steps.running() is None else clock()
+    def _clock_for_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:
+        return lambda: original() if self.steps.calling_rank_thread() is None else clock()
 
     # --- a thread's life ----------------------------------------------------------------------------------------------
 
-    def _start(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _wrap_start(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def start(thread: Any) -> None:
-            me = self.steps.running()
+            me = self.steps.calling_rank_thread()
             if me is None or thread in self._records or not getattr(thread, "_initialized", False):
                 original(thread)
-            elif is_outside(thread):
-                self._really(original, thread)
+            elif is_external_thread(thread):
+                self._start_native_thread(original, thread)
                 if may_wake_ranks(thread):
                     self._external_threads.append(thread)
             else:
-                self._start_thread(original, thread, me)
+                self._start_rank_thread(original, thread, me)
 
         return start
 
-    def _start_plain(self, original: Callable[..., int]) -> Callable[..., int]:
+    def _wrap_start_new_thread(self, original: Callable[..., int]) -> Callable[..., int]:
         """Replace `_thread.start_new_thread`: its threads are threads of the rank, too."""
 
         def start(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /) -> int:
-            if self.steps.running() is None:
+            if self.steps.calling_rank_thread() is None:
                 return original(function, args, kwargs or {})
             thread = threading.Thread(target=function, args=args, kwargs=kwargs, daemon=True)
             thread.start()
@@ -173,27 +173,27 @@ class Threads:
 
         return start
 
-    def _start_thread(self, original: Callable[[Any], None], thread: Any, me: RankThread) -> None:
-        child = RankThread(None, me.of, thread.name, is_daemon=thread.daemon, started_at=site_here())
+    def _start_rank_thread(self, original: Callable[[Any], None], thread: Any, me: RankThread) -> None:
+        child = RankThread(None, me.of, thread.name, is_daemon=thread.daemon, started_at=current_user_site())
         child.thread = thread
         own_run = vars(thread).get("run")
-        body = ThreadBody(self.steps.host, self.steps, enter=self._enter, errors=self._errors, leave=self._leave)
-        thread.run = lambda: body.run(child, thread, own_run)
+        body = ThreadMain(self.steps.host, self.steps, enter=self._enter, errors=self._errors, leave=self._note_thread_end)
+        thread.run = lambda: body.run_thread(child, thread, own_run)
         thread._daemonic = True  # a thread that refuses to end must not keep the process alive
         try:
-            self._really(original, thread)
+            self._start_native_thread(original, thread)
         except RuntimeError:
-            restore_run(thread, own_run)
+            restore_run_method(thread, own_run)
             raise
         finally:
             thread._daemonic = child.is_daemon
         child.ident = child.asker = thread.ident or 0
-        shares_core_of_starter(thread)
+        record_shared_core(thread)
         self._records[thread] = child
-        self._leaving = [each for each in self._leaving if _is_running(each)]
+        self._leaving = [each for each in self._leaving if _is_alive_in_system(each)]
         self.steps.host.start_thread(child)
 
-    def _really(self, original: Callable[[Any], None], thread: Any) -> None:
+    def _start_native_thread(self, original: Callable[[Any], None], thread: Any) -> None:
         """Start a thread as Python does, with a real event that signals its start."""
         self.steps.is_untracked = True
         try:
@@ -202,66 +202,66 @@ class Threads:
         finally:
             self.steps.is_untracked = False
 
-    def _leave(self, me: RankThread, thread: Any) -> None:
+    def _note_thread_end(self, me: RankThread, thread: Any) -> None:
         if not me.is_abandoned:
             self._leaving.append(thread)
             me.thread = None
 
-    def _join(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_join(self, original: Callable[..., None]) -> Callable[..., None]:
         def join(thread: Any, timeout: float | None = None) -> None:
-            me, other = self.steps.running(), self._records.get(thread)
+            me, other = self.steps.calling_rank_thread(), self._records.get(thread)
             if me is None or other is None or other is me:
                 return original(thread, timeout)
-            if self._wait_for(me, other, timeout) and not other.is_abandoned:
+            if self._wait_for_thread(me, other, timeout) and not other.is_abandoned:
                 original(thread)  # the thread ends at once
             return None
 
         return join
 
-    def _is_alive(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def _wrap_is_alive(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
         def is_alive(thread: Any) -> bool:
-            me, other = self.steps.running(), self._records.get(thread)
+            me, other = self.steps.calling_rank_thread(), self._records.get(thread)
             if me is None or other is None:
                 return original(thread)
-            look = Access(thread_object(other), Mode.READ)
-            self.steps.yield_before(me, (look,), is_in_vain=not other.is_finished and other is not me)
-            self.steps.touch(me, look)
+            look = Access(thread_end_object(other), AccessMode.READ)
+            self.steps.choice_point_before(me, (look,), is_in_vain=not other.is_finished and other is not me)
+            self.steps.report_accesses(me, look)
             return not other.is_finished
 
         return is_alive
 
-    def _of_rank(self, kind: Callable[[list[Any]], Any], original: Callable[[], Any]) -> Callable[[], Any]:
+    def _wrap_thread_list(self, kind: Callable[[list[Any]], Any], original: Callable[[], Any]) -> Callable[[], Any]:
         """Replace a function that returns the threads of a process, as a list or as a number."""
 
         def threads() -> Any:
-            me = self.steps.running()
+            me = self.steps.calling_rank_thread()
             if me is None:
                 return original()
-            look = Access(all_threads_of(me.rank), Mode.READ)
-            self.steps.yield_before(me, (look,))
-            self.steps.touch(me, look)
+            look = Access(threads_object(me.rank), AccessMode.READ)
+            self.steps.choice_point_before(me, (look,))
+            self.steps.report_accesses(me, look)
             return kind([each.thread for each in me.of.threads])
 
         return threads
 
-    def _wait_for(self, me: RankThread, other: RankThread, timeout: float | None, *, is_at_end: bool = False) -> bool:
+    def _wait_for_thread(self, me: RankThread, other: RankThread, timeout: float | None, *, is_at_end: bool = False) -> bool:
         """Wait until another thread has ended. False if the time-out came first."""
         host, is_look = self.steps.host, timeout is not None and timeout <= 0
-        self.steps.yield_before(me, (), is_in_vain=is_look and not other.is_finished)
+        self.steps.choice_point_before(me, (), is_in_vain=is_look and not other.is_finished)
         if not other.is_finished and not is_look:
-            wait = ThreadWait(other.number, other.name, site_here(), is_at_end)
-            host.ask(Note(EventKind.WAIT, f"the end of thread {other.name!r}"))
-            host.ask(Block(wait, timeout))
-            host.ask(Note(EventKind.DONE, f"the end of thread {other.name!r}"))
+            wait = ThreadWait(other.number, other.name, current_user_site(), is_at_end)
+            host.send_request(WriteNote(EventKind.WAIT, f"the end of thread {other.name!r}"))
+            host.send_request(Block(wait, timeout))
+            host.send_request(WriteNote(EventKind.DONE, f"the end of thread {other.name!r}"))
         if is_look or timeout is not None:
-            self.steps.touch(me, Access(thread_object(other), Mode.READ))
+            self.steps.report_accesses(me, Access(thread_end_object(other), AccessMode.READ))
         if other.is_finished and host.is_observed:
-            host.ask(SawEnd(other.number))
+            host.send_request(SawThreadEnd(other.number))
         return other.is_finished
 
     # --- the end of a rank --------------------------------------------------------------------------------------------
 
-    def outlast(self, me: RankThread) -> None:
+    def wait_for_other_threads(self, me: RankThread) -> None:
         """Let all other threads of the rank end, as a process does after its program."""
         rank = me.of
         rank.is_ending = True
@@ -273,22 +273,22 @@ class Threads:
             if record is not None and record.of is rank:
                 work.put(None)
         while others := [each for each in rank.threads if each is not me and not each.is_daemon]:
-            self._wait_for(me, others[0], None, is_at_end=True)
+            self._wait_for_thread(me, others[0], None, is_at_end=True)
         for daemon in [each for each in rank.threads if each is not me]:
-            self.steps.host.ask(Cancel(daemon.number))
-            self._wait_for(me, daemon, None, is_at_end=True)
+            self.steps.host.send_request(CancelThread(daemon.number))
+            self._wait_for_thread(me, daemon, None, is_at_end=True)
 
-    def _number_of(self, thread: threading.Thread) -> tuple[int, ...]:
+    def _thread_sort_key(self, thread: threading.Thread) -> tuple[int, ...]:
         """Return the sort key of a thread: external threads first, then by start."""
         record = self._records.get(thread)
         return () if record is None else (record.number,)
 
     def _has_external_threads(self) -> bool:
-        self._external_threads = [thread for thread in self._external_threads if _is_running(thread)]
+        self._external_threads = [thread for thread in self._external_threads if _is_alive_in_system(thread)]
         return bool(self._external_threads)
 
 
-def _nobody_enters() -> None:
+def _no_thread_starts() -> None:
     """Do nothing: no thread is started any more."""
 
 
@@ -297,6 +297,6 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
     return record.exc_info is None or record.exc_info[0] is not RankUnwound
 
 
-def _is_running(thread: Any) -> bool:
+def _is_alive_in_system(thread: Any) -> bool:
     """True until the operating system has ended a thread; `is_alive` of a rank's thread is about the simulation."""
     return thread.ident in sys._current_frames()

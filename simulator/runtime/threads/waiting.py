@@ -13,13 +13,13 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.runtime.call_sites import frames_outwards, is_projects, is_users, site_of
+from ddpsim.simulator.runtime.call_sites import frames_outwards, is_project_code, is_user_code, user_site_of
 
 _IMPORTS = "<frozen importlib._bootstrap>"
 
 
 @lru_cache(maxsize=1)
-def _meanings() -> dict[CodeType, str]:
+def _names_by_code() -> dict[CodeType, str]:
     """Return, for functions of Python's library, the name of what they wait for."""
     functions: dict[Any, str] = {
         threading.Condition.wait: "a condition",
@@ -36,31 +36,31 @@ def _meanings() -> dict[CodeType, str]:
     return {function.__code__: meaning for function, meaning in functions.items()}
 
 
-def waited_for(frame: FrameType | None, what: str = "a lock") -> tuple[str, Site]:
+def describe_wait(frame: FrameType | None, what: str = "a lock") -> tuple[str, Site]:
     """Return what the program waits for and the line of the program that waits."""
     for each in _library_frames(frame):
-        what = _meanings().get(each.f_code, what)
-    return what, site_of(frame)
+        what = _names_by_code().get(each.f_code, what)
+    return what, user_site_of(frame)
 
 
 def _library_frames(frame: FrameType | None) -> Iterator[FrameType]:
     """Yield the frames up to the innermost one of the program."""
-    return takewhile(lambda each: not is_users(each.f_code), frames_outwards(frame))
+    return takewhile(lambda each: not is_user_code(each.f_code), frames_outwards(frame))
 
 
-def is_callback(frame: FrameType | None) -> bool:
+def is_in_destructor(frame: FrameType | None) -> bool:
     """True inside `__del__` or a weak reference's callback, where no exception can be raised."""
     return any(each.f_code.co_name in ("__del__", "weakref_cb") for each in frames_outwards(frame))
 
 
-def maker(frame: FrameType | None) -> str:
+def module_that_makes_lock(frame: FrameType | None) -> str:
     """Return the name of the module that makes a lock, directly or through a class of Python's library."""
     while frame is not None and frame.f_globals.get("__name__") in ("threading", "queue", "concurrent.futures._base"):
         frame = frame.f_back
     return "" if frame is None else str(frame.f_globals.get("__name__"))
 
 
-def class_that_makes(frame: FrameType | None) -> str:
+def class_that_makes_lock(frame: FrameType | None) -> str:
     """Return the class of Python's library, such as "Semaphore", for which a frame makes a lock; "" for none."""
     module = "" if frame is None else frame.f_globals.get("__name__")
     if frame is None or module not in ("threading", "queue", "concurrent.futures.thread"):
@@ -74,11 +74,11 @@ def is_importing(frame: FrameType | None) -> bool:
     return any(each.f_code.co_filename == _IMPORTS for each in frames_outwards(frame))
 
 
-def is_importing_of_project(frame: FrameType | None) -> bool:
+def is_importing_project_module(frame: FrameType | None) -> bool:
     """True during the import of a module of the user's project, but not of an installed module that it imports."""
     for each in frames_outwards(frame):
         if each.f_code.co_name == "<module>" and is_importing(each):
-            return is_projects(each.f_code)
+            return is_project_code(each.f_code)
     return False
 
 

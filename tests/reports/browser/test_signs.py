@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from ddpsim.reports.document import Finding, Rank, Site, Waiting
-from ddpsim.simulator.choices import Who
+from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.verdict import Verdict
 from tests.reports.browser.conftest import centre
 from tests.reports.made import Story, call, exploration, missing_rank
@@ -40,7 +40,7 @@ def test_a_click_shows_the_call_that_a_sign_is_of(open_run, sign, number, shown)
 def test_a_click_on_the_bar_of_another_wait_tells_what_it_is_for(open_run):
     story = Story(1)
     story.happen("wait", 0, text="the end of thread 'late'")
-    waiting = (Waiting(Who(0), "the end of thread 'late'"),)
+    waiting = (Waiting(RankOrThread(0), "the end of thread 'late'"),)
     report = open_run(story.run(waiting=waiting, ranks=(Rank(0, "waiting"),)))
     report.page.mouse.click(*centre(report.box(".drawing .bar.forever")))
     assert report.details() == {"event 1": "rank 0 waits for the end of thread 'late'"}

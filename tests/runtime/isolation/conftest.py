@@ -32,14 +32,14 @@ def interleave(program, world_size, *, ranks=None, own_threads=False):
             programs = {rank: program(rank) for rank in ranks}
             while programs:
                 for rank, steps in list(programs.items()):
-                    isolation.switch(holder, rank)
+                    isolation.switch_rank(holder, rank)
                     holder = rank
                     try:
                         workers[rank].submit(_step, steps).result() if own_threads else next(steps)
                     except (StopIteration, _Returned) as stop:
                         returned[rank] = stop.args[0] if stop.args else None
                         del programs[rank]
-            isolation.switch(holder, None)
+            isolation.switch_rank(holder, None)
     finally:
         for worker in workers.values():
             worker.shutdown()

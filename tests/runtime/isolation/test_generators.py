@@ -14,8 +14,8 @@ from numpy.random import rand as early_rand
 from numpy.random import standard_normal as early_normal
 
 from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
-from ddpsim.simulator.runtime.isolation.native_memory import ByPublicFunctions, NativeState
-from ddpsim.simulator.runtime.isolation.numpy_random import NumpyByCopy, NumpyByState
+from ddpsim.simulator.runtime.isolation.native_memory import GeneratorByPublicFunctions, NativeState
+from ddpsim.simulator.runtime.isolation.numpy_random import NumpyByCopy, NumpyByPublicFunctions
 from ddpsim.simulator.runtime.isolation.python_random import RandomByCopy
 from ddpsim.simulator.runtime.isolation.torch_generators import CpuByCopy, cpu_generator
 
@@ -49,7 +49,7 @@ PUBLIC_WAY = {
 @pytest.fixture(autouse=True)
 def _found_anew():
     """Where generators keep their state, which is found once a process, and here for each test."""
-    found = (python_random.is_layout_known, numpy_random.known_gauss, torch_generators.engine_offset)
+    found = (python_random.is_layout_known, numpy_random.checked_gauss_address, torch_generators.find_engine_offset)
     for each in found:
         each.cache_clear()
     yield
@@ -206,8 +206,8 @@ def test_ranks_that_drew_alike_need_no_copy(monkeypatch, isolation):
 
 def test_the_cheap_way_is_the_one_taken_here():
     # Not a matter of right or wrong: if this fails, a layout has changed and context switches cost 100 us more.
-    assert isinstance(python_random.python_random(), RandomByCopy)
-    assert isinstance(numpy_random.numpy_random(), NumpyByCopy)
+    assert isinstance(python_random.python_generator(), RandomByCopy)
+    assert isinstance(numpy_random.numpy_generator(), NumpyByCopy)
     assert isinstance(cpu_generator(torch.default_generator), CpuByCopy)
 
 
@@ -220,12 +220,12 @@ def test_another_place_of_the_gauss_of_numpy(monkeypatch):
     numpy.random.seed(1)
     before = numpy.random.get_state()
     elsewhere = bytearray(64)
-    window = numpy_random.window
+    window = numpy_random.memory_view
     monkeypatch.setattr(numpy_random, "find_gauss", lambda random_state: -1)
     monkeypatch.setattr(
         numpy_random, "window", lambda at, size: memoryview(elsewhere)[:size] if at < 0 else window(at, size)
     )
-    assert isinstance(numpy_random.numpy_random(), NumpyByState)
+    assert isinstance(numpy_random.numpy_generator(), NumpyByPublicFunctions)
     assert str(numpy.random.get_state()) == str(before)
 
 
@@ -239,24 +239,24 @@ def torch_cpu():
 @pytest.mark.parametrize(
     ("module", "name", "value", "make", "kind"),
     [
-        (random, "_inst", OtherRandom(3), python_random.python_random, ByPublicFunctions),
+        (random, "_inst", OtherRandom(3), python_random.python_generator, GeneratorByPublicFunctions),
         (
             python_random,
             "window",
             lambda at, n: memoryview(bytearray(n)),
-            python_random.python_random,
-            ByPublicFunctions,
+            python_random.python_generator,
+            GeneratorByPublicFunctions,
         ),
-        (numpy_random, "find_gauss", lambda random_state: None, numpy_random.numpy_random, NumpyByState),
-        (torch_generators, "HEADER_BYTES", 16, torch_cpu, ByPublicFunctions),
+        (numpy_random, "find_gauss", lambda random_state: None, numpy_random.numpy_generator, NumpyByPublicFunctions),
+        (torch_generators, "HEADER_BYTES", 16, torch_cpu, GeneratorByPublicFunctions),
         (
             torch_generators,
             "CACHED_NORMAL_OFFSET",
             torch_generators.CACHED_NORMAL_OFFSET - 8,
             torch_cpu,
-            ByPublicFunctions,
+            GeneratorByPublicFunctions,
         ),
-        (torch_generators, "_bytes_of", lambda state: object(), torch_cpu, ByPublicFunctions),
+        (torch_generators, "_bytes_of", lambda state: object(), torch_cpu, GeneratorByPublicFunctions),
     ],
     ids=["another-random", "random", "numpy", "torch-no-engine", "torch-other-end", "torch-not-all-of-it"],
 )

@@ -16,11 +16,11 @@ from torch.distributed import device_mesh, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim.simulator.runtime.isolation import Isolation
-from ddpsim.simulator.runtime.isolation.environment import Environment
-from ddpsim.simulator.runtime.isolation.modes import Modes
+from ddpsim.simulator.runtime.isolation.environment import RankEnvironments
+from ddpsim.simulator.runtime.isolation.modes import TorchModes
 from ddpsim.simulator.runtime.isolation.native_memory import NativeState
-from ddpsim.simulator.runtime.isolation.settings import Settings
-from ddpsim.simulator.runtime.isolation.world import World
+from ddpsim.simulator.runtime.isolation.settings import ProcessSettings
+from ddpsim.simulator.runtime.isolation.world import RankWorlds
 
 
 def random_state():
@@ -190,7 +190,7 @@ def touched(*, kinds=slice(None)):
     """An isolation in the middle of a rank that has touched what there is."""
     isolation = Isolation(2)
     isolation.install()
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     for _, touch in [*TOUCHES.values()][kinds]:
         touch()
     return isolation
@@ -200,7 +200,7 @@ def test_a_thousand_rounds_leave_no_mark(in_thread):
     with leaves_no_mark(in_thread):
         for number in range(1000):
             isolation = touched(kinds=slice(number % 4, None, 4))
-            isolation.switch(0, 1)
+            isolation.switch_rank(0, 1)
             torch.rand(1)
             isolation.uninstall()
 
@@ -248,9 +248,9 @@ def interrupt(*args):
 @pytest.mark.parametrize(
     ("part", "step"),
     [
-        pytest.param(Environment, "initial", id="initial"),
-        pytest.param(Settings, "read", id="save"),
-        pytest.param(Settings, "write", id="load"),
+        pytest.param(RankEnvironments, "initial", id="initial"),
+        pytest.param(ProcessSettings, "read", id="save"),
+        pytest.param(ProcessSettings, "write", id="load"),
         pytest.param(NativeState, "load", id="generator"),
     ],
 )
@@ -260,13 +260,13 @@ def test_ctrl_c_in_the_middle_of_a_switch(part, step, monkeypatch, in_thread):
         with monkeypatch.context() as patch:
             patch.setattr(part, step, interrupt)
             with pytest.raises(KeyboardInterrupt):
-                isolation.switch(0, 1)
+                isolation.switch_rank(0, 1)
         isolation.uninstall()
 
 
 def test_ctrl_c_while_the_host_s_state_is_put_back(monkeypatch, in_thread):
     with leaves_no_mark(in_thread):
-        isolation, write, calls = touched(), Settings.write, []
+        isolation, write, calls = touched(), ProcessSettings.write_settings, []
 
         def interrupted_once(*args):
             calls.append(args)
@@ -275,14 +275,14 @@ def test_ctrl_c_while_the_host_s_state_is_put_back(monkeypatch, in_thread):
             write(*args)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Settings, "write", interrupted_once)
+            patch.setattr(ProcessSettings, "write", interrupted_once)
             with pytest.raises(KeyboardInterrupt):
                 isolation.uninstall()
 
 
 @pytest.mark.parametrize(
     ("kind", "step"),
-    [(Environment, "__init__"), (Modes, "__init__"), (Modes, "install"), (Settings, "read"), (World, "install")],
+    [(RankEnvironments, "__init__"), (TorchModes, "__init__"), (TorchModes, "install"), (ProcessSettings, "read"), (RankWorlds, "install")],
 )
 def test_an_install_that_fails_half_way(kind, step, monkeypatch, in_thread):
     with leaves_no_mark(in_thread):
@@ -296,11 +296,11 @@ def test_an_install_that_fails_half_way(kind, step, monkeypatch, in_thread):
 
 def test_one_part_that_fails_to_go_back_does_not_keep_the_others(monkeypatch):
     before = random.getstate()
-    monkeypatch.setattr(Modes, "uninstall", interrupt)
+    monkeypatch.setattr(TorchModes, "uninstall", interrupt)
     isolation = Isolation(1)
     isolation.install()
     in_place = isolation._modes
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     random.random()
     with pytest.raises(KeyboardInterrupt):
         isolation.uninstall()
@@ -325,9 +325,9 @@ def test_a_straggler_that_switches_after_the_end_changes_nothing(isolation, in_t
 def test_states_are_dropped():
     isolation = Isolation(2)
     isolation.install()
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     seen = weakref.ref(distributed_c10d._world)
-    isolation.switch(0, 1)
+    isolation.switch_rank(0, 1)
     isolation.uninstall()
     gc.collect()
     assert seen() is None

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpsim import UsageError
-from ddpsim.scenarios.training.models import NETWORKS, Network, make
+from ddpsim.scenarios.training.models import NETWORKS, Network, make_network
 from tests.kit.results import returned
 
 NAMES = list(NETWORKS)
@@ -71,8 +71,8 @@ def test_names_are_sorted_and_described():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_size_and_shapes(name, dtype):
-    network = make(name, dtype=dtype)
-    batch = network.batch(3, torch.Generator())
+    network = make_network(name, dtype=dtype)
+    batch = network.draw_batch(3, torch.Generator())
     size, shape = DEFAULTS[name]
     assert count(network) == size
     assert batch.dtype == (torch.int64 if network.words else dtype)
@@ -84,7 +84,7 @@ def test_size_and_shapes(name, dtype):
 @pytest.mark.parametrize("name", NAMES)
 def test_values_come_from_the_seed(name):
     def values(seed):
-        return torch.nn.utils.parameters_to_vector(make(name, seed=seed).parameters())
+        return torch.nn.utils.parameters_to_vector(make_network(name, seed=seed).parameters())
 
     assert values(3).equal(values(3))
     assert not values(3).equal(values(4))
@@ -92,22 +92,22 @@ def test_values_come_from_the_seed(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_batches_come_from_the_generator(name):
-    network = make(name)
+    network = make_network(name)
     first, again = (torch.Generator().manual_seed(5) for _ in range(2))
-    one, other = network.batch(4, first), network.batch(4, first)
-    assert one.equal(network.batch(4, again))
+    one, other = network.draw_batch(4, first), network.draw_batch(4, first)
+    assert one.equal(network.draw_batch(4, again))
     assert not one.equal(other)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_float64_twin_starts_from_the_same_numbers(name):
-    single, double = make(name, seed=2), make(name, seed=2, dtype=torch.float64)
+    single, double = make_network(name, seed=2), make_network(name, seed=2, dtype=torch.float64)
     pairs = zip(single.state_dict().items(), double.state_dict().items(), strict=True)
     for (key, value), (twin_key, twin) in pairs:
         assert key == twin_key
         assert twin.dtype == (torch.float64 if value.is_floating_point() else value.dtype)
         assert twin.equal(value.to(twin.dtype))
-    batches = [network.batch(4, torch.Generator().manual_seed(1)) for network in (single, double)]
+    batches = [network.draw_batch(4, torch.Generator().manual_seed(1)) for network in (single, double)]
     assert batches[1].equal(batches[0].to(batches[1].dtype))
     torch.testing.assert_close(single(batches[0]).double(), double(batches[1]), rtol=1e-4, atol=1e-5)
 
@@ -116,30 +116,30 @@ def test_nothing_of_the_caller_changes():
     torch.set_default_dtype(torch.float64)
     try:
         before = torch.get_rng_state()
-        network = make("linear")
+        network = make_network("linear")
         with pytest.raises(UsageError):
-            make("resnet", {"depth": 9})
+            make_network("resnet", {"depth": 9})
         assert torch.get_rng_state().equal(before)
         assert torch.get_default_dtype() is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
-    assert network.layer.weight.equal(make("linear").layer.weight)
+    assert network.layer.weight.equal(make_network("linear").layer.weight)
 
 
 def test_each_rank_keeps_its_own_generator():
     def program(rank):
         torch.manual_seed(rank)
         dist.barrier()
-        weight = make("linear").layer.weight
+        weight = make_network("linear").layer.weight
         return weight.detach(), torch.rand(3)
 
     for rank, (weight, drawn) in enumerate(returned(program, 2)):
-        assert weight.equal(make("linear").layer.weight)
+        assert weight.equal(make_network("linear").layer.weight)
         assert drawn.equal(torch.rand(3, generator=torch.Generator().manual_seed(rank)))
 
 
 def test_mixed_dtypes():
-    network = make("mixed_dtypes", dtype=torch.bfloat16)
+    network = make_network("mixed_dtypes", dtype=torch.bfloat16)
     assert {name: parameter.dtype for name, parameter in network.named_parameters()} == {
         "narrow.weight": torch.bfloat16,
         "narrow.bias": torch.bfloat16,
@@ -150,7 +150,7 @@ def test_mixed_dtypes():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_all_parameters(name):
-    network = make(name)
+    network = make_network(name)
     train(network, steps=1)
     assert without_gradient(network) == []
     assert [key for key, parameter in network.named_parameters() if not parameter.grad.to_dense().norm() > 1e-4] == []
@@ -158,7 +158,7 @@ def test_gradients_reach_all_parameters(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sparse_says_whether_a_gradient_is(name):
-    network = make(name)
+    network = make_network(name)
     train(network, steps=1)
     assert network.sparse == any(parameter.grad.is_sparse for parameter in network.parameters())
 
@@ -174,9 +174,9 @@ def test_sparse_says_whether_a_gradient_is(name):
     ],
 )
 def test_training_is_tame(name, options):
-    losses = train(make(name, options), steps=10)
+    losses = train(make_network(name, options), steps=10)
     assert max(losses) < 2
-    assert train(make(name, options), steps=10) == losses
+    assert train(make_network(name, options), steps=10) == losses
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_training_is_tame(name, options):
     ],
 )
 def test_branches_left_out_have_no_gradient(uses, expected):
-    network = make("branches")
+    network = make_network("branches")
     assert network.branches == ("left", "right")
     train(network, steps=1, uses=uses)
     assert without_gradient(network) == expected
@@ -199,7 +199,7 @@ def test_branches_left_out_have_no_gradient(uses, expected):
 
 @pytest.mark.parametrize(("uses", "stages"), [(None, 3), (("third", "second"), 3), (("second",), 2), ((), 1)])
 def test_stages_after_an_early_exit_have_no_gradient(uses, stages):
-    network = make("early_exit")
+    network = make_network("early_exit")
     assert network.branches == ("second", "third")
     train(network, steps=1, uses=uses)
     parts = ("layer.weight", "layer.bias", "exit.weight", "exit.bias")
@@ -210,12 +210,12 @@ def test_stages_after_an_early_exit_have_no_gradient(uses, stages):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_default_branches_are_those_of_the_class(name):
-    assert NETWORKS[name].branches == make(name).branches
+    assert NETWORKS[name].branches == make_network(name).branches
 
 
 def test_outputs_of_branches_add_up():
-    network = make("branches", {"names": "text image audio"}, dtype=torch.float64)
-    batch = network.batch(4, torch.Generator())
+    network = make_network("branches", {"names": "text image audio"}, dtype=torch.float64)
+    batch = network.draw_batch(4, torch.Generator())
     body = network(batch, ())
     total = body + sum(network(batch, (name,)) - body for name in ("text", "image", "audio"))
     torch.testing.assert_close(network(batch), total, rtol=0, atol=1e-12)
@@ -223,7 +223,7 @@ def test_outputs_of_branches_add_up():
 
 
 def test_shared_parameters_appear_once():
-    network = make("shared", dtype=torch.float64)
+    network = make_network("shared", dtype=torch.float64)
     assert [name for name, _ in network.named_parameters()] == [
         "embedding.weight",
         "first.weight",
@@ -235,14 +235,14 @@ def test_shared_parameters_appear_once():
 
 
 def test_tied_and_untied_transformer():
-    tied, untied = make("transformer"), make("transformer", {"tied": False})
+    tied, untied = make_network("transformer"), make_network("transformer", {"tied": False})
     assert tied.head.weight is tied.embedding.weight
     assert count(untied) - count(tied) == 32 * 16
 
 
 def test_transformer_sees_no_later_token():
-    network = make("transformer")
-    batch = network.batch(2, torch.Generator())
+    network = make_network("transformer")
+    batch = network.draw_batch(2, torch.Generator())
     changed = batch.clone()
     changed[:, 5] = (changed[:, 5] + 1) % 32
     difference = (network(batch) - network(changed)).abs().amax(dim=(0, 2))
@@ -261,7 +261,7 @@ def test_resnet_of_published_size(depth, published):
 
 @pytest.mark.parametrize("depth", [8, 10, 18, 34, 50, 101, 152])
 def test_resnet_depth_counts_the_layers_with_weights(depth):
-    network = make("resnet", {"depth": depth, "width": 1})
+    network = make_network("resnet", {"depth": depth, "width": 1})
     convolutions = [
         name for name, module in network.named_modules() if isinstance(module, nn.Conv2d) and "shortcut" not in name
     ]
@@ -280,7 +280,7 @@ def test_resnet_depth_counts_the_layers_with_weights(depth):
     ],
 )
 def test_options(name, options, size):
-    network = make(name, options)
+    network = make_network(name, options)
     assert count(network) == size
     train(network, steps=1)
     assert without_gradient(network) == []

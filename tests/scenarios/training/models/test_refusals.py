@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddpsim import UsageError
-from ddpsim.scenarios.training.models import NETWORKS, make, outline
+from ddpsim.scenarios.training.models import NETWORKS, make_network, make_meta_network
 
 SIZES = "a whole number from 1 to 65536"
 DEPTHS = "a whole number from 1 to 512"
@@ -66,7 +66,7 @@ OTHERS = [
         *OTHERS,
     ],
 )
-@pytest.mark.parametrize("build", [make, outline])
+@pytest.mark.parametrize("build", [make_network, make_meta_network])
 def test_what_make_refuses(build, name, options, expected):
     with pytest.raises(UsageError, match=f"^network{re.escape(expected)}$"):
         build(name, options)
@@ -75,7 +75,7 @@ def test_what_make_refuses(build, name, options, expected):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_an_outline_is_the_network_without_numbers(name):
     random_state = torch.get_rng_state()
-    drawn, outlined = make(name), outline(name)
+    drawn, outlined = make_network(name), make_meta_network(name)
     assert [(key, each.shape) for key, each in outlined.state_dict().items()] == [
         (key, each.shape) for key, each in drawn.state_dict().items()
     ]
@@ -94,7 +94,7 @@ DTYPES = "one with a floating point: leave it out for torch.float32"
 )
 def test_seeds_and_dtypes_that_make_refuses(key, value, expected):
     with pytest.raises(UsageError, match=f"^{re.escape(f'{key} is {value!r}, expected {expected}')}$"):
-        make("linear", **{key: value})
+        make_network("linear", **{key: value})
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_seeds_and_dtypes_that_make_refuses(key, value, expected):
     ],
 )
 def test_uses_that_a_network_refuses(name, branch, expected):
-    network = make(name)
+    network = make_network(name)
     with pytest.raises(UsageError, match=f"^uses {re.escape(expected)}$"):
-        network(network.batch(2, torch.Generator()), (branch,))
+        network(network.draw_batch(2, torch.Generator()), (branch,))

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import simulate
-from ddpsim.scenarios.training.models import SyncBatchNorm, make
+from ddpsim.scenarios.training.models import SyncBatchNorm, make_network
 from tests.kit.results import returned
 
 FEATURES = 3
@@ -168,8 +168,8 @@ def test_half_precision_counts_exactly():
 def test_network_under_ddp_equals_batch_norm_of_one_batch():
     sizes, world_size = (3, 3), 2
     generator = torch.Generator().manual_seed(1)
-    plain = make("batch_norm", seed=4, dtype=torch.float64)
-    parts = [[plain.batch(size, generator) for size in sizes] for _ in range(3)]
+    plain = make_network("batch_norm", seed=4, dtype=torch.float64)
+    parts = [[plain.draw_batch(size, generator) for size in sizes] for _ in range(3)]
 
     def train_network(network, mine):
         optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
@@ -179,7 +179,7 @@ def test_network_under_ddp_equals_batch_norm_of_one_batch():
             optimizer.step()
 
     def program(rank):
-        network = make("sync_batch_norm", seed=4, dtype=torch.float64)
+        network = make_network("sync_batch_norm", seed=4, dtype=torch.float64)
         assert network.communicates
         train_network(DistributedDataParallel(network), [of_round[rank] for of_round in parts])
         return network.state_dict()
@@ -192,11 +192,11 @@ def test_network_under_ddp_equals_batch_norm_of_one_batch():
 
 
 def test_network_uses_its_group():
-    plain = make("batch_norm", dtype=torch.float64)
-    batch = plain.batch(4, torch.Generator())
+    plain = make_network("batch_norm", dtype=torch.float64)
+    batch = plain.draw_batch(4, torch.Generator())
 
     def program(rank):
-        network = make("sync_batch_norm", dtype=torch.float64)
+        network = make_network("sync_batch_norm", dtype=torch.float64)
         network.group = dist.new_group([0, 2])
         return None if rank == 1 else network(batch[rank : rank + 2]).detach()
 
