@@ -23,7 +23,9 @@ def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGr
     """Return one line on the parameters without a gradient on each rank, from messages of the ranks under `key`."""
     members = dist.get_process_group_ranks(group)
     own = members[dist.get_rank(group)]
-    return describe_missing_gradients(_exchange_missing_names(missing, key=key, own=own, members=members, group=group), members)
+    return describe_missing_gradients(
+        _exchange_missing_names(missing, key=key, own=own, members=members, group=group), members
+    )
 
 
 def describe_missing_gradients(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:

@@ -64,7 +64,9 @@ class BufferStrategies:
         self._default = rule
         self._rules = dict.fromkeys(self._slots, rule)
 
-    def set_strategy(self, name_or_tensor: str | Tensor, hook: Strategy | str | BufferHook, *, when: When | str) -> None:
+    def set_strategy(
+        self, name_or_tensor: str | Tensor, hook: Strategy | str | BufferHook, *, when: When | str
+    ) -> None:
         """Replace the strategy of a buffer."""
         slot = self._find_buffer(name_or_tensor)
         rule = _BufferRule(_checked_strategy(hook, slot), _checked_side(when))

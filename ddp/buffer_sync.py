@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from ddpsim.ddp.broadcast import broadcast_coalesced, has_elements_in_order
-from ddpsim.ddp.buffer_strategies import BufferHook, BufferStrategies, BufferLayout, BufferPlace, Strategy, When
+from ddpsim.ddp.buffer_strategies import BufferHook, BufferLayout, BufferPlace, BufferStrategies, Strategy, When
 from ddpsim.ddp.errors import UsageError
 from ddpsim.ddp.text_formats import callable_name
 
@@ -173,6 +173,6 @@ def _finish_buffer_hook(result: object, buffer: Tensor, origin: str) -> None:
             return
         found = f"a tensor {BufferLayout.of_tensor(result)}"
     raise UsageError(
-        f"{origin} returned {found}, expected a tensor {BufferLayout.of_tensor(buffer)}, a future of one, a work, or None: "
-        "change the buffer in place, or return a tensor like it"
+        f"{origin} returned {found}, expected a tensor {BufferLayout.of_tensor(buffer)}, a future of one, a work, "
+        "or None: change the buffer in place, or return a tensor like it"
     )

@@ -99,7 +99,9 @@ def _join_all_reduce_coalesced(part: JoinedRankPart) -> None:
 
 
 def _join_all_gather_coalesced(part: JoinedRankPart) -> None:
-    getattr(part.group, part.method)([part.empty_for_all_ranks(each) for each in part.own], part.own, AllgatherOptions()).wait()
+    getattr(part.group, part.method)(
+        [part.empty_for_all_ranks(each) for each in part.own], part.own, AllgatherOptions()
+    ).wait()
 
 
 def _join_gather(part: JoinedRankPart) -> None:
@@ -119,17 +121,28 @@ def _join_reduce_scatter_coalesced(part: JoinedRankPart) -> None:
 
 
 _ROWS = (
-    CollectiveRow("all_reduce", ("allreduce",), _first_argument, lambda p: dist.all_reduce(p.own[0], op=p.op, group=p.group)),
+    CollectiveRow(
+        "all_reduce", ("allreduce",), _first_argument, lambda p: dist.all_reduce(p.own[0], op=p.op, group=p.group)
+    ),
     CollectiveRow("all_reduce_coalesced", ("allreduce_coalesced",), _first_argument, _join_all_reduce_coalesced),
     CollectiveRow(
-        "broadcast", ("broadcast",), _first_argument, lambda p: dist.broadcast(p.own[0], p.root, group=p.group), is_rooted=True
+        "broadcast",
+        ("broadcast",),
+        _first_argument,
+        lambda p: dist.broadcast(p.own[0], p.root, group=p.group),
+        is_rooted=True,
     ),
-    CollectiveRow("all_gather", ("allgather",), _second_argument, lambda p: dist.all_gather(p.outputs(), p.own[0], group=p.group)),
+    CollectiveRow(
+        "all_gather",
+        ("allgather",),
+        _second_argument,
+        lambda p: dist.all_gather(p.empty_tensor_per_rank(), p.own[0], group=p.group),
+    ),
     CollectiveRow(
         "all_gather_into_tensor",
         ("all_gather_single", "_allgather_base"),
         _second_argument,
-        lambda p: _all_gather_single(p.stacked(p.own[0]), p.own[0], group=p.group),
+        lambda p: _all_gather_single(p.empty_for_all_ranks(p.own[0]), p.own[0], group=p.group),
     ),
     CollectiveRow(
         "reduce",
@@ -143,7 +156,7 @@ _ROWS = (
         "reduce_scatter_tensor",
         ("reduce_scatter_single", "_reduce_scatter_base"),
         _second_argument,
-        lambda p: _reduce_scatter_single(p.share(p.own[0]), p.own[0], op=p.op, group=p.group),
+        lambda p: _reduce_scatter_single(p.empty_for_one_rank(p.own[0]), p.own[0], op=p.op, group=p.group),
     ),
     CollectiveRow("gather", ("gather",), _second_argument, _join_gather, is_rooted=True),
     CollectiveRow("gather_single", ("gather_single",)),
@@ -168,7 +181,9 @@ _ROWS = (
         lambda p: dist.all_to_all_single(torch.empty_like(p.own[0]), p.own[0], group=p.group),
     ),
     CollectiveRow("barrier", ("barrier",), _no_tensors, lambda p: dist.barrier(group=p.group)),
-    CollectiveRow("monitored_barrier", ("monitored_barrier",), _no_tensors, lambda p: dist.monitored_barrier(group=p.group)),
+    CollectiveRow(
+        "monitored_barrier", ("monitored_barrier",), _no_tensors, lambda p: dist.monitored_barrier(group=p.group)
+    ),
     CollectiveRow("all_gather_coalesced", ("allgather_coalesced",)),
     CollectiveRow(
         "all_gather_into_tensor_coalesced",

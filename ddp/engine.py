@@ -43,7 +43,7 @@ from ddpsim.ddp.constructor_arguments import (
 )
 from ddpsim.ddp.errors import JoinError, UsageError
 from ddpsim.ddp.join import EngineJoinHook, Join, check_no_other_join
-from ddpsim.ddp.join_coordinator import JoinCoordinator, ForwardParticipants
+from ddpsim.ddp.join_coordinator import ForwardParticipants, JoinCoordinator
 from ddpsim.ddp.join_protocol import ForwardKind
 from ddpsim.ddp.parameter_watch import ParameterWatch, Trainability
 from ddpsim.ddp.reducer import JoinCallbacks, Reducer
@@ -227,7 +227,9 @@ class DistributedDataParallel(nn.Module, Joinable):
         kind = self._forward_kind()
         self.reducer.check_all_buckets_reduced()
         is_due = self._forward_context is not None and self._forward_context.is_reduction_due
-        participants = self._notify_join(kind, inputs, kwargs, continues=is_due and kind is not ForwardKind.SYNCHRONIZED)
+        participants = self._notify_join(
+            kind, inputs, kwargs, continues=is_due and kind is not ForwardKind.SYNCHRONIZED
+        )
         if kind is ForwardKind.SYNCHRONIZED:
             self.reducer.steps.begin_forward(is_training=self.training)
         context = _ForwardContext(kind, participants, is_reduction_due=is_due or kind is ForwardKind.SYNCHRONIZED)
@@ -249,7 +251,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         joins_them = context.kind is ForwardKind.LOCAL and self.reducer.are_gradients_due
         if context.kind is ForwardKind.SYNCHRONIZED or joins_them:
             self.reducer.expect_gradients(
-                self._gradient_scale(context.participants), self._describe_outputs(output) if self.reducer.needs_outputs else None
+                self._gradient_scale(context.participants),
+                self._describe_outputs(output) if self.reducer.needs_outputs else None,
             )
             return
         if context.kind is ForwardKind.LOCAL:

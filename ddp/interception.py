@@ -34,7 +34,9 @@ class CollectiveInterception:
             for group, around in self._groups.items():
                 _watched_groups(type(group))[group] = around
 
-    def _context_of_call(self, around: Around, operation: str, arguments: tuple[Any, ...]) -> AbstractContextManager[None]:
+    def _context_of_call(
+        self, around: Around, operation: str, arguments: tuple[Any, ...]
+    ) -> AbstractContextManager[None]:
         return nullcontext() if self._is_paused else around(operation, arguments)
 
     @contextmanager
@@ -82,7 +84,9 @@ def _restore_methods(kind: type) -> None:
     delattr(kind, _ATTRIBUTE)
 
 
-def _intercepting_method(method: Callable[..., Any], name: str, groups: dict[ProcessGroup, Around]) -> Callable[..., Any]:
+def _intercepting_method(
+    method: Callable[..., Any], name: str, groups: dict[ProcessGroup, Around]
+) -> Callable[..., Any]:
     @wraps(method)
     def watched(self: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
         around = groups.get(self)

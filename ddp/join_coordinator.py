@@ -34,24 +34,24 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
 
 from ddpsim.ddp.collective_table import OPERATIONS
-from ddpsim.ddp.collectives import Collective, collective_of_call, public_name, make_neutral_collective
+from ddpsim.ddp.collectives import Collective, collective_of_call, make_neutral_collective, public_name
 from ddpsim.ddp.errors import JoinError
 from ddpsim.ddp.group_store import post_message, read_messages
 from ddpsim.ddp.interception import CollectiveInterception
 from ddpsim.ddp.join_protocol import (
     NARROW,
     WIDE,
-    JoinAnnouncement,
-    ForwardKind,
-    JoinEvent,
-    JoinState,
     AnnouncedKind,
     AnnouncementRound,
-    predict_calls,
-    next_join_state,
+    ForwardKind,
+    JoinAnnouncement,
+    JoinEvent,
+    JoinState,
     calls_since_latest_forward,
-    read_round,
     needed_row_width,
+    next_join_state,
+    predict_calls,
+    read_round,
 )
 from ddpsim.ddp.reducer import Reducer
 from ddpsim.ddp.text_formats import ranks_text
@@ -156,7 +156,9 @@ class JoinCoordinator:
         assert following is not None, f"{event.value} while {self._state.value}"
         self._state = following
 
-    def announce_forward(self, member: JoinedModel, forward: ForwardKind, samples: int, *, continues: bool = False) -> ForwardParticipants:
+    def announce_forward(
+        self, member: JoinedModel, forward: ForwardKind, samples: int, *, continues: bool = False
+    ) -> ForwardParticipants:
         """Before a forward: report that this rank has input. `continues`: an earlier forward is still to be reduced."""
         if self.is_over:
             raise JoinError("a forward inside a join that an error has ended on all ranks: leave its context")
@@ -212,7 +214,8 @@ class JoinCoordinator:
         away = [rank for rank in ranks if rank not in self.present]
         if away:
             raise JoinError(
-                f"{public_name(operation)} in a group of {self._format_ranks(ranks)}, but {self._format_ranks(away)} ran out of input, "
+                f"{public_name(operation)} in a group of {self._format_ranks(ranks)}, "
+                f"but {self._format_ranks(away)} ran out of input, "
                 "and joined ranks only answer calls of groups of all ranks: use such a group, or leave the call out"
             )
         yield
@@ -261,7 +264,9 @@ class JoinCoordinator:
                 first, last = (indices[0], indices[-1] + 1) if indices else (0, 0)
                 reducing = {self.members[calls[index].engine] for index in indices}
                 self._make_logged_calls(calls[:first])
-                self._abandon_members([member for member in self._latest_first if member in reducing], with_buffers=False)
+                self._abandon_members(
+                    [member for member in self._latest_first if member in reducing], with_buffers=False
+                )
                 self._make_logged_calls(calls[last:])
             else:
                 self._make_logged_calls(calls)
@@ -345,7 +350,9 @@ class JoinCoordinator:
     def _problem_of_round(self, held: AnnouncementRound) -> str | None:
         if held.failed:
             messages = [read_messages(self.group, [key]).get(key) for key in map("ddp/join/{}".format, held.failed)]
-            words = [f"{self._format_ranks([r])} left it by {text}" for r, text in zip(held.failed, messages, strict=True)]
+            words = [
+                f"{self._format_ranks([r])} left it by {text}" for r, text in zip(held.failed, messages, strict=True)
+            ]
             return f"the join is over: {'; '.join(words)}"
         if not held.present:
             return None

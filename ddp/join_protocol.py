@@ -53,7 +53,7 @@ class JoinAnnouncement:
     engine: int = 0
     """The index of the wrapped model within the join."""
     number: int = 0
-    """A value of `Forward`, or a bucket's number."""
+    """A value of `ForwardKind`, or a bucket's number."""
     samples: int = 0
     """The number of samples of the forward on this rank; ranks may differ in it."""
     details: tuple[int, ...] = ()
@@ -101,7 +101,9 @@ def read_round(
     rows: Sequence[JoinAnnouncement], *, members: Sequence[int], describe: Callable[[Sequence[int]], str] = str
 ) -> AnnouncementRound:
     """Read all ranks' rows; `members` (global ranks) and `describe` (a collective's details) are for error texts."""
-    present = tuple(rank for rank, row in enumerate(rows) if row.kind not in (AnnouncedKind.JOINED, AnnouncedKind.FAILED))
+    present = tuple(
+        rank for rank, row in enumerate(rows) if row.kind not in (AnnouncedKind.JOINED, AnnouncedKind.FAILED)
+    )
     ranks_by_text: dict[str, list[int]] = {}
     for rank in present:
         ranks_by_text.setdefault(_describe_announcement(rows[rank], describe), []).append(members[rank])

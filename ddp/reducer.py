@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
 from ddpsim.ddp.backward_errors import describe_bypassed, describe_open_backward, describe_surplus
-from ddpsim.ddp.backward_progress import StageEvent, GraphKnowledge, Stage, StaticGraph, StepCounter, next_stage
+from ddpsim.ddp.backward_progress import GraphKnowledge, Stage, StageEvent, StaticGraph, StepCounter, next_stage
 from ddpsim.ddp.bucket import Bucket, GradientScale
 from ddpsim.ddp.bucket_plan import BucketCaps
 from ddpsim.ddp.bucket_queue import BucketQueue
@@ -255,7 +255,10 @@ class Reducer:
         if self._waiting:
             self.bytes_started_early += bucket.size_bytes
         self._queue.fill_bucket(bucket, self._scale)
-        with self._queue.attribute_calls_to(bucket), self._announce_call(AnnouncedKind.BUCKET, bucket.index) as is_followed:
+        with (
+            self._queue.attribute_calls_to(bucket),
+            self._announce_call(AnnouncedKind.BUCKET, bucket.index) as is_followed,
+        ):
             self._queue.reduce_bucket(bucket)
             if is_followed and self.has_hook:
                 bucket.wait_for_reduction()  # further calls of the hook belong to this announcement

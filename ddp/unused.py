@@ -5,8 +5,8 @@ parameters. Both are iterative, so depth does not matter; 1,000 nodes take about
 
 The search finds the parameters that CAN get a gradient: a loss that omits an output reaches fewer. It cannot see a
 graph that a backward makes, as the reentrant checkpoint (`use_reentrant=True`) does: parameters that are used only
-inside look unused, and get a gradient nevertheless. `Reached.has_reentrant_checkpoint` reports this. torch's engine
-fails then ("Expected to mark a variable ready only once").
+inside look unused, and get a gradient nevertheless. `ReachedParameters.has_reentrant_checkpoint` reports this. torch's
+engine fails then ("Expected to mark a variable ready only once").
 """
 
 from __future__ import annotations

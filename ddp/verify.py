@@ -109,7 +109,9 @@ def _make_entry(name: str, tensor: Tensor, strides: tuple[int, ...]) -> TensorEn
     return TensorEntry(name, dtype_text(tensor.dtype), tuple(tensor.shape), strides, tensor.requires_grad)
 
 
-def _compare_with_ranks(description: ModelDescription, group: dist.ProcessGroup, device: torch.device) -> list[DistinctDescription]:
+def _compare_with_ranks(
+    description: ModelDescription, group: dist.ProcessGroup, device: torch.device
+) -> list[DistinctDescription]:
     if group.size() == 1:
         return []
     encoded = description.encode()
@@ -125,7 +127,9 @@ def _all_equal(own: bytes, group: dist.ProcessGroup, device: torch.device) -> bo
     return all(high + rest == 255 for high, rest in zip(largest[: len(own)], largest[len(own) :], strict=True))
 
 
-def _exchange_descriptions(encoded: bytes, own: bytes, group: dist.ProcessGroup, device: torch.device) -> list[DistinctDescription]:
+def _exchange_descriptions(
+    encoded: bytes, own: bytes, group: dist.ProcessGroup, device: torch.device
+) -> list[DistinctDescription]:
     """Return the distinct descriptions in the group, at most SHOWN_VERSIONS, frequent ones first."""
     holders: dict[bytes, list[int]] = {}
     for rank, header in enumerate(_gather_bytes(own + len(encoded).to_bytes(8, "little"), group, device)):
@@ -198,7 +202,9 @@ def _describe_setting(name: str, settings: Mapping[str, str]) -> str:
     return f"{name}={settings[name]}" if name in settings else f"no setting {name}"
 
 
-def _entry_differences(kind: str, own: Sequence[TensorEntry], common: Sequence[TensorEntry], we: str, they: str) -> Iterator[str]:
+def _entry_differences(
+    kind: str, own: Sequence[TensorEntry], common: Sequence[TensorEntry], we: str, they: str
+) -> Iterator[str]:
     mine, theirs = {entry.name: entry for entry in own}, {entry.name: entry for entry in common}
     renamed: set[str] = set()
     for index, (ours, other) in enumerate(zip(own, common, strict=False)):
@@ -226,7 +232,9 @@ def _attribute_difference(ours: TensorEntry, other: TensorEntry, we: str, they: 
     return f"{we} {ours} with strides {list(ours.strides)}, {they} {list(other.strides)}"
 
 
-def _order_differences(kind: str, own: Sequence[TensorEntry], common: Sequence[TensorEntry], we: str, they: str) -> Iterator[str]:
+def _order_differences(
+    kind: str, own: Sequence[TensorEntry], common: Sequence[TensorEntry], we: str, they: str
+) -> Iterator[str]:
     """Yield the positions at which common names come in another order."""
     both = {entry.name for entry in own} & {entry.name for entry in common}
     mine = [(index, entry) for index, entry in enumerate(own) if entry.name in both]

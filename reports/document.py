@@ -227,7 +227,9 @@ class Run:
     @property
     def culprits(self) -> frozenset[int]:
         """The ranks that failing findings blame."""
-        return frozenset(rank for each in self.findings if each.verdict is Verdict.FAIL for rank in self.blamed_ranks(each))
+        return frozenset(
+            rank for each in self.findings if each.verdict is Verdict.FAIL for rank in self.blamed_ranks(each)
+        )
 
     def blamed_ranks(self, finding: Finding) -> tuple[int, ...]:
         """Return the ranks that a finding blames; () if it names all ranks and any of them may be wrong."""

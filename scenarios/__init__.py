@@ -33,9 +33,9 @@ _HOMES = {name: f"{__name__}.{home}" for home, names in _PUBLIC_NAMES.items() fo
 __all__ = [
     "CLEAN",
     "Expectation",
+    "ModelSnapshot",
     "Scenario",
     "ShrunkScenario",
-    "ModelSnapshot",
     "every_rank",
     "explore_scenario",
     "finds",

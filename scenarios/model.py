@@ -65,7 +65,9 @@ class Expectation:
 
     def is_met_by(self, result: Result) -> bool:
         """Return True if a simulated run has the expected outcome."""
-        return self._is_met_without_alternative(result) or (self.otherwise is not None and self.otherwise.is_met_by(result))
+        return self._is_met_without_alternative(result) or (
+            self.otherwise is not None and self.otherwise.is_met_by(result)
+        )
 
     def _is_met_without_alternative(self, result: Result) -> bool:
         if self.is_clean or self.code is None:
@@ -86,7 +88,7 @@ class Expectation:
         return own or (self.otherwise is not None and self.otherwise.is_met_on_processes(result))
 
     def expectation_text(self, world_size: int) -> str:
-        """Return the expectation in words, in the form of `found_text`."""
+        """Return the expectation in words, in the form of `outcome_text`."""
         ranks = self.ranks(world_size) if callable(self.ranks) else self.ranks
         return _outcome_text(self.verdict, self.code, ranks)
 

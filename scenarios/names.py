@@ -24,7 +24,8 @@ def describe_shadowing_file() -> str:
     if spec is None or not paths[0] or spec.origin is None or _is_own_package(spec.origin):
         return ""  # a folder without __init__.py does not hide a real package
     return (
-        f"{_relative_to_working_folder(paths[0])} shadows the package 'ddpsim', expected no other module of that name: rename it, or "
+        f"{_relative_to_working_folder(paths[0])} shadows the package 'ddpsim', "
+        "expected no other module of that name: rename it, or "
         "run from another folder"
     )
 

@@ -25,7 +25,7 @@ from ddpsim.scenarios.jobs.rank_report import RankReport
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob, use_own_compiler_cache
 from ddpsim.scenarios.jobs.supervisor import supervise_rank_to_status
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.runner import PROCESSES, compare_with_reference, check_engine_options
+from ddpsim.scenarios.running.runner import PROCESSES, check_engine_options, compare_with_reference
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_PORT = 65535
@@ -58,7 +58,8 @@ def _run_rank(name: str, engine: Engine, timeout_seconds: float) -> int:
     check_engine_options(scenario, engine)
     check_runs_on_processes(scenario)
     return supervise_rank_to_status(
-        ScenarioJob.from_scenario(scenario, engine, timeout_seconds), lambda reports: _show_result(scenario, engine, reports)
+        ScenarioJob.from_scenario(scenario, engine, timeout_seconds),
+        lambda reports: _show_result(scenario, engine, reports),
     )
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ddpsim.simulator.backend_semantics import BackendSemantics
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.choices import Policy, Schedule, RankSeeds, program_identity
+from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identity
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.script import Script, program_seeds

@@ -117,7 +117,7 @@ class Schedule:
 
     choices: tuple[int, ...] = ()
     program: str = ""
-    """The name of the program and the world size, as `program_on` writes them."""
+    """The name of the program and the world size, as `program_identity` writes them."""
     start: RankSeeds | None = None
     """The seeds of its ranks; None for the program's default."""
 
@@ -138,7 +138,9 @@ class Schedule:
         token = token.strip()
         found = _match_token(token)
         if not _is_recorded_for_program(found, program):
-            raise ReplayError(f"replay token {_shorten_token(token)} was recorded for another {_describe_difference(found, program)}")
+            raise ReplayError(
+                f"replay token {_shorten_token(token)} was recorded for another {_describe_difference(found, program)}"
+            )
         start = seeds_in_token(token)
         return cls(_strip_trailing_defaults(list(_decode_choices(found["choices"], token))), program, start)
 
@@ -165,7 +167,7 @@ def program_identity(name: str, world_size: int) -> str:
 
 
 def identity_in_words(program: str) -> str:
-    """Return the text of `program_on` for readers: "on 1 rank", not "on 1 ranks"."""
+    """Return the text of `program_identity` for readers: "on 1 rank", not "on 1 ranks"."""
     return f"{program.removesuffix(' on 1 ranks')} on 1 rank" if program.endswith(" on 1 ranks") else program
 
 
@@ -238,7 +240,7 @@ def _describe_difference(found: re.Match[str], program: str) -> str:
 
 
 def _name_and_ranks(program: str) -> tuple[str, int]:
-    """Return the name and world size in a text of `program_on`; 0 ranks for another text."""
+    """Return the name and world size in a text of `program_identity`; 0 ranks for another text."""
     found = _ON_RANKS.fullmatch(program)
     return (found["name"], int(found["ranks"])) if found else (program, 0)
 

@@ -61,7 +61,7 @@ class RankLostError(SimulatorError):
 
 
 class InternalError(SimulatorError):
-    """A bug of ddpsim; please report it. `internal_error` makes its text a report of the bug."""
+    """A bug of ddpsim; please report it. `make_internal_error` makes its text a report of the bug."""
 
 
 _REPORT = "internal error of ddpsim, please report it with the lines below and the output of `ddpsim doctor`"

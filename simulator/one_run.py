@@ -18,7 +18,7 @@ from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.debugging.late_pdb import PdbReplacement
 from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared_finding
-from ddpsim.simulator.errors import InternalError, UsageError, make_internal_error, is_unexpected_error
+from ddpsim.simulator.errors import InternalError, UsageError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
@@ -246,7 +246,9 @@ def _run_ranks_as_threads(
     if director is not None:
         director.open_debugger = session_host.open_debugger
         host.prompt_server.reader = director.read
-    backend = SimulatedBackend(host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics)
+    backend = SimulatedBackend(
+        host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics
+    )
     shared = SharedProcessWatch(lambda: host.running_thread.rank if host.is_rank_thread() else None, program)
     _run_with_patches(execution, backend, shared, PdbReplacement(session_host))
     return RanksOutcome(
@@ -257,7 +259,9 @@ def _run_ranks_as_threads(
     )
 
 
-def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, shared: SharedProcessWatch, debugger: PdbReplacement) -> None:
+def _run_with_patches(
+    execution: ThreadedRun, backend: SimulatedBackend, shared: SharedProcessWatch, debugger: PdbReplacement
+) -> None:
     """Install all patches that ranks need, run them, and remove the patches."""
     host = execution.host
     virtual_time = VirtualTime(

@@ -302,8 +302,24 @@ _ROWS = (
         is_in_programs=False,
     ),
     # A group is connected on gloo when it first moves data.
-    Operation("new_group", (), DataMovement.NOTHING, ShapeCount.NONE, on_gloo=None, kind=OperationKind.CREATION, is_in_programs=False),
-    Operation("split_group", (), DataMovement.NOTHING, ShapeCount.NONE, on_gloo=None, kind=OperationKind.CREATION, is_in_programs=False),
+    Operation(
+        "new_group",
+        (),
+        DataMovement.NOTHING,
+        ShapeCount.NONE,
+        on_gloo=None,
+        kind=OperationKind.CREATION,
+        is_in_programs=False,
+    ),
+    Operation(
+        "split_group",
+        (),
+        DataMovement.NOTHING,
+        ShapeCount.NONE,
+        on_gloo=None,
+        kind=OperationKind.CREATION,
+        is_in_programs=False,
+    ),
 )
 
 

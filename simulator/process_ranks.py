@@ -61,7 +61,9 @@ def start_process_ranks(
 class ProcessRanks:
     """The ranks of one run."""
 
-    def __init__(self, config: ProcessConfig, launch: LauncherRun | None, external_processes: ExternalProcesses) -> None:
+    def __init__(
+        self, config: ProcessConfig, launch: LauncherRun | None, external_processes: ExternalProcesses
+    ) -> None:
         self._config = config
         self._launch = launch
         self._external_processes = external_processes
@@ -96,7 +98,10 @@ class ProcessRanks:
         self._external_processes.raise_if_reported()
         has_failed = worst_verdict_of_findings(findings) is not Verdict.PASS
         return RanksOutcome(
-            findings, execution.returned_values(has_failed=has_failed), execution.raised_exceptions(), execution.has_poisoned
+            findings,
+            execution.returned_values(has_failed=has_failed),
+            execution.raised_exceptions(),
+            execution.has_poisoned,
         )
 
     def _rank_starter(self, over: ExitStack) -> Callable[[ProcessConfig], Sequence[ChildProcess]]:

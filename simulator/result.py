@@ -13,7 +13,7 @@ from ddpsim.simulator.choices import Schedule, identity_in_words
 from ddpsim.simulator.errors import VerdictError
 from ddpsim.simulator.joins import JoinSummary, find_joins
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.verdict import Finding, Verdict, worst_verdict_of_findings, format_replay_line
+from ddpsim.simulator.verdict import Finding, Verdict, format_replay_line, worst_verdict_of_findings
 from ddpsim.simulator.waits import Waiting
 from ddpsim.simulator.wording import LabelledLine
 
@@ -62,7 +62,9 @@ class Result:
     def with_replay(self, replay: str) -> Result:
         """Return this result with another replay command in its text and in the texts of its findings."""
         findings = tuple(
-            dataclasses.replace(finding, replay=replay, where=source_lines_of_sites(finding.sites, finding.text, finding.calls))
+            dataclasses.replace(
+                finding, replay=replay, where=source_lines_of_sites(finding.sites, finding.text, finding.calls)
+            )
             for finding in self.findings
         )
         return dataclasses.replace(self, findings=findings, replay=replay)

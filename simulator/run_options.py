@@ -1,5 +1,5 @@
 """The one table of the options of a run: each field of `RunOptions` is a keyword of `simulate`, `replay`, `explore`,
-`shrink` and of scenarios; its `Option` defines it for the console, pytest markers, TOML files and replay lines.
+`shrink` and of scenarios; its `OptionForms` defines it for the console, pytest markers, TOML files and replay lines.
 
 See the section "An option of a run" in CONTRIBUTING. This module needs no torch, so `ddpsim --help` is fast.
 """
@@ -60,7 +60,7 @@ def _option(default: Any, option: OptionForms) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The options of a run, as the user gave them. The help of an `Option` describes it."""
+    """The options of a run, as the user gave them. The help of an `OptionForms` describes it."""
 
     args: tuple[Any, ...] = _option((), OptionForms(is_in_marker=False, is_in_toml=False))
     """Arguments of the program after its rank."""

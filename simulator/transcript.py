@@ -81,7 +81,9 @@ def transcript_of(trace: Trace, choices: Sequence[TakenChoice] = ()) -> list[Tra
             waiting = None
         time = item.time
         steps.append(
-            TranscriptLine(item.choice_points, item.time, item.rank, item.thread, item.kind.value, event_text(item), waiting)
+            TranscriptLine(
+                item.choice_points, item.time, item.rank, item.thread, item.kind.value, event_text(item), waiting
+            )
         )
         waiting = None
     return [*steps, *_line_of_choice(waiting, time)]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.simulator.choices import Schedule, RankSeeds
+from ddpsim.simulator.choices import RankSeeds, Schedule
 from ddpsim.simulator.errors import ReplayError
 from tests.kit.rows import rows
 
@@ -63,7 +63,9 @@ LARGE = str(Schedule((0, 1), "p on 128 ranks", RankSeeds(hash_seeds=(28, 80))))
 def test_a_token_says_its_world_size_where_it_cannot_be_found_out():
     assert LARGE.startswith("s1:0.1:w128:u28.80:")
     assert str(Schedule((0, 1), "p on 64 ranks")).count(":") == 2
-    assert Schedule.parse(LARGE, program="p on 128 ranks") == Schedule((0, 1), "p on 128 ranks", RankSeeds(False, (28, 80)))
+    assert Schedule.parse(LARGE, program="p on 128 ranks") == Schedule(
+        (0, 1), "p on 128 ranks", RankSeeds(False, (28, 80))
+    )
     before = "s1:0.1:f57bb20f"  # as versions before wrote it
     assert Schedule.parse(before, program="p on 128 ranks") == Schedule((0, 1), "p on 128 ranks")
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ddpsim import Code, InternalError, UsageError, simulate
 from ddpsim.scenarios.cli import main
-from ddpsim.simulator.errors import make_internal_error, is_internal_error, is_unexpected_error
+from ddpsim.simulator.errors import is_internal_error, is_unexpected_error, make_internal_error
 
 SIMULATOR = "ddpsim.simulator."
 HEAD = "internal error of ddpsim, please report it with the lines below and the output of `ddpsim doctor`"
@@ -49,16 +49,16 @@ RUN, RANK, AT_RANK = "the process that runs the ranks", "the process of rank {}"
 PLACES = [
     # what breaks, the program, where it is said to have broken: ranks as threads; as processes
     ("process_group.group.SimulatedGroup.barrier", barrier, AT_RANK.format(0), RANK.format(0)),
-    ("kernel.call_matching.Exchange._fill", barrier, AT_RANK.format(1), RUN),
-    ("transport.memory.Memory.move", barrier, AT_RANK.format(1), RUN),
+    ("kernel.call_matching.Exchange._match_collective", barrier, AT_RANK.format(1), RUN),
+    ("transport.memory.Memory.move_data", barrier, AT_RANK.format(1), RUN),
     ("runtime.threads.thread_body.restore_run", starts_a_thread, AT_RANK.format(0), RANK.format(0)),
-    ("runtime.thread_host.Threads.outlast", barrier, AT_RANK.format(1), RANK.format(1)),
+    ("runtime.thread_host.Threads.wait_for_other_threads", barrier, AT_RANK.format(1), RANK.format(1)),
     ("kernel.endings.WaitGraph", lambda rank: rank or dist.barrier(), AT_RANK.format("[01]"), AT_RANK.format("[01]")),
-    ("rank_processes.coordinator.Coordinator._move", barrier, None, RUN),
+    ("rank_processes.coordinator.Coordinator._move_call_data", barrier, None, RUN),
     ("rank_processes.own_process._seed", barrier, None, RANK.format(0)),
-    ("rank_processes.rank_process._RankProcess._listen", barrier, None, RANK.format(0)),
-    ("rank_processes.rank_process._RankProcess._ended", barrier, None, RANK.format(0)),
-    ("rank_processes.remote_kernel.RemoteKernel._heed", barrier, None, RANK.format(0)),
+    ("rank_processes.rank_process._RankProcess._install_signal_handlers", barrier, None, RANK.format(0)),
+    ("rank_processes.rank_process._RankProcess._final_message", barrier, None, RANK.format(0)),
+    ("rank_processes.remote_kernel.RemoteKernel._accept_turn", barrier, None, RANK.format(0)),
 ]
 
 
@@ -83,7 +83,11 @@ def import_processes():
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize(
     "place",
-    ["kernel.kernel.Kernel.handle", "kernel.kernel.Kernel.give_baton", "runtime.thread_host.ThreadHost._ask_to_finish"],
+    [
+        "kernel.kernel.Kernel.handle",
+        "kernel.kernel.Kernel.give_baton",
+        "runtime.thread_host.ThreadHost._next_thread_after",
+    ],
 )
 def test_nothing_hangs_if_the_baton_cannot_be_passed_on(isolation, place):
     with mock.patch(SIMULATOR + place, planted()), pytest.raises(InternalError, match=HEAD):
@@ -180,10 +184,16 @@ def run(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("program", "place", "name", "where", "has_token"),
     [
-        (PROGRAM, "rank_processes.rank_process", "_RankProcess._listen", "the process of rank [01]", True),
+        (
+            PROGRAM,
+            "rank_processes.rank_process",
+            "_RankProcess._install_signal_handlers",
+            "the process of rank [01]",
+            True,
+        ),
         (PROGRAM, "rank_processes.rank_process", "make_own_process", "the process of rank [01]", True),
         (PROGRAM, "launching.server", "_become", "the process of a rank, before its program began", True),
-        (PROGRAM, "launching.server", "_Server._fork", "a server, from which ranks are forked", True),
+        (PROGRAM, "launching.server", "_Server._fork_processes", "a server, from which ranks are forked", True),
         (
             LAUNCHES,
             "launching.launcher",
@@ -191,11 +201,17 @@ def run(tmp_path, monkeypatch, capsys):
             "the process of the program, which starts the ranks",
             False,
         ),
-        (LAUNCHES, "launching.launcher", "watch_children", "the process of the program, which starts the ranks", False),
         (
             LAUNCHES,
             "launching.launcher",
-            "Launcher._take_own_environment",
+            "detect_groups_in_new_pythons",
+            "the process of the program, which starts the ranks",
+            False,
+        ),
+        (
+            LAUNCHES,
+            "launching.launcher",
+            "Launcher._remove_torchrun_variables",
             "the process of rank [01], before its program began",
             True,
         ),

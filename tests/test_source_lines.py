@@ -71,5 +71,8 @@ def test_a_file_that_is_not_there_and_a_line_beyond_its_end_are_no_error(tmp_pat
     path = tmp_path / "train.py"
     path.write_text("one()\n")
     assert (
-        source_lines_of_sites([Site(str(tmp_path / "gone.py"), 1, ""), Site(str(path), 7, ""), Site("<stdin>", 1, "")], "") == ()
+        source_lines_of_sites(
+            [Site(str(tmp_path / "gone.py"), 1, ""), Site(str(path), 7, ""), Site("<stdin>", 1, "")], ""
+        )
+        == ()
     )

@@ -13,7 +13,15 @@ from typing import Any
 from ddpsim.reports.document import MARKS, Document, Finding, Run
 from ddpsim.reports.forms.first_difference import first_difference_of, mark_text, marked_events
 from ddpsim.reports.forms.page import embed_json, render_page
-from ddpsim.reports.forms.page_data import FAMILIES, KINDS, TextTable, colours_of, source_excerpt, family_of, page_data_of
+from ddpsim.reports.forms.page_data import (
+    FAMILIES,
+    KINDS,
+    TextTable,
+    colours_of,
+    family_of,
+    page_data_of,
+    source_excerpt,
+)
 from ddpsim.reports.layout.classes import shown_lanes
 from ddpsim.reports.layout.code_lines import SIDES, CodeLine, code_lines_of
 from ddpsim.reports.layout.mismatches import differing_calls
@@ -52,7 +60,13 @@ def to_html(document: Document) -> bytes:
         for index, (run, lanes) in enumerate(zip(document.runs, shown, strict=True))
     ]
     verbs = {KINDS[kind]: verb for kind, verb in VERBS.items()}
-    data = {"runs": views, "texts": texts.all_texts(), "families": FAMILIES, "verbs": verbs, "mark": mark_text(document)}
+    data = {
+        "runs": views,
+        "texts": texts.all_texts(),
+        "families": FAMILIES,
+        "verbs": verbs,
+        "mark": mark_text(document),
+    }
     first = document.exploration.failing if document.exploration is not None else None
     values: dict[str, Any] = {
         "title": f"{document.title} - ddpsim",

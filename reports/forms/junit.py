@@ -60,7 +60,9 @@ def junit_cases(document: Document, suite: str = "ddpsim") -> list[JunitCase]:
     return [_test_case(explored, explored.program, failing, explored.seconds, suite, text)]
 
 
-def _test_case(judged: Run | Exploration, name: str, run: Run | None, seconds: float, suite: str, text: str) -> JunitCase:
+def _test_case(
+    judged: Run | Exploration, name: str, run: Run | None, seconds: float, suite: str, text: str
+) -> JunitCase:
     leading = run.leading if run else None
     summary = judged.extent if isinstance(judged, Exploration) else leading.summary if leading else judged.verdict.value
     return JunitCase(
@@ -97,10 +99,16 @@ def junit_of(cases: Sequence[JunitCase], *, name: str) -> bytes:
 
 def _add_case(suite: ElementTree.Element, case: JunitCase) -> None:
     element = ElementTree.SubElement(
-        suite, "testcase", classname=_replace_forbidden(case.suite), name=_replace_forbidden(case.name), time=_format_seconds(case.seconds)
+        suite,
+        "testcase",
+        classname=_replace_forbidden(case.suite),
+        name=_replace_forbidden(case.name),
+        time=_format_seconds(case.seconds),
     )
     if tag := _TAGS.get(case.state):
-        why = ElementTree.SubElement(element, tag, type=_replace_forbidden(case.kind), message=_replace_forbidden(case.message))
+        why = ElementTree.SubElement(
+            element, tag, type=_replace_forbidden(case.kind), message=_replace_forbidden(case.message)
+        )
         why.text = _replace_forbidden(case.text)
     lines = [f"replay  {case.replay}"] if case.replay else []
     if case.state == "passed":

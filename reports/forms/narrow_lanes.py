@@ -63,7 +63,9 @@ class MarkedEvent(NamedTuple):
     text: str
 
 
-def draw_lanes_as_text(run: Run, width: int, *, is_brief: bool = False, marked: MarkedEvent | None = None) -> Text | None:
+def draw_lanes_as_text(
+    run: Run, width: int, *, is_brief: bool = False, marked: MarkedEvent | None = None
+) -> Text | None:
     """Return the lanes with a legend, at most `width` columns wide; None without calls. Brief lanes name no waits."""
     run = _name_groups_by_dimension(run)
     lanes = lanes_of(run)

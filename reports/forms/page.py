@@ -21,7 +21,9 @@ from markupsafe import Markup
 def render_page(template: str, values: dict[str, Any], *, styles: Sequence[str], scripts: Sequence[str] = ()) -> bytes:
     """Render a template that extends base.html.j2. `styles` and `scripts` are names of assets."""
     style = "".join(map(_read_asset, styles))
-    script = '(() => {\n"use strict";\n' + "\n".join(map(_read_asset, scripts)) + "\n})();\n" if scripts else ""  # one scope
+    script = (
+        '(() => {\n"use strict";\n' + "\n".join(map(_read_asset, scripts)) + "\n})();\n" if scripts else ""
+    )  # one scope
     values |= {"policy": _content_policy(style, script), "style": Markup(style), "script": Markup(script)}
     text = _templates().get_template(template).render(values)
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ddpsim.reports.document import Call, Event, Run, Site
 from ddpsim.reports.layout.code_lines import SIDES
 from ddpsim.reports.layout.folding import folds_of
-from ddpsim.reports.layout.lanes import PlacedCall, Lane, Lanes, MissingCall
+from ddpsim.reports.layout.lanes import Lane, Lanes, MissingCall, PlacedCall
 from ddpsim.reports.layout.mismatches import near_misses
 from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
@@ -203,7 +203,9 @@ def _slot_data(run: Run, kept: Sequence[int]) -> dict[str, Any]:
         "size": [len(slot.issues) for slot in run.slots],
         "sets": [consecutive_ranges(each) for each in sets],
         "ranks": _pack_column(ranks),
-        "missing": {str(index): consecutive_ranges(slot.missing) for index, slot in enumerate(run.slots) if slot.missing},
+        "missing": {
+            str(index): consecutive_ranges(slot.missing) for index, slot in enumerate(run.slots) if slot.missing
+        },
         "any": [index for index, slot in enumerate(run.slots) if slot.any_suffices],
         "colours": {str(slot): colour for slot, colour in colours_of(run).items()},
     }

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ddpsim.reports.document import Run
-from ddpsim.reports.layout.lanes import WaitBar, PlacedCall, Lanes, EventMark, MissingCall, lanes_of
+from ddpsim.reports.layout.lanes import EventMark, Lanes, MissingCall, PlacedCall, WaitBar, lanes_of
 
 InLane = TypeVar("InLane", PlacedCall, EventMark, WaitBar, MissingCall)
 

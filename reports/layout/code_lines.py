@@ -115,7 +115,9 @@ def _ranks_in_mismatch(run: Run, finding: Finding) -> Iterator[_RankAtLine]:
             side = f"side{what.side % SIDES}" if what.side >= 0 else ""
             role = side or (CULPRIT if what.is_odd else OTHER)
             more = what.text.removeprefix(call.operation).strip()
-            yield _RankAtLine(role, _describe_call(_call_name(run, call), more, call), event.who, call.site, call.caller)
+            yield _RankAtLine(
+                role, _describe_call(_call_name(run, call), more, call), event.who, call.site, call.caller
+            )
 
 
 def _describe_call(name: str, more: str, call: Call) -> str:
@@ -140,7 +142,9 @@ def _blamed_ranks(run: Run, finding: Finding) -> Iterator[_RankAtLine]:
         elif issue is not None and not (has_raised and first is not None):
             call = run.issued_call(issue)
             then = {"returned": ", then returned", "raised": ", then raised"}.get(end.end, "")
-            yield _RankAtLine(role, f"last call {_call_name(run, call)}{then}", RankOrThread(rank), call.site, call.caller)
+            yield _RankAtLine(
+                role, f"last call {_call_name(run, call)}{then}", RankOrThread(rank), call.site, call.caller
+            )
         elif first is not None:
             yield _RankAtLine(role, f"raised {end.text}" if has_raised and end.text else "", RankOrThread(rank), first)
 

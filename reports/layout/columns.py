@@ -161,7 +161,9 @@ class _ColumnPlacement:
         members = self._members[node]
         others = (other for issue in members for other in self._calls_before(issue) if other in self._column)
         reached = self._first_column_after(others)
-        column = self._take_free_column(reached, [*(self._order.lane[issue] for issue in members), *self._coming.get(node, ())])
+        column = self._take_free_column(
+            reached, [*(self._order.lane[issue] for issue in members), *self._coming.get(node, ())]
+        )
         for issue in members:
             self._reached[issue] = reached
             self._column[issue] = column

@@ -36,7 +36,11 @@ def folds_of(run: Run, lanes: Lanes, marked: int | None = None) -> tuple[Fold, .
     if lanes.columns <= _FEW:
         return ()
     kept = _kept_columns(run, lanes, marked)
-    return tuple(_make_fold(run, lanes, first, last) for first, last in _foldable_ranges(kept, lanes.columns) if last - first >= _LEAST)
+    return tuple(
+        _make_fold(run, lanes, first, last)
+        for first, last in _foldable_ranges(kept, lanes.columns)
+        if last - first >= _LEAST
+    )
 
 
 def _kept_columns(run: Run, lanes: Lanes, marked: int | None) -> set[int]:

@@ -165,7 +165,9 @@ def _place_calls(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Pl
     return tuple(items)
 
 
-def _place_missing_calls(run: Run, whose: dict[RankOrThread, int], items: Sequence[PlacedCall], columns: Columns) -> tuple[MissingCall, ...]:
+def _place_missing_calls(
+    run: Run, whose: dict[RankOrThread, int], items: Sequence[PlacedCall], columns: Columns
+) -> tuple[MissingCall, ...]:
     """Return positions for calls that never came: the slot's column, or a free one after the last call of the lane."""
     last: dict[int, int] = {}
     for item in items:

@@ -94,7 +94,9 @@ def pictures_of(graph: DrawnWaitGraph) -> dict[str, Picture]:
     return {"wide": picture, "narrow": _draw_picture(graph, widths, upright, is_upright=True)}
 
 
-def _draw_picture(graph: DrawnWaitGraph, widths: list[float], centres: list[Point], *, is_upright: bool = False) -> Picture:
+def _draw_picture(
+    graph: DrawnWaitGraph, widths: list[float], centres: list[Point], *, is_upright: bool = False
+) -> Picture:
     left = min(x - width / 2 for (x, _), width in zip(centres, widths, strict=True))
     boxes = tuple(_make_box(node, x - left, y) for node, (x, y) in zip(graph.nodes, centres, strict=True))
     arrows = tuple(_make_arrow(edge, boxes, graph, is_upright=is_upright) for edge in graph.edges)
@@ -194,7 +196,9 @@ def _make_arrow(edge: WaitEdge, boxes: tuple[Box, ...], graph: DrawnWaitGraph, *
     x, y = ((start[i] + end[i]) / 4 + middle[i] / 2 for i in (0, 1))
     if edge.source in graph.cycle and edge.target in graph.cycle and len(graph.cycle) > 2:
         circle = [boxes[node] for node in graph.cycle]
-        return _move_label_off_boxes(Arrow(edge, _shorten_label(edge.label), path, *_label_outside_circle(x, y, circle)), circle)
+        return _move_label_off_boxes(
+            Arrow(edge, _shorten_label(edge.label), path, *_label_outside_circle(x, y, circle)), circle
+        )
     if is_upright:
         is_left = is_mutual and across[0] < 0
         return Arrow(
@@ -209,7 +213,9 @@ def _make_arrow(edge: WaitEdge, boxes: tuple[Box, ...], graph: DrawnWaitGraph, *
     return Arrow(edge, _shorten_label(edge.label), path, round(x, 1), round(y + below, 1), "middle")
 
 
-def _label_outside_circle(x: float, y: float, boxes: list[Box]) -> tuple[float, float, Literal["start", "middle", "end"]]:
+def _label_outside_circle(
+    x: float, y: float, boxes: list[Box]
+) -> tuple[float, float, Literal["start", "middle", "end"]]:
     """Return the position of the label of a circle's edge, given the middle of the edge."""
     across = x - sum(box.x for box in boxes) / len(boxes)
     down = y - sum(box.y for box in boxes) / len(boxes)

@@ -98,7 +98,9 @@ def _targets_of_waits(run: Run) -> dict[_What, tuple[RankOrThread, ...]]:
     return found
 
 
-def _group_ranks_into_nodes(waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[RankOrThread]]) -> list[list[RankOrThread]]:
+def _group_ranks_into_nodes(
+    waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[RankOrThread]]
+) -> list[list[RankOrThread]]:
     waits = {each.who: _wait_key(each) for each in waiting}
     awaited: dict[RankOrThread, dict[_What, None]] = {}
     for what in dict.fromkeys(map(_wait_key, waiting)):
@@ -130,7 +132,10 @@ def _make_edges(
 ) -> tuple[WaitEdge, ...]:
     node_of = {who: index for index, node in enumerate(nodes) for who in node.members}
     cycle = next((finding.cycle for finding in run.findings if finding.cycle), ())
-    circle = {(node_of.get(RankOrThread(one)), node_of.get(RankOrThread(other))) for one, other in pairwise((*cycle, *cycle[:1]))}
+    circle = {
+        (node_of.get(RankOrThread(one)), node_of.get(RankOrThread(other)))
+        for one, other in pairwise((*cycle, *cycle[:1]))
+    }
     has_groups = len({run.slots[index].group for each in run.waiting for index in each.slots}) > 1
     first: dict[tuple[int, _What], Waiting] = {}
     for each in waiting:

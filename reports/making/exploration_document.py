@@ -69,7 +69,9 @@ def difference_of(failing: Trace, passing: Trace, parting: DivergencePoint | Non
         if len(failing) == len(passing):
             return None
         shared = min(len(failing), len(passing))
-    sides = [f"{which}: {_event_description(trace, shared)}" for which, trace in (("failing", failing), ("passing", passing))]
+    sides = [
+        f"{which}: {_event_description(trace, shared)}" for which, trace in (("failing", failing), ("passing", passing))
+    ]
     found = Difference(_event_index(failing, shared), _event_index(passing, shared), "; ".join(sides))
     if parting is None:
         return found

@@ -186,7 +186,11 @@ def _error_text(error: BaseException) -> str:
 
 def environment() -> dict[str, str]:
     """Return the versions of ddpsim, torch and Python, and the platform, without importing torch."""
-    found = {"ddpsim": _installed_version("ddpsim"), "torch": _installed_version("torch"), "python": platform.python_version()}
+    found = {
+        "ddpsim": _installed_version("ddpsim"),
+        "torch": _installed_version("torch"),
+        "python": platform.python_version(),
+    }
     return {name: text for name, text in found.items() if text} | {"platform": platform.system()}
 
 

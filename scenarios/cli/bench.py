@@ -55,7 +55,9 @@ def bench(
     cases = _cases_to_measure(names or _NAMES, engine, world_size or [None])
     machine = f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores"
     output.print_text(f"{machine}, on {transport}, {output.number_with_noun(rounds, 'alternating round')}\n")
-    measured = collect_measurements(output.with_progress_bar(measure_runs(cases, rounds, transport), rounds * len(cases)))
+    measured = collect_measurements(
+        output.with_progress_bar(measure_runs(cases, rounds, transport), rounds * len(cases))
+    )
     output.print_text("\n".join(_table_rows(measured)))
     return worst_status(_statuses_of_runs(measured))
 

@@ -23,7 +23,7 @@ from ddpsim.scenarios.cli.doctor import doctor
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_scenarios
-from ddpsim.scenarios.cli.program_words import options_of, start_fork_servers, join_program_into_one_word
+from ddpsim.scenarios.cli.program_words import join_program_into_one_word, options_of, start_fork_servers
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run
@@ -31,7 +31,7 @@ from ddpsim.scenarios.cli.shrink import shrink
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.cli.zoo import zoo
 from ddpsim.scenarios.names import describe_shadowing_file
-from ddpsim.simulator.errors import ReplayDivergedError, UsageError, make_internal_error, is_unexpected_error
+from ddpsim.simulator.errors import ReplayDivergedError, UsageError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.torch_version import torch_too_old_message
 
 _OF_PROGRAMS: dict[str, Callable[..., Any]] = {
@@ -134,9 +134,13 @@ def _quiet_ctrl_c_at_exit() -> None:
 
 def _usage_message(error: Exception) -> str | None:
     """Return one line for an error that the user can correct; None for any other error."""
-    if isinstance(error, ImportError) and (line := describe_shadowing_file()):  # a user's file hides a module of this package
+    if isinstance(error, ImportError) and (
+        line := describe_shadowing_file()
+    ):  # a user's file hides a module of this package
         return line
-    if isinstance(error, (ImportError, AttributeError)) and (line := torch_too_old_message()):  # torch lacks what we import
+    if isinstance(error, (ImportError, AttributeError)) and (
+        line := torch_too_old_message()
+    ):  # torch lacks what we import
         return line
     # typer contains a copy of click or imports it, depending on its version: so its errors are found by attribute.
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):

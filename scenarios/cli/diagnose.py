@@ -75,7 +75,7 @@ def diagnose(
     Exit status: 0 nothing found, 1 findings, 2 no readable records, 3 unknown.
     """
     from ddpsim.scenarios.cli.reporting import report_writer
-    from ddpsim.scenarios.records.failing_test import check_test_file_name, write_test
+    from ddpsim.scenarios.records.failing_test import check_test_file_name, write_failing_test
     from ddpsim.scenarios.records.found_records import find_records
     from ddpsim.simulator.records.job import combine_records
     from ddpsim.simulator.records.rank_record import RecordError
@@ -101,7 +101,7 @@ def diagnose(
             shown = notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], "..."]
             output.print_text("\n" + "\n".join(f"note  {note}" for note in shown))
         if write_test is not None:
-            output.print_text(f"\n{write_test(diagnosis, paths, write_test)}")
+            output.print_text(f"\n{write_failing_test(diagnosis, paths, write_test)}")
         if program is not None:
             from ddpsim.scenarios.records.own_program import run_and_compare
 
@@ -109,7 +109,9 @@ def diagnose(
                 comparison = run_and_compare(diagnosis.job, program)
             output.print_text(f"\n{comparison}")
         reported.add_records(result, name, _head_line(diagnosis).partition("  ")[2].replace("  ", ", "), notes)
-    return {"pass": ExitStatus.AS_EXPECTED, "fail": ExitStatus.OTHERWISE, "unknown": ExitStatus.UNKNOWN}[diagnosis.verdict.value]
+    return {"pass": ExitStatus.AS_EXPECTED, "fail": ExitStatus.OTHERWISE, "unknown": ExitStatus.UNKNOWN}[
+        diagnosis.verdict.value
+    ]
 
 
 def _run_watched_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[FoundRecords, list[str]]:
@@ -136,7 +138,8 @@ def _head_line(diagnosis: JobDiagnosis) -> str:
     forms = ", ".join(dict.fromkeys(record.form for record in records))
     count = len(diagnosis.job.records)
     size = diagnosis.job.world_size
-    return f"world size {size}  {output.number_with_noun(count, 'record')} of {forms}  {output.number_with_noun(calls, 'call')}"
+    records, made = output.number_with_noun(count, "record"), output.number_with_noun(calls, "call")
+    return f"world size {size}  {records} of {forms}  {made}"
 
 
 def _findings_text(result: Result, diagnosis: JobDiagnosis) -> str:

@@ -60,7 +60,9 @@ def explore(
         bool,
         typer.Option("--check-determinism", help="Run each schedule twice and compare; ranks get different seeds."),
     ] = False,
-    out: Annotated[Path | None, output_option("Save the first failure to this file: the scenario and its schedule.")] = None,
+    out: Annotated[
+        Path | None, output_option("Save the first failure to this file: the scenario and its schedule.")
+    ] = None,
     report: ReportFolder = None,
     opens: Opens = False,
     records: Records,
@@ -73,7 +75,7 @@ def explore(
     with pause_garbage_collection():
         from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
-        from ddpsim.scenarios.running.closest_pass import find_closest_pass
+        from ddpsim.scenarios.running.closest_pass import explore_with_closest_pass
         from ddpsim.scenarios.running.exploring import explore_scenario
         from ddpsim.scenarios.running.run_as import with_run_options
 
@@ -99,7 +101,7 @@ def explore(
                 on_progress=on_progress,
             )
             output.print_text(f"{exploration}\n")
-            exploration, parting = find_closest_pass(
+            exploration, parting = explore_with_closest_pass(
                 exploration, scenario, chosen, transport=transport, policy=policy, seconds=seconds
             )
         how = engine_text(chosen) + schedule_source_text(transport, policy, seed)

@@ -117,10 +117,12 @@ def _make_workers(jobs: int | None, backend: str, cluster: str | None) -> Worker
     return Workers(jobs, WorkerBackend(backend), cluster or "")
 
 
-def _run_and_report_campaign(plan: CampaignPlan, seconds: float, workers: Workers, corpus: Path, report: ReportWriter) -> ExitStatus:
+def _run_and_report_campaign(
+    plan: CampaignPlan, seconds: float, workers: Workers, corpus: Path, report: ReportWriter
+) -> ExitStatus:
     """Run the campaign and print what it found; a scenario that always fails is reported without one."""
     from ddpsim.scenarios.cli.fuzz_reports import report_campaign_failures
-    from ddpsim.scenarios.fuzzing.campaign import run_campaign, campaign_summary
+    from ddpsim.scenarios.fuzzing.campaign import campaign_summary, run_campaign
 
     if plan.name and (status := _report_if_always_failing(plan.name, plan, seconds, report)) is not None:
         return status
@@ -180,6 +182,7 @@ def _progress_of_campaign(progress: CampaignProgress) -> tuple[float, str]:
     """Return the seconds spent, and a progress text: rate, outcomes and findings."""
     passed = sum(count for outcome, count in progress.totals.outcomes.items() if outcome.startswith("pass"))
     return progress.seconds, (
-        f"{progress.doing}, {progress.totals.execution_count} runs, {progress.executions_per_second:.0f}/s, {passed} passed, "
+        f"{progress.doing}, {progress.totals.execution_count} runs, {progress.executions_per_second:.0f}/s, "
+        f"{passed} passed, "
         f"{len(progress.totals.failures)} found"
     )

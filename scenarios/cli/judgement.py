@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ddpsim import Result, Verdict
 from ddpsim.scenarios.cli.status import ExitStatus
-from ddpsim.scenarios.model import Expectation, location_of_first_finding, outcome_text_on_processes, outcome_text
+from ddpsim.scenarios.model import Expectation, location_of_first_finding, outcome_text, outcome_text_on_processes
 from ddpsim.scenarios.running.runner import PROCESSES
 from ddpsim.simulator.policies.schedule_replay import ReplayDivergence
 
@@ -25,7 +25,9 @@ def judge_result(expected: Expectation, result: Result, transport: str = "memory
     """Compare the outcome of a run with its expectation."""
     is_met = expected.is_met_on_processes if transport == PROCESSES else expected.is_met_by
     otherwise = ExitStatus.UNKNOWN if result.verdict is Verdict.UNKNOWN else ExitStatus.OTHERWISE
-    return Judgement(ExitStatus.AS_EXPECTED if is_met(result) else otherwise, conclusion_line(expected, result, transport))
+    return Judgement(
+        ExitStatus.AS_EXPECTED if is_met(result) else otherwise, conclusion_line(expected, result, transport)
+    )
 
 
 def conclusion_line(expected: Expectation, result: Result, transport: str = "memory") -> str:

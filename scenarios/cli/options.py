@@ -14,7 +14,7 @@ import typer
 from typer.models import OptionInfo
 
 from ddpsim.simulator.backend_semantics import BACKENDS
-from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, uses_seed, join_names
+from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, join_names, uses_seed
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine

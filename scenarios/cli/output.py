@@ -73,7 +73,9 @@ def print_scenario_list(scenarios: Mapping[str, Listed]) -> None:
     print_text("\n".join([*others, *matrix]))
 
 
-def _scenario_lines(scenarios: Mapping[str, Listed], text: Callable[[Expectation, int], str]) -> dict[str, tuple[str, str, str]]:
+def _scenario_lines(
+    scenarios: Mapping[str, Listed], text: Callable[[Expectation, int], str]
+) -> dict[str, tuple[str, str, str]]:
     """Return each scenario's line in three parts: the columns before its summary, the summary, the text after it."""
     texts = {name: text(scenario.expected, scenario.world_size) for name, scenario in scenarios.items()}
     name_width, text_width = (max(map(len, column)) for column in (texts, texts.values()))

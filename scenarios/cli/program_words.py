@@ -44,7 +44,7 @@ def join_program_into_one_word(words: Sequence[str], taking_values: Collection[s
 
 
 def start_fork_servers(words: Sequence[str]) -> None:
-    """Start the servers that ranks are forked from, if the line has a program, as `with_program_as_one_word` shows it.
+    """Start the servers that ranks are forked from, if the line has a program (see `join_program_into_one_word`).
 
     This is a guess: a server that is not needed does no harm, and a missing one is started later. Each takes a second
     or two to start, so they start at the same time.

@@ -150,7 +150,9 @@ def show_steps(steps: Sequence[TranscriptLine]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def show_steps_interactively(steps: Sequence[TranscriptLine], *, ask: Callable[[], str], show: Callable[[str], object]) -> None:
+def show_steps_interactively(
+    steps: Sequence[TranscriptLine], *, ask: Callable[[], str], show: Callable[[str], object]
+) -> None:
     """Show steps, and ask after each stop how far to continue, until there are no more or the answer is `q`."""
     from ddpsim.simulator.transcript import transcript_lines
 

@@ -94,7 +94,7 @@ class ReportWriter:
         if self._folder is None:
             return
         from ddpsim.reports.making.result_document import document_of
-        from ddpsim.scenarios.model import outcome_text_on_processes, outcome_text
+        from ddpsim.scenarios.model import outcome_text, outcome_text_on_processes
 
         document = document_of(
             result,

@@ -31,7 +31,7 @@ from ddpsim.scenarios.cli.options import (
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
 from ddpsim.scenarios.cli.reporting import report_writer, show_lanes
-from ddpsim.scenarios.cli.seeds import run_seeds, parse_seeds
+from ddpsim.scenarios.cli.seeds import parse_seeds, run_seeds
 from ddpsim.scenarios.cli.status import worst_status
 from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.policies.named import DEFAULT_DRAWING

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.status import ExitStatus, worst_status
-from ddpsim.simulator.policies.named import DRAWING, uses_seed, join_names
+from ddpsim.simulator.policies.named import DRAWING, join_names, uses_seed
 
 if TYPE_CHECKING:
     from ddpsim import Result
@@ -33,7 +33,8 @@ def parse_seeds(text: str, policy: str, seed: int) -> range:
         raise UsageError(f"seeds are {text!r}, expected FIRST..LAST, such as 0..99: correct it")
     if not uses_seed(policy):
         raise UsageError(
-            f"policy is {policy!r}, which uses no seed, expected {join_names(DRAWING)} with --seeds: leave one of them out"
+            f"policy is {policy!r}, which uses no seed, expected {join_names(DRAWING)} with --seeds: "
+            "leave one of them out"
         )
     return range(first, last + 1)
 

@@ -41,7 +41,9 @@ def shrink(
     seed: Seed = 0,
     options: OptionsOfRun,
     seconds: Annotated[float, typer.Option(help="Stop after so many seconds.")] = 60.0,
-    out: Annotated[Path | None, output_option("Save to this file.  [default: FILE-shrunk.toml or NAME-shrunk.toml]")] = None,
+    out: Annotated[
+        Path | None, output_option("Save to this file.  [default: FILE-shrunk.toml or NAME-shrunk.toml]")
+    ] = None,
 ) -> int:
     """Reduce a failing scenario to a minimal one, and save it.
 
@@ -101,7 +103,9 @@ def _save_or_print(scenario: Scenario, name: str, path: Path) -> None:
         raise
 
 
-def _with_failing_schedule(scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int) -> Scenario:
+def _with_failing_schedule(
+    scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int
+) -> Scenario:
     """Return the scenario with the schedule of the token or of the policy, under which it should fail."""
     from ddpsim import UsageError
     from ddpsim.scenarios.running.replaying import check_token_not_after_program

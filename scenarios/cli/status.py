@@ -24,4 +24,6 @@ class ExitStatus(IntEnum):
 def worst_status(statuses: Iterable[ExitStatus]) -> ExitStatus:
     """Return the status of several runs: 1 if one is not as expected, else 3 if one is unknown, else 0."""
     found = set(statuses)
-    return next((status for status in (ExitStatus.OTHERWISE, ExitStatus.UNKNOWN) if status in found), ExitStatus.AS_EXPECTED)
+    return next(
+        (status for status in (ExitStatus.OTHERWISE, ExitStatus.UNKNOWN) if status in found), ExitStatus.AS_EXPECTED
+    )

@@ -21,8 +21,8 @@ from ddpsim.scenarios.cli.options import (
     TransportName,
     engines_named,
     keep_servers_for,
-    schedule_source_text,
     scenarios_with_tags,
+    schedule_source_text,
 )
 from ddpsim.scenarios.cli.reporting import report_writer
 from ddpsim.scenarios.cli.status import ExitStatus, worst_status
@@ -63,7 +63,9 @@ def zoo(
     broken = () if names else registry.problems_of_files
     for problem in broken:
         output.print_note(problem)
-    pairs = [(scenario, each) for scenario in _chosen_scenarios(names, tags or (), with_twins=with_twins) for each in engines]
+    pairs = [
+        (scenario, each) for scenario in _chosen_scenarios(names, tags or (), with_twins=with_twins) for each in engines
+    ]
     with report_writer(report, opens=opens, title="ddpsim zoo") as reported:
         run = partial(
             run_for_zoo,
@@ -76,7 +78,9 @@ def zoo(
         )
         with keep_servers_for(transport):
             outcomes = _run_and_show_rows(pairs, run)
-    return worst_status([*(each.status for each in outcomes if each.status is not None), *(ExitStatus.OTHERWISE for _ in broken)])
+    return worst_status(
+        [*(each.status for each in outcomes if each.status is not None), *(ExitStatus.OTHERWISE for _ in broken)]
+    )
 
 
 def _run_and_show_rows(

@@ -10,12 +10,18 @@ from typing import Any
 
 from ddpsim import Result, UsageError
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.judgement import judge_result, is_found_at_wrong_line
+from ddpsim.scenarios.cli.judgement import is_found_at_wrong_line, judge_result
 from ddpsim.scenarios.cli.reporting import ReportWriter
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.jobs.job_result import reason_against_processes
-from ddpsim.scenarios.model import Expectation, Scenario, location_of_first_finding, outcome_text_on_processes, outcome_text
+from ddpsim.scenarios.model import (
+    Expectation,
+    Scenario,
+    location_of_first_finding,
+    outcome_text,
+    outcome_text_on_processes,
+)
 from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
 
 _WIDTH = 100
@@ -79,7 +85,11 @@ def _unexpected_outcome_text(expected: Expectation, result: Result, transport: s
     found = outcome_text(result)
     if is_found_at_wrong_line(expected, result):
         return f"it at {location_of_first_finding(result)}"
-    return "" if found == expected.expectation_text(result.world_size) and expected.is_met_by(result) else _without_verdict(found)
+    return (
+        ""
+        if found == expected.expectation_text(result.world_size) and expected.is_met_by(result)
+        else _without_verdict(found)
+    )
 
 
 def _without_verdict(text: str) -> str:
@@ -123,7 +133,10 @@ def reports_and_counts(outcomes: Sequence[ZooOutcome], seconds: float) -> str:
     surprises = sum(outcome.status is ExitStatus.OTHERWISE for outcome in outcomes)
     unknown = len(surprising) - surprises
     noun = "scenario" if len({outcome.engine for outcome in outcomes}) < 2 else "run"
-    counts = [f"{output.number_with_noun(len(run) - len(surprising), noun)} as expected", output.number_with_noun(surprises, "surprise")]
+    counts = [
+        f"{output.number_with_noun(len(run) - len(surprising), noun)} as expected",
+        output.number_with_noun(surprises, "surprise"),
+    ]
     counts += [f"{unknown} unknown"] if unknown else []
     counts += [f"{len(outcomes) - len(run)} not run"] if len(run) < len(outcomes) else []
     return "\n".join([*texts, "", f"{', '.join(counts)}, {seconds:.1f} s"])

@@ -19,20 +19,20 @@ from ddpsim.scenarios.files.toml_forms import (
     FAULTS,
     OPTION_KEYS,
     Dtype,
-    ExpectedOutcome,
     ExpectedOfEngine,
     ExpectedOfTraining,
+    ExpectedOutcome,
     FaultTable,
     MixedPrecision,
-    ReferenceForm,
     ProgramForm,
     RankTable,
+    ReferenceForm,
     ScenarioForm,
     TrainingForm,
 )
 from ddpsim.scenarios.files.value_scenarios import expectation_of_program, program_of_scenario, training_of_scenario
 from ddpsim.scenarios.model import Expectation, Scenario
-from ddpsim.scenarios.training.training import JoinOptions, IterationRule, Training
+from ddpsim.scenarios.training.training import IterationRule, JoinOptions, Training
 from ddpsim.simulator.choices import choices_text
 from ddpsim.simulator.programs.program_json import to_json
 from ddpsim.simulator.run_options import NOTHING
@@ -107,7 +107,9 @@ def _drop_unreached_exceptions(training: Training, world_size: int) -> Training:
     """Remove exceptions for iterations that none of their ranks reaches: a file may not have them."""
     kept = []
     for each in training.exceptions:
-        counts = [training.iteration_count(rank) for rank in range(world_size) if each.ranks is None or rank in each.ranks]
+        counts = [
+            training.iteration_count(rank) for rank in range(world_size) if each.ranks is None or rank in each.ranks
+        ]
         iterations = each.iterations and tuple(i for i in each.iterations if i < max(counts, default=0))
         if iterations != ():
             kept.append(structs.replace(each, iterations=iterations))

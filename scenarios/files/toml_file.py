@@ -19,17 +19,17 @@ from ddpsim.scenarios.files.program_line import replace_path_in_name
 from ddpsim.scenarios.files.toml_forms import (
     FAULTS,
     OPTION_KEYS,
-    ExpectedOutcome,
     ExpectedOfEngine,
     ExpectedOfTraining,
-    ReferenceForm,
+    ExpectedOutcome,
     ProgramForm,
+    ReferenceForm,
     ScenarioForm,
     TrainingForm,
 )
 from ddpsim.scenarios.files.toml_source import TomlFile, read_toml_file
-from ddpsim.scenarios.files.toml_training import check_ranks_exist, tables_with_paths, read_training
-from ddpsim.scenarios.files.value_scenarios import scenario_of_program, rank_function_of_training
+from ddpsim.scenarios.files.toml_training import check_ranks_exist, read_training, tables_with_paths
+from ddpsim.scenarios.files.value_scenarios import rank_function_of_training, scenario_of_program
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training import oracle
 from ddpsim.scenarios.training.reference import reference_by_oracle
@@ -173,7 +173,9 @@ def _scenario_of_reference(file: TomlFile, form: ReferenceForm, find: Find | Non
     return _with_expectation(file, form, form.expect, scenario)
 
 
-def _with_expectation(file: TomlFile, form: ScenarioForm, expect: ExpectedOutcome | None, scenario: Scenario) -> Scenario:
+def _with_expectation(
+    file: TomlFile, form: ScenarioForm, expect: ExpectedOutcome | None, scenario: Scenario
+) -> Scenario:
     """Return the scenario with the file's description, and with its expectation if it has one."""
     if expect is not None:
         expected, under_ddp = _read_expectations(file, expect, scenario.world_size)
@@ -191,7 +193,9 @@ def _description_fields(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
     }
 
 
-def _read_expectations(file: TomlFile, expect: ExpectedOutcome, world_size: int) -> tuple[Expectation, Expectation | None]:
+def _read_expectations(
+    file: TomlFile, expect: ExpectedOutcome, world_size: int
+) -> tuple[Expectation, Expectation | None]:
     """Return the expected outcome, and the expected outcome on the engine of ddpsim if that differs."""
     expected = _read_expectation(file, ("expect",), expect, world_size)
     under_ddp = expect.ddp and _read_expectation(file, ("expect", "ddp"), expect.ddp, world_size)

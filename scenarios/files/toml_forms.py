@@ -20,10 +20,10 @@ from ddpsim.scenarios.training.training import (
     MOST,
     CommunicationHook,
     ExceptionalIterations,
+    IterationRule,
     JoinOptions,
     OptimizerChoice,
     OptimizerName,
-    IterationRule,
     Whole,
 )
 from ddpsim.simulator.api import MOST_RANKS
@@ -164,7 +164,9 @@ class TrainingForm(
     """A file of a declared training."""
 
     network: Annotated[str | _Table | tuple[_Table, ...], Meta(extra={"expected": NETWORKS})] = "linear"
-    iterations: Annotated[_Count | tuple[_Count, ...] | IterationRule, Meta(extra={"expected": _COUNTS})] = IterationRule()
+    iterations: Annotated[_Count | tuple[_Count, ...] | IterationRule, Meta(extra={"expected": _COUNTS})] = (
+        IterationRule()
+    )
     rows: _Rows | tuple[_Rows, ...] = 4
     seed: Annotated[int, Meta(ge=0, le=_LARGEST_SEED)] = 0
     dtype: Dtype = Dtype.FLOAT32

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from ddpsim import UsageError
-from ddpsim.scenarios.files.form_errors import KeyPath, value_at, key_name, describe_error, shorten_value
+from ddpsim.scenarios.files.form_errors import KeyPath, describe_error, key_name, shorten_value, value_at
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -23,11 +23,11 @@ from ddpsim.scenarios.training.parallel_limits import find_problems
 from ddpsim.scenarios.training.training import (
     MOST,
     ExceptionalIterations,
+    IterationRule,
     JoinOptions,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
-    IterationRule,
     Training,
     Whole,
 )
@@ -42,7 +42,11 @@ _UNSET = ("broadcast_buffers", "bucket_cap_mb", "forward_sync_buffers")
 
 def read_training(file: TomlFile, form: TrainingForm, world_size: int) -> Training:
     """Return the training that a file declares. Raises UsageError for values that do not fit together."""
-    tables = [(("network",), form.network)] if isinstance(form.network, str) else list(tables_with_paths(form.network, "network"))
+    tables = (
+        [(("network",), form.network)]
+        if isinstance(form.network, str)
+        else list(tables_with_paths(form.network, "network"))
+    )
     if not tables:
         file.reject_value("network", expected=NETWORKS)
     choices, networks = zip(*(_read_network(file, path, table) for path, table in tables), strict=True)
@@ -85,13 +89,17 @@ def _path_in_file(file: TomlFile, path: tuple[str | int, ...]) -> tuple[str | in
     return tuple(each for each in path if not (is_table and isinstance(each, int)))
 
 
-def check_ranks_exist(file: TomlFile, path: tuple[str | int, ...], ranks: Sequence[int] | None, world_size: int) -> None:
+def check_ranks_exist(
+    file: TomlFile, path: tuple[str | int, ...], ranks: Sequence[int] | None, world_size: int
+) -> None:
     """Raise UsageError for a rank that does not exist."""
     if any(rank >= world_size for rank in ranks or ()):
         file.reject_key(*path, says=f"is {list(ranks or ())}, expected ranks below world_size = {world_size}")
 
 
-def _read_network(file: TomlFile, path: tuple[str | int, ...], table: str | dict[str, Any]) -> tuple[NetworkChoice, Network]:
+def _read_network(
+    file: TomlFile, path: tuple[str | int, ...], table: str | dict[str, Any]
+) -> tuple[NetworkChoice, Network]:
     """Return the network that a table chooses, and its outline (shapes, parameters and branches)."""
     given = {"name": table} if isinstance(table, str) else table
     key = path if isinstance(table, str) else (*path, "name")

@@ -15,7 +15,7 @@ from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing import CORPUS
 from ddpsim.scenarios.fuzzing.batch import use_campaign_settings
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, CampaignTotals, make_batch_report, merge_batch_reports
-from ddpsim.scenarios.fuzzing.corpus import CorpusFileState, CorpusFileResult, check_corpus_folder, run_corpus_files
+from ddpsim.scenarios.fuzzing.corpus import CorpusFileResult, CorpusFileState, check_corpus_folder, run_corpus_files
 from ddpsim.scenarios.fuzzing.keeping import FailureSaver, SavedFailure
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun
@@ -132,7 +132,13 @@ class _RunningCampaign:
         if between.is_pressed:
             self._end = CampaignEnd.INTERRUPT
         return Campaign(
-            self._plan, self._total_counts(), tuple(self._tried), tuple(self._kept), self._elapsed_seconds(), self._end, self._note
+            self._plan,
+            self._total_counts(),
+            tuple(self._tried),
+            tuple(self._kept),
+            self._elapsed_seconds(),
+            self._end,
+            self._note,
         )
 
     def _run_corpus_and_batches(self, reports: Reports, on_tried: Callable[[CorpusFileResult], object] | None) -> None:
@@ -161,7 +167,9 @@ class _RunningCampaign:
     def _run_batches(self, reports: Reports, ctrl_c: CtrlCGuard) -> None:
         now = time.perf_counter
         deadline = now() + self._seconds
-        with closing(reports(self._plan, self._next_batch_numbers(deadline, ctrl_c), lambda: deadline - now())) as stream:
+        with closing(
+            reports(self._plan, self._next_batch_numbers(deadline, ctrl_c), lambda: deadline - now())
+        ) as stream:
             for report in stream:
                 self._add_batch_report(report)
                 ctrl_c.raise_if_pressed()
@@ -228,7 +236,8 @@ def _count_lines(campaign: Campaign) -> list[str]:
     by_kind = sorted(totals.executions.items(), key=lambda each: (each[0][0], each[0][1].value))
     by_count = sorted(totals.outcomes.items(), key=lambda each: (-each[1], each[0]))
     return [
-        f"{totals.execution_count} executions in {seconds:.1f} s, {rate:.0f} a second, from seed {campaign.plan.seed}{end}",
+        f"{totals.execution_count} executions in {seconds:.1f} s, {rate:.0f} a second, "
+        f"from seed {campaign.plan.seed}{end}",
         *(f"  {count:>7}  {kind} on {engine.value}" for (kind, engine), count in by_kind),
         "outcomes",
         *(f"  {count:>7}  {outcome}" for outcome, count in by_count),

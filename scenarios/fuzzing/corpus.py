@@ -74,7 +74,9 @@ def _run_corpus_file(path: Path, engines: Sequence[Engine]) -> CorpusFileResult:
     executions = tuple(run_and_judge(scenario, wanted))
     failures = [each.failure for each in executions if each.failure is not None]
     if failures:
-        return CorpusFileResult(path, CorpusFileState.FAILS, f"found {failures[0].found}, expected {failures[0].expected}", executions)
+        return CorpusFileResult(
+            path, CorpusFileState.FAILS, f"found {failures[0].found}, expected {failures[0].expected}", executions
+        )
     return CorpusFileResult(path, CorpusFileState.PASSES, "kept, in case it comes back", executions)
 
 

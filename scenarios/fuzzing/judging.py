@@ -17,7 +17,7 @@ from ddpsim import Budget, Code, Finding, Result, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import scenario_as_toml
 from ddpsim.scenarios.files.value_scenarios import program_of_scenario, training_of_scenario
-from ddpsim.scenarios.fuzzing.campaign_report import NO_CODE, FuzzExecution, FuzzFailure, FailureGroup
+from ddpsim.scenarios.fuzzing.campaign_report import NO_CODE, FailureGroup, FuzzExecution, FuzzFailure
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.model import Scenario, outcome_text
 from ddpsim.scenarios.ranks.interpreter import site_of_step
@@ -97,7 +97,9 @@ def _run_within_deadline(scenario: Scenario, engine: Engine, deadline: float) ->
 
 def _judge_result(scenario: Scenario, engine: Engine, result: Result | Exception) -> FuzzExecution:
     if isinstance(result, UsageError) and isinstance(scenario.program, Script):
-        return FuzzExecution(scenario_kind(scenario), engine, REFUSED)  # the scenario needs another world size, for instance
+        return FuzzExecution(
+            scenario_kind(scenario), engine, REFUSED
+        )  # the scenario needs another world size, for instance
     if isinstance(result, Exception):
         return _execution_with_exception(scenario, engine, result)
     is_met = scenario.expected_by(engine).is_met_by(result)
@@ -116,7 +118,9 @@ def _make_execution(scenario: Scenario, engine: Engine, result: Result, *, found
     code = str(result.findings[0].code) if result.findings else NO_CODE
     outcome = f"{result.verdict.value}  {code}" if result.findings else result.verdict.value
     taken = replace(scenario, choices=result.schedule.choices)
-    return FuzzExecution(scenario_kind(scenario), engine, outcome, _make_failure(taken, engine, code, found) if found else None)
+    return FuzzExecution(
+        scenario_kind(scenario), engine, outcome, _make_failure(taken, engine, code, found) if found else None
+    )
 
 
 def _make_failure(scenario: Scenario, engine: Engine, code: str, found: str) -> FuzzFailure:
@@ -129,7 +133,9 @@ def _make_failure(scenario: Scenario, engine: Engine, code: str, found: str) -> 
 # --- comparing the engines --------------------------------------------------------------------------------------------
 
 
-def _compare_engines(scenario: Scenario, expected: TrainingReference, passed: Sequence[Result]) -> Iterator[FuzzExecution]:
+def _compare_engines(
+    scenario: Scenario, expected: TrainingReference, passed: Sequence[Result]
+) -> Iterator[FuzzExecution]:
     """Compare the engines. Each is within the oracle's tolerance, and they have to be within it of each other."""
     for one, other in itertools.pairwise(passed):
         histories = tuple(one.returns)
@@ -152,7 +158,9 @@ def _judge_program(scenario: Scenario, program: Program, deadline: float) -> Ite
         yield _execution_with_exception(in_turn, engine, result)
         return
     is_same = _codes_and_ranks(result.findings) == _codes_and_ranks(wanted)
-    yield _make_execution(in_turn, engine, result, found="" if is_same else f"findings {_findings_text(result.findings)}")
+    yield _make_execution(
+        in_turn, engine, result, found="" if is_same else f"findings {_findings_text(result.findings)}"
+    )
     if scenario.choices:
         yield from _judge_program_under_schedule(scenario, program, wanted, deadline)
 
@@ -168,7 +176,11 @@ def _judge_program_under_schedule(
             yield _execution_with_exception(scenario, engine, result)
             return
     first, again = (each for each in results if isinstance(each, Result))
-    found = "" if _are_findings_consistent(first.findings, program, wanted) else f"findings {_findings_text(first.findings)}"
+    found = (
+        ""
+        if _are_findings_consistent(first.findings, program, wanted)
+        else f"findings {_findings_text(first.findings)}"
+    )
     yield _make_execution(scenario, engine, first, found=found)
     execution = _make_execution(scenario, engine, again, found="")
     if first.trace.digest() != again.trace.digest():

@@ -8,7 +8,7 @@ from pathlib import Path
 from ddpsim import Budget, Code, UsageError
 from ddpsim.scenarios.files.saving import scenario_as_toml
 from ddpsim.scenarios.fuzzing.campaign_report import FuzzFailure
-from ddpsim.scenarios.fuzzing.corpus import save_failure, path_of_failure, record_outcome, command_for_file
+from ddpsim.scenarios.fuzzing.corpus import command_for_file, path_of_failure, record_outcome, save_failure
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 from ddpsim.scenarios.fuzzing.shrinking.shrinker import ShrunkScenario, shrink_scenario
 from ddpsim.scenarios.fuzzing.shrinking.size_text import size_text

@@ -82,7 +82,9 @@ def connect_workers(workers: Workers) -> Iterator[Reports]:
 # --- distributing batches ---------------------------------------------------------------------------------------------
 
 
-def _run_batches_one_by_one(plan: CampaignPlan, numbers: Iterable[int], left: Callable[[], float]) -> Generator[BatchReport, None, None]:
+def _run_batches_one_by_one(
+    plan: CampaignPlan, numbers: Iterable[int], left: Callable[[], float]
+) -> Generator[BatchReport, None, None]:
     parallel = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
     try:
         with warnings.catch_warnings():  # joblib warns about results that Ctrl-C drops
@@ -92,7 +94,9 @@ def _run_batches_one_by_one(plan: CampaignPlan, numbers: Iterable[int], left: Ca
         raise WorkersLostError(" ".join(f"{type(error).__name__}: {error}".split())) from error
 
 
-def _run_batches_in_waves(plan: CampaignPlan, numbers: Iterable[int], left: Callable[[], float]) -> Generator[BatchReport, None, None]:
+def _run_batches_in_waves(
+    plan: CampaignPlan, numbers: Iterable[int], left: Callable[[], float]
+) -> Generator[BatchReport, None, None]:
     """Run as many batches as there are workers, then the next as many: Ray's joblib backend has no generators."""
     coming = iter(numbers)
     with joblib.Parallel(batch_size=1) as parallel:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ddpsim import Code, Finding
-from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankPosition, RankEnding, RankReport
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankPosition, RankReport
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import shorten_text
-from ddpsim.simulator.diagnosis.rank_errors import error_kind, ranks_out_of_input, rank_error_finding
+from ddpsim.simulator.diagnosis.rank_errors import error_kind, rank_error_finding, ranks_out_of_input
 from ddpsim.simulator.wording import LabelledLine, rank_list
 
 _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
@@ -29,7 +29,10 @@ def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple
     lost = [report for report in raised if report.error and _LOST.search(report.error.line)]
     is_clear = bool(died) or len(lost) < len(raised)
     victims = lost if is_clear else []
-    found = [*_death_findings(died, victims, command), *_error_findings([each for each in raised if each not in victims])]
+    found = [
+        *_death_findings(died, victims, command),
+        *_error_findings([each for each in raised if each not in victims]),
+    ]
     if any(report.ending is RankEnding.HUNG for report in reports):
         found.append(_hang_finding(reports, command))
     if victims and not died:
@@ -39,7 +42,9 @@ def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple
 
 def _death_findings(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> list[Finding]:
     by_death = sorted(died, key=lambda report: (report.death, report.rank))
-    return [_death_finding(list(alike), victims, command) for _, alike in groupby(by_death, key=lambda report: report.death)]
+    return [
+        _death_finding(list(alike), victims, command) for _, alike in groupby(by_death, key=lambda report: report.death)
+    ]
 
 
 def _death_finding(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> Finding:

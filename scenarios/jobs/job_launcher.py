@@ -31,7 +31,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ddpsim import UsageError
 from ddpsim.scenarios.jobs.rank_report import RankReport
-from ddpsim.scenarios.jobs.scenario_job import ScenarioJob, use_own_compiler_cache, set_variable
+from ddpsim.scenarios.jobs.scenario_job import ScenarioJob, set_variable, use_own_compiler_cache
 from ddpsim.scenarios.jobs.supervisor import supervise_rank
 from ddpsim.simulator.launching.script import program_seeds
 
@@ -125,7 +125,10 @@ def keep_fork_servers(*, alike: bool = False) -> Iterator[None]:
     Raises UsageError if processes cannot load the main script.
     """
     _check_main_script()
-    with use_own_compiler_cache(), _run_fork_servers(alike):  # the folder last: the servers may still be loading torch, which makes it again
+    with (
+        use_own_compiler_cache(),
+        _run_fork_servers(alike),
+    ):  # the folder last: the servers may still be loading torch, which makes it again
         yield
 
 
@@ -163,7 +166,11 @@ def _fork_servers() -> tuple[Any, Any]:
 def _start_fork_server(server: Any, hash_seed: int) -> None:
     server.set_forkserver_preload(_PRELOADED)
     # The torch C++ code in the server logs errors only.
-    with _ignore_interrupts(), set_variable("TORCH_CPP_LOG_LEVEL", "ERROR"), set_variable("PYTHONHASHSEED", str(hash_seed)):
+    with (
+        _ignore_interrupts(),
+        set_variable("TORCH_CPP_LOG_LEVEL", "ERROR"),
+        set_variable("PYTHONHASHSEED", str(hash_seed)),
+    ):
         server.ensure_running()
 
 

@@ -35,13 +35,13 @@ import torch.distributed as dist
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.jobs import recorder
 from ddpsim.scenarios.jobs.rank_progress import PATIENCE, JobRankProgress
-from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankPosition, RankEnding, RankReport
-from ddpsim.scenarios.jobs.rank_stacks import traceback_below_call, call_program, program_stack_text
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankPosition, RankReport
+from ddpsim.scenarios.jobs.rank_stacks import call_program, program_stack_text, traceback_below_call
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
 from ddpsim.scenarios.model import Scenario
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.rank_errors import unused_parameter_indices
-from ddpsim.simulator.runtime.call_sites import user_site_of, site_of_error, format_user_traceback
+from ddpsim.simulator.runtime.call_sites import format_user_traceback, site_of_error, user_site_of
 from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
 from ddpsim.simulator.runtime.isolation.python_random import seed_of_rank
 

@@ -111,7 +111,8 @@ def _check_started(reports: Sequence[RankReport]) -> None:
         return
     first = min(told, key=lambda report: report.seconds)
     raise UsageError(
-        f"rank {first.rank} did not start ({_start_failure_text(first)}), expected its process to load the program and to connect: "
+        f"rank {first.rank} did not start ({_start_failure_text(first)}), "
+        "expected its process to load the program and to connect: "
         "correct that, and run it again"
     )
 

@@ -70,7 +70,9 @@ class JobRankProgress:
         instructions = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
         lines = tuple((id(frame.f_code), frame.f_lineno) for frame in frames)
         now = self._clock.active_seconds()
-        asleep = self._asleep.unchanged_seconds((recording, instructions, self._work.busy_checks(), _sleep_count()), now)
+        asleep = self._asleep.unchanged_seconds(
+            (recording, instructions, self._work.busy_checks(), _sleep_count()), now
+        )
         return asleep, self._computing.unchanged_seconds((recording, lines), now)
 
     def _main_thread_frames(self) -> list[FrameType]:

@@ -115,7 +115,9 @@ class SupervisorStore:
         return tuple(self._read_report(rank) for rank in range(self.world_size))
 
     def _read_report(self, rank: int) -> RankReport:
-        pieces = [self.store.get(f"{_report_key(rank)}/{number}") for number in range(int(self.store.get(_report_key(rank))))]
+        pieces = [
+            self.store.get(f"{_report_key(rank)}/{number}") for number in range(int(self.store.get(_report_key(rank))))
+        ]
         report: RankReport = pickle.loads(b"".join(pieces))
         return report
 

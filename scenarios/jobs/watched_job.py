@@ -89,7 +89,9 @@ def _start_job(words: Sequence[str], folder: Path, site: Path) -> Iterator[subpr
         process.wait()
 
 
-def _wait_for_job(process: subprocess.Popen[bytes], folder: Path, quiet_seconds: float, limit_seconds: float) -> str | None:
+def _wait_for_job(
+    process: subprocess.Popen[bytes], folder: Path, quiet_seconds: float, limit_seconds: float
+) -> str | None:
     """Wait for the job; return why it has to be ended, or None if it has ended."""
     start = moved = looked = time.monotonic()
     before, wanted_before = 0.0, dict[int, float]()
@@ -172,7 +174,9 @@ def runnable_seconds_by_thread(process: int) -> dict[int, float]:
 def kill_processes_with_variable(variable: str, value: str, seconds: float) -> None:
     """Kill the processes that were started with this variable, until none is left."""
     end = time.monotonic() + seconds
-    while (left := [each for each in processes_with_variable(variable, value) if _is_alive(each)]) and time.monotonic() < end:
+    while (
+        left := [each for each in processes_with_variable(variable, value) if _is_alive(each)]
+    ) and time.monotonic() < end:
         for process in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)

@@ -13,11 +13,17 @@ from typing import Any
 import pytest
 
 from ddpsim.scenarios.names import describe_shadowing_file
-from ddpsim.scenarios.pytest_plugin.collecting import parametrize_seeds, fail_all_marked_tests, replace_unusable_object, marked_tests, prepare_marked_tests
+from ddpsim.scenarios.pytest_plugin.collecting import (
+    fail_all_marked_tests,
+    marked_tests,
+    parametrize_seeds,
+    prepare_marked_tests,
+    replace_unusable_object,
+)
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, reject_outside_ranks, world_size
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, default_time_limit
 from ddpsim.scenarios.pytest_plugin.scenario_files import collect_scenario_file
-from ddpsim.simulator.policies.named import DRAWING, RUNNING, uses_seed, join_names
+from ddpsim.simulator.policies.named import DRAWING, RUNNING, join_names, uses_seed
 
 __all__ = ["ddpsim_seed", "rank", "world_size"]
 
@@ -90,7 +96,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check the marked tests; with a replay token, keep only its test."""
     prepare_marked_tests(items)
-    if any(marked_tests(items)) and (line := describe_shadowing_file()):  # checked again: pytest has put the tests' folders on sys.path
+    if any(marked_tests(items)) and (
+        line := describe_shadowing_file()
+    ):  # checked again: pytest has put the tests' folders on sys.path
         if not hasattr(config, "workerinput"):
             raise pytest.UsageError(line)
         fail_all_marked_tests(items, line)  # xdist would treat a worker that ends early as crashed
@@ -147,8 +155,8 @@ def pytest_runtest_makereport(
         return report
     if OPTIONS_KEY not in item.stash or call.when != "call":
         return (yield)
-    from ddpsim.scenarios.pytest_plugin.failure import annotate_report, annotate_group
-    from ddpsim.scenarios.pytest_plugin.running import add_report_sections, failed_run_of, drop_stored_run
+    from ddpsim.scenarios.pytest_plugin.failure import annotate_group, annotate_report
+    from ddpsim.scenarios.pytest_plugin.running import add_report_sections, drop_stored_run, failed_run_of
 
     add_report_sections(item)
     run = failed_run_of(item)

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, fixture_definitions_of, per_rank_function_of, per_rank_fixture_names
+from ddpsim.scenarios.pytest_plugin.fixtures import (
+    OPTIONS_KEY,
+    SEED,
+    fixture_definitions_of,
+    per_rank_fixture_names,
+    per_rank_function_of,
+)
 from ddpsim.scenarios.pytest_plugin.marker import MARKER, MarkerError, MarkerOptions, options_of_mark
 
 

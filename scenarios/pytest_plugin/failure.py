@@ -24,7 +24,7 @@ from ddpsim.scenarios.pytest_plugin.rank_output import SKIPS, RankOutput, Severi
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.exploration.exploration import ExplorationEnd
 from ddpsim.simulator.runtime.outcome import error_line
-from ddpsim.simulator.verdict import worst_verdict_of_findings, format_replay_line
+from ddpsim.simulator.verdict import format_replay_line, worst_verdict_of_findings
 from ddpsim.simulator.wording import rank_list
 
 _OWN_FOLDERS = tuple(
@@ -113,7 +113,11 @@ def _exit_or_skip(result: Result) -> BaseException | None:
         if severity_of(error) is Severity.LEAVES:
             return error
     skips = {rank: each for rank, each in result.errors.items() if isinstance(each, SKIPS)}
-    if not skips or len(skips) < len(result.errors) or worst_verdict_of_findings(_findings_not_caused_by_skips(result)) is not Verdict.PASS:
+    if (
+        not skips
+        or len(skips) < len(result.errors)
+        or worst_verdict_of_findings(_findings_not_caused_by_skips(result)) is not Verdict.PASS
+    ):
         return None
     first = next(iter(skips.values()))
     if len(skips) < result.world_size:

@@ -19,7 +19,7 @@ from ddpsim.reports.forms.junit import JunitCase
 from ddpsim.reports.index import IndexEntry, IndexRow, row_of, write_index
 from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.reports.making.result_document import document_of
-from ddpsim.reports.report_folder import make_folder, file_system_name, write_reports
+from ddpsim.reports.report_folder import file_system_name, make_folder, write_reports
 from ddpsim.scenarios.cli.options import schedule_source_text
 from ddpsim.scenarios.cli.output import number_with_noun
 from ddpsim.scenarios.model import outcome_text

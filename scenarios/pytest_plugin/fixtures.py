@@ -31,7 +31,7 @@ def per_rank(function: Callable[..., Any]) -> Any:
 
     @wraps(function)
     def made_elsewhere(*arguments: object, **named: object) -> None:
-        raise AssertionError("refuse_outside_ranks has refused it before")
+        raise AssertionError("reject_outside_ranks has refused it before")
 
     made_elsewhere.made_on_each_rank = function  # type: ignore[attr-defined]
     return pytest.fixture(made_elsewhere)
@@ -121,7 +121,9 @@ class RankFixtures:
             definition = self._definitions[name]
             if inspect.ismethod(definition.func):
                 maker = maker.__get__(self._item.instance)
-            self._values[name] = self._make_fixture(name, maker, {each: self.fixture_value(each) for each in definition.argnames})
+            self._values[name] = self._make_fixture(
+                name, maker, {each: self.fixture_value(each) for each in definition.argnames}
+            )
         return self._values[name]
 
     def _make_fixture(self, name: str, maker: Callable[..., Any], arguments: dict[str, Any]) -> Any:

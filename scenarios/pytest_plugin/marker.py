@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from ddpsim.scenarios.names import suggest_nearest_name
-from ddpsim.simulator.policies.named import COVERING, DEFAULT_EXPLORING, DRAWING, POLICIES, RUNNING, uses_seed, join_names
+from ddpsim.simulator.policies.named import (
+    COVERING,
+    DEFAULT_EXPLORING,
+    DRAWING,
+    POLICIES,
+    RUNNING,
+    join_names,
+    uses_seed,
+)
 from ddpsim.simulator.run_options import OPTIONS
 
 MARKER = "ranks"

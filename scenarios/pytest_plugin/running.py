@@ -19,11 +19,11 @@ from ddpsim.scenarios.names import suggest_nearest_name
 from ddpsim.scenarios.pytest_plugin.failure import (
     RanksFailed,
     RunOnRanks,
-    has_finding,
     failure_of_run,
+    has_finding,
+    replay_command,
     store_text_below_error,
     test_name_in_tokens,
-    replay_command,
 )
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, per_rank_fixture_names
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError, MarkerOptions, default_time_limit
@@ -31,7 +31,7 @@ from ddpsim.scenarios.pytest_plugin.rank_output import RankOutput
 from ddpsim.scenarios.pytest_plugin.subtests import subtests_of_rank
 from ddpsim.simulator.api import EXPLORATION_BUDGET
 from ddpsim.simulator.choices import Policy
-from ddpsim.simulator.errors import make_internal_error, is_unexpected_error
+from ddpsim.simulator.errors import is_unexpected_error, make_internal_error
 from ddpsim.simulator.exploration.strategy import ForwardingStrategy, strategy_by_name
 from ddpsim.simulator.policies.named import DEFAULT, DEFAULT_DRAWING, uses_seed
 from ddpsim.simulator.verdict import Finding
@@ -160,7 +160,9 @@ def _raise_visibly(failure: RanksFailed) -> NoReturn:
     raise failure
 
 
-def _run_once_or_explore(item: pytest.Function, program: Callable[[int], Any], options: MarkerOptions, output: RankOutput) -> RunOnRanks:
+def _run_once_or_explore(
+    item: pytest.Function, program: Callable[[int], Any], options: MarkerOptions, output: RankOutput
+) -> RunOnRanks:
     """Run the test once, with a recorded schedule, or with many schedules."""
     _check_finding_code(options.expect)
     world: dict[str, Any] = {
@@ -211,7 +213,9 @@ def _explore_test(
     assert shown is not None, "an exploration runs at least once"
     result = _with_replay_command(item, shown)
     if exploration.first_failure is not None:
-        exploration = dataclasses.replace(exploration, first_failure=_with_replay_command(item, exploration.first_failure))
+        exploration = dataclasses.replace(
+            exploration, first_failure=_with_replay_command(item, exploration.first_failure)
+        )
     return RunOnRanks(result, output, exploration)
 
 

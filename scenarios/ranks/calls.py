@@ -72,7 +72,9 @@ def _output_tensor(issue: Issue, shape: Sequence[int]) -> Tensor:
 
 def _all_reduce(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
     tensors = input_tensors(issue, rank)
-    return IssuedProgramCall(dist.all_reduce(tensors[0], _torch_reduction(issue), group=group, async_op=True), tensors, tensors)
+    return IssuedProgramCall(
+        dist.all_reduce(tensors[0], _torch_reduction(issue), group=group, async_op=True), tensors, tensors
+    )
 
 
 def _all_reduce_coalesced(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
@@ -103,14 +105,18 @@ def _all_gather(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
 def _all_gather_coalesced(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
     inputs = input_tensors(issue, rank)
     outputs = [[_output_tensor(issue, shape) for shape in issue.shapes] for _ in range(group.size())]
-    return IssuedProgramCall(group.allgather_coalesced(outputs, inputs), inputs, [each for own in outputs for each in own])
+    return IssuedProgramCall(
+        group.allgather_coalesced(outputs, inputs), inputs, [each for own in outputs for each in own]
+    )
 
 
 def _all_gather_into_tensor(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
     inputs = input_tensors(issue, rank)
     rows, *rest = issue.shapes[0]
     output = _output_tensor(issue, (rows * group.size(), *rest))
-    return IssuedProgramCall(getattr(dist, _GATHER_SINGLE)(output, inputs[0], group=group, async_op=True), inputs, [output])
+    return IssuedProgramCall(
+        getattr(dist, _GATHER_SINGLE)(output, inputs[0], group=group, async_op=True), inputs, [output]
+    )
 
 
 def _gather(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
@@ -227,7 +233,13 @@ def _reduce_scatter_tensor_text(issue: Issue, size: int) -> list[str]:
 def _all_to_all_single_text(issue: Issue, size: int) -> list[str]:
     assert issue.splits is not None
     sending, receiving = map(list, issue.splits)
-    return ["all_to_all_single", _output_text(issue, issue.shapes[1]), _input_text(issue), repr(receiving), repr(sending)]
+    return [
+        "all_to_all_single",
+        _output_text(issue, issue.shapes[1]),
+        _input_text(issue),
+        repr(receiving),
+        repr(sending),
+    ]
 
 
 def _receive_text(issue: Issue, size: int) -> list[str]:
@@ -245,9 +257,12 @@ class ProgramCall(NamedTuple):
 
 
 CALLS = {
-    "all_reduce": ProgramCall(_all_reduce, lambda issue, size: ["all_reduce", _input_text(issue), *_reduction_text(issue)]),
+    "all_reduce": ProgramCall(
+        _all_reduce, lambda issue, size: ["all_reduce", _input_text(issue), *_reduction_text(issue)]
+    ),
     "all_reduce_coalesced": ProgramCall(
-        _all_reduce_coalesced, lambda issue, size: ["all_reduce_coalesced", _tensors_text("ones", issue), *_reduction_text(issue)]
+        _all_reduce_coalesced,
+        lambda issue, size: ["all_reduce_coalesced", _tensors_text("ones", issue), *_reduction_text(issue)],
     ),
     "broadcast": ProgramCall(_broadcast, lambda issue, size: ["broadcast", _input_text(issue), f"src={issue.root}"]),
     "reduce": ProgramCall(
@@ -255,18 +270,31 @@ CALLS = {
     ),
     "all_gather": ProgramCall(
         _all_gather,
-        lambda issue, size: ["all_gather", _repeated_text(_output_text(issue, issue.shapes[0]), size), _input_text(issue)],
+        lambda issue, size: [
+            "all_gather",
+            _repeated_text(_output_text(issue, issue.shapes[0]), size),
+            _input_text(issue),
+        ],
     ),
     "all_gather_coalesced": ProgramCall(
         _all_gather_coalesced,
-        lambda issue, size: ["all_gather_coalesced", _repeated_text(_tensors_text("zeros", issue), size), _tensors_text("ones", issue)],
+        lambda issue, size: [
+            "all_gather_coalesced",
+            _repeated_text(_tensors_text("zeros", issue), size),
+            _tensors_text("ones", issue),
+        ],
     ),
     "all_gather_into_tensor": ProgramCall(_all_gather_into_tensor, _all_gather_into_tensor_text),
     "gather": ProgramCall(_gather, _gather_text),
     "scatter": ProgramCall(_scatter, _scatter_text),
     "reduce_scatter": ProgramCall(
         _reduce_scatter,
-        lambda issue, size: ["reduce_scatter", _output_text(issue, issue.shapes[0]), _tensors_text("ones", issue), *_reduction_text(issue)],
+        lambda issue, size: [
+            "reduce_scatter",
+            _output_text(issue, issue.shapes[0]),
+            _tensors_text("ones", issue),
+            *_reduction_text(issue),
+        ],
     ),
     "reduce_scatter_tensor": ProgramCall(_reduce_scatter_tensor, _reduce_scatter_tensor_text),
     "all_to_all": ProgramCall(

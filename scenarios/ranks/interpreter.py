@@ -59,7 +59,9 @@ def run_rank_steps(rank: int, program: Program) -> RankOutputs:
     outputs.works = works = []
     for step in program.ranks[rank]:
         if isinstance(step, Issue):
-            issued[step.name] = _as_called_from(step.parsed_site, CALLS[step.operation].issue)(step, rank, groups[step.group])
+            issued[step.name] = _as_called_from(step.parsed_site, CALLS[step.operation].issue)(
+                step, rank, groups[step.group]
+            )
             sites[step.name] = step.parsed_site
             works.append(issued[step.name])
         elif isinstance(step, Wait):
@@ -83,7 +85,7 @@ run_placed_steps.__qualname__ = "run_placed_steps"  # a process of its own finds
 
 
 def rank_function_of(program: Program) -> Callable[[int, Program], RankOutputs]:
-    """Return the function that runs a rank's steps: `run_steps`, or its variant if calls represent other lines."""
+    """Return the function that runs a rank's steps: `run_rank_steps`, or its variant if calls represent other lines."""
     has_places = any(isinstance(step, Issue) and step.parsed_site for steps in program.ranks for step in steps)
     return run_placed_steps if has_places else run_rank_steps
 
@@ -101,7 +103,10 @@ def _as_called_from(site: Site | None, function: Callable[..., Any]) -> Callable
 
 def _first_site(program: Program) -> Site | None:
     """Return the line to show for the creation of groups, which records lack: that of the first call."""
-    return next((step.parsed_site for steps in program.ranks for step in steps if isinstance(step, Issue) and step.parsed_site), None)
+    return next(
+        (step.parsed_site for steps in program.ranks for step in steps if isinstance(step, Issue) and step.parsed_site),
+        None,
+    )
 
 
 def _new_group(group: Group) -> Any:

@@ -38,7 +38,7 @@ def check_test_file_name(path: Path) -> None:
         )
 
 
-def write_test(diagnosis: JobDiagnosis, paths: Sequence[str], path: Path) -> str:
+def write_failing_test(diagnosis: JobDiagnosis, paths: Sequence[str], path: Path) -> str:
     """Write the test, and return a text on what it finds. Raises UsageError if the records show no failure."""
     if diagnosis.verdict is not Verdict.FAIL:
         raise UsageError("the records show no failure to reproduce in a test: leave --write-test out")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.scenarios.records.record_files import CutOffArchive, RecordSource, read_pieces, find_sources
+from ddpsim.scenarios.records.record_files import CutOffArchive, RecordSource, find_sources, read_pieces
 from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.records.rank_record import RankRecord, RecordError
 from ddpsim.simulator.records.record_forms import EXPECTED, JobReader, looks_like_record

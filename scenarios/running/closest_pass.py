@@ -28,7 +28,7 @@ _LEAST_SECONDS = 1.0
 """The shortest time limit of one run."""
 
 
-def find_closest_pass(
+def explore_with_closest_pass(
     exploration: Exploration,
     scenario: Scenario,
     engine: Engine,

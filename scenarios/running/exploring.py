@@ -12,10 +12,15 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.run_as import run_keywords
-from ddpsim.scenarios.running.runner import check_engine_options, check_ranks_communicated, check_is_simulated, replay_command
+from ddpsim.scenarios.running.runner import (
+    check_engine_options,
+    check_is_simulated,
+    check_ranks_communicated,
+    replay_command,
+)
 from ddpsim.scenarios.running.silence import hide_program_output
 from ddpsim.scenarios.training.divergence import find_divergence
-from ddpsim.simulator.exploration.strategy import Strategy, ForwardingStrategy, strategy_by_name
+from ddpsim.simulator.exploration.strategy import ForwardingStrategy, Strategy, strategy_by_name
 from ddpsim.simulator.launching.script import with_hash_seed
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 from ddpsim.simulator.verdict import Finding

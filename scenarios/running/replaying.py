@@ -6,12 +6,17 @@ from dataclasses import dataclass
 
 from ddpsim import ReplayDivergedError, Result, Schedule, UsageError
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.recorded_outcome import recorded_outcome_of, read_recorded_outcome
+from ddpsim.scenarios.files.recorded_outcome import read_recorded_outcome, recorded_outcome_of
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import NO_REPLAY, check_is_simulated, run_scenario
 from ddpsim.simulator.choices import is_token, program_identity
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.policies.schedule_replay import ReplayDivergence, ReplayPolicy, divergence_error, steps_until_divergence
+from ddpsim.simulator.policies.schedule_replay import (
+    ReplayDivergence,
+    ReplayPolicy,
+    divergence_error,
+    steps_until_divergence,
+)
 from ddpsim.simulator.transcript import TakenChoice, TranscriptLine, transcript_of
 
 

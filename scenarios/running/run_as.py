@@ -75,7 +75,7 @@ def parse_fault(text: str) -> Fault:
 
 
 def fault_text(fault: Fault) -> str:
-    """Return the text that `fault_of` reads as this fault."""
+    """Return the text that `parse_fault` reads as this fault."""
     kind = next(name for name, kind in _KINDS.items() if type(fault) is kind)
     defaults = {each.name: each.default for each in fields(fault)}
     said = {name: value for name, value in asdict(fault).items() if value != defaults[name]}

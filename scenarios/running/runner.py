@@ -16,7 +16,7 @@ from ddpsim.scenarios.files.program_line import quote_for_command_line, split_pr
 from ddpsim.scenarios.jobs.job_result import TIMEOUT_SECONDS, run_on_processes
 from ddpsim.scenarios.jobs.scenario_job import check_timeout, use_own_compiler_cache
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.run_as import run_keywords, command_line_options_of
+from ddpsim.scenarios.running.run_as import command_line_options_of, run_keywords
 from ddpsim.scenarios.training.divergence import find_divergence
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.backend_semantics import GLOO
@@ -93,7 +93,9 @@ def _check_runs_on_processes(scenario: Scenario) -> None:
         )
 
 
-def check_transport_options(transport: str, policy: str | Policy | None, seed: int, timeout_seconds: float | None) -> None:
+def check_transport_options(
+    transport: str, policy: str | Policy | None, seed: int, timeout_seconds: float | None
+) -> None:
     """Raise UsageError for options that cannot be combined with a transport."""
     if transport not in TRANSPORTS:
         raise UsageError(f"transport is {transport!r}, expected {_TRANSPORT_NAMES}: give one of these names")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ddpsim import Code, Finding, Result, Trace
-from ddpsim.scenarios.training.reference import TrainingReference, TensorDifference, find_first_differences
+from ddpsim.scenarios.training.reference import TensorDifference, TrainingReference, find_first_differences
 from ddpsim.scenarios.training.snapshot import ModelSnapshot
 from ddpsim.simulator.calls import Phase, Site
 from ddpsim.simulator.diagnosis.explain import TableRow, format_table

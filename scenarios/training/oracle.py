@@ -31,7 +31,7 @@ from torch import Tensor
 from ddpsim import UsageError
 from ddpsim.scenarios.training.models import Network, make_meta_network
 from ddpsim.scenarios.training.parallel import ModelWrapper
-from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, snapshot, join_model_snapshots
+from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, join_model_snapshots, snapshot
 from ddpsim.scenarios.training.trainer import make_optimizer
 from ddpsim.scenarios.training.training import Action, CommunicationHook, Training
 
@@ -66,9 +66,14 @@ def train_plainly(training: Training, world_size: int) -> tuple[History, ...]:
     """
     check_has_defined_result(training, world_size)
     layout = training.layout(world_size)
-    models = [_PlainTraining(training, index, layout.data_size).train_network() for index in range(len(training.networks))]
+    models = [
+        _PlainTraining(training, index, layout.data_size).train_network() for index in range(len(training.networks))
+    ]
     histories = [
-        tuple(join_model_snapshots(dict(zip(map(str, range(len(models))), each, strict=True))) for each in zip(*own, strict=True))
+        tuple(
+            join_model_snapshots(dict(zip(map(str, range(len(models))), each, strict=True)))
+            for each in zip(*own, strict=True)
+        )
         for own in zip(*models, strict=True)
     ]
     return tuple(histories[layout.data_rank(rank)] for rank in range(world_size))
@@ -81,9 +86,13 @@ class _PlainTraining:
         self._training = training
         self._model = replace(training, recomputes=False).make_network(index)
         self._names = [name for name, _ in self._model.named_parameters()]
-        self._optimizer = make_optimizer(structs.replace(training.optimizer, is_sharded=False), self._model.parameters())
+        self._optimizer = make_optimizer(
+            structs.replace(training.optimizer, is_sharded=False), self._model.parameters()
+        )
         self._ranks = [
-            _OracleRank(rank, training.iteration_count(rank), _copy_buffers(self._model), dict.fromkeys(self._names), [])
+            _OracleRank(
+                rank, training.iteration_count(rank), _copy_buffers(self._model), dict.fromkeys(self._names), []
+            )
             for rank in range(world_size)
         ]
         options = training.engine_options
@@ -149,7 +158,9 @@ class _PlainTraining:
         for team in [present] if model.communicates else [[rank] for rank in present]:
             _load_rank_state(model, team[0])
             batches = [training.make_batch(model, rank.number, iteration) for rank in team]
-            outputs = self._compute_outputs(torch.cat(batches), training.branches_used(team[0].number, iteration, model))
+            outputs = self._compute_outputs(
+                torch.cat(batches), training.branches_used(team[0].number, iteration, model)
+            )
             if action.has_backward:
                 parts = outputs.split([len(batch) for batch in batches])
                 torch.stack([part.square().mean() for part in parts]).sum().backward()
@@ -248,5 +259,7 @@ def check_has_defined_result(training: Training, world_size: int) -> None:
 
 
 def _leaves_out_branches(training: Training) -> bool:
-    branches = {branch for choice in training.networks for branch in make_meta_network(choice.name, choice.options).branches}
+    branches = {
+        branch for choice in training.networks for branch in make_meta_network(choice.name, choice.options).branches
+    }
     return any(each.uses is not None and not branches <= set(each.uses) for each in training.exceptions)

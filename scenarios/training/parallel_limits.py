@@ -74,7 +74,9 @@ def _problems_of_wrapper(training: Training, layout: ParallelLayout, network: Ne
     if network.sparse:
         name = training.networks[0].name
         yield ("network",), f"is {name!r}, with sparse gradients, which wrapper = 'fsdp2' cannot reduce"
-    yield from _problems_of_actions(training, Action.EVALUATE_INNER, "nothing is inside of fully_shard, expected evaluate")
+    yield from _problems_of_actions(
+        training, Action.EVALUATE_INNER, "nothing is inside of fully_shard, expected evaluate"
+    )
 
 
 def _problems_of_actions(training: Training, refused: Action, why: str) -> Iterator[Problem]:

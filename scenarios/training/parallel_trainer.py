@@ -272,4 +272,6 @@ def _unwrap_network(model: Any) -> Network:
 
 def _snapshot_of_stages(job: _RankTraining, iteration: int | None) -> ModelSnapshot:
     gradients = iteration is not None
-    return merge_stage_snapshots([part_snapshot(_unwrap_network(model), iteration, gradients=gradients) for model in job.models])
+    return merge_stage_snapshots(
+        [part_snapshot(_unwrap_network(model), iteration, gradients=gradients) for model in job.models]
+    )

@@ -153,7 +153,9 @@ def _part_of_tensor(whole: Tensor | None, found: Tensor | None, offset: tuple[in
 
 def _uncovered_parameters(histories: Sequence[History], expected: ModelSnapshot) -> Iterator[TensorDifference]:
     """Yield parameters that the parts of all ranks do not cover."""
-    moments = [history[index] for history in histories if (index := _snapshot_index(history, expected.iteration)) is not None]
+    moments = [
+        history[index] for history in histories if (index := _snapshot_index(history, expected.iteration)) is not None
+    ]
     if len(moments) < len(histories) or any(each.offsets is None for each in moments):
         return
     for name, whole in expected.parameters.items():
@@ -198,7 +200,11 @@ def _compression_effect(reference: TrainingReference, rank: int, index: int, kin
     fine, uncompressed = (getattr(history[index], kind) for history in (rounding.fine, rounding.uncompressed))
     pairs = ((tensor, uncompressed[name]) for name, tensor in fine.items())
     return max(
-        (_largest_magnitude(one.double() - other.double()) for one, other in pairs if one is not None and other is not None),
+        (
+            _largest_magnitude(one.double() - other.double())
+            for one, other in pairs
+            if one is not None and other is not None
+        ),
         default=0.0,
     )
 

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
 from ddpsim import agree, ddp
-from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, snapshot, join_model_snapshots
+from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, join_model_snapshots, snapshot
 from ddpsim.scenarios.training.training import Action, CommunicationHook, OptimizerChoice, OptimizerName, Training
 
 _HOOKS = {
@@ -114,7 +114,9 @@ def _average_buffers(model: Any) -> None:
     model._register_buffer_comm_hook(None, average, _BufferCommHookLocation.POST_FORWARD)
 
 
-def _join_context(models: Sequence[Any], optimizers: Sequence[Any], training: Training) -> AbstractContextManager[object]:
+def _join_context(
+    models: Sequence[Any], optimizers: Sequence[Any], training: Training
+) -> AbstractContextManager[object]:
     """Return the join of the models, and of optimizers that communicate; ddpsim's if all of them are of its engine."""
     if training.join is None:
         return nullcontext()  # a join context alone changes what forwards communicate
@@ -136,7 +138,9 @@ def _join_context(models: Sequence[Any], optimizers: Sequence[Any], training: Tr
 
 def _snapshot_of_models(models: Sequence[Any], iteration: int | None) -> ModelSnapshot:
     gradients = iteration is not None
-    return join_model_snapshots({f"{i}": snapshot(model.module, iteration, gradients=gradients) for i, model in enumerate(models)})
+    return join_model_snapshots(
+        {f"{i}": snapshot(model.module, iteration, gradients=gradients) for i, model in enumerate(models)}
+    )
 
 
 def _sum_over_ranks(loss: Tensor) -> Tensor:

@@ -181,7 +181,9 @@ class Training:
 
     def action_of_rank(self, rank: int, iteration: int) -> Action:
         """Return the action of a rank in an iteration."""
-        actions = [each.action for each in self.exceptions if each.action is not None and each.applies_to(rank, iteration)]
+        actions = [
+            each.action for each in self.exceptions if each.action is not None and each.applies_to(rank, iteration)
+        ]
         if actions:
             return actions[-1]
         return Action.ACCUMULATE if (iteration + 1) % self.accumulation else Action.TRAIN
@@ -194,7 +196,9 @@ class Training:
     def make_network(self, index: int, *, seed: int | None = None, dtype: torch.dtype | None = None) -> Network:
         """Return a new network, with rank 0's values unless another seed is given."""
         choice = self.networks[index]
-        made = make_network(choice.name, choice.options, seed=self.seed if seed is None else seed, dtype=dtype or self.dtype)
+        made = make_network(
+            choice.name, choice.options, seed=self.seed if seed is None else seed, dtype=dtype or self.dtype
+        )
         made.recomputes = self.recomputes
         return made
 

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot, join_model_snapshots
+from ddpsim.scenarios.training.snapshot import ModelSnapshot, join_model_snapshots, snapshot
 
 
 def alone(world_size: int) -> ModelSnapshot:

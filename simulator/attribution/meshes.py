@@ -50,7 +50,11 @@ class DeviceMeshGrid:
         if sorted(alike) != sorted(members):
             return f"{dimension} of {rank_list(members)}"
         own = places[0] or ()
-        return f"{dimension} ({join_coordinates((self.names[index], own[index]) for index in common)})" if common else dimension
+        return (
+            f"{dimension} ({join_coordinates((self.names[index], own[index]) for index in common)})"
+            if common
+            else dimension
+        )
 
 
 def mesh_dimension_of(description: str | None) -> str | None:
@@ -71,6 +75,7 @@ def find_mesh_under_construction(frame: FrameType | None) -> DeviceMeshGrid | No
 
 
 def grid_of_mesh(mesh: Any) -> DeviceMeshGrid | None:
+    """Return the dimensions and coordinates of a device mesh; None if it has no tensor of ranks."""
     ranks = getattr(mesh, "mesh", None)
     if not isinstance(ranks, torch.Tensor):
         return None
@@ -86,4 +91,5 @@ def readable_dimension(dimension: str) -> str:
 
 
 def join_coordinates(parts: Any) -> str:
+    """Return coordinates as text, such as "dp 0, tp 1"."""
     return ", ".join(f"{name} {index}" for name, index in parts)

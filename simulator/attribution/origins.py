@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ddpsim.simulator.attribution.parallelism import PipelineMessages, OptimizerStepCounter, UnitStepCounter
+from ddpsim.simulator.attribution.parallelism import OptimizerStepCounter, PipelineMessages, UnitStepCounter
 from ddpsim.simulator.attribution.phases import (
     FrameReaders,
     mark_backward_engine,
     mark_issuing_frame,
     mark_program_entry,
+    mark_user_frame,
     skip_frame,
     traced_sites,
-    mark_user_frame,
 )
 from ddpsim.simulator.attribution.stack_attribution import StackFacts
 from ddpsim.simulator.attribution.tensor_names import NAMED, TensorNameFinder
@@ -157,7 +157,9 @@ class OriginTracker:
             self._report_join(reading.joining)
         if reading.phase is None and reading.part is not None:
             shadow = reading.has_joined is not None
-            return Origin(step=self._step_of_part(reading), shadow=shadow, parameters=reading.parameters, part=reading.part)
+            return Origin(
+                step=self._step_of_part(reading), shadow=shadow, parameters=reading.parameters, part=reading.part
+            )
         if reading.phase is None:
             return USER_ORIGIN if reading.has_joined is None else _USER_SHADOW
         if reading.owner is None and reading.innermost is not None:
@@ -206,7 +208,9 @@ class OriginTracker:
         wrappers = self._wrappers_among(members)
         for wrapper in wrappers:
             wrapper.note_join()
-        self._host.send_request(WriteNote(EventKind.NOTE, joined_note_text(max(map(_step_of_wrapper, wrappers), default=None))))
+        self._host.send_request(
+            WriteNote(EventKind.NOTE, joined_note_text(max(map(_step_of_wrapper, wrappers), default=None)))
+        )
 
     def _wrappers_among(self, members: Iterable[Any]) -> list[DdpWrapper]:
         """Return the wrappers among the members of a join, which may also be optimizers."""

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
 
 from ddpsim.simulator.attribution.stack_attribution import Reader, StackFacts
-from ddpsim.simulator.calls import COLLECTS_STATE, GREETING, Origin, Parallelism, CallPart
+from ddpsim.simulator.calls import COLLECTS_STATE, GREETING, CallPart, Origin, Parallelism
 from ddpsim.simulator.transport.payload import Payload
 
 # --- FSDP2 ------------------------------------------------------------------------------------------------------------
@@ -244,11 +244,15 @@ def _read_shape_agreement(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _read_metadata_send(reading: StackFacts, frame: FrameType) -> None:
-    _set_metadata_part(reading, getattr(frame.f_locals.get("self"), "stage_index", None), frame.f_locals.get("dst_stage"))
+    _set_metadata_part(
+        reading, getattr(frame.f_locals.get("self"), "stage_index", None), frame.f_locals.get("dst_stage")
+    )
 
 
 def _read_metadata_receive(reading: StackFacts, frame: FrameType) -> None:
-    _set_metadata_part(reading, frame.f_locals.get("src_stage"), getattr(frame.f_locals.get("self"), "stage_index", None))
+    _set_metadata_part(
+        reading, frame.f_locals.get("src_stage"), getattr(frame.f_locals.get("self"), "stage_index", None)
+    )
 
 
 def _read_shape_inference(reading: StackFacts, frame: FrameType) -> None:
@@ -294,7 +298,10 @@ PARALLELISM: dict[tuple[str, str], Reader] = {
     (_STAGE, "_send_meta"): _read_metadata_send,
     (_STAGE, "_recv_meta"): _read_metadata_receive,
     (_STAGE, "_shape_inference"): _read_shape_inference,
-    **{(_TO_OTHERS, name): _read_checkpoint_step for name in ("reduce_scatter", "all_reduce", "all_gather", "broadcast")},
+    **{
+        (_TO_OTHERS, name): _read_checkpoint_step
+        for name in ("reduce_scatter", "all_reduce", "all_gather", "broadcast")
+    },
 }
 """By module and name of the function. If a later torch renames a function, its calls count as the user's."""
 
@@ -355,6 +362,9 @@ OPTIMIZERS: dict[tuple[str, str], Reader] = {
     (_ZERO, "_sync_params"): _read_parameter_update,
     (_ZERO, "consolidate_state_dict"): _read_state_collection,
     ("torch.distributed.optim.post_localSGD_optimizer", "step"): _read_parameter_average,
-    **{(_CLIPPING, name): _read_gradient_norm for name in ("_get_total_norm", "_clip_grads_with_norm_", "clip_grad_norm_")},
+    **{
+        (_CLIPPING, name): _read_gradient_norm
+        for name in ("_get_total_norm", "_clip_grads_with_norm_", "clip_grad_norm_")
+    },
 }
 """By module and name of the function. If a later torch renames a function, its calls count as the user's."""

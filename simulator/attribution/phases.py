@@ -19,7 +19,7 @@ from typing import Any
 from ddpsim.simulator.attribution.parallelism import OPTIMIZERS, PARALLELISM
 from ddpsim.simulator.attribution.stack_attribution import Reader, StackFacts
 from ddpsim.simulator.calls import Phase, Site
-from ddpsim.simulator.runtime.call_sites import is_user_code, is_user_file, site_of_user_frame, site_of_line
+from ddpsim.simulator.runtime.call_sites import is_user_code, is_user_file, site_of_line, site_of_user_frame
 from ddpsim.simulator.runtime.rank_body import RankMain
 
 DECLARATION = "__ddp_phases__"
@@ -193,7 +193,7 @@ def _read_completion_callback(reading: StackFacts, frame: FrameType) -> None:
 
 _ISSUING = frozenset(
     f"ddpsim.simulator.process_group.{module}"
-    for module in ("group", "issuing", "monitored_barrier", "parameter_check", "through_torch", "without_modes")
+    for module in ("group", "issuing", "monitored_barrier", "parameter_check", "through_torch", "suspend_modes")
 )
 
 _UTILS = "torch.distributed.utils"

@@ -232,7 +232,9 @@ class DdpWrapper:
 
     def _contents_of_bucket(self, bucket: Any) -> BucketContents:
         names = self._names
-        return BucketContents(bucket.buffer().numel(), tuple([names.get(id(each), "?") for each in bucket.parameters()]))
+        return BucketContents(
+            bucket.buffer().numel(), tuple([names.get(id(each), "?") for each in bucket.parameters()])
+        )
 
 
 class WrapperObserver(Protocol):

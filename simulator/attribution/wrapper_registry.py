@@ -15,7 +15,7 @@ from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ddpsim.simulator.attribution.wrapper import PROGRESS, WrapperObserver, DdpWrapper
+from ddpsim.simulator.attribution.wrapper import PROGRESS, DdpWrapper, WrapperObserver
 from ddpsim.simulator.diagnosis.rank_errors import FROZEN
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic
-from ddpsim.simulator.debugging.stacks import shorten_stack, group_equal_stacks
+from ddpsim.simulator.debugging.stacks import group_equal_stacks, shorten_stack
 from ddpsim.simulator.diagnosis.deadlock import rank_rows
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankState, Snapshot
 from ddpsim.simulator.diagnosis.explain import TableRow, format_table
@@ -77,7 +77,7 @@ def reason_not_debuggable(run: RunState, rank: int, has_begun: Callable[[], bool
 
 
 def answer_command(topic: DebuggerTopic, argument: str, view: ExecutionView) -> str:
-    """Return the text that a command prints. Raises CannotError for an argument that the command does not take."""
+    """Return the text that a command prints. Raises DebuggerCommandError for an invalid argument."""
     if argument and topic is not DebuggerTopic.CALLS:
         raise DebuggerCommandError(f"{topic.value} takes no argument, found {argument!r}")
     return _ANSWERS[topic](view) if topic is not DebuggerTopic.CALLS else answer_calls(view, argument)
@@ -127,7 +127,9 @@ def _origin_suffix(call: Call) -> str:
 def answer_calls(view: ExecutionView, argument: str = "") -> str:
     """Return the latest calls, one line each: the rank, the source line, and if the call still waits or has matched."""
     if argument and not (argument.isdecimal() and int(argument) < view.world_size):
-        raise DebuggerCommandError(f"rank is {argument!r}, expected 0 to {view.world_size - 1}, or nothing for all ranks")
+        raise DebuggerCommandError(
+            f"rank is {argument!r}, expected 0 to {view.world_size - 1}, or nothing for all ranks"
+        )
     chosen = [call for call in view.snapshot.issued if not argument or call.rank == int(argument)]
     waiting = {id(call) for slot in view.snapshot.open_slots for call in slot.calls}
     lines = _format_calls(chosen[-_MOST_CALLS:], lambda call: id(call) in waiting)
@@ -137,7 +139,12 @@ def answer_calls(view: ExecutionView, argument: str = "") -> str:
 
 def _format_calls(calls: Sequence[Call], waits: Callable[[Call], bool]) -> list[str]:
     cells = [
-        (f"rank {call.rank}", str(call), call.location, f"{'waits' if waits(call) else 'matched'}{_origin_suffix(call)}")
+        (
+            f"rank {call.rank}",
+            str(call),
+            call.location,
+            f"{'waits' if waits(call) else 'matched'}{_origin_suffix(call)}",
+        )
         for call in calls
     ]
     widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(3)]
@@ -164,7 +171,9 @@ def answer_why(view: ExecutionView) -> str:
 
 def answer_where(view: ExecutionView) -> str:
     """Return the stacks of all ranks, innermost frame last; ranks with equal stacks share one."""
-    stacks = [(rank, view.stacks.get(rank) or f"  {_state_without_stack(view, rank)}") for rank in range(view.world_size)]
+    stacks = [
+        (rank, view.stacks.get(rank) or f"  {_state_without_stack(view, rank)}") for rank in range(view.world_size)
+    ]
     lines = []
     for ranks, text in group_equal_stacks(stacks):
         is_stack = any(rank in view.stacks for rank in ranks)

@@ -18,7 +18,7 @@ _FOUND = (RunEnding.DEADLOCK, RunEnding.MISMATCH, RunEnding.STEPS, RunEnding.POL
 
 
 class _LifeWithEndHook(RunLife):
-    """A `Life` that calls a function before the run ends."""
+    """A `RunLife` that calls a function before the run ends."""
 
     def __init__(self, before_end: Callable[[RunEnding], None]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class _LifeWithEndHook(RunLife):
         if self.phase is RunPhase.RUNNING and ending in _FOUND and before_end is not None:
             self._before_end = None  # only once: the call itself may end the run
             before_end(ending)
-        super().stop(ending)
+        super().begin_stop(ending)
 
 
 class DirectedKernel(Kernel):
@@ -62,7 +62,7 @@ class DirectedKernel(Kernel):
         has_begun = bool(task.scripts)
         if self._is_running and has_begun and task.is_main and self._director.pauses_where_rank_runs(task.rank_number):
             self._pause_here(f"step {self.run.steps}: rank {task.rank_number} runs next")
-        return super().resume(task)
+        return super().resume_task(task)
 
     # --- stopping -----------------------------------------------------------------------------------------------------
 
@@ -88,7 +88,9 @@ class DirectedKernel(Kernel):
             return
         self._pause_at_call()
         # The second case is a rank that had not begun when it was chosen.
-        if self._director.pauses_at_request(steps) or (self._running_task.is_main and self._director.pauses_where_rank_runs(rank)):
+        if self._director.pauses_at_request(steps) or (
+            self._running_task.is_main and self._director.pauses_where_rank_runs(rank)
+        ):
             self._director.pause_before_request(rank, f"step {steps}: rank {rank} is next")
 
     def _pause_at_call(self) -> None:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import ChoicePoint, RankSeeds
 from ddpsim.simulator.debugging.goals import (
+    Goal,
+    GoBackError,
+    PauseAtCall,
+    PauseAtCallOfRank,
+    PauseAtNextCall,
     PauseAtRequest,
     PauseAtStart,
     PauseAtStep,
-    PauseAtCallOfRank,
-    Goal,
-    GoBackError,
     PauseWhereRankRuns,
-    PauseAtNextCall,
-    PauseAtCall,
     parse_until_call,
 )
 from ddpsim.simulator.debugging.session_host import DebuggerCommandError
@@ -26,7 +26,7 @@ from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.runtime.prompt_server import ReadLine, read_edited_line
 
 Save = Callable[[tuple[int, ...], str], str]
-"""Saves the choices made so far, under a name or "", and returns the reply to the user. Raises CannotError."""
+"""Saves the choices made so far, under a name or "", and returns the reply to the user. Raises DebuggerCommandError."""
 
 
 class RunDirector:
@@ -113,7 +113,11 @@ class RunDirector:
 
     def pause_run(self, rank: int, header: str, *, steps: int | None = None) -> None:
         """Pause here. `steps` is given at the end of a run. The next debugger command sets the next goal."""
-        header = f"{self.missed_goal_text(steps)}\n{header}" if steps is not None and self.missed_goal_text(steps) else header
+        header = (
+            f"{self.missed_goal_text(steps)}\n{header}"
+            if steps is not None and self.missed_goal_text(steps)
+            else header
+        )
         self.goal = None
         assert self.open_debugger is not None, "the code that runs the ranks sets it"
         try:
@@ -135,7 +139,7 @@ class RunDirector:
     # --- what is typed ------------------------------------------------------------------------------------------------
 
     def run_command(self, command: str, rank: int, run: RunState, choices: Callable[[], tuple[int, ...]]) -> str:
-        """Carry out a command typed in a rank's debugger and return the reply. Raises CannotError and GoBackError."""
+        """Carry out a command of a rank's debugger and return the reply. Raises DebuggerCommandError and GoBackError."""
         word, _, argument = command.partition(" ")
         self.goal = None
         if word == "next":
@@ -151,7 +155,7 @@ class RunDirector:
         return ""
 
     def _earlier_goal(self, argument: str, rank: int, run: RunState) -> Goal:
-        """Return the goal of `back` or `back call`. Raises CannotError at the beginning of the run."""
+        """Return the goal of `back` or `back call`. Raises DebuggerCommandError at the beginning of the run."""
         if argument == "call":
             made = sum(event.rank == rank for event in run.events if event.kind.value == "issue")
             if self._call is not None and self._call.rank == rank:
@@ -174,7 +178,9 @@ class RunDirector:
         if task.is_finished:
             raise DebuggerCommandError(f"rank {argument} has ended and cannot run: `ranks` shows which ranks can")
         if not task.is_enabled:
-            raise DebuggerCommandError(f"rank {argument} waits in {task.wait} and cannot run: `ranks` shows which ranks can")
+            raise DebuggerCommandError(
+                f"rank {argument} waits in {task.wait} and cannot run: `ranks` shows which ranks can"
+            )
         self._wish, self.goal = int(argument), PauseWhereRankRuns(int(argument))
 
     def _save_choices(self, choices: tuple[int, ...], argument: str) -> str:

@@ -57,7 +57,9 @@ class PauseWhereRankRuns(NamedTuple):
     rank: int
 
 
-Goal = PauseAtStep | PauseAtRequest | PauseAtStart | PauseAtNextCall | PauseAtCall | PauseAtCallOfRank | PauseWhereRankRuns
+Goal = (
+    PauseAtStep | PauseAtRequest | PauseAtStart | PauseAtNextCall | PauseAtCall | PauseAtCallOfRank | PauseWhereRankRuns
+)
 
 
 class GoBackError(Exception):
@@ -76,8 +78,10 @@ _CALL = re.compile(r"call\s+(\w+)\s+#?(\d+)")
 
 
 def parse_until_call(argument: str) -> PauseAtCall:
-    """Return the goal of `until call all_reduce #9`. Raises CannotError for other words."""
+    """Return the goal of `until call all_reduce #9`. Raises DebuggerCommandError for other words."""
     found = _CALL.fullmatch(argument.strip())
     if found is None:
-        raise DebuggerCommandError(f"found {argument.strip()!r}, expected an operation and its number: as in call all_reduce #9")
+        raise DebuggerCommandError(
+            f"found {argument.strip()!r}, expected an operation and its number: as in call all_reduce #9"
+        )
     return PauseAtCall(found[1], int(found[2]))

@@ -13,10 +13,16 @@ from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
 from ddpsim.simulator.debugging.lines import DebuggerConsole, DebuggerStream
-from ddpsim.simulator.debugging.session_host import DebuggerCommandError, SessionHost, DebuggerTopic
-from ddpsim.simulator.debugging.stacks import frame_count_line, frame_that_raised, outermost_program_frame, program_frame, traceback_in_program
+from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic, SessionHost
+from ddpsim.simulator.debugging.stacks import (
+    frame_count_line,
+    frame_that_raised,
+    outermost_program_frame,
+    program_frame,
+    traceback_in_program,
+)
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.runtime.call_sites import frames_outwards, is_project_code, installed_package_of
+from ddpsim.simulator.runtime.call_sites import frames_outwards, installed_package_of, is_project_code
 
 _NOT_STEPPED_INTO = ("ddpsim.simulator", "ddpsim.simulator.*", "ddpsim.scenarios.pytest_plugin.*")
 """Modules that run the program and do not belong to it."""

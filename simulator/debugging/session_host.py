@@ -55,7 +55,7 @@ class SessionHost(Protocol):
         """Show a text."""
 
     def answer_command(self, topic: DebuggerTopic, argument: str) -> str:
-        """Return the text that answers a command about all ranks. Raises CannotError."""
+        """Return the text that answers a command about all ranks. Raises DebuggerCommandError."""
 
     def visit_rank(self, rank: int) -> VisitResult:
         """Open a debugger in another rank until the user leaves that rank."""
@@ -64,7 +64,7 @@ class SessionHost(Protocol):
         """Set the breakpoints of this process in all ranks."""
 
     def run_director_command(self, command: str) -> str:
-        """Carry out a command that steers the run and return the reply. Raises CannotError; RankUnwound if it ends."""
+        """Carry out a command that steers the run; return the reply. Raises DebuggerCommandError; RankUnwound at the end."""
 
     def abort_run(self, error: BaseException) -> NoReturn:
         """End the execution with an error, which the caller of the run gets."""

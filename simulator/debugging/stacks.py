@@ -12,7 +12,7 @@ from itertools import groupby
 from types import FrameType, TracebackType
 from typing import Any
 
-from ddpsim.simulator.runtime.call_sites import STARTS, frames_outwards, is_user_code, installed_package_of
+from ddpsim.simulator.runtime.call_sites import STARTS, frames_outwards, installed_package_of, is_user_code
 
 _FRAME = re.compile(r'^(?=  File ")', re.MULTILINE)
 _PATH = re.compile(r'  File "(.*?)", line ')

@@ -18,7 +18,7 @@ from ddpsim.simulator.debugging.goals import GoBackError
 from ddpsim.simulator.debugging.late_pdb import debugger_class
 from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, DebuggerCommandError, DebuggerTopic, VisitResult
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.runtime.call_sites import site_of_user_frame, format_user_stack, user_frame
+from ddpsim.simulator.runtime.call_sites import format_user_stack, site_of_user_frame, user_frame
 from ddpsim.simulator.runtime.prompt_server import DebuggerStreams, write_text
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
@@ -92,9 +92,13 @@ class ThreadSessionHost:
 
     def answer_command(self, topic: DebuggerTopic, argument: str) -> str:
         """Return the text that answers a command about all ranks."""
-        frames = {rank: frame for rank, frame in self._frames_by_rank().items() if not self._run.ranks[rank].main.is_finished}
+        frames = {
+            rank: frame for rank, frame in self._frames_by_rank().items() if not self._run.ranks[rank].main.is_finished
+        }
         places: dict[int, Site] = {rank: site_of_user_frame(frame) for rank, frame in frames.items()}
-        stacks = {rank: format_user_stack(frame) for rank, frame in frames.items()} if topic is DebuggerTopic.WHERE else {}
+        stacks = (
+            {rank: format_user_stack(frame) for rank, frame in frames.items()} if topic is DebuggerTopic.WHERE else {}
+        )
         me = self._debugged_thread()
         return answer_command(topic, argument, make_view(self._run, None if me is None else me.rank, places, stacks))
 
@@ -188,12 +192,14 @@ class ThreadSessionHost:
         """Before a rank's program: set breakpoints, and pause at its first line if that is the director's goal."""
         if current_breakpoints().those:
             debugger_class(self).heed_breakpoints()
-        if self._director is not None and (self._director.rank_of_start_goal == rank or self._director.pauses_where_rank_runs(rank)):
+        if self._director is not None and (
+            self._director.rank_of_start_goal == rank or self._director.pauses_where_rank_runs(rank)
+        ):
             self._director.goal = None
             debugger_class(self)().begin()
 
     def abort_run(self, error: BaseException) -> NoReturn:
         """End the execution with an error."""
         running = self._host.baton.running
-        self._run.life.break_off(error, None if running is None else running.rank)
+        self._run.life.abort(error, None if running is None else running.rank)
         raise RankUnwound

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise_deadlock, ranks_at_fault
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, RankSnapshot, RankState, Snapshot, WaitReason
-from ddpsim.simulator.diagnosis.explain import TableRow, shorten_list, heading, format_table, sites_with_callers
+from ddpsim.simulator.diagnosis.explain import TableRow, format_table, heading, shorten_list, sites_with_callers
 from ddpsim.simulator.diagnosis.message_outliers import MessageOutlier, find_message_outlier
 from ddpsim.simulator.diagnosis.rank_errors import error_as_verb
-from ddpsim.simulator.diagnosis.thread_findings import cycle_text, merge_thread_deadlocks, describe_thread_wait
-from ddpsim.simulator.diagnosis.uneven import loop_counts, find_off_by_one_branch, messages_after_loop
+from ddpsim.simulator.diagnosis.thread_findings import cycle_text, describe_thread_wait, merge_thread_deadlocks
+from ddpsim.simulator.diagnosis.uneven import find_off_by_one_branch, loop_counts, messages_after_loop
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
@@ -43,7 +43,9 @@ def waiting_lines(snapshot: Snapshot) -> list[str]:
 
 def lines_of_ranks(snapshot: Snapshot, ranks: Sequence[int]) -> tuple[str, ...]:
     """Return a line for each of these ranks: what it waits for, or how it ended."""
-    return tuple(format_table([row for rank in ranks for row in _rows_of_rank(snapshot, snapshot.ranks[rank], ended=True)]))
+    return tuple(
+        format_table([row for rank in ranks for row in _rows_of_rank(snapshot, snapshot.ranks[rank], ended=True)])
+    )
 
 
 def rank_rows(snapshot: Snapshot, rank: RankSnapshot) -> list[TableRow]:
@@ -68,7 +70,9 @@ def _deadlock_finding(
         *_origin_lines(ranks),
     ]
     if reading.cycle:
-        lines.append(LabelledLine("cycle", " -> ".join(shorten_list([str(rank) for rank in (*reading.cycle, reading.cycle[0])]))))
+        lines.append(
+            LabelledLine("cycle", " -> ".join(shorten_list([str(rank) for rank in (*reading.cycle, reading.cycle[0])])))
+        )
     if reading.threads:
         lines.append(LabelledLine("cycle", cycle_text(snapshot, reading.threads)))
     lines += [*_loop_counts(snapshot, reading), *_tie_note(snapshot, reading)]
@@ -175,7 +179,11 @@ def _row_of_main_thread(snapshot: Snapshot, rank: RankSnapshot) -> TableRow:
         return TableRow(rank.rank, what)
     if rank.state is RankState.SILENT:
         last = rank.last_call
-        return TableRow(rank.rank, f"made no call {_after_last_call(rank)}" if last else "made no call", last.location if last else "")
+        return TableRow(
+            rank.rank,
+            f"made no call {_after_last_call(rank)}" if last else "made no call",
+            last.location if last else "",
+        )
     if rank.state is RankState.RETURNED:
         what, site = _describe_end(rank)
         last = rank.last_call

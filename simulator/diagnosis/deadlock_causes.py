@@ -15,11 +15,16 @@ from ddpsim.simulator.calls import Call, Origin, Parallelism, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenCalls, RankState, Snapshot, WaitReason
 from ddpsim.simulator.diagnosis.explain import shorten_list, sites_text
-from ddpsim.simulator.diagnosis.mismatch_causes import WRAPPING, advise_post_hooks, advise_bucket_left_out, is_later_bucket
+from ddpsim.simulator.diagnosis.mismatch_causes import (
+    WRAPPING,
+    advise_bucket_left_out,
+    advise_post_hooks,
+    is_later_bucket,
+)
 from ddpsim.simulator.diagnosis.parallel_causes import advise_waiting, parallelism_of
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
-from ddpsim.simulator.diagnosis.uneven import COUNTERPART, messages_after_loop, advise_unequal_messages
+from ddpsim.simulator.diagnosis.uneven import COUNTERPART, advise_unequal_messages, messages_after_loop
 from ddpsim.simulator.operations import CREATING, POINT_TO_POINT
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
@@ -37,7 +42,9 @@ def ranks_at_fault(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
         return reading.culprits
     left = tuple(messages_after_loop(snapshot, reading))
     few = left if 2 * len(left) < len(reading.victims) else ()
-    return _absent_from_creation(snapshot, reading) or _ranks_in_other_order(snapshot, reading) or few or reading.culprits
+    return (
+        _absent_from_creation(snapshot, reading) or _ranks_in_other_order(snapshot, reading) or few or reading.culprits
+    )
 
 
 def advise_deadlock(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, ...]) -> list[LabelledLine]:

@@ -1,4 +1,4 @@
-"""The state of all ranks at a deadlock, from which findings are made, and `WaitReading`: a reason for the waits."""
+"""The state of all ranks at a deadlock, from which findings are made, and `WaitReason`: a reason for the waits."""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ def heading(code: Code, step: int | None = None) -> str:
     return f"{kind}  {code}" + ("" if step is None else f"  at step {step}")
 
 
-def finding_lines(code: Code, *parts: Iterable[str | LabelledLine], step: int | None = None) -> tuple[str | LabelledLine, ...]:
+def finding_lines(
+    code: Code, *parts: Iterable[str | LabelledLine], step: int | None = None
+) -> tuple[str | LabelledLine, ...]:
     """Return the text of a finding: its heading, then these parts."""
     return (heading(code, step), *chain.from_iterable(parts))
 

@@ -17,13 +17,13 @@ from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.digraph import Digraph
 from ddpsim.simulator.diagnosis.explain import (
     TableRow,
-    format_call_table,
     finding_lines,
-    ranks_outside_largest,
+    format_call_table,
+    format_table,
     in_plural,
+    ranks_outside_largest,
     sites_culprits_first,
     summarized_finding,
-    format_table,
 )
 from ddpsim.simulator.diagnosis.tensor_names import NamedCall, exchanged_names_finding
 from ddpsim.simulator.operations import CREATING
@@ -110,7 +110,9 @@ def _unwaited_work(run: WatchedRun) -> Iterable[Finding]:
     for calls in run.calls_by_line(NoticedKind.UNWAITED):
         is_hooks = all(call.origin.by_hook for call in calls)
         cause = Cause.HOOK_DID_NOT_WAIT if is_hooks else Cause.NEVER_WAITED_FOR
-        yield _finding_at_line(Code.HAZARD_UNWAITED_WORK, calls, f"{_calls_text(calls)} never waited for", cause.lines())
+        yield _finding_at_line(
+            Code.HAZARD_UNWAITED_WORK, calls, f"{_calls_text(calls)} never waited for", cause.lines()
+        )
 
 
 def _tensors_in_flight(run: WatchedRun) -> Iterable[Finding]:
@@ -183,7 +185,9 @@ def _call_site_finding(calls: Sequence[Call]) -> Finding:
     culprits = ranks_outside_largest(sides.values())
     summary = f"{calls[0].operation} calls of {' and '.join(map(str, sides))} meet"
     lines = finding_lines(Code.HAZARD_CALL_SITE, format_call_table(calls), Cause.LINES_MEET.lines())
-    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, lines, sites_culprits_first(calls, culprits), calls=tuple(calls))
+    return Finding(
+        Code.HAZARD_CALL_SITE, culprits, summary, lines, sites_culprits_first(calls, culprits), calls=tuple(calls)
+    )
 
 
 def _collectives_on_cycles(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
@@ -204,7 +208,9 @@ def _first_group_inversion(left: dict[int, list[Call]]) -> Finding:
         orders = {rank: [call for call in left[rank] if call.group in pair] for rank in ranks}
         start = _first_difference(list(orders.values()))
         if start is not None:
-            return _group_order_finding(pair, {rank: _call_and_next_group(calls, start) for rank, calls in orders.items()})
+            return _group_order_finding(
+                pair, {rank: _call_and_next_group(calls, start) for rank, calls in orders.items()}
+            )
     groups = tuple(sorted({call.group for calls in left.values() for call in calls}))
     return _group_order_finding(groups, {rank: _call_and_next_group(calls, 0) for rank, calls in left.items()})
 
@@ -224,7 +230,9 @@ def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, 
     """Return the finding for groups in different orders; `pairs` has two calls of each rank that show its order."""
     firsts = ranks_by_value((first.rank, first.group) for first, _ in pairs.values())
     # In a cycle of more than two groups, each rank has an order of its own.
-    culprits = ranks_outside_largest(firsts.values() if len(groups) == 2 else [{first.rank for first, _ in pairs.values()}])
+    culprits = ranks_outside_largest(
+        firsts.values() if len(groups) == 2 else [{first.rank for first, _ in pairs.values()}]
+    )
     names = ", ".join(f'"{group}"' for group in groups)
     summary = f"ranks use groups {names} in different orders"
     rows = [

@@ -127,7 +127,9 @@ class _SingleValue(NamedTuple):
     value: int
 
 
-def _find_single_value(calls: Sequence[_Message], counts: Sequence[Counter[int]], kinds: Iterable[int]) -> _SingleValue | None:
+def _find_single_value(
+    calls: Sequence[_Message], counts: Sequence[Counter[int]], kinds: Iterable[int]
+) -> _SingleValue | None:
     """Return the one call whose value differs from all others; None if there are two, or if a kind has one value."""
     found = []
     for kind in kinds:
@@ -190,7 +192,9 @@ def _outliers_in_count(made: _Table, returned: Set[int]) -> Iterator[MessageOutl
             more = len(made[rank]) - min(others, default=0)
             is_usual = len(others) >= _ENOUGH and len(set(others)) == 1
             if is_usual and more == (-1 if rank in returned else 1):
-                yield _make_outlier(Cause.ODD_COUNT, made[rank][-1].call, str(len(made[rank])), str(others[0]), weight=2)
+                yield _make_outlier(
+                    Cause.ODD_COUNT, made[rank][-1].call, str(len(made[rank])), str(others[0]), weight=2
+                )
 
 
 def _outliers_in_count_at_lines(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
@@ -256,7 +260,9 @@ def _followers(pairs: _Pairs, start: Hashable) -> list[Any]:
 
 def _follower_outlier(name: str, kind: int, before: _Message, each: _Message, pairs: _Pairs) -> MessageOutlier:
     own = each.line_and_value(kind)
-    usual = [f"{name} {value}" for site, value in _followers(pairs, before.line_and_value(kind)) if (site, value) != own]
+    usual = [
+        f"{name} {value}" for site, value in _followers(pairs, before.line_and_value(kind)) if (site, value) != own
+    ]
     fact = f"{name} {own[1]} after {name} {before.values[kind]}"
     return _make_outlier(Cause.ODD_FOLLOWER, each.call, fact, " or ".join(usual[:3]))
 

@@ -7,8 +7,15 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import TableRow, sides_text, finding_lines, ranks_outside_largest, sites_culprits_first, format_table
-from ddpsim.simulator.diagnosis.mismatch_causes import FIELDS, advise_mismatch, advise_message_mismatch
+from ddpsim.simulator.diagnosis.explain import (
+    TableRow,
+    finding_lines,
+    format_table,
+    ranks_outside_largest,
+    sides_text,
+    sites_culprits_first,
+)
+from ddpsim.simulator.diagnosis.mismatch_causes import FIELDS, advise_message_mismatch, advise_mismatch
 from ddpsim.simulator.diagnosis.uneven import loop_counts
 from ddpsim.simulator.matching import agreement
 from ddpsim.simulator.matching.slots import PendingCollectives
@@ -29,7 +36,9 @@ def mismatch_finding(
     return _make_finding(calls, code, step, culprits, lines)
 
 
-def find_early_mismatches(slots: PendingCollectives, step: int, issued: Sequence[Call]) -> Iterator[tuple[list[Call], Finding]]:
+def find_early_mismatches(
+    slots: PendingCollectives, step: int, issued: Sequence[Call]
+) -> Iterator[tuple[list[Call], Finding]]:
     """Yield the calls of each collective that do not agree although members are missing, with their finding.
 
     Splits are not compared: that needs the calls of all members.
@@ -60,7 +69,10 @@ def _make_finding(
 
 def _tie_note(calls: Sequence[Call], code: Code) -> list[LabelledLine]:
     """Return a note if there are two sides of equally many ranks, at least two each; [] if not."""
-    sizes = [len(ranks) for ranks in ranks_by_value((call.rank, _differing_field_text(call, code)) for call in calls).values()]
+    sizes = [
+        len(ranks)
+        for ranks in ranks_by_value((call.rank, _differing_field_text(call, code)) for call in calls).values()
+    ]
     if len(sizes) != 2 or sizes[0] != sizes[1] or sizes[0] < 2:
         return []
     return [LabelledLine("note", f"a tie, {sizes[0]} ranks against {sizes[1]}: either may be wrong")]

@@ -88,7 +88,11 @@ def _earliest_choice_point(*there: Event | OfferedChoice | None) -> int:
 
 
 def _nondeterminism_finding(
-    first: Event | OfferedChoice | None, second: Event | OfferedChoice | None, one: str, other: str, sites: tuple[Site, ...] = ()
+    first: Event | OfferedChoice | None,
+    second: Event | OfferedChoice | None,
+    one: str,
+    other: str,
+    sites: tuple[Site, ...] = (),
 ) -> Finding:
     ranks = sorted({each.rank for each in (first, second) if each is not None})
     choice_points = _earliest_choice_point(first, second)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import ranks_outside_largest, in_plural, shorten_text, summarized_finding
+from ddpsim.simulator.diagnosis.explain import in_plural, ranks_outside_largest, shorten_text, summarized_finding
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import LabelledLine, join_names, rank_list, ranks_by_value
 

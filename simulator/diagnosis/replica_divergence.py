@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import NOWHERE, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import TableRow, ranks_outside_largest, summarized_finding, format_table
+from ddpsim.simulator.diagnosis.explain import TableRow, format_table, ranks_outside_largest, summarized_finding
 from ddpsim.simulator.joins import JoinSummary
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import LabelledLine, rank_list
@@ -100,10 +100,14 @@ def point_of_manual_reduction(group: str, sequence: int, *, has_ended: bool = Fa
     return ComparisonPoint(-1, sequence, int(has_ended), text, occasion=ComparisonEvent.REDUCED)
 
 
-def point_of_optimizer_step(group: str, step: int, *, is_beside: bool = False, has_ended: bool = False) -> ComparisonPoint:
+def point_of_optimizer_step(
+    group: str, step: int, *, is_beside: bool = False, has_ended: bool = False
+) -> ComparisonPoint:
     """Return the moment of an optimizer step on parameters that are replicated on the ranks of a group."""
     text = f'{"at the end, " if has_ended else ""}after optimizer step {step} along group "{group}"'
-    return ComparisonPoint(-2, step, int(has_ended), text, occasion=ComparisonEvent.BESIDE if is_beside else ComparisonEvent.UPDATED)
+    return ComparisonPoint(
+        -2, step, int(has_ended), text, occasion=ComparisonEvent.BESIDE if is_beside else ComparisonEvent.UPDATED
+    )
 
 
 def point_of_manual_average(group: str, sequence: int) -> ComparisonPoint:
@@ -181,7 +185,11 @@ def divergence_finding(
     """
     culprits = known.skippers or ranks_outside_largest(side.ranks for side in sides)
     summary = f"{name}{index} differs {_sides_text(sides)} {moment}"
-    rows = [TableRow(rank, f"{name}{index} = {side.value}", _site_text(sites[rank])) for side in sides for rank in side.ranks]
+    rows = [
+        TableRow(rank, f"{name}{index} = {side.value}", _site_text(sites[rank]))
+        for side in sides
+        for rank in side.ranks
+    ]
     who = "some ranks" if len(culprits) == sum(len(side.ranks) for side in sides) else rank_list(culprits)
     lines: list[str | LabelledLine] = [f"DIVERGENCE  {code}  {moment}", *format_table(rows)]
     lines += _advise_divergence(code, moment, name, who, known)
@@ -203,7 +211,9 @@ def skipped_step_finding(moment: ComparisonPoint, skippers: Mapping[int, Site], 
     `skippers` and `others` have, by rank, the line of the last optimizer step that the rank made, if it made one.
     """
     text = skipped_step_text(moment, skippers, rank_list(others))
-    rows = [TableRow(rank, "skipped it", _site_text(site) and f"last step at {site}") for rank, site in skippers.items()]
+    rows = [
+        TableRow(rank, "skipped it", _site_text(site) and f"last step at {site}") for rank, site in skippers.items()
+    ]
     rows += [TableRow(rank, "made it", _site_text(site)) for rank, site in others.items()]
     parts = format_table(rows), Cause.STEP_SKIPPED.lines(fact=text)
     sites = _known_sites([*skippers.values(), *others.values()])
@@ -234,7 +244,9 @@ def _known_sites(sites: Iterable[Site]) -> tuple[Site, ...]:
     return tuple(dict.fromkeys(site for site in sites if site != NOWHERE))
 
 
-def _advise_divergence(code: Code, moment: ComparisonPoint, name: str, who: str, known: Circumstances) -> list[LabelledLine]:
+def _advise_divergence(
+    code: Code, moment: ComparisonPoint, name: str, who: str, known: Circumstances
+) -> list[LabelledLine]:
     """Return the cause and what to try, for replicas that differ between ranks."""
     if code is Code.DIVERGENCE_GRADIENTS:
         return Cause.GRADIENTS_DIFFER.lines()

@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import TableRow, sides_text, ranks_outside_largest, summarized_finding, format_table
+from ddpsim.simulator.diagnosis.explain import (
+    TableRow,
+    format_table,
+    ranks_outside_largest,
+    sides_text,
+    summarized_finding,
+)
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
@@ -73,7 +79,9 @@ def _same_part_finding(read: Sequence[SamplerRead]) -> Finding:
     return _make_finding(read, culprits, what, Cause.SAMPLERS_OF_ONE_RANK.lines())
 
 
-def _make_finding(read: Sequence[SamplerRead], culprits: tuple[int, ...], what: str, advice: Sequence[LabelledLine]) -> Finding:
+def _make_finding(
+    read: Sequence[SamplerRead], culprits: tuple[int, ...], what: str, advice: Sequence[LabelledLine]
+) -> Finding:
     """Return the finding for samplers that differ in `what`."""
     summary = f"samplers made at {read[0].made} differ: {what}"
     rows = format_table([TableRow(each.rank, _settings_text(each.sampling), str(each.site)) for each in read])

@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import TableRow, ranks_outside_largest, sites_culprits_first, summarized_finding, format_table
+from ddpsim.simulator.diagnosis.explain import (
+    TableRow,
+    format_table,
+    ranks_outside_largest,
+    sites_culprits_first,
+    summarized_finding,
+)
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import rank_list, ranks_by_value
 

@@ -15,7 +15,9 @@ from ddpsim.simulator.waits import LockWait, ThreadWait, Wait
 from ddpsim.simulator.wording import LabelledLine, rank_list
 
 
-def thread_error_finding(ranks: tuple[int, ...], thread: str, error: str, site: Site | None, traceback_text: str) -> Finding:
+def thread_error_finding(
+    ranks: tuple[int, ...], thread: str, error: str, site: Site | None, traceback_text: str
+) -> Finding:
     """Return the finding for a thread that raised on these ranks; `error` is the exception's type and message."""
     where = f" at {site}" if site else ""
     summary = f'thread "{thread}" of {rank_list(ranks)} raised {shorten_text(error, 200)}{where}'

@@ -35,7 +35,9 @@ def loop_counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence
     return [LabelledLine("counts", f"{what} {_counts_text(times, 'time', 'times')}") for what, times in loops]
 
 
-def add_batch_counts(findings: Iterable[Finding], batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[Finding]:
+def add_batch_counts(
+    findings: Iterable[Finding], batches: Mapping[int, Mapping[Site, Sequence[int]]]
+) -> Iterator[Finding]:
     """Add the data loaders' batch counts to findings that uneven data may cause, if the counts differ between ranks.
 
     `batches` has, by rank and line, the count of each loop in order. Ranks are compared in the same loop.
@@ -43,7 +45,9 @@ def add_batch_counts(findings: Iterable[Finding], batches: Mapping[int, Mapping[
     lines = list(_loader_counts(batches))
     for finding in findings:
         if lines and (finding.code in _MAY_FOLLOW or finding.code.value.startswith("mismatch.")):
-            cause = next(i for i, line in enumerate(finding.lines) if isinstance(line, LabelledLine) and line.label == "cause")
+            cause = next(
+                i for i, line in enumerate(finding.lines) if isinstance(line, LabelledLine) and line.label == "cause"
+            )
             finding = replace(finding, lines=(*finding.lines[:cause], *lines, *finding.lines[cause:]))
         yield finding
 
@@ -63,7 +67,9 @@ def _loader_counts(batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Itera
         last = min(map(len, loops.values())) - 1
         batches_of = {rank: own[last] for rank, own in loops.items()}
         if len(set(batches_of.values())) > 1:
-            yield LabelledLine("batches", f"the data loader of {site} has {_counts_text(batches_of, 'batch', 'batches')}")
+            yield LabelledLine(
+                "batches", f"the data loader of {site} has {_counts_text(batches_of, 'batch', 'batches')}"
+            )
 
 
 def _line_counts(
@@ -221,7 +227,14 @@ def find_off_by_one_branch(snapshot: Snapshot, reading: WaitReason) -> OffByOneB
     for call in on_group:
         if call.sequence < last.sequence:
             met.setdefault(call.sequence, []).append(call)
-    return next((_make_off_by_one_branch(met[number], last) for number in sorted(met) if _come_from_different_lines(met[number])), None)
+    return next(
+        (
+            _make_off_by_one_branch(met[number], last)
+            for number in sorted(met)
+            if _come_from_different_lines(met[number])
+        ),
+        None,
+    )
 
 
 def _come_from_different_lines(calls: list[Call]) -> bool:

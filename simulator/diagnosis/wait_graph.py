@@ -1,4 +1,4 @@
-"""The wait-for graph of a deadlock, and the reasons why ranks wait, each as a `WaitReading`.
+"""The wait-for graph of a deadlock, and the reasons why ranks wait, each as a `WaitReason`.
 
 Nodes are ranks and slots: a slot is a collective, or one side of a message, in which ranks wait. An edge goes from a
 rank to its slot, and from a slot to each rank that has not made its call. The slots keep the graph small: if half of
@@ -100,7 +100,10 @@ class WaitGraph:
     def _node_of_missing_call(self, slot: OpenCalls, rank: int) -> ThreadNode | StreamNode:
         """Return the node that must make a rank's missing call: its stream if the call is queued, or its thread."""
         is_queued = any(
-            slot.is_waiting_for(call) for stream in self.snapshot.streams if stream.rank == rank for call in stream.queued
+            slot.is_waiting_for(call)
+            for stream in self.snapshot.streams
+            if stream.rank == rank
+            for call in stream.queued
         )
         return StreamNode(rank) if is_queued else ThreadNode(rank, rank)
 
@@ -133,7 +136,9 @@ class WaitGraph:
 
     def list_waiting(self) -> tuple[Waiting, ...]:
         """Return each waiting thread and those it waits for, by rank: the graph as values, without slots and keys."""
-        who: dict[Any, RankOrThread] = {node: RankOrThread(node.rank, self.snapshot.threads[node.number].name) for node in self.waits}
+        who: dict[Any, RankOrThread] = {
+            node: RankOrThread(node.rank, self.snapshot.threads[node.number].name) for node in self.waits
+        }
         who |= {node: RankOrThread(node.rank, "") for node in self.graph.after if isinstance(node, StreamNode)}
         beyond: dict[Any, tuple[RankOrThread, ...]] = {}  # calls that wait in one slot share the tuple
 
@@ -224,7 +229,8 @@ def _ranks_of_nodes(nodes: Iterable[Any]) -> tuple[int, ...]:
 def _shortest_cycle(graph: Graph) -> tuple[ThreadNode | StreamNode, ...]:
     """Return the threads and streams of a shortest cycle, starting at the lowest rank; () if there is none."""
     starts = [
-        (min((node for node in knot if isinstance(node, (ThreadNode, StreamNode))), key=_node_order), knot) for knot in graph.strong_components()
+        (min((node for node in knot if isinstance(node, (ThreadNode, StreamNode))), key=_node_order), knot)
+        for knot in graph.strong_components()
     ]
     if not starts:
         return ()

@@ -47,7 +47,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
 from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice
 from ddpsim.simulator.exploration.happens_before import HappensBefore, initial_ranks
-from ddpsim.simulator.exploration.nodes import ChoiceNode, Sleep, sleep_after_access, may_run
+from ddpsim.simulator.exploration.nodes import ChoiceNode, Sleep, may_run, sleep_after_access
 from ddpsim.simulator.matching.point_to_point import channel_object
 from ddpsim.simulator.policies.dfs import find_offer_divergence
 from ddpsim.simulator.policies.observer import CallName
@@ -139,7 +139,9 @@ class Dpor:
 class DporRun(HappensBefore):
     """The policy of one execution, and its observer: the happens-before order of the run and the choices in it."""
 
-    def __init__(self, world_size: int, path: list[ChoiceNode], new_from: int, spins: SpinDetection, used: set[str]) -> None:
+    def __init__(
+        self, world_size: int, path: list[ChoiceNode], new_from: int, spins: SpinDetection, used: set[str]
+    ) -> None:
         super().__init__(world_size)
         self.observer = self
         self._used = used
@@ -175,7 +177,10 @@ class DporRun(HappensBefore):
             raise RedundantRun
         if point.kind is ChoiceKind.SOURCE:
             return self._index_of_chosen(offer, self._choose_source(offer))
-        if self._looks_again is not None and (rank := self._continue_failed_poll(*self._looks_again, offer)) is not None:
+        if (
+            self._looks_again is not None
+            and (rank := self._continue_failed_poll(*self._looks_again, offer)) is not None
+        ):
             return offer.options.index(rank)
         fresh = list(filterfalse(self.spins.would_poll_in_vain, offer.options))
         if len(fresh) > 1:
@@ -205,7 +210,8 @@ class DporRun(HappensBefore):
     def _can_be_observed(self, rank: int) -> bool:
         """Return whether the rank's next step may depend on other ranks' steps; decides which rank is tried first."""
         return any(
-            mode is not AccessMode.CONTRIBUTE and (mode is not AccessMode.SEND or self._open_receives.get(object, 0) > 0)
+            mode is not AccessMode.CONTRIBUTE
+            and (mode is not AccessMode.SEND or self._open_receives.get(object, 0) > 0)
             for object, mode in self._intents[rank]
         )
 

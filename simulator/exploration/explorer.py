@@ -15,7 +15,7 @@ from typing import TypeVar
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import ChoicePoint, Policy, RedundantRun
 from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice, RecordedRun, find_nondeterminism
-from ddpsim.simulator.exploration.exploration import ExplorationEnd, Exploration, Progress
+from ddpsim.simulator.exploration.exploration import Exploration, ExplorationEnd, Progress
 from ddpsim.simulator.exploration.outcomes import Outcome, count_outcomes, outcome_of_result
 from ddpsim.simulator.exploration.strategy import Strategy
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
@@ -106,7 +106,9 @@ class Explorer:
             self._outcomes[outcome_of_result(result)] += 1
             self._verdicts[result.verdict] += 1
             self._first.setdefault(result.verdict, result)
-            progress = Progress(self._executions, self._verdicts[Verdict.FAIL], self._elapsed_seconds, self._strategy.coverage)
+            progress = Progress(
+                self._executions, self._verdicts[Verdict.FAIL], self._elapsed_seconds, self._strategy.coverage
+            )
             self._on_progress = report_progress(self._on_progress, progress)
             if finding is not None and finding.code is Code.NONDETERMINISM:
                 return ExplorationEnd.FAILURE  # the remaining schedules come from executions that do not repeat

@@ -206,7 +206,9 @@ class HappensBefore(Observer):
         if key in self._of_keys:
             clock, count = self._of_keys[key]
             if count > 1 and key[0] == "key":
-                rivals, _ = self._racing_steps(rank, Access(key, AccessMode.MISS), reversed(self._touches[key][: count - 1]))
+                rivals, _ = self._racing_steps(
+                    rank, Access(key, AccessMode.MISS), reversed(self._touches[key][: count - 1])
+                )
                 self._could_have_come_sooner.setdefault(rank, []).extend(rivals)
             self._join_clock(rank, clock)
 
@@ -247,7 +249,9 @@ class HappensBefore(Observer):
     def started_thread(self, rank: int, thread: int) -> None:
         """Note that a rank started a thread, which begins with the rank's clock."""
         assert thread == len(self._clocks)
-        self._record_access(rank, Access(("start", thread), AccessMode.WRITE))  # so that it is a step that leads to more
+        self._record_access(
+            rank, Access(("start", thread), AccessMode.WRITE)
+        )  # so that it is a step that leads to more
         self._clocks.append(self._clocks[rank])
         self._current.append(None)
         self._nodes.append(None)
@@ -303,7 +307,9 @@ class HappensBefore(Observer):
             self._clocks[rank] = step.clock = known
         return step
 
-    def _racing_steps(self, rank: int, access: Access, before: Iterable[RecordedAccess]) -> tuple[list[ObservedStep], Clock]:
+    def _racing_steps(
+        self, rank: int, access: Access, before: Iterable[RecordedAccess]
+    ) -> tuple[list[ObservedStep], Clock]:
         """Return the earlier steps that could also come after this access, and the rank's clock joined with theirs.
 
         `before` are the earlier accesses, the last one first.

@@ -97,7 +97,13 @@ def _nested_value_text(value: Any, depth: int) -> str:
             return f"[{inner}]"
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_nested_value_text(k, depth + 1)}: {_nested_value_text(v, depth + 1)}" for k, v in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(
+                f"{_nested_value_text(k, depth + 1)}: {_nested_value_text(v, depth + 1)}" for k, v in value.items()
+            )
+            + "}"
+        )
     if isinstance(value, (set, frozenset)):
         return "{" + ", ".join(sorted(_nested_value_text(item, depth + 1) for item in value)) + "}"
     try:
@@ -111,7 +117,9 @@ def _object_text(value: Any, depth: int) -> str:
     if isinstance(value, BaseException):
         return f"{name}({value})"
     if is_dataclass(value) and not isinstance(value, type):
-        inner = ", ".join(f"{field.name}={_nested_value_text(getattr(value, field.name), depth + 1)}" for field in fields(value))
+        inner = ", ".join(
+            f"{field.name}={_nested_value_text(getattr(value, field.name), depth + 1)}" for field in fields(value)
+        )
         return f"{name}({inner})"
     if callable(getattr(value, "tolist", None)):  # a tensor, or an array or number of numpy's
         return _tensor_text(value, depth)

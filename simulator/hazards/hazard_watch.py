@@ -22,7 +22,15 @@ from torch import Tensor
 from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.hazards.poison import PoisonedTensors
-from ddpsim.simulator.hazards.poison_marks import MOST, SHORT, UNKNOWN, may_hold_poison, may_hold_mark, call_numbers_in, remove_marks
+from ddpsim.simulator.hazards.poison_marks import (
+    MOST,
+    SHORT,
+    UNKNOWN,
+    call_numbers_in,
+    may_hold_mark,
+    may_hold_poison,
+    remove_marks,
+)
 from ddpsim.simulator.runtime.host import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
@@ -93,7 +101,9 @@ class _CallInFlight:
 
     __slots__ = ("_brought", "_read", "_written", "is_sharing", "pending", "watched")
 
-    def __init__(self, pending: PendingCall, watched: Sequence[_WatchedTensor | _WatchedPart | PoisonedTensors], brought: Payload) -> None:
+    def __init__(
+        self, pending: PendingCall, watched: Sequence[_WatchedTensor | _WatchedPart | PoisonedTensors], brought: Payload
+    ) -> None:
         self.pending = pending
         self.watched = watched
         """The watches on its tensors."""
@@ -211,7 +221,9 @@ class HazardWatch(EarlyReadWatch):
             mine[pending.handle] = _CallInFlight(pending, (), _NOTHING)  # its tensors are the engine's
         elif call.origin.phase is _USER and call.signature.operation != "monitored_barrier":
             held: PoisonedTensors | None = pending.poisoned
-            tensors: Sequence[_WatchedTensor | _WatchedPart | PoisonedTensors] = [held] if held is not None else _watch_tensors(pending.payload)
+            tensors: Sequence[_WatchedTensor | _WatchedPart | PoisonedTensors] = (
+                [held] if held is not None else _watch_tensors(pending.payload)
+            )
             for listener in self.listeners:
                 listener(pending)
             in_flight = _CallInFlight(pending, tensors, pending.payload if held is None else held.brought)

@@ -25,7 +25,13 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.calls import Call, Phase, Signature
-from ddpsim.simulator.hazards.poison_marks import fill_with_mark, is_plain_tensor, has_room_for_signature, remove_marks, integer_mark
+from ddpsim.simulator.hazards.poison_marks import (
+    fill_with_mark,
+    has_room_for_signature,
+    integer_mark,
+    is_plain_tensor,
+    remove_marks,
+)
 from ddpsim.simulator.transport.payload import Payload
 
 _MAKING_CALLS = distributed_c10d._rank_not_in_group.__code__.co_filename
@@ -78,7 +84,7 @@ class PoisonedTensors:
         self.moved = Payload(inputs, copied, *brought[2:])  # as _replace, in a fifth of the time
         self._versions = [(tensor, tensor._version) for tensor in tensors.values() if _has_own_version(tensor)]
 
-    def has_changed_tensors(self, pending: Any) -> bool:
+    def has_changed(self, pending: Any) -> bool:
         """Return whether the program has written to the tensors since the call was issued."""
         if self._is_revealed:
             return False
@@ -131,7 +137,9 @@ def poison_call(call: Call, payload: Payload, number: Callable[[Call], int]) -> 
         return None
     if not all(map(is_plain_tensor, tensors)):
         return None
-    return PoisonedTensors(payload, _written_tensors(call.signature, payload, call.rank), number(call), undefined=undefined)
+    return PoisonedTensors(
+        payload, _written_tensors(call.signature, payload, call.rank), number(call), undefined=undefined
+    )
 
 
 def _written_tensors(signature: Signature, payload: Payload, rank: int) -> Sequence[Tensor]:

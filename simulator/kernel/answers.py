@@ -67,7 +67,17 @@ class AwaitExternalThreads(NamedTuple):
     """No task can run. The host is asked to wait for a thread that belongs to no rank and may wake one."""
 
 
-Answer = Continue | Unwind | StrikeFault | RejectRequest | SwitchTask | DeliverCompletion | MoveTensors | ReportStack | AwaitExternalThreads
+Answer = (
+    Continue
+    | Unwind
+    | StrikeFault
+    | RejectRequest
+    | SwitchTask
+    | DeliverCompletion
+    | MoveTensors
+    | ReportStack
+    | AwaitExternalThreads
+)
 
 GO_ON = Continue()
 IN_TIME = Continue(value=True)

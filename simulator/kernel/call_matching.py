@@ -9,18 +9,18 @@ from ddpsim.simulator.accesses import Access, AccessMode
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
-from ddpsim.simulator.diagnosis.mismatch import mismatch_finding, message_mismatch_finding
+from ddpsim.simulator.diagnosis.mismatch import message_mismatch_finding, mismatch_finding
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Delay, FaultPlan
 from ddpsim.simulator.kernel.answers import MoveTensors, StrikeFault
 from ddpsim.simulator.kernel.endings import RequestEnded, end_with_findings
 from ddpsim.simulator.kernel.pauses import Pauses
-from ddpsim.simulator.kernel.requests import AnnounceGroup, BeginCall, CloseBatch, IssueCall, AskMissingRanks, OpenBatch
+from ddpsim.simulator.kernel.requests import AnnounceGroup, AskMissingRanks, BeginCall, CloseBatch, IssueCall, OpenBatch
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.scheduler import Scheduler
 from ddpsim.simulator.kernel.states import RunEnding
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
-from ddpsim.simulator.matching.agreement import unusual_lines_meet, first_differing_field, message_differing_field
+from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field, unusual_lines_meet
 from ddpsim.simulator.matching.point_to_point import channel_object
 from ddpsim.simulator.matching.slots import PendingCollective, call_object, order_object
 from ddpsim.simulator.waits import CallWait
@@ -91,7 +91,9 @@ class CallMatcher:
             run.observer.accessed(me.number, Access(call_object(call), AccessMode.CONTRIBUTE))
             if me.rank.has_started_threads:
                 run.observer.accessed(me.number, Access(order_object(call), AccessMode.WRITE))
-            run.observer.issued_call(me.number, issued.name, call)  # after what an observer of the call learns is recorded
+            run.observer.issued_call(
+                me.number, issued.name, call
+            )  # after what an observer of the call learns is recorded
         run.record_event(_ISSUE, call)
         run.issued.append((call, me.number))
         origin = call.origin
@@ -127,7 +129,7 @@ class CallMatcher:
             self._streams.close_batch(me.rank_number)
 
     def on_announce(self, me: Task, request: AnnounceGroup) -> Script:
-        """Handle an `Announce` request: a rank outside a new group states what it knows of the group."""
+        """Handle an `AnnounceGroup` request: a rank outside a new group states what it knows of the group."""
         slot = self._run.slots.add_call(request.call)
         if request.call.rank in slot.calls and slot.is_full:
             yield from self._match_collective(me, slot)
@@ -137,7 +139,11 @@ class CallMatcher:
         code = first_differing_field(calls)
         if code is not None:
             self._record_last_arrival(me, calls[0])
-            end_with_findings(self._run, RunEnding.MISMATCH, mismatch_finding(calls, code, self._run.steps, issued=self._run.all_calls()))
+            end_with_findings(
+                self._run,
+                RunEnding.MISMATCH,
+                mismatch_finding(calls, code, self._run.steps, issued=self._run.all_calls()),
+            )
         if any(call.site is not calls[0].site for call in calls) and unusual_lines_meet(calls):
             self._notice_different_lines(calls)
         yield from self._complete_calls(me, calls[0].signature, calls, slot.members)
@@ -155,7 +161,9 @@ class CallMatcher:
             receive = run.messages.post_send(call)
             if run.observer is not None:
                 is_answer = receive is not None and receive.peer == ANY_SOURCE
-                run.observer.accessed(me.number, Access(channel_object(call), AccessMode.ANSWER if is_answer else AccessMode.SEND))
+                run.observer.accessed(
+                    me.number, Access(channel_object(call), AccessMode.ANSWER if is_answer else AccessMode.SEND)
+                )
             if receive is not None:
                 yield from self._match_message(me, call, receive)
             return
@@ -182,7 +190,9 @@ class CallMatcher:
         code = message_differing_field(send, receive)
         if code is not None:
             self._record_last_arrival(me, receive)
-            end_with_findings(self._run, RunEnding.MISMATCH, message_mismatch_finding(send, receive, code, self._run.steps))
+            end_with_findings(
+                self._run, RunEnding.MISMATCH, message_mismatch_finding(send, receive, code, self._run.steps)
+            )
         taken = f"from rank {send.rank}" if receive.peer == ANY_SOURCE else ""
         members = self._run.slots.members_of(send.group)
         yield from self._complete_calls(me, send.signature, (send, receive), members, taken)
@@ -216,7 +226,7 @@ class CallMatcher:
                 self._streams.remove_call(issued, self._starting)
 
     def on_missing(self, me: Task, request: AskMissingRanks) -> tuple[int, ...]:
-        """Handle a `Missing` request: return the ranks that have not made their call of a collective."""
+        """Handle a `AskMissingRanks` request: return the ranks that have not made their call of a collective."""
         call = me.rank.open[request.handle].call
         slot = self._run.slots.find_collective(call)
         if slot is None:  # the call itself waits in its stream

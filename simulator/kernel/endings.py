@@ -12,7 +12,15 @@ from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot
 from ddpsim.simulator.diagnosis.mismatch import find_early_mismatches
 from ddpsim.simulator.diagnosis.uneven import add_batch_counts
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
-from ddpsim.simulator.kernel.answers import UNWIND, Answer, AwaitExternalThreads, RejectRequest, StrikeFault, ReportStack, Unwind
+from ddpsim.simulator.kernel.answers import (
+    UNWIND,
+    Answer,
+    AwaitExternalThreads,
+    RejectRequest,
+    ReportStack,
+    StrikeFault,
+    Unwind,
+)
 from ddpsim.simulator.kernel.requests import AwaitedExternalThreads, StackReport
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunEnding
@@ -36,7 +44,7 @@ def end_with_findings(run: RunState, ending: RunEnding, *findings: Finding) -> N
     if run.observer is not None:
         assert run.running is not None
         run.observer.run_cut_short(run.running.number)
-    run.life.stop(ending)
+    run.life.begin_stop(ending)
     raise RequestEnded
 
 
@@ -46,7 +54,7 @@ def stop_without_enabled_task(run: RunState) -> Generator[Answer, AwaitedExterna
     Return True instead if a thread outside the simulation woke a task.
     """
     if all(rank.main.is_finished for rank in run.ranks):
-        run.life.stop(RunEnding.FINISHED)
+        run.life.begin_stop(RunEnding.FINISHED)
         return False
     if (yield AwaitExternalThreads()).woke_somebody:
         return True
@@ -56,8 +64,8 @@ def stop_without_enabled_task(run: RunState) -> Generator[Answer, AwaitedExterna
         run.waiting = graph.list_waiting()
         run.findings.extend(add_batch_counts(mismatches or find_deadlocks(graph), run.batch_counts()))
     except Exception as error:  # a bug in ddpsim, but the other ranks must not sleep forever
-        run.life.break_off_by_bug(error, None if run.running is None else run.running.rank.rank)
-    run.life.stop(RunEnding.DEADLOCK)
+        run.life.abort_with_internal_error(error, None if run.running is None else run.running.rank.rank)
+    run.life.begin_stop(RunEnding.DEADLOCK)
     return False
 
 
@@ -76,7 +84,9 @@ def stop_out_of_polls(run: RunState, me: Task, polls: int) -> Generator[Answer, 
     end_with_findings(run, RunEnding.POLLS, limit_finding(run, RunEnding.POLLS, me, stack, polls=polls))
 
 
-def limit_finding(run: RunState, ending: RunEnding, task: Task | None, stack: StackReport | None, *, polls: int = 0) -> Finding:
+def limit_finding(
+    run: RunState, ending: RunEnding, task: Task | None, stack: StackReport | None, *, polls: int = 0
+) -> Finding:
     """Return the finding of a passed limit. It lists what the other ranks wait for, as a possible reason.
 
     Ranks may still run while this finding of a wall-time limit is made, so its lines may describe different instants.

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from ddpsim.simulator.diagnosis.deadlock import lines_of_ranks
-from ddpsim.simulator.kernel.requests import DeclareGroup, DestroyGroup, AskGivenUpBarrier, GiveUpBarrier, NameGroup, AskWhereabouts
+from ddpsim.simulator.kernel.requests import (
+    AskGivenUpBarrier,
+    AskWhereabouts,
+    DeclareGroup,
+    DestroyGroup,
+    GiveUpBarrier,
+    NameGroup,
+)
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.tasks import Task
 
@@ -29,23 +36,23 @@ class GroupRecords:
         return self._labels[key]
 
     def on_declare(self, me: Task, request: DeclareGroup) -> None:
-        """Handle a `Declare` request: record the group's members."""
+        """Handle a `DeclareGroup` request: record the group's members."""
         self._run.slots.declare_group(request.group, request.members)
         if request.is_beside_streams and self._run.streams is not None:
             self._run.streams.exempt_group(request.group)
 
     def on_destroy(self, me: Task, request: DestroyGroup) -> None:
-        """Handle a `Destroy` request: record the line at which the rank destroyed the group."""
+        """Handle a `DestroyGroup` request: record the line at which the rank destroyed the group."""
         me.rank.destroyed.setdefault(request.group, request.site)
 
     def on_give_up(self, me: Task, request: GiveUpBarrier) -> None:
-        """Handle a `GiveUp` request: record the ranks for which a barrier was abandoned."""
+        """Handle a `GiveUpBarrier` request: record the ranks for which a barrier was abandoned."""
         self._given_up[request.group, request.sequence] = request.missing
 
     def on_given_up(self, me: Task, request: AskGivenUpBarrier) -> tuple[int, ...]:
-        """Handle a `GivenUp` request: return the ranks for which a barrier was abandoned."""
+        """Handle a `AskGivenUpBarrier` request: return the ranks for which a barrier was abandoned."""
         return self._given_up.get((request.group, request.sequence), ())
 
     def on_whereabouts(self, me: Task, request: AskWhereabouts) -> tuple[str, ...]:
-        """Handle a `Whereabouts` request: return lines that say where ranks are."""
+        """Handle a `AskWhereabouts` request: return lines that say where ranks are."""
         return lines_of_ranks(self._run.snapshot(), request.ranks)

@@ -32,7 +32,7 @@ from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import RankError, Reply, Request, StackReport
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.scheduler import Scheduler
-from ddpsim.simulator.kernel.states import TaskChange, RunEnding, RunPhase, TaskState
+from ddpsim.simulator.kernel.states import RunEnding, RunPhase, TaskChange, TaskState
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.policies.observer import Observer
 
@@ -119,7 +119,7 @@ class Kernel:
             return self._advance_script(me, None)
         return GO_ON if served is None else IN_TIME if served is True else Continue(served)
 
-    def watch(self, handle: int) -> bool:
+    def watch_completion(self, handle: int) -> bool:
         """Note that code depends on a call's completion. False, as this kernel delivers every completion anyway."""
         return False
 
@@ -129,13 +129,13 @@ class Kernel:
         assert me is not None, "nobody has the baton"
         return self._advance_script(me, said)
 
-    def drop(self) -> None:
+    def drop_request(self) -> None:
         """Give up the running task's request, because the host could not do what the last answer asked for."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         me.scripts.pop().close()
 
-    def resume(self, task: Task) -> Answer:
+    def resume_task(self, task: Task) -> Answer:
         """Return the answer for a task that got the baton: what it waited for, or what it starts with."""
         self.run.running = task
         if self.is_unwinding(task):
@@ -170,7 +170,7 @@ class Kernel:
 
     def stop_run(self, ending: RunEnding) -> None:
         """Start to unwind every task; `next_unfinished` returns the order."""
-        self.run.life.stop(ending)
+        self.run.life.begin_stop(ending)
 
     def stop_at_limit(self, ending: RunEnding, task: Task | None, stack: StackReport | None) -> None:
         """Stop because a limit of wall time has passed, and record a finding."""

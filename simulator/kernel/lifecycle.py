@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from ddpsim.simulator.accesses import Access, AccessMode, Object
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.requests import CancelThread, FinishTask, ProgramRaised, RankError, ProgramReturned, SawThreadEnd, StartThread, WakeTask
+from ddpsim.simulator.kernel.requests import (
+    CancelThread,
+    FinishTask,
+    ProgramRaised,
+    ProgramReturned,
+    RankError,
+    SawThreadEnd,
+    StartThread,
+    WakeTask,
+)
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.scheduler import Scheduler
-from ddpsim.simulator.kernel.states import TaskChange, RunPhase
+from ddpsim.simulator.kernel.states import RunPhase, TaskChange
 from ddpsim.simulator.kernel.tasks import RankRecord, Script, Task
 
 
@@ -38,11 +47,11 @@ class TaskLifecycle:
         return task.number
 
     def on_wake(self, me: Task, request: WakeTask) -> None:
-        """Handle a `Wake` request: enable a waiting task."""
+        """Handle a `WakeTask` request: enable a waiting task."""
         self._turns.wake_task(request.number, from_outside=request.from_outside)
 
     def on_cancel(self, me: Task, request: CancelThread) -> None:
-        """Handle a `Cancel` request: let a thread of the caller's rank be unwound."""
+        """Handle a `CancelThread` request: let a thread of the caller's rank be unwound."""
         run, task = self._run, self._run.tasks.get(request.number)
         if task is None:  # the thread has already ended
             return
@@ -52,19 +61,19 @@ class TaskLifecycle:
         task.change_state(TaskChange.CANCEL)
 
     def on_saw_end(self, me: Task, request: SawThreadEnd) -> None:
-        """Handle a `SawEnd` request: report to the exploration that the caller saw a thread end."""
+        """Handle a `SawThreadEnd` request: report to the exploration that the caller saw a thread end."""
         if self._run.observer is not None:
             self._run.observer.joined_thread(me.number, request.number)
 
     def on_finish(self, me: Task, request: FinishTask) -> Script:
-        """Handle a `Finish` request: the task gives the baton away and never gets it back."""
+        """Handle a `FinishTask` request: the task gives the baton away and never gets it back."""
         self._turns.end_task(me, request.how)
         if me.is_main and self._run.connections is not None:
             self._run.connections.rank_ended(me.rank)
         yield from self.switch_from_ended_task(me)
 
     def on_returned(self, me: Task, request: ProgramReturned) -> None:
-        """Handle a `Returned` request: the rank's program returned."""
+        """Handle a `ProgramReturned` request: the rank's program returned."""
         self._run.record_event(EventKind.RETURN)
 
     def on_raised(self, me: Task, request: ProgramRaised) -> None:

@@ -12,15 +12,15 @@ from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.endings import end_with_findings
 from ddpsim.simulator.kernel.requests import (
     AcquireObject,
-    ReportAgreedValue,
     AskLatestStep,
     LoaderStarted,
-    WriteNote,
     ReleaseObject,
+    ReportAccesses,
+    ReportAgreedValue,
+    ReportUse,
     SamplerStarted,
     StepDone,
-    ReportAccesses,
-    ReportUse,
+    WriteNote,
 )
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase
@@ -53,22 +53,22 @@ class RankReports:
                 self._run.observer.accessed(me.number, access)
 
     def on_release(self, me: Task, request: ReleaseObject) -> None:
-        """Handle a `Release` request: report to the exploration that an object was released."""
+        """Handle a `ReleaseObject` request: report to the exploration that an object was released."""
         if self._run.observer is not None:
             self._run.observer.created_key(me.number, request.object)
 
     def on_acquire(self, me: Task, request: AcquireObject) -> None:
-        """Handle an `Acquire` request: report to the exploration that a released object was acquired."""
+        """Handle an `AcquireObject` request: report to the exploration that a released object was acquired."""
         if self._run.observer is not None:
             self._run.observer.needed_key(me.number, request.object)
 
     def on_use(self, me: Task, request: ReportUse) -> None:
-        """Handle a `Use` request: report to the exploration that a kind of object is used."""
+        """Handle a `ReportUse` request: report to the exploration that a kind of object is used."""
         if self._run.observer is not None:
             self._run.observer.used_feature(request.kind)
 
     def on_note(self, me: Task, request: WriteNote) -> None:
-        """Handle a `Note` request: write an event into the trace."""
+        """Handle a `WriteNote` request: write an event into the trace."""
         self._run.record_event(request.kind, text=request.text)
 
     def on_noticed(self, me: Task, request: Noticed) -> None:
@@ -79,11 +79,11 @@ class RankReports:
             self._run.noticed.append(request)
 
     def on_latest_step(self, me: Task, request: AskLatestStep) -> int:
-        """Handle a `LatestStep` request: return the latest step that a call of a wrapper belongs to."""
+        """Handle a `AskLatestStep` request: return the latest step that a call of a wrapper belongs to."""
         return self._run.steps_of_wrappers.get(request, 0)
 
     def on_loader_begun(self, me: Task, request: LoaderStarted) -> None:
-        """Handle a `LoaderBegun` request: count the batches of a data loader."""
+        """Handle a `LoaderStarted` request: count the batches of a data loader."""
         me.rank.batches.setdefault(request.site, []).append(request.batches)
 
     def on_step_done(self, me: Task, request: StepDone) -> None:
@@ -101,7 +101,9 @@ class RankReports:
         reported = self._agreed.setdefault((request.name, number), [])
         reported.append(AgreedValue(rank, request.value, request.site))
         if request.value != reported[0].value:
-            end_with_findings(self._run, RunEnding.MISMATCH, agreed_values_finding(request.name, number, reported, self._run.steps))
+            end_with_findings(
+                self._run, RunEnding.MISMATCH, agreed_values_finding(request.name, number, reported, self._run.steps)
+            )
         if len(reported) == len(self._run.ranks):
             del self._agreed[request.name, number]
 

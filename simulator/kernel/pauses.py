@@ -9,10 +9,10 @@ from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.answers import DeliverCompletion
 from ddpsim.simulator.kernel.endings import stop_out_of_polls, stop_out_of_steps
 from ddpsim.simulator.kernel.requests import (
+    AskOthersDeliver,
     Block,
     Checkpoint,
     IsComplete,
-    AskOthersDeliver,
     Poll,
     ReadClock,
     Sleep,
@@ -136,7 +136,7 @@ class Pauses:
         return is_complete
 
     def on_others_deliver(self, me: Task, request: AskOthersDeliver) -> bool:
-        """Handle an `OthersDeliver` request: return whether another thread of the rank delivers a completion."""
+        """Handle an `AskOthersDeliver` request: return whether another thread of the rank delivers a completion."""
         return any(task is not me for _, task in me.rank.delivering)
 
     def _see_completions(self, me: Task, handles: Sequence[int]) -> Script:
@@ -161,7 +161,7 @@ class Pauses:
             yield from self.wait_for_turn(me, successor)
 
     def wait_for_turn(self, me: Task, successor: int) -> Script:
-        """Give the baton to `successor` and continue later. `Turns.yield_point` made the choice."""
+        """Give the baton to `successor` and continue later. `Scheduler.yield_point` made the choice."""
         if successor != me.number:
             yield self._turns.switch_to(successor)
         if self._run.steps > self._most_steps:

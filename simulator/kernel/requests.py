@@ -290,17 +290,17 @@ class ProgramRaised(NamedTuple):
 
 
 class DeliveredCompletion(NamedTuple):
-    """The host's reply to `Deliver`: the futures are set, and their callbacks have run."""
+    """The host's reply to `DeliverCompletion`: the futures are set, and their callbacks have run."""
 
 
 class MovedTensors(NamedTuple):
-    """The host's reply to `Move`: the data has moved, or the transport refused."""
+    """The host's reply to `MoveTensors`: the data has moved, or the transport refused."""
 
     error: str | None = None
 
 
 class StackReport(NamedTuple):
-    """The host's reply to `TellStack`: the stack of the caller's program."""
+    """The host's reply to `ReportStack`: the stack of the caller's program."""
 
     text: str
     is_at_lock: bool = False
@@ -308,21 +308,22 @@ class StackReport(NamedTuple):
 
 
 class AwaitedExternalThreads(NamedTuple):
-    """The host's reply to `LookOutside`: whether a task was woken."""
+    """The host's reply to `AwaitExternalThreads`: whether a task was woken."""
 
     woke_somebody: bool
 
 
 Request = (
-    Checkpoint | Poll | Sleep | BeginCall | IssueCall | WaitFor | IsComplete | Block | StoreOperation | ReadClock | FinishTask
-    | WakeTask | CancelThread | NameGroup | DeclareGroup | AnnounceGroup | DestroyGroup | AskMissingRanks | GiveUpBarrier | AskGivenUpBarrier | AskWhereabouts
-    | AskOthersDeliver | OpenBatch | CloseBatch | StartThread | SawThreadEnd | ReportAccesses | ReleaseObject | AcquireObject | ReportUse | WriteNote | ReportAgreedValue
+    Checkpoint | Poll | Sleep | BeginCall | IssueCall | WaitFor | IsComplete | Block | StoreOperation | ReadClock
+    | FinishTask | WakeTask | CancelThread | NameGroup | DeclareGroup | AnnounceGroup | DestroyGroup | AskMissingRanks
+    | GiveUpBarrier | AskGivenUpBarrier | AskWhereabouts | AskOthersDeliver | OpenBatch | CloseBatch | StartThread
+    | SawThreadEnd | ReportAccesses | ReleaseObject | AcquireObject | ReportUse | WriteNote | ReportAgreedValue
     | AskLatestStep | LoaderStarted | SamplerStarted | StepDone | ProgramReturned | ProgramRaised | Noticed
 )  # fmt: skip
 Reply = DeliveredCompletion | MovedTensors | StackReport | AwaitedExternalThreads
 
 UNANSWERED = frozenset({
-    AcquireObject, CloseBatch, DeclareGroup, DestroyGroup, GiveUpBarrier, LoaderStarted, WriteNote, Noticed, OpenBatch, ReleaseObject, ProgramReturned, SamplerStarted,
-    SawThreadEnd, StepDone, ReportAccesses,
+    AcquireObject, CloseBatch, DeclareGroup, DestroyGroup, GiveUpBarrier, LoaderStarted, Noticed, OpenBatch,
+    ProgramReturned, ReleaseObject, ReportAccesses, SamplerStarted, SawThreadEnd, StepDone, WriteNote,
 })  # fmt: skip
 """Requests that are always done at once and have no answer value, so a rank that is a process need not wait."""

@@ -9,7 +9,13 @@ from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.clock import VirtualClock
-from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, ThreadSnapshot, collect_open_calls
+from ddpsim.simulator.diagnosis.deadlock_snapshot import (
+    RankSnapshot,
+    RankState,
+    Snapshot,
+    ThreadSnapshot,
+    collect_open_calls,
+)
 from ddpsim.simulator.diagnosis.hazards import Noticed, WatchedRun, find_hazards
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.kernel.connections import RankConnections
@@ -62,7 +68,9 @@ class RunState:
         self.clock = VirtualClock()
         self.slots = PendingCollectives()
         self.messages = UnmatchedMessages()
-        self.streams = CallStreams(world_size, batch_is_unit=semantics.batch_is_unit) if semantics.calls_in_order else None
+        self.streams = (
+            CallStreams(world_size, batch_is_unit=semantics.batch_is_unit) if semantics.calls_in_order else None
+        )
         """The ranks' streams; None on a backend where a call starts when it is issued."""
         self.connections = RankConnections(self.slots, self.messages) if semantics.connects_lazily else None
         """The connections between ranks; None on a backend whose groups are connected from the beginning."""
@@ -116,7 +124,9 @@ class RunState:
         ranks = tuple(map(_snapshot_of, self.ranks))
         streams = () if self.streams is None else self.streams.snapshot()
         left_behind = () if self.connections is None else tuple(self.connections.left_behind)
-        return Snapshot(ranks, collect_open_calls(self.slots, self.messages), self.steps, self.all_calls(), streams, left_behind)
+        return Snapshot(
+            ranks, collect_open_calls(self.slots, self.messages), self.steps, self.all_calls(), streams, left_behind
+        )
 
 
 def _ignore_replica(what: object) -> None:

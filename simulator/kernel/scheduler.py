@@ -23,7 +23,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.answers import Answer, SwitchTask
 from ddpsim.simulator.kernel.endings import RequestEnded, stop_without_enabled_task
 from ddpsim.simulator.kernel.run import RunState
-from ddpsim.simulator.kernel.states import TaskChange, RunPhase, TaskState, state_after
+from ddpsim.simulator.kernel.states import RunPhase, TaskChange, TaskState, state_after
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.waits import Wait
@@ -231,7 +231,10 @@ class Scheduler:
         """Enable a task that has just been started."""
         run = self._run
         assert task.number == run.started
-        self._numbered = (*(self._numbered or map(RankOrThread, range(run.started))), RankOrThread(task.rank.rank, task.name))
+        self._numbered = (
+            *(self._numbered or map(RankOrThread, range(run.started))),
+            RankOrThread(task.rank.rank, task.name),
+        )
         run.started += 1
         run.tasks[task.number] = task
         self._enabled.append(task.number)
@@ -278,7 +281,7 @@ class Scheduler:
             BaseException
         ) as error:  # an error of the policy and not of the rank: it ends the run and goes to the caller of the run
             running = self._run.running
-            self._run.life.break_off(error, None if running is None else running.rank.rank)
+            self._run.life.abort(error, None if running is None else running.rank.rank)
             return 0
         self.choices.append(choice)
         return choice

@@ -47,27 +47,27 @@ class RunLife:
         self.failed_under: int | None = None
         """The rank that ran when `failure` was raised."""
 
-    def stop(self, ending: RunEnding) -> None:
+    def begin_stop(self, ending: RunEnding) -> None:
         """Begin to unwind all tasks. Only the first reason is kept."""
         if self.phase is RunPhase.RUNNING:
             self.phase, self.ending = RunPhase.STOPPING, ending
 
     def mark_ended(self) -> None:
         """Record that the last task has ended."""
-        self.stop(RunEnding.FINISHED)
+        self.begin_stop(RunEnding.FINISHED)
         self.phase = RunPhase.OVER
 
-    def break_off(self, error: BaseException, under: int | None) -> None:
+    def abort(self, error: BaseException, under: int | None) -> None:
         """Stop with an error that the caller of the run gets."""
         if self.failure is None:
             self.failure, self.failed_under = error, under
-        self.stop(RunEnding.BROKEN)
+        self.begin_stop(RunEnding.BROKEN)
 
-    def break_off_by_bug(self, error: Exception, under: int | None) -> None:
+    def abort_with_internal_error(self, error: Exception, under: int | None) -> None:
         """Stop with an internal error of ddpsim. A RecursionError may be the rank's own and is passed on as it is."""
         if not isinstance(error, RecursionError):
             error = make_internal_error(error, "the run" if under is None else f"the run, at rank {under}")
-        self.break_off(error, under)
+        self.abort(error, under)
 
 
 class TaskState(Enum):

@@ -37,7 +37,9 @@ class ElasticAgent:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
 
-    def launch_ranks(self, config: Any, entrypoint: Any, args: Sequence[Any], health_check_server: object = None) -> Any:
+    def launch_ranks(
+        self, config: Any, entrypoint: Any, args: Sequence[Any], health_check_server: object = None
+    ) -> Any:
         """Replace `launch_agent` of torch: start the ranks, wait for them, and return their results by rank."""
         if config.max_nodes != 1:
             self._launcher.reject_program(
@@ -46,7 +48,11 @@ class ElasticAgent:
             )
         size = int(config.nproc_per_node)
         settings = [
-            {**torchrun_environment(rank, size), "ROLE_NAME": config.role, "TORCHELASTIC_RUN_ID": config.run_id or "none"}
+            {
+                **torchrun_environment(rank, size),
+                "ROLE_NAME": config.role,
+                "TORCHELASTIC_RUN_ID": config.run_id or "none",
+            }
             for rank in range(size)
         ]
         start = self._start_functions if callable(entrypoint) else self._start_commands

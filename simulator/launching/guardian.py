@@ -12,7 +12,7 @@ import signal
 from contextlib import suppress
 
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.rank_processes.rank_files import raise_reported_internal_error, exit_with_internal_error
+from ddpsim.simulator.rank_processes.rank_files import exit_with_internal_error, raise_reported_internal_error
 
 _ENTRY_BYTES = 8
 

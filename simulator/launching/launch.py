@@ -12,8 +12,15 @@ from typing import Any
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.guardian import Guardian
-from ddpsim.simulator.launching.launcher_detection import uses_trainer_strategy, may_start_own_ranks
-from ddpsim.simulator.launching.launcher_line import EXIT_CODE, RanksMayBegin, ProgramEnded, LaunchRejected, RankStarted, StartsRanksAgain
+from ddpsim.simulator.launching.launcher_detection import may_start_own_ranks, uses_trainer_strategy
+from ddpsim.simulator.launching.launcher_line import (
+    EXIT_CODE,
+    LaunchRejected,
+    ProgramEnded,
+    RanksMayBegin,
+    RankStarted,
+    StartsRanksAgain,
+)
 from ddpsim.simulator.launching.program_ranks import adopting_orphans, start_launcher
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection

@@ -33,10 +33,10 @@ from ddpsim.simulator.errors import is_internal_error
 from ddpsim.simulator.launching.launched import Body, CommandBody, WorkerBody, is_worker_of_spawn
 from ddpsim.simulator.launching.launcher_line import (
     EXIT_CODE,
-    RanksMayBegin,
-    ProgramEnded,
-    MakesOwnGroup,
     LaunchRejected,
+    MakesOwnGroup,
+    ProgramEnded,
+    RanksMayBegin,
     RankStarted,
     StartsRanksAgain,
 )
@@ -44,7 +44,12 @@ from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
 from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
-from ddpsim.simulator.rank_processes.own_process import shut_down_process_executors, torchrun_environment, flush_streams, make_own_process
+from ddpsim.simulator.rank_processes.own_process import (
+    flush_streams,
+    make_own_process,
+    shut_down_process_executors,
+    torchrun_environment,
+)
 from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
 from ddpsim.simulator.rank_processes.rank_files import RankFiles, exit_with_internal_error
@@ -172,7 +177,9 @@ class Launcher:
             for counting in (torch.cuda, torch.accelerator):
                 self._replaced.set_attribute(counting, "is_available", lambda: gpus > 0)
                 self._replaced.set_attribute(counting, "device_count", lambda: gpus)
-            self._replaced.set_attribute(torch.accelerator, "current_accelerator", lambda check_available=False: accelerator)
+            self._replaced.set_attribute(
+                torch.accelerator, "current_accelerator", lambda check_available=False: accelerator
+            )
 
     def __exit__(self, *error: object) -> None:
         self._replaced.restore_attributes()
@@ -215,7 +222,9 @@ class Launcher:
         self._ranks.append(rank)
         return rank
 
-    def run_rank(self, rank: int, body: Body, channel: MessageChannel, arena: SharedArena, files: RankFiles) -> NoReturn:
+    def run_rank(
+        self, rank: int, body: Body, channel: MessageChannel, arena: SharedArena, files: RankFiles
+    ) -> NoReturn:
         """Run a rank in its process."""
         try:
             self.__exit__()

@@ -52,7 +52,9 @@ def may_start_own_ranks(program: Script) -> bool:
             nodes = list(ast.walk(tree))
             if any(map(_starts_ranks, nodes)) or any(map(_names_strategy, nodes)):
                 return True
-            processes += [node for node in nodes if isinstance(node, ast.Call) and _referenced_name(node.func) == _PROCESS]
+            processes += [
+                node for node in nodes if isinstance(node, ast.Call) and _referenced_name(node.func) == _PROCESS
+            ]
     return bool(processes) and any(map(ProjectDefinitions(trees).may_start_rank, processes))
 
 

@@ -14,7 +14,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.guardian import Guardian
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, RankStart
-from ddpsim.simulator.launching.servers import STANDING, ServerProcess, ServerGone, server_keys
+from ddpsim.simulator.launching.servers import STANDING, ServerGone, ServerProcess, server_keys
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.rank_processes.parcels import SharedArena

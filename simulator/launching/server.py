@@ -1,7 +1,7 @@
 """A server of ranks: a Python process with a given hash seed that has loaded torch, and forks ranks of programs.
 
-The coordinator (`servers.py`) sends `Load` and `Fork`, and the server answers each. A rank that it forks waits for a
-`Birth` on its channel. By then the rank is an orphan, and so a child of the coordinator.
+The coordinator (`servers.py`) sends `LoadModules` and `ForkProcesses`, and the server answers each. A rank that it
+forks waits for a `RankStart` on its channel. By then the rank is an orphan, and so a child of the coordinator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from ddpsim.simulator.errors import InternalError, make_internal_error, is_unexpected_error
+from ddpsim.simulator.errors import InternalError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
 
@@ -44,7 +44,7 @@ class LoadModules(NamedTuple):
 
 
 class ForkProcesses(NamedTuple):
-    """Fork processes. Their files come with the message, equally many for each. Answered by `Forked`."""
+    """Fork processes. Their files come with the message, equally many for each. Answered by `ForkResult`."""
 
     processes: int
 
@@ -231,7 +231,7 @@ def _import_for_preload(name: str) -> str:
 
 
 def _begin_process(files: list[int], changed: dict[str, str]) -> NoReturn:
-    """Become a rank or a launcher when its `Birth` arrives."""
+    """Become a rank or a launcher when its `RankStart` arrives."""
     try:
         _become_rank_or_launcher(files, changed)
     except BaseException as error:  # an internal error: `main` handles those of a program

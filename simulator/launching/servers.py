@@ -79,7 +79,12 @@ class ServerProcess:
         path = write_search_path(sys.path)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, *_python_flags(), "-c", _MAIN.format(path=path, file=theirs.fileno(), caller=os.getpid())],
+                [
+                    sys.executable,
+                    *_python_flags(),
+                    "-c",
+                    _MAIN.format(path=path, file=theirs.fileno(), caller=os.getpid()),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,

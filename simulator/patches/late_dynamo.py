@@ -192,7 +192,11 @@ def _do_nothing() -> None: ...
 
 _ANSWERS = {
     ("torch.optim.optimizer", "graph_break"): _do_nothing,
-    ("torch.nn.parallel.distributed", "utils"): _PartialSubmodule("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
-    ("torch.distributed.distributed_c10d", "trace_rules"): _PartialSubmodule("trace_rules", clear_lru_cache=_do_nothing),
+    ("torch.nn.parallel.distributed", "utils"): _PartialSubmodule(
+        "utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"
+    ),
+    ("torch.distributed.distributed_c10d", "trace_rules"): _PartialSubmodule(
+        "trace_rules", clear_lru_cache=_do_nothing
+    ),
 }
 """(module that reads, attribute of torch._dynamo) -> its value as long as no configuration has changed."""

@@ -163,7 +163,11 @@ class _RepeatingPolicy:
             return now.options.index(alone)
         if len(self.path) >= len(self._known) or self._differs:
             is_of_ranks = point.kind is ChoiceKind.RANK
-            self.path.append(_PathChoice(now, frozenset(filter(self.observer.would_poll_in_vain, now.options if is_of_ranks else ()))))
+            self.path.append(
+                _PathChoice(
+                    now, frozenset(filter(self.observer.would_poll_in_vain, now.options if is_of_ranks else ()))
+                )
+            )
             return 0
         choice = self._known[len(self.path)]
         if choice.offer != now:
@@ -178,7 +182,9 @@ class _RepeatingPolicy:
         return find_offer_divergence(self._differs, missing, is_cut=is_cut)
 
 
-def find_offer_divergence(differing: tuple[OfferedChoice, OfferedChoice] | None, missing: OfferedChoice | None, *, is_cut: bool) -> Finding | None:
+def find_offer_divergence(
+    differing: tuple[OfferedChoice, OfferedChoice] | None, missing: OfferedChoice | None, *, is_cut: bool
+) -> Finding | None:
     """Return the finding for an execution that did not repeat the choice points of the one before.
 
     `missing` is an expected choice point that it did not reach; an execution whose budget ran out may miss some.

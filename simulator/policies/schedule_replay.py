@@ -1,4 +1,4 @@
-"""Policies that follow given choices: `Guided` adapts them to the program, `Replay` finds where a run diverges.
+"""Policies that follow given choices: `GuidedPolicy` adapts them, `ReplayPolicy` finds where a run diverges.
 
 A run that diverges continues to its end, with each choice modulo the number of options. So the error can show what the
 ranks did next. A strict replay raises that error; a lenient one returns the run's result.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule, RankSeeds, choices_text
-from ddpsim.simulator.diagnosis.explain import TableRow, shorten_text, format_table
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RankSeeds, Schedule, choices_text
+from ddpsim.simulator.diagnosis.explain import TableRow, format_table, shorten_text
 from ddpsim.simulator.errors import ReplayDivergedError
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.trace import Trace
@@ -132,7 +132,9 @@ def divergence_error(divergence: ReplayDivergence, trace: Trace, choices: Sequen
     )
 
 
-def steps_until_divergence(divergence: ReplayDivergence, trace: Trace, choices: Sequence[TakenChoice]) -> tuple[Trace, Sequence[TakenChoice]]:
+def steps_until_divergence(
+    divergence: ReplayDivergence, trace: Trace, choices: Sequence[TakenChoice]
+) -> tuple[Trace, Sequence[TakenChoice]]:
     """Return the events and choices of a run up to the divergence."""
     return Trace(trace.events[: _count_events_before(divergence, trace)]), choices[: divergence.number]
 
@@ -143,7 +145,9 @@ def _count_events_before(divergence: ReplayDivergence, trace: Trace) -> int:
         return len(trace)
     for index, event in enumerate(trace):
         is_later = event.choice_points > point.number
-        if is_later or (event.choice_points == point.number and not _is_before_choice(event, point, divergence.options)):
+        if is_later or (
+            event.choice_points == point.number and not _is_before_choice(event, point, divergence.options)
+        ):
             return index
     return len(trace)
 

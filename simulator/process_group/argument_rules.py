@@ -65,7 +65,7 @@ class ArgumentRules(Protocol):
     def check_any_source(self) -> None:
         """Check that the backend can receive from any source."""
 
-    def refusal(self, operation: str, dtype: str, reduction: str | None) -> str | None:
+    def wait_error(self, operation: str, dtype: str, reduction: str | None) -> str | None:
         """Return the backend's error for a dtype or reduction, raised when the call is waited for; None if it is
         supported."""
 

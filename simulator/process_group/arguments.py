@@ -93,7 +93,8 @@ def difference_from_model(tensors: Iterable[Tensor], model: Tensor) -> str | Non
     dtype, device, shape = model.dtype, model.device, model.shape
     for position, tensor in enumerate(tensors):
         if tensor.dtype is not dtype or tensor.device != device:
-            return f"tensor type at index {position} (expected {_tensor_options_text(model)}, got {_tensor_options_text(tensor)})"
+            expected, found = _tensor_options_text(model), _tensor_options_text(tensor)
+            return f"tensor type at index {position} (expected {expected}, got {found})"
         if tensor.shape != shape:
             return f"tensor size at index {position} (expected {shape_text(model)}, got {shape_text(tensor)})"
     return None

@@ -56,7 +56,7 @@ from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry, reduc
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.requests import ReportAgreedValue, CloseBatch, AskLatestStep, OpenBatch
+from ddpsim.simulator.kernel.requests import AskLatestStep, CloseBatch, OpenBatch, ReportAgreedValue
 from ddpsim.simulator.patches import data_loading, not_simulated
 from ddpsim.simulator.patches.compiler import CompilerLock, ignoring_own_hook, skip_simulator_in_dynamo
 from ddpsim.simulator.patches.late_dynamo import dynamo_loaded_late
@@ -66,7 +66,7 @@ from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.user_stores import blocks_process
-from ddpsim.simulator.process_group.work import future_is_done, yield_before_set, wait_for_future
+from ddpsim.simulator.process_group.work import future_is_done, wait_for_future, yield_before_set
 from ddpsim.simulator.replicas.replica_check import ReplicaSampler, check_reads_first
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaFact
 from ddpsim.simulator.runtime.call_sites import current_user_site
@@ -99,13 +99,15 @@ class SimulatedBackend:
         self._host = host
         self._makes_groups = makes_groups
         self._semantics = semantics
-        self._wrappers = WrapperRegistry(partial(_running_rank, host), lambda *key: host.send_request(AskLatestStep(*key)))
+        self._wrappers = WrapperRegistry(
+            partial(_running_rank, host), lambda *key: host.send_request(AskLatestStep(*key))
+        )
         self._replicas: ReplicaSampler | None = None
         if checks_replicas:
             notice: NoticeReplica = partial(_notice_replica, host)
             if poisons:
-                notice = check_reads_first(notice, host.hazards.came_to_light)
-            self._replicas = ReplicaSampler(self._wrappers, host.hazards.unwaited, notice)
+                notice = check_reads_first(notice, host.hazards.check_for_poison)
+            self._replicas = ReplicaSampler(self._wrappers, host.hazards.unwaited_calls, notice)
             host.hazards.listeners.append(self._replicas.call_issued)
         self._groups = GroupMaker(host, self._wrappers, poisons=poisons, semantics=semantics)
 
@@ -350,7 +352,9 @@ class SimulatedBackend:
     def _report_agreed_value(self, original: Callable[[str, object], None]) -> Callable[[str, object], None]:
         def tell(name: str, value: object) -> None:
             if self._host.is_rank_thread():
-                self._host.send_request(ReportAgreedValue(str(name), agreeing.text_of_value(value), current_user_site()))
+                self._host.send_request(
+                    ReportAgreedValue(str(name), agreeing.text_of_value(value), current_user_site())
+                )
 
         return tell
 

@@ -17,14 +17,14 @@ import torch
 from torch.distributed import distributed_c10d
 from torch.optim import Optimizer
 
-from ddpsim.simulator.attribution.meshes import mesh_dimension_of, find_mesh_under_construction
+from ddpsim.simulator.attribution.meshes import find_mesh_under_construction, mesh_dimension_of
 from ddpsim.simulator.attribution.origins import OriginTracker
 from ddpsim.simulator.attribution.phases import FrameReaders
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.kernel.requests import AnnounceGroup, Checkpoint, NameGroup
-from ddpsim.simulator.process_group.argument_rules import RulesByDevice, has_nccl, argument_rules_of
+from ddpsim.simulator.process_group.argument_rules import RulesByDevice, argument_rules_of, has_nccl
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import CallIssuer
 from ddpsim.simulator.process_group.store import SimulatedStore
@@ -129,7 +129,15 @@ class GroupMaker:
             else distributed_c10d.PrefixStore(f"{name}/", store)
         )
         group = self._make_group(
-            name, label, members, rank, requested_backend(backend), prefix, timeout=timeout, description=description, tag=tag
+            name,
+            label,
+            members,
+            rank,
+            requested_backend(backend),
+            prefix,
+            timeout=timeout,
+            description=description,
+            tag=tag,
         )
         if device is not None:
             group.bound_device_id = device
@@ -195,7 +203,11 @@ class GroupMaker:
         """Report this rank's view of a new group of which it is no member. It waits for no rank."""
         host = self._host
         host.send_request(Checkpoint())
-        host.send_request(AnnounceGroup(Call(host.running_thread.rank, label, 0, Signature("new_group", members=members), current_user_site())))
+        host.send_request(
+            AnnounceGroup(
+                Call(host.running_thread.rank, label, 0, Signature("new_group", members=members), current_user_site())
+            )
+        )
 
     def _mesh_label(self, description: str | None, members: tuple[int, ...], rank: int) -> str | None:
         """Return the label of a device mesh's group; None for another group.

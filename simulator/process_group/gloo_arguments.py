@@ -16,11 +16,11 @@ from torch import Tensor
 from ddpsim.simulator.process_group.arguments import (
     TYPE_NAMES,
     bare_shape_text,
+    difference_from_model,
+    list_length_error,
     missing_kernel_error,
     scalar_name,
     shape_text,
-    difference_from_model,
-    list_length_error,
 )
 
 _TAKEN = frozenset(

@@ -314,7 +314,7 @@ class SimulatedGroup(NamedGroup):
         `refusal` is an error of the backend that is raised when the call is waited for.
         """
         assert signature.dtype is not None
-        refusal = rules.refusal(signature.operation, signature.dtype, signature.reduction) or refusal
+        refusal = rules.wait_error(signature.operation, signature.dtype, signature.reduction) or refusal
         return self.issue(signature, payload, result, refusal=refusal)
 
     def _global_root(self, operation: str, root: int) -> int:

@@ -110,10 +110,12 @@ class CallIssuer:
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
         rank = me.of
         rank.calls_issued += 1
-        pending = PendingCall(call, rank.calls_issued, rank, payload.with_copied_inputs() if is_buffered else payload, self.members)
+        pending = PendingCall(
+            call, rank.calls_issued, rank, payload.with_copied_inputs() if is_buffered else payload, self.members
+        )
         for name in names:
             host.send_request(Noticed(NoticedKind.NAMED, (call,), name))
-        if self._poisons and (held := poison_call(call, payload, host.hazards.number)) is not None:
+        if self._poisons and (held := poison_call(call, payload, host.hazards.mark_number)) is not None:
             pending.poisoned, pending.payload = held, held.moved
         work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result)
         host.issue_call(pending)
@@ -177,6 +179,6 @@ def _wait_before_backward_ends(work: SimulatedWork, *, at_once: bool) -> None:
     Reducer finds all done. A program that issued the call has not waited for it by this, see `HazardWatch`.
     """
     if at_once:
-        work.complete()
+        work.await_completion()
     else:
-        Variable._execution_engine.queue_callback(work.complete)
+        Variable._execution_engine.queue_callback(work.await_completion)

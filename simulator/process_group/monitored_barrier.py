@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ddpsim.simulator.diagnosis.rank_errors import FailedBarrier
-from ddpsim.simulator.kernel.requests import AskGivenUpBarrier, GiveUpBarrier, AskMissingRanks, AskWhereabouts
+from ddpsim.simulator.kernel.requests import AskGivenUpBarrier, AskMissingRanks, AskWhereabouts, GiveUpBarrier
 from ddpsim.simulator.runtime.host import Host, PendingCall
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
@@ -34,7 +34,9 @@ def wait_at_barrier(
     pending.waited = True
     if limit == NO_TIME and rank == 0 and len(members) > 1 and not wait_all_ranks:
         host.send_request(GiveUpBarrier(*barrier, (members[1],)))
-    elif not host.wait_for_calls((pending,), _timeout_seconds(rank, limit)) and not host.send_request(AskGivenUpBarrier(*barrier)):
+    elif not host.wait_for_calls((pending,), _timeout_seconds(rank, limit)) and not host.send_request(
+        AskGivenUpBarrier(*barrier)
+    ):
         host.send_request(GiveUpBarrier(*barrier, host.send_request(AskMissingRanks(pending.handle))))
     if missing := host.send_request(AskGivenUpBarrier(*barrier)):
         late = [members.index(each) for each in missing]
@@ -64,7 +66,9 @@ def _gloo_text(rank: int, missing: list[int], limit: timedelta, *, wait_all_rank
 
     Rank 0 collects the ranks; the others wait for its answer.
     """
-    original = f"\n Original exception: \nTimed out waiting {_milliseconds_text(limit)}ms for recv operation to complete"
+    original = (
+        f"\n Original exception: \nTimed out waiting {_milliseconds_text(limit)}ms for recv operation to complete"
+    )
     if rank != 0:
         return (
             f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "

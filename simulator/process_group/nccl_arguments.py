@@ -14,7 +14,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.process_group.arguments import check_same_count, scalar_name, difference_from_model, list_length_error
+from ddpsim.simulator.process_group.arguments import (
+    check_same_count,
+    difference_from_model,
+    list_length_error,
+    scalar_name,
+)
 
 _TAKEN = frozenset(
     "float16 bfloat16 float32 float64 int8 uint8 int32 int64 bool complex64 complex128 "  # noqa: SIM905

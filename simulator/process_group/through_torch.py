@@ -4,12 +4,13 @@ arguments.
 With a backend of torch's own, every method of a process group resolves its overloads and calls an operator
 (`c10d::allreduce_` and so on, torch/csrc/distributed/c10d/Ops.cpp); the operator's kernel calls the backend. So
 dispatch modes, profilers and tensors that stand for others (fake, meta, subclasses) see the call on its way. A backend
-written in Python is not possible: `Backend` has no constructor and no trampoline (torch 2.11 to 2.13). Therefore:
+written in Python is not possible: `SimulatedBackend` has no constructor and no trampoline (torch 2.11 to 2.13).
+Therefore:
 
 - a call that no mode or profiler sees, with the arguments that torch.distributed gives, is made directly (`operator`);
-- any other call goes through a plain C++ group (`NamedGroup.twin`), which resolves the overloads, and through the
-operator. From the first such call of a run to its end, the kernels for tensors with data are ours (`ThroughTorch`);
-the kernels for fake and meta tensors are torch's, and move nothing.
+- any other call goes through a plain C++ group (`NamedGroup.torch_group`), which resolves the overloads, and through
+the operator. From the first such call of a run to its end, the kernels for tensors with data are ours
+(`TorchDispatch`); the kernels for fake and meta tensors are torch's, and move nothing.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class TorchDispatch:
         self.under_way: dict[int, _DispatchedCall] = {}
         """The innermost call under way, by thread."""
 
-    def call_operator(self, group: Any, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+    def call_operator(
+        self, group: Any, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]
+    ) -> Any:
         """Make a call of a group by way of torch's dispatcher, and return its work."""
         if self._is_over:  # a group was kept after the run: the operators have torch's kernels again
             return method(group, *arguments, **options)

@@ -5,8 +5,8 @@ lie in one place there, each store's under a prefix of its own: by port (`TCPSto
 (`HashStore`). Signatures and errors are torch's. A time-out that the program gives passes in virtual time; torch's 300
 seconds never pass, since a wait that cannot end is a deadlock.
 
-A rank that is a process finds our classes under torch's names (`serve_made_stores`). Where ranks are threads, torch's
-own classes make ours while a run lasts (`stores_of_threads`).
+A rank that is a process finds our classes under torch's names (`replace_store_classes`). Where ranks are threads,
+torch's own classes make ours while a run lasts (`stores_replaced_on_ranks`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import Work
 
 from ddpsim.simulator.accesses import Access, Accesses, AccessMode, Object
 from ddpsim.simulator.calls import Origin, Phase
-from ddpsim.simulator.kernel.requests import Checkpoint, AskOthersDeliver, Poll, ReportAccesses
+from ddpsim.simulator.kernel.requests import AskOthersDeliver, Checkpoint, Poll, ReportAccesses
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.host import Host, PendingCall
 from ddpsim.simulator.transport.modes import restore_modes, suspend_modes
@@ -51,7 +51,7 @@ class SimulatedWork(Work):
         pending = self.pending
         if not pending.waited:
             pending.waited = True
-            self._host.hazards.settled(pending)
+            self._host.hazards.call_settled(pending)
         if timeout is NO_TIMEOUT or timeout <= NO_TIMEOUT:
             self._host.wait_for_calls((pending,))
         elif not self._host.wait_for_calls((pending,), timeout.total_seconds()):
@@ -65,7 +65,7 @@ class SimulatedWork(Work):
             raise pending.error
         return True
 
-    def complete(self) -> None:
+    def await_completion(self) -> None:
         """Wait as a later wait in C++ would. The program itself has not waited for the call by this."""
         with suspend_modes():
             self._host.wait_for_calls((self.pending,))
@@ -85,7 +85,7 @@ class SimulatedWork(Work):
             is_complete = self._host.is_complete(pending)
             if is_complete and not pending.waited:
                 pending.waited = True
-                self._host.hazards.settled(pending)
+                self._host.hazards.call_settled(pending)
         if is_complete:
             self._reveal_results()
         return is_complete
@@ -132,12 +132,12 @@ class SimulatedWork(Work):
     def get_future(self) -> torch.futures.Future[Sequence[Any]]:
         """Return a future of the tensors, set on the owner's thread when the completion is delivered there."""
         if self.pending.call.origin.by_hook:
-            self._host.hazards.settled(self.pending)  # the wrapper waits for it, unless the backward fails
+            self._host.hazards.call_settled(self.pending)  # the wrapper waits for it, unless the backward fails
         if self._future is None:
             if not _future_stays_in_reducer(self.pending.call.origin):
                 self._host.watch_completion(self.pending)
             self._future = torch.futures.Future(devices=_gpu_devices(self._result) or None)
-            self._future.hangs_on = self.pending  # type: ignore[attr-defined]  # for `is_done`
+            self._future.hangs_on = self.pending  # type: ignore[attr-defined]  # for `future_is_done`
             if self._host.is_observed and self._host.is_rank_thread():
                 self._host.running_thread.of.with_future.append(self.pending.call)
             if self._is_delivered:
@@ -153,7 +153,7 @@ class SimulatedWork(Work):
             self._set_future(self._future)
 
     def _set_future(self, future: torch.futures.Future[Sequence[Any]]) -> None:
-        self._host.hazards.settled(self.pending)
+        self._host.hazards.call_settled(self.pending)
         self._reveal_results()
         with restore_modes():  # the future's callbacks belong to the program
             if self.pending.error is None:
@@ -247,7 +247,7 @@ class BufferedSend(SimulatedWork):
     def _mark_waited(self) -> None:
         if not self.pending.waited:
             self.pending.waited = True
-            self._host.hazards.settled(self.pending)
+            self._host.hazards.call_settled(self.pending)
 
 
 class FailedWork(Work):

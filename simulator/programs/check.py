@@ -17,11 +17,11 @@ from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
 from ddpsim.simulator.diagnosis.deadlock_snapshot import RankSnapshot, RankState, Snapshot, collect_open_calls
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, find_hazards
-from ddpsim.simulator.diagnosis.mismatch import find_early_mismatches, mismatch_finding, message_mismatch_finding
+from ddpsim.simulator.diagnosis.mismatch import find_early_mismatches, message_mismatch_finding, mismatch_finding
 from ddpsim.simulator.diagnosis.rank_errors import rank_error_finding
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.errors import InjectedCrashError
-from ddpsim.simulator.matching.agreement import unusual_lines_meet, first_differing_field, message_differing_field
+from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field, unusual_lines_meet
 from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
 from ddpsim.simulator.matching.slots import PendingCollective, PendingCollectives
 from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, SplitRule

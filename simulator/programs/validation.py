@@ -109,7 +109,8 @@ def _option_problems(issue: Issue, members: tuple[int, ...]) -> Iterator[str]:
         return
     reductions = reductions_of_dtype(str(issue.dtype)) if operation.reduces else (None,)
     if issue.reduction not in reductions:
-        yield f"{issue.operation} of {issue.dtype} has reduction {issue.reduction!r}, expected {_alternatives_text(reductions)}"
+        expected = _alternatives_text(reductions)
+        yield f"{issue.operation} of {issue.dtype} has reduction {issue.reduction!r}, expected {expected}"
     roots = members if operation.has_root else (None,)
     if issue.root not in roots:
         yield f"{issue.operation} has root {issue.root!r}, expected {_alternatives_text(roots)}"

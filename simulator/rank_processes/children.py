@@ -24,8 +24,8 @@ from ddpsim.simulator.rank_processes.rank_files import (
     TELL_STACK,
     UNWIND_PROGRAM,
     RankFiles,
-    raise_reported_internal_error,
     exit_with_internal_error,
+    raise_reported_internal_error,
     read_rank_stack,
 )
 from ddpsim.simulator.rank_processes.rank_process import run_rank_process as run_rank
@@ -82,7 +82,9 @@ class ChildProcess:
     def new_output(self, until: WrittenBytes | None = None) -> tuple[str, str]:
         """Return what the process has written to standard output and error since the last call, or up to `until`."""
         files, ends = (self._files.output, self._files.errors), until or (sys.maxsize, sys.maxsize)
-        out, err = [self._read_new_bytes(index, file, end) for index, (file, end) in enumerate(zip(files, ends, strict=True))]
+        out, err = [
+            self._read_new_bytes(index, file, end) for index, (file, end) in enumerate(zip(files, ends, strict=True))
+        ]
         return out, err
 
     def skip_output(self, until: WrittenBytes) -> None:

@@ -19,28 +19,28 @@ from ddpsim.simulator.kernel.answers import (
     GO_ON,
     UNWIND,
     Answer,
-    DeliverCompletion,
-    Continue,
     AwaitExternalThreads,
+    Continue,
+    DeliverCompletion,
     MoveTensors,
-    SwitchTask,
     ReportStack,
+    SwitchTask,
 )
 from ddpsim.simulator.kernel.requests import (
+    AwaitedExternalThreads,
     DeliveredCompletion,
     FinishTask,
     IssueCall,
-    AwaitedExternalThreads,
     ProgramRaised,
     RankError,
     Request,
 )
-from ddpsim.simulator.kernel.states import TaskChange, RunEnding, RunPhase, TaskState
+from ddpsim.simulator.kernel.states import RunEnding, RunPhase, TaskChange, TaskState
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.rank_processes.debugger_desk import DebuggerServer
-from ddpsim.simulator.rank_processes.inbox import QueuedMessage, RankInbox, Known, MoveData, PostedCalls
+from ddpsim.simulator.rank_processes.inbox import Known, MoveData, PostedCalls, QueuedMessage, RankInbox
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.speculation import Speculation
 from ddpsim.simulator.rank_processes.watchdog import RankWatchdog
@@ -122,7 +122,7 @@ class RankCoordinator:
         self._kernel.give_baton(number)
         if giver is not None and not giver.rank.main.is_finished:
             self._handle_waiting_rank(self._inboxes[giver.rank_number])
-        return None if number is None else self._kernel.resume(self._kernel.run.tasks[number])
+        return None if number is None else self._kernel.resume_task(self._kernel.run.tasks[number])
 
     def _handle_waiting_rank(self, inbox: RankInbox) -> None:
         """Handle a rank that does not have the right to run: it may compute ahead, or its process may be gone."""
@@ -150,7 +150,9 @@ class RankCoordinator:
         run, me = self._kernel.run, self._running_task
         record = me.rank
         states = tuple([(task.number, task.state) for task in record.tasks]) if record.has_started_threads else ()
-        return messages.TurnToRun(me.number, answer, run.steps, run.life.phase is not RunPhase.RUNNING, states, known, error)
+        return messages.TurnToRun(
+            me.number, answer, run.steps, run.life.phase is not RunPhase.RUNNING, states, known, error
+        )
 
     def _move_call_data(self, move: MoveTensors) -> Answer:
         answer = self._kernel.reply(self._posted.move_call_data(move))
@@ -203,7 +205,7 @@ class RankCoordinator:
         elif isinstance(message, messages.WatchCall):
             mine.send_to_rank(messages.WatchedResult(mine.completions.watch_call(message.handle)))
         elif isinstance(message, messages.GiveUpRequest):
-            self._kernel.drop()
+            self._kernel.drop_request()
         elif isinstance(message, messages.InternalFailure):
             self._stop_by_failure(message)
         return None
@@ -221,7 +223,7 @@ class RankCoordinator:
         elif isinstance(message, (messages.SendRequest, messages.SendReply, messages.AwaitTurn)):
             mine.ran_too_far = False
             if isinstance(message, messages.SendReply):
-                self._kernel.drop()
+                self._kernel.drop_request()
             mine.send_to_rank(self._make_turn(UNWIND))
         elif isinstance(message, messages.CountTasks):
             mine.send_to_rank(0)
@@ -247,7 +249,9 @@ class RankCoordinator:
         answer = self._kernel.handle(request)
         if rank.main.is_finished and len(rank.tasks) == 1:  # else its other threads have to leave first
             self._inboxes[rank.rank].handled = None
-            self._inboxes[rank.rank].send_to_rank(messages.TurnToRun(None, GO_ON, self._kernel.run.steps, is_stopping=True))
+            self._inboxes[rank.rank].send_to_rank(
+                messages.TurnToRun(None, GO_ON, self._kernel.run.steps, is_stopping=True)
+            )
         return answer
 
     def _post_call(self, message: messages.PostCall) -> None:
@@ -256,14 +260,14 @@ class RankCoordinator:
         answer = self._kernel.handle(IssueCall(message.handle, message.call))
         while isinstance(answer, MoveTensors):
             answer = self._move_call_data(answer)
-        # An answer other than GoOn is also the answer to the rank's next request.
+        # An answer other than Continue is also the answer to the rank's next request.
 
     def _stop_by_failure(self, message: messages.InternalFailure) -> None:
         life = self._kernel.run.life
         if message.is_bug and isinstance(message.error, Exception):
-            life.break_off_by_bug(message.error, self._running_task.rank_number)
+            life.abort_with_internal_error(message.error, self._running_task.rank_number)
         else:
-            life.break_off(message.error, self._running_task.rank_number)
+            life.abort(message.error, self._running_task.rank_number)
 
     def _handle_lost_rank(self, inbox: RankInbox) -> Answer | None:
         """Handle the loss of a rank's process; if the rank was running, the kernel's answer is for the next task."""

@@ -127,7 +127,9 @@ class DebuggerServer:
         return has_begun and not inbox.is_gone and not self._kernel.run.ranks[inbox.child.rank].main.is_finished
 
     def _open_debugger_in(self, rank: int) -> VisitResult | None:
-        if problem := reason_not_debuggable(self._kernel.run, rank, lambda: self._is_program_running(self._inboxes[rank])):
+        if problem := reason_not_debuggable(
+            self._kernel.run, rank, lambda: self._is_program_running(self._inboxes[rank])
+        ):
             return VisitResult(problem=problem)
         inbox = self._inboxes[rank]
         inbox.send_to_rank(debugger_messages.OpenDebugger())
@@ -148,7 +150,7 @@ class DebuggerServer:
         except DebuggerCommandError as error:
             return debugger_messages.DebuggerReply(problem=str(error))
         except GoBackError as error:
-            self._kernel.run.life.break_off(error, rank)
+            self._kernel.run.life.abort(error, rank)
             return debugger_messages.DebuggerReply(is_over=True)
 
     def start_debugger(self, rank: int, header: str) -> None:
@@ -168,7 +170,7 @@ class DebuggerServer:
                     return
             then = visited.then or here
         if then == "quit":
-            self._kernel.run.life.break_off(BdbQuit(), rank)
+            self._kernel.run.life.abort(BdbQuit(), rank)
 
 
 def _user_sites(stacks: Mapping[int, str]) -> dict[int, Site]:

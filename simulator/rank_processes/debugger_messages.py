@@ -1,6 +1,6 @@
 """Messages between a debugger in a rank's process and the coordinator; none is a step of the run.
 
-The coordinator sends `Look` and `DebuggerReply`.
+The coordinator sends `OpenDebugger` and `DebuggerReply`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ShowText(NamedTuple):
 
 
 class VisitEnded(NamedTuple):
-    """The debugger that `Look` has opened in this rank has ended."""
+    """The debugger that `OpenDebugger` has opened in this rank has ended."""
 
     then: str = ""
     """The command that ended it, such as "rank 2"; "" to return to the rank that asked."""
@@ -48,7 +48,7 @@ class QueryRanks(NamedTuple):
 
 
 class VisitRank(NamedTuple):
-    """Open a debugger in another rank. Answered by `Visited`, of `simulator/debugging`; None if the run ends."""
+    """Open a debugger in another rank. Answered by `VisitResult`, of `simulator/debugging`; None if the run ends."""
 
     rank: int
 
@@ -59,7 +59,9 @@ class DirectRun(NamedTuple):
     command: str
 
 
-DebuggerMessage = SessionOpened | SessionClosed | ShowText | VisitEnded | ReadLine | QueryRanks | VisitRank | DirectRun | Breakpoints
+DebuggerMessage = (
+    SessionOpened | SessionClosed | ShowText | VisitEnded | ReadLine | QueryRanks | VisitRank | DirectRun | Breakpoints
+)
 """All messages of a debugger; `Breakpoints` are set in all ranks, and not answered."""
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpsim.simulator.calls import Call, Signature
-from ddpsim.simulator.kernel.answers import Answer, DeliverCompletion, Continue, MoveTensors
+from ddpsim.simulator.kernel.answers import Answer, Continue, DeliverCompletion, MoveTensors
 from ddpsim.simulator.kernel.requests import (
     BeginCall,
     Block,
@@ -216,7 +216,9 @@ class UnsentResults:
             return self.take_all_due() if isinstance(request, _ALSO_BEFORE) else ()
         if not isinstance(request, WaitFor):
             return ()
-        return self.take_up_to(request.handles) if isinstance(answer, Continue) and answer.value else self.take_all_due()
+        return (
+            self.take_up_to(request.handles) if isinstance(answer, Continue) and answer.value else self.take_all_due()
+        )
 
     def take_delivered(self, handle: int) -> Known:
         """The kernel delivers a call: return the results that were due before, then the result of this call."""

@@ -1,8 +1,8 @@
 """Messages between a rank's process and the coordinator, as frozen values.
 
-A rank sends `Ask` for each request, and `Say` for its reply to an answer that asks for more. Each is answered by one
-`Turn`, except the messages under "not answered". `Ended` is a rank's last message. Each message carries how much the
-rank has written by then (`rank_channel.py`).
+A rank sends `SendRequest` for each request, and `SendReply` for its reply to an answer that asks for more. Each is
+answered by one `TurnToRun`, except the messages under "not answered". `RankEnded` is a rank's last message. Each
+message carries how much the rank has written by then (`rank_channel.py`).
 """
 
 from __future__ import annotations
@@ -98,7 +98,19 @@ class ExitsByOsExit(NamedTuple):
     site: Site
 
 
-Message = SendRequest | SendReply | AwaitTurn | CountTasks | WatchCall | SendUnansweredRequest | PostCall | GiveUpRequest | InternalFailure | RankEnded | ExitsByOsExit
+Message = (
+    SendRequest
+    | SendReply
+    | AwaitTurn
+    | CountTasks
+    | WatchCall
+    | SendUnansweredRequest
+    | PostCall
+    | GiveUpRequest
+    | InternalFailure
+    | RankEnded
+    | ExitsByOsExit
+)
 
 
 class WrittenBytes(NamedTuple):

@@ -107,7 +107,9 @@ class ProcessRun:
         )
         left = {each.rank: each.ended.leaving for each in self._children if each.ended and each.ended.leaving}
         return (
-            *outcome.findings_of_errors({**{rank: self._describe_exception(rank) for rank in self._coordinator.raisers}, **left}),
+            *outcome.findings_of_errors(
+                {**{rank: self._describe_exception(rank) for rank in self._coordinator.raisers}, **left}
+            ),
             *mark_consequences(found, {rank: error.line for rank, error in left.items()}),
             *thread_findings(error for each in ended for error in each.thread_errors),
             *self._kernel.run.hazard_findings(),

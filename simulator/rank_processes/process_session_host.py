@@ -83,12 +83,14 @@ class ProcessSessionHost:
 
     def _leave_if_over(self, *, is_over: bool) -> None:
         if is_over:
-            self._host.kernel.run.life.stop(RunEnding.INTERRUPTED)
+            self._host.kernel.run.life.begin_stop(RunEnding.INTERRUPTED)
             raise RankUnwound
 
     def answer_command(self, topic: DebuggerTopic, argument: str) -> str:
         """Return information on all ranks."""
-        return self._exchange_with_coordinator(debugger_messages.QueryRanks(topic, argument, format_user_stack(self._frame)))
+        return self._exchange_with_coordinator(
+            debugger_messages.QueryRanks(topic, argument, format_user_stack(self._frame))
+        )
 
     def _exchange_with_coordinator(self, asked: debugger_messages.QueryRanks | debugger_messages.DirectRun) -> str:
         reply: debugger_messages.DebuggerReply = self._own_channel.exchange_messages(asked)
@@ -144,5 +146,5 @@ class ProcessSessionHost:
 
     def abort_run(self, error: BaseException) -> NoReturn:
         """End the execution by an error."""
-        self._host.kernel.run.life.break_off(error, None)
+        self._host.kernel.run.life.abort(error, None)
         raise RankUnwound

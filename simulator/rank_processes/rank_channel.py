@@ -60,7 +60,10 @@ class RankChannel:
         """Wait for a message of the coordinator; end the rank if the coordinator is gone."""
         before, self.is_in_use = self.is_in_use, True
         try:
-            while isinstance(value := self._channel.receive(), (OpenDebugger, Breakpoints)) and self.heed_debugger is not None:
+            while (
+                isinstance(value := self._channel.receive(), (OpenDebugger, Breakpoints))
+                and self.heed_debugger is not None
+            ):
                 self.heed_debugger(value)
             return value
         except EOFError:

@@ -65,7 +65,7 @@ def exit_with_internal_error(file: int, error: BaseException, where: str) -> NoR
 
 
 def raise_reported_internal_error(file: int) -> None:
-    """Raise InternalError with the report of `end_broken`, if the file has one."""
+    """Raise InternalError with the report of `exit_with_internal_error`, if the file has one."""
     data = os.pread(file, 1 << 20, 0)
     if data.startswith(_BROKEN):
         raise InternalError(data[len(_BROKEN) :].decode(errors="replace"))

@@ -20,9 +20,9 @@ from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.process_group.backend import SimulatedBackend
 from ddpsim.simulator.process_group.user_stores import replace_store_classes
 from ddpsim.simulator.rank_processes.external_effects import wait_before_external_effects
-from ddpsim.simulator.rank_processes.external_processes import reject_groups_in_forks, detect_groups_in_new_pythons
-from ddpsim.simulator.rank_processes.messages import RankEnded, ExitsByOsExit, pickle_value, unpickle_value
-from ddpsim.simulator.rank_processes.own_process import shut_down_process_executors, flush_streams, make_own_process
+from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons, reject_groups_in_forks
+from ddpsim.simulator.rank_processes.messages import ExitsByOsExit, RankEnded, pickle_value, unpickle_value
+from ddpsim.simulator.rank_processes.own_process import flush_streams, make_own_process, shut_down_process_executors
 from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.rank_processes.process_session_host import ProcessSessionHost
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
@@ -54,7 +54,7 @@ def run_rank_process(rank_config: RankConfig) -> NoReturn:
         detect_groups_in_new_pythons(rank_config.common.external_processes, f"rank {rank_config.rank}")
         process = _RankProcess(rank_config)
         process.run_rank()
-    except BaseException as error:  # an internal error: `Ended` has that of the program
+    except BaseException as error:  # an internal error: `RankEnded` has that of the program
         first = (process and process.stop_communicating()) or error
         flush_streams()
         exit_with_internal_error(rank_config.files.stack, first, f"the process of rank {rank_config.rank}")

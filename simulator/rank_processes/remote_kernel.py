@@ -1,9 +1,9 @@
 """Replaces the kernel in the process of a rank: sends requests to the coordinator, and receives the answers.
 
-The thread of the rank that asked last waits at the channel. An answer for another thread of the rank is a `Switch` for
-the host of threads here, as with a local kernel. The coordinator switches between ranks.
+The thread of the rank that asked last waits at the channel. An answer for another thread of the rank is a `SwitchTask`
+for the host of threads here, as with a local kernel. The coordinator switches between ranks.
 
-A `Turn` may carry several answers: calls to deliver, and then the kernel's own answer.
+A `TurnToRun` may carry several answers: calls to deliver, and then the kernel's own answer.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ddpsim.simulator.kernel.answers import (
     GO_ON,
     UNWIND,
     Answer,
-    DeliverCompletion,
     Continue,
+    DeliverCompletion,
     RejectRequest,
+    ReportStack,
     StrikeFault,
     SwitchTask,
-    ReportStack,
     Unwind,
 )
 from ddpsim.simulator.kernel.requests import UNANSWERED, FinishTask, IssueCall, Reply, Request, StartThread
 from ddpsim.simulator.kernel.states import RunEnding, RunLife, RunPhase, TaskState
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.rank_processes import messages
-from ddpsim.simulator.rank_processes.parcels import SharedArena, PackedPayload
+from ddpsim.simulator.rank_processes.parcels import PackedPayload, SharedArena
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel, SignalBlocker
 from ddpsim.simulator.runtime.host import PendingCall
 
@@ -57,7 +57,7 @@ class _RemoteLife(RunLife):
 
     def _report_failure(self, error: BaseException, *, is_bug: bool) -> None:
         self.failure = self.failure or error
-        self.stop(RunEnding.BROKEN)
+        self.begin_stop(RunEnding.BROKEN)
         self._own_channel.send_message(messages.InternalFailure(error, is_bug))
 
 
@@ -148,7 +148,7 @@ class RemoteKernel:
 
         During an exchange the rank leaves with its answer instead.
         """
-        self.run.life.stop(RunEnding.INTERRUPTED)
+        self.run.life.begin_stop(RunEnding.INTERRUPTED)
         self._is_interrupted = self._own_channel.is_in_use
         return not self._is_interrupted
 
@@ -207,7 +207,7 @@ class RemoteKernel:
         self.run.steps = turn.steps
         self.is_speculative = turn.is_speculative
         if turn.is_stopping:
-            self.run.life.stop(RunEnding.FINISHED)
+            self.run.life.begin_stop(RunEnding.FINISHED)
         for number, state in turn.states:
             if number in self.run.tasks:
                 self.run.tasks[number].state = state

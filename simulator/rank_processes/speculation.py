@@ -15,8 +15,8 @@ from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, Answer
 from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, WaitFor
 from ddpsim.simulator.kernel.states import RunPhase
-from ddpsim.simulator.rank_processes.inbox import RankInbox, Known
-from ddpsim.simulator.rank_processes.messages import SendRequest, Message, TurnToRun
+from ddpsim.simulator.rank_processes.inbox import Known, RankInbox
+from ddpsim.simulator.rank_processes.messages import Message, SendRequest, TurnToRun
 
 _MOST_UNHANDLED = 1_000
 """The most messages of a rank that may wait to be handled."""
@@ -65,4 +65,6 @@ class Speculation:
             answer, known = IN_TIME, inbox.completions.take_up_to(request.handles)
         elif message is not None and not isinstance(request, (BeginCall, Checkpoint)):
             return None
-        return TurnToRun(inbox.child.rank, answer, self._run.steps, is_stopping=False, outcomes=known, is_speculative=True)
+        return TurnToRun(
+            inbox.child.rank, answer, self._run.steps, is_stopping=False, outcomes=known, is_speculative=True
+        )

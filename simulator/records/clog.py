@@ -16,7 +16,14 @@ from collections import Counter, defaultdict, deque
 
 from ddpsim.simulator.calls import Shape, Signature
 from ddpsim.simulator.operations import POINT_TO_POINT
-from ddpsim.simulator.records.rank_record import CallLog, CallProgress, LoggedCall, RankRecord, RecordError, number_names
+from ddpsim.simulator.records.rank_record import (
+    CallLog,
+    CallProgress,
+    LoggedCall,
+    RankRecord,
+    RecordError,
+    number_names,
+)
 from ddpsim.simulator.records.record_texts import OPERATIONS, SHORT_DTYPES, printable_text, rank_in_path
 
 _BY_OUTPUT = frozenset({"scatter", "recv"})
@@ -31,7 +38,9 @@ def is_clog(data: bytes) -> bool:
 
 def read_clog(data: bytes, source: str) -> RankRecord:
     """Return the record in a log, without a last line that is cut off. Raises RecordError if it cannot be read."""
-    lines = [line if line.isprintable() else printable_text(line) for line in data.decode("utf-8", "replace").splitlines()]
+    lines = [
+        line if line.isprintable() else printable_text(line) for line in data.decode("utf-8", "replace").splitlines()
+    ]
     version = lines[0].split("|")[1]
     if version != "1":
         raise RecordError(f"a clog of version {version[:20]!r}, expected 1")
@@ -107,7 +116,9 @@ class _ClogParser:
             if name not in self._members and size == self._world_size():
                 self._members[name] = tuple(range(size))
         counts: Counter[tuple[str, bool]] = Counter()
-        queued = [(*self._signatures[number], self._progress_of_call(index)) for index, number in enumerate(self._queued)]
+        queued = [
+            (*self._signatures[number], self._progress_of_call(index)) for index, number in enumerate(self._queued)
+        ]
         queued = [each for each in queued if each[1].operation not in _UNSIZED]  # they announce the call after them
         groups = number_names(group for group, *_ in queued)
         steps = []

@@ -22,7 +22,7 @@ import msgspec
 
 from ddpsim.simulator.calls import Shape, Signature, Site
 from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, LoggedCall, RecordError, number_names
-from ddpsim.simulator.records.record_texts import CPP_DTYPES, OPERATIONS, user_lines, printable_text
+from ddpsim.simulator.records.record_texts import CPP_DTYPES, OPERATIONS, printable_text, user_lines
 
 T = TypeVar("T")
 
@@ -138,7 +138,9 @@ class EntriesReader:
         places = tuple(order[begin] for begin, _ in begun)
         lost = ordered[0].record_id if ordered else 0
         sites = _sites_of_steps(entries, places)
-        found = ReadEntries(CallLog(tuple(steps)), tuple(names), sites, lost, _count_unrecorded(ordered), _own_rank(ordered, names))
+        found = ReadEntries(
+            CallLog(tuple(steps)), tuple(names), sites, lost, _count_unrecorded(ordered), _own_rank(ordered, names)
+        )
         return _KnownDump(rows, pattern, found, places)
 
 

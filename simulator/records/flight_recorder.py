@@ -42,7 +42,7 @@ def is_dump(value: Any) -> bool:
 
 
 def read_dump(value: Any, source: str, found_in: Callable[[Any], ReadEntries] | None = None) -> RankRecord:
-    """Return the record in a dump, unpickled or parsed; `found_in` parses its entries.
+    """Return the record in a dump, unpickled or parsed; `find_records` parses its entries.
 
     Raises RecordError for a damaged dump, or an unknown version.
     """
@@ -79,7 +79,9 @@ def _is_known_version(value: dict[str, Any]) -> bool:
 
 def _make_record(dump: _Dump, source: str, found_in: Callable[[Any], ReadEntries]) -> RankRecord:
     """Return the record in a dump whose version is known or similar."""
-    members = {group_label(group.name or name, group.desc): _member_ranks(group) for name, group in dump.pg_config.items()}
+    members = {
+        group_label(group.name or name, group.desc): _member_ranks(group) for name, group in dump.pg_config.items()
+    }
     members = {label: ranks for label, ranks in members.items() if ranks}
     found = found_in(dump.entries)
     rank = _rank_of_communicators(dump.nccl_comm_state, members)

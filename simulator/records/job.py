@@ -108,7 +108,9 @@ def _check_peers(records: Mapping[int, RankRecord], size: int) -> None:
                 )
 
 
-def _members_of_groups(records: Mapping[int, RankRecord], size: int) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+def _members_of_groups(
+    records: Mapping[int, RankRecord], size: int
+) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
     """Return the members of each group, and the groups whose members no record has."""
     members: dict[str, tuple[int, ...]] = {}
     for record in records.values():

@@ -86,7 +86,9 @@ class _EqualRanks(NamedTuple):
 class _GroupComparison:
     """Compares the collectives of one group."""
 
-    def __init__(self, job: RecordedJob, group: str, by_rank: Mapping[int, _GroupCallsOfRank], found: CollectiveMatches) -> None:
+    def __init__(
+        self, job: RecordedJob, group: str, by_rank: Mapping[int, _GroupCallsOfRank], found: CollectiveMatches
+    ) -> None:
         """Prepare the members: recorded, without a record, or with one that may lack calls."""
         self._group = group
         self._by_rank = by_rank
@@ -213,7 +215,10 @@ def match_messages(job: RecordedJob) -> MessageMatches:
                 channels.setdefault((call.group, call.peer, call.rank), ([], []))[1].append(recorded)
     for (_, *ends), (sends, receives) in channels.items():
         if any(rank not in job.records or job.records[rank].lost for rank in ends):
-            sends, receives = _incomplete_calls(sends), _incomplete_calls(receives)  # the number of earlier messages is unknown
+            sends, receives = (
+                _incomplete_calls(sends),
+                _incomplete_calls(receives),
+            )  # the number of earlier messages is unknown
         _pair_messages(sends, receives, found)
     return found
 

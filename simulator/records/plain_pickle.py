@@ -37,7 +37,8 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         """Refuse an import."""
         raise RecordError(
-            f"a pickle that tries to import {printable_text(module)}.{printable_text(name)}, expected plain values; nothing was run"
+            f"a pickle that tries to import {printable_text(module)}.{printable_text(name)}, "
+            "expected plain values; nothing was run"
         )
 
     def persistent_load(self, pid: object) -> NoReturn:

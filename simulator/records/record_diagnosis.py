@@ -13,12 +13,18 @@ from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankSnapshot, RankState, Snapshot, StreamSnapshot
-from ddpsim.simulator.diagnosis.explain import format_call_table, finding_lines
-from ddpsim.simulator.diagnosis.mismatch import mismatch_finding, message_mismatch_finding
+from ddpsim.simulator.diagnosis.explain import finding_lines, format_call_table
+from ddpsim.simulator.diagnosis.mismatch import message_mismatch_finding, mismatch_finding
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.records.job import RecordedJob
-from ddpsim.simulator.records.met_calls import ROOTED, CollectiveMatches, MessageMatches, match_collectives, match_messages
+from ddpsim.simulator.records.met_calls import (
+    ROOTED,
+    CollectiveMatches,
+    MessageMatches,
+    match_collectives,
+    match_messages,
+)
 from ddpsim.simulator.records.rank_record import CallProgress
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding, Verdict, worst_verdict_of_findings
@@ -120,7 +126,9 @@ class _JobDiagnoser:
 
     def _ranks_missing_in(self, calls: Sequence[Call]) -> tuple[int, ...]:
         here = {call.rank for call in calls}
-        return tuple(rank for rank in self._job.members[calls[0].group] if rank in self._ranks_with_missing_calls - here)
+        return tuple(
+            rank for rank in self._job.members[calls[0].group] if rank in self._ranks_with_missing_calls - here
+        )
 
     def _first_open_calls(self, slots: Sequence[OpenCalls]) -> dict[int, Call]:
         """Return the call that each rank waits in: its first open call that it has not passed.
@@ -152,7 +160,9 @@ class _JobDiagnoser:
 
     def _downgrade_if_unsure(self, finding: Finding) -> Finding:
         """Return the finding; an uncertain one if it only blames ranks whose record may lack the call."""
-        if finding.code is not Code.DEADLOCK_MISSING_RANK or not self._ranks_with_missing_calls.issuperset(finding.ranks):
+        if finding.code is not Code.DEADLOCK_MISSING_RANK or not self._ranks_with_missing_calls.issuperset(
+            finding.ranks
+        ):
             return finding
         return replace(finding, code=Code.UNCHECKED, ranks=(), lines=finding_lines(Code.UNCHECKED, finding.lines[1:]))
 
@@ -201,7 +211,9 @@ class _JobDiagnoser:
             what = f'{calls[0].operation} #{calls[0].sequence} on "{calls[0].group}"'
             who = rank_list(call.rank for call in calls)
             cause = Cause.CAME_AND_HUNG.lines(who=who, operation=what)
-            yield _unknown_finding(f"{who} reached {what}, and it did not complete", [*format_call_table(calls), *cause])
+            yield _unknown_finding(
+                f"{who} reached {what}, and it did not complete", [*format_call_table(calls), *cause]
+            )
         if not stalled and self._job.ranks_without_record:
             who = rank_list(self._job.ranks_without_record)
             summary = f"nothing is open, and there is no record of {who}"
@@ -226,8 +238,12 @@ class _JobDiagnoser:
         if self._job.ranks_without_record:
             yield f"no record of {rank_list(self._job.ranks_without_record)}"
         if self._job.ranks_with_cut_record:
-            last = ", ".join(f"rank {rank} after {self._last_call_text(rank)}" for rank in self._job.ranks_with_cut_record[:_MOST_STALLED])
-            yield f"the record of {rank_list(self._job.ranks_with_cut_record)} is cut short; the part before that was read: {last}"
+            last = ", ".join(
+                f"rank {rank} after {self._last_call_text(rank)}"
+                for rank in self._job.ranks_with_cut_record[:_MOST_STALLED]
+            )
+            cut = rank_list(self._job.ranks_with_cut_record)
+            yield f"the record of {cut} is cut short; the part before that was read: {last}"
         if self._ranks_of_unknown_version:
             forms = ", ".join(dict.fromkeys(self._job.records[rank].form for rank in self._ranks_of_unknown_version))
             yield f"{forms} is an unknown version, read like 2.10: new or changed fields are not compared"
@@ -244,7 +260,7 @@ class _JobDiagnoser:
             yield "the records do not say which calls were complete"
         if self._job.guessed:
             yield (
-                f"no record has the members of group {join_names([repr(name) for name in self._job.guessed], 4)}: assumed "
+                f"no record has the members of group {join_names(list(map(repr, self._job.guessed)), 4)}: assumed "
                 "to be the ranks that called with it, so a missing rank is one that may also be a member"
             )
         skipped = {record.rank: record.not_recorded for record in records if record.not_recorded}

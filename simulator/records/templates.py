@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.records import plain_pickle
-from ddpsim.simulator.records.entries import ReadEntries, group_label, compared_fields, stack_frames
+from ddpsim.simulator.records.entries import ReadEntries, compared_fields, group_label, stack_frames
 from ddpsim.simulator.records.rank_record import RecordError
 
 _MOST_BYTES = 2**24
@@ -157,7 +157,9 @@ def _all_frames(entries: Sequence[Any]) -> Iterable[Any]:
     return {id(frame): frame for frame in frames}.values()
 
 
-def _find_open_bytes(data: bytes, ops: Iterable[_Opcode], span: tuple[int, int], fixed: frozenset[str]) -> Iterator[_OpenBytes]:
+def _find_open_bytes(
+    data: bytes, ops: Iterable[_Opcode], span: tuple[int, int], fixed: frozenset[str]
+) -> Iterator[_OpenBytes]:
     """Yield the bytes of all numbers and texts that may differ."""
     marks, seen = _placeholders(), set[str]()
     for (name, argument, position), following in pairwise((*ops, _Opcode("", None, len(data)))):
@@ -191,7 +193,9 @@ def _with_placeholders(data: bytes, opened: Iterable[_OpenBytes]) -> bytes:
     return b"".join([*marked, data[at:]])
 
 
-def _groups_with_placeholders(marked: bytes, value: Value, marks: Container[str | None]) -> tuple[tuple[str, str], ...] | None:
+def _groups_with_placeholders(
+    marked: bytes, value: Value, marks: Container[str | None]
+) -> tuple[tuple[str, str], ...] | None:
     """Return the groups of a dump with placeholders; None if a placeholder is in a field that describes a call."""
     try:
         entries, own = plain_pickle.load_plain(marked)["entries"], value["entries"]

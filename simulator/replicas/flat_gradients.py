@@ -40,7 +40,12 @@ class FlatTensorCall:
     """A flat tensor that one rank passed to a call: all gradients of a module, or all of its parameters."""
 
     def __init__(
-        self, pending: PendingCall, tensor: Tensor, parameters: Sequence[ReplicaTensor], before: Tensor, of: Of = gradient_of
+        self,
+        pending: PendingCall,
+        tensor: Tensor,
+        parameters: Sequence[ReplicaTensor],
+        before: Tensor,
+        of: Of = gradient_of,
     ) -> None:
         """`tensor` is the rank's flat tensor; `before` are the concatenated gradients when the call is issued."""
         self.pending = pending
@@ -79,7 +84,9 @@ def flat_tensor_call(
         before = _concatenated(parameters, of)
         if before is None or before.numel() != tensor.numel():
             return None
-        if not _are_parts_of(tensor, parameters, of) and not _equals_whole_or_share(content, before, len(pending.members)):
+        if not _are_parts_of(tensor, parameters, of) and not _equals_whole_or_share(
+            content, before, len(pending.members)
+        ):
             return None
         return FlatTensorCall(pending, tensor, parameters, before, of)
 

@@ -33,24 +33,29 @@ import torch
 from ddpsim.simulator.attribution.wrapper import PROGRESS, DdpWrapper, WrapperKey
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.diagnosis.replica_divergence import ComparisonPoint, point_of_forward, point_of_construction, point_of_backward_end
+from ddpsim.simulator.diagnosis.replica_divergence import (
+    ComparisonPoint,
+    point_of_backward_end,
+    point_of_construction,
+    point_of_forward,
+)
 from ddpsim.simulator.replicas.replica_tensors import (
     FinalParameters,
-    ReplicaTensor,
     NoticeReplica,
     ReplicaFact,
     ReplicaSample,
+    ReplicaTensor,
     StepInputs,
     WrapperProgress,
-    wrapper_buffers,
     fingerprint,
     gradient_tensors,
     optimizer_gradients,
-    wrapper_parameters,
-    parameter_ids_of,
     optimizer_state_of,
+    parameter_ids_of,
     syncs_buffers,
     syncs_buffers_last,
+    wrapper_buffers,
+    wrapper_parameters,
 )
 from ddpsim.simulator.replicas.sharded_replicas import ShardedReplicas
 from ddpsim.simulator.replicas.unwrapped_ddp import UnwrappedReplicas
@@ -206,7 +211,11 @@ class ReplicaSampler:
         if wrapper.inner_module is None or not wrapper.is_fully_reduced:
             return
         progress.backward, progress.gradients_of = wrapper.step, progress.all_steps
-        self._send_sample(wrapper, point_of_backward_end(wrapper.number_in_group, wrapper.step), gradient_tensors(wrapper_parameters(wrapper)))
+        self._send_sample(
+            wrapper,
+            point_of_backward_end(wrapper.number_in_group, wrapper.step),
+            gradient_tensors(wrapper_parameters(wrapper)),
+        )
 
     def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
         """Note that any optimizer is about to use gradients."""
@@ -231,11 +240,19 @@ class ReplicaSampler:
             progress = self._progress_of(wrapper)
             progress.optimizer_steps += 1
             progress.all_steps += 1
-            tensors = [*self._comparable_parameters(wrapper, optimizer, own, parameters), *optimizer_state_of(parameters, optimizer)]
+            tensors = [
+                *self._comparable_parameters(wrapper, optimizer, own, parameters),
+                *optimizer_state_of(parameters, optimizer),
+            ]
             tensors += wrapper_buffers(wrapper, (None, "after") if syncs_buffers_last(wrapper.module) else ("after",))
             start = self._starts.get(wrapper, ())
             inputs = StepInputs(start, fingerprint(optimizer_gradients(parameters, own)))
-            self._send_sample(wrapper, ComparisonPoint(wrapper.number_in_group, wrapper.step, count, optimizer=position), tensors, inputs)
+            self._send_sample(
+                wrapper,
+                ComparisonPoint(wrapper.number_in_group, wrapper.step, count, optimizer=position),
+                tensors,
+                inputs,
+            )
 
     def rank_returned(self, rank: int) -> None:
         """Note that a rank's program returned."""
@@ -274,7 +291,11 @@ class ReplicaSampler:
         is_new = progress.step < wrapper.step
         has_averaged = communicated - progress.communicated >= sum(each.tensor.numel() for each in parameters)
         if (is_new and not progress.optimizer_steps) or (progress.optimizer_steps and has_averaged):
-            self._send_sample(wrapper, point_of_forward(wrapper.number_in_group, wrapper.step - is_new, progress.all_steps), parameters)
+            self._send_sample(
+                wrapper,
+                point_of_forward(wrapper.number_in_group, wrapper.step - is_new, progress.all_steps),
+                parameters,
+            )
         if is_new or has_averaged:
             progress.step, progress.communicated, progress.optimizer_steps = wrapper.step, communicated, 0
 

@@ -83,7 +83,9 @@ class ReplicaComparison:
             self.groups[-1].ranks.append(rank)
 
 
-def first_different_tensor(first: dict[str, ReplicaTensor], second: Sequence[ReplicaTensor], tolerance: float) -> ReplicaTensor | None:
+def first_different_tensor(
+    first: dict[str, ReplicaTensor], second: Sequence[ReplicaTensor], tolerance: float
+) -> ReplicaTensor | None:
     """Return the first tensor in which two replicas differ in name, position or value; None if they are equal."""
     names = [name for name, each in first.items() if not each.is_optional]
     others = [each for each in second if not each.is_optional]
@@ -110,7 +112,9 @@ def _has_same_tensors(first: dict[str, ReplicaTensor], second: Sequence[ReplicaT
     return not left
 
 
-def count_differing_elements(first: dict[str, ReplicaTensor], second: dict[str, ReplicaTensor], tolerance: float) -> int:
+def count_differing_elements(
+    first: dict[str, ReplicaTensor], second: dict[str, ReplicaTensor], tolerance: float
+) -> int:
     """Count the elements of the parameters that differ."""
     both = [(first[name].tensor, each.tensor) for name, each in second.items() if name in first and not each.is_state]
     return sum(mine.numel() for mine, other in both if not _are_equal(mine, other, tolerance))

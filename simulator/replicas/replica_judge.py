@@ -7,9 +7,9 @@ Note [Local SGD]. Ranks may make different steps and average the parameters ever
 difference is withdrawn if the parameters are equal again and the program has since passed as many elements to its own
 calls as differed. A difference that is left at the end counts if it lasted longer than each one before an average.
 
-Note [Last word]. At a moment that is not an optimizer step (simulator/diagnosis/replica_divergence.py, `Occasion`) the
-program may be about to repair a difference, by a broadcast or by loading a state. Such a difference is a finding only
-if it was there at the last of these moments, and if optimizer steps had no finding.
+Note [Last word]. At a moment that is not an optimizer step (simulator/diagnosis/replica_divergence.py,
+`ComparisonEvent`) the program may be about to repair a difference, by a broadcast or by loading a state. Such a
+difference is a finding only if it was there at the last of these moments, and if optimizer steps had no finding.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from ddpsim.simulator.attribution.wrapper import WrapperKey
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.replica_divergence import (
     Circumstances,
-    ComparisonPoint,
     ComparisonEvent,
+    ComparisonPoint,
     EqualRanks,
     divergence_finding,
-    skipped_step_text,
-    skipped_step_finding,
     point_of_program_end,
+    skipped_step_finding,
+    skipped_step_text,
 )
 from ddpsim.simulator.replicas.replica_comparison import (
     ReplicaComparison,
     count_differing_elements,
-    first_different_tensor,
+    element_text,
     first_different_index,
     first_different_position,
-    element_text,
+    first_different_tensor,
 )
 from ddpsim.simulator.replicas.replica_tensors import (
     FinalParameters,
-    ReplicaTensor,
     ReplicaFact,
     ReplicaSample,
+    ReplicaTensor,
     WrapperProgress,
 )
 from ddpsim.simulator.verdict import Code, Finding
@@ -209,7 +209,9 @@ class ReplicaJudge:
             if moment.optimizer_step:
                 self._persistent.note_agreement(key, Code.DIVERGENCE_GRADIENTS)
 
-    def _note_difference(self, key: WrapperKey, moment: ComparisonPoint, comparison: ReplicaComparison, difference: ReplicaTensor) -> None:
+    def _note_difference(
+        self, key: WrapperKey, moment: ComparisonPoint, comparison: ReplicaComparison, difference: ReplicaTensor
+    ) -> None:
         first, second = comparison.groups[0].tensors, comparison.groups[1].tensors
         if difference.code is Code.DIVERGENCE_PARAMETERS and not difference.is_state:
             elements = count_differing_elements(first, second, self._tolerance)
@@ -219,7 +221,9 @@ class ReplicaJudge:
         elif (key, difference.code) not in self._findings:
             self._findings[key, difference.code] = self._divergence_finding(key, moment, difference, comparison)
 
-    def _divergence_finding(self, key: WrapperKey, moment: ComparisonPoint, difference: ReplicaTensor, comparison: ReplicaComparison) -> Finding:
+    def _divergence_finding(
+        self, key: WrapperKey, moment: ComparisonPoint, difference: ReplicaTensor, comparison: ReplicaComparison
+    ) -> Finding:
         groups, sites = comparison.groups, comparison.sites
         names = [[each.name for each in group.tensors.values() if not each.is_optional] for group in groups]
         name, position = difference.name, first_different_position(names)
@@ -230,7 +234,9 @@ class ReplicaJudge:
             ]
             is_order = len({tuple(sorted(own)) for own in names}) == 1
             known = Circumstances(is_order=is_order, has_run=key in self._has_trained)
-            return divergence_finding(difference.code, moment, f"name of tensor {position}", sides, sites=sites, known=known)
+            return divergence_finding(
+                difference.code, moment, f"name of tensor {position}", sides, sites=sites, known=known
+            )
         index = first_different_index([group.tensors[name].tensor for group in groups if name in group.tensors])
         sides = [EqualRanks(tuple(group.ranks), element_text(group.tensors.get(name), index)) for group in groups]
         skipped, skippers = self._skipped.get(key, ("", ()))

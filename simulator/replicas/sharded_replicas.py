@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim.simulator.diagnosis.replica_divergence import point_of_optimizer_step
-from ddpsim.simulator.replicas.replica_tensors import ReplicaTensor, NoticeReplica, ReplicaSample
+from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaSample, ReplicaTensor
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.verdict import Code
 
@@ -47,7 +47,7 @@ class ShardedReplicas:
         self._notice = notice
         self._communicated = communicated
         self._steps: Counter[tuple[int, str, bool]] = Counter()
-        """The number of optimizer steps, by rank, group and `_Replica.is_beside`."""
+        """The number of optimizer steps, by rank, group and `_GroupReplica.is_beside`."""
         self._latest: dict[int, list[_GroupReplica]] = {}
         """The tensors that each rank's latest step changed."""
 
@@ -57,7 +57,9 @@ class ShardedReplicas:
         if kind is None:
             return
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        beside = {group.label: group for each in parameters if isinstance(each, kind) for group in _data_parallel_groups(each)}
+        beside = {
+            group.label: group for each in parameters if isinstance(each, kind) for group in _data_parallel_groups(each)
+        }
         replicas: dict[tuple[str, bool], _GroupReplica] = {}
         for number, parameter in enumerate(parameters):
             name = names.get(id(parameter), f"parameter {number}")

@@ -25,9 +25,20 @@ from torch.nn import Module
 
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.diagnosis.replica_divergence import ComparisonPoint, point_of_manual_average, point_of_manual_reduction
-from ddpsim.simulator.replicas.flat_gradients import FlatTensorCall, Of, flat_tensor_call, gradient_of, is_multiple_of, value_of
-from ddpsim.simulator.replicas.replica_tensors import ReplicaTensor, NoticeReplica, ReplicaSample
+from ddpsim.simulator.diagnosis.replica_divergence import (
+    ComparisonPoint,
+    point_of_manual_average,
+    point_of_manual_reduction,
+)
+from ddpsim.simulator.replicas.flat_gradients import (
+    FlatTensorCall,
+    Of,
+    flat_tensor_call,
+    gradient_of,
+    is_multiple_of,
+    value_of,
+)
+from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaSample, ReplicaTensor
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import PendingCall
 from ddpsim.simulator.transport.modes import suspend_modes
@@ -202,7 +213,11 @@ class UnwrappedReplicas:
         """Record a module that is not inside a module that ran before it."""
         inside = list(module.modules())
         mine.known.update((id(each), ref(each)) for each in inside)
-        wrapped = {id(each) for wrapper in self._wrappers.wrappers_of_rank(rank) for each in (wrapper.module, wrapper.inner_module)}
+        wrapped = {
+            id(each)
+            for wrapper in self._wrappers.wrappers_of_rank(rank)
+            for each in (wrapper.module, wrapper.inner_module)
+        }
         if not any(id(each) in wrapped for each in inside):
             mine.roots.append(ref(module))
 
@@ -224,7 +239,9 @@ class UnwrappedReplicas:
             latest = pending if before is None or is_latest else before.latest
             mine.replicated[group] = _ReducedParameters(len(pending.members), latest, parameters)
 
-    def _find_gradients(self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor) -> ReplicaTensor | FlatTensorCall | None:
+    def _find_gradients(
+        self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor
+    ) -> ReplicaTensor | FlatTensorCall | None:
         """Return the parameter whose gradient a tensor is, or the flat gradients that it holds."""
         found = self._find_known_gradients(mine, pending, tensor, content)
         if found is None and mine.looks < _LOOKS:
@@ -283,7 +300,14 @@ class UnwrappedReplicas:
             self._send_sample(rank, group, size, moment, list(parameters.values()), has_ended=has_ended)
 
     def _send_sample(
-        self, rank: int, group: str, size: int, moment: ComparisonPoint, parameters: Sequence[ReplicaTensor], *, has_ended: bool
+        self,
+        rank: int,
+        group: str,
+        size: int,
+        moment: ComparisonPoint,
+        parameters: Sequence[ReplicaTensor],
+        *,
+        has_ended: bool,
     ) -> None:
         tensors, site = _with_unique_names(parameters), None if has_ended else current_user_site()
         key, passed = (group, -1), self._communicated[rank]

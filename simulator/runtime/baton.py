@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ddpsim.simulator.kernel.requests import StackReport
 from ddpsim.simulator.runtime.call_sites import format_user_stack, waits_for_lock
 from ddpsim.simulator.runtime.kernel_port import KernelInterface
-from ddpsim.simulator.runtime.rank_thread import ThreadedRank, RankThread
+from ddpsim.simulator.runtime.rank_thread import RankThread, ThreadedRank
 
 
 class Baton:
@@ -53,7 +53,7 @@ class Baton:
 
     def abort_run_by_bug(self, error: Exception) -> None:
         """End the execution with an error that is a bug of ddpsim."""
-        self._kernel.run.life.break_off_by_bug(error, None if self.running is None else self.running.rank)
+        self._kernel.run.life.abort_with_internal_error(error, None if self.running is None else self.running.rank)
 
 
 def stack_of_thread(rank: RankThread) -> StackReport:

@@ -91,28 +91,28 @@ class CallWatch(Protocol):
     listeners: list[Callable[[PendingCall], None]]
     """Functions that are called with each call that the user's program issues."""
 
-    def issued(self, pending: PendingCall) -> None:
+    def call_issued(self, pending: PendingCall) -> None:
         """Note that a rank issued a call."""
 
-    def settled(self, pending: PendingCall) -> None:
+    def call_settled(self, pending: PendingCall) -> None:
         """Note that the owner of a call waits for it, or has found it complete."""
 
-    def unwaited(self, rank: int) -> Sequence[Call]:
+    def unwaited_calls(self, rank: int) -> Sequence[Call]:
         """Return the user's calls that a rank has not waited for yet."""
 
-    def poisoned(self, rank: int) -> Sequence[Call]:
+    def poisoned_calls(self, rank: int) -> Sequence[Call]:
         """Return those of a rank's unwaited calls whose tensors hold poison values."""
 
-    def number(self, call: Call) -> int:
+    def mark_number(self, call: Call) -> int:
         """Return the number that marks a call's tensors; see Note [Marks] in process_group/poison_marks.py."""
 
-    def came_to_light(self, rank: int, value: Any, where: str) -> None:
+    def check_for_poison(self, rank: int, value: Any, where: str) -> None:
         """Check a value of the program for poison from tensors that it read too early."""
 
-    def returned(self, rank: int, value: Any) -> None:
+    def program_returned(self, rank: int, value: Any) -> None:
         """Check the value that a program returned."""
 
-    def slot_filled(self, pendings: Sequence[PendingCall]) -> None:
+    def collective_matched(self, pendings: Sequence[PendingCall]) -> None:
         """Note that the calls of a collective have all arrived and match; their outputs are written next."""
 
     def rank_ended(self, rank: int) -> None:

@@ -50,7 +50,8 @@ def _is_propagating(error: BaseException, later: BaseException) -> bool:
     if now is None:
         return False
     return any(
-        _contains_line(tried, trace.tb_lineno) and _contains_line(cleaning, now) for tried, cleaning in _body_and_cleanup_lines(frame.f_code.co_filename)
+        _contains_line(tried, trace.tb_lineno) and _contains_line(cleaning, now)
+        for tried, cleaning in _body_and_cleanup_lines(frame.f_code.co_filename)
     )
 
 

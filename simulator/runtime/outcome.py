@@ -11,11 +11,11 @@ from ddpsim.simulator.diagnosis.rank_errors import (
     MissingKeys,
     Reason,
     error_kind,
-    ranks_out_of_input,
     rank_error_finding,
+    ranks_out_of_input,
     unused_parameter_indices,
 )
-from ddpsim.simulator.runtime.call_sites import site_of_error, format_user_traceback
+from ddpsim.simulator.runtime.call_sites import format_user_traceback, site_of_error
 from ddpsim.simulator.verdict import Finding
 
 NameParameters = Callable[[int, Sequence[int]], Sequence[str]]

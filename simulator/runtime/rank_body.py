@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ddpsim.simulator.errors import is_internal_error
-from ddpsim.simulator.kernel.requests import ProgramRaised, RankError, ProgramReturned
+from ddpsim.simulator.kernel.requests import ProgramRaised, ProgramReturned, RankError
 from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.call_sites import site_of_error
@@ -70,7 +70,9 @@ class RankMain:
                     return how
                 how = TaskChange.RAISE
                 self._record_error(me.rank, error)
-                host.send_request(ProgramRaised(RankError(type(error).__name__, outcome.error_line(error), site_of_error(error))))
+                host.send_request(
+                    ProgramRaised(RankError(type(error).__name__, outcome.error_line(error), site_of_error(error)))
+                )
             _outlast_threads(host, me)
         return how
 
@@ -84,7 +86,7 @@ def _end_rank(host: ThreadHost, me: RankThread, how: TaskChange) -> None:
     try:
         if how is TaskChange.RETURN and not host.is_stopping:
             host.send_request(ProgramReturned())
-            host.hazards.returned(me.rank, me.of.value)
+            host.hazards.program_returned(me.rank, me.of.value)
             host.hazards.rank_ended(me.rank)
     except Exception as error:  # a bug of ddpsim must not leave the other threads asleep
         host.abort_run_by_bug(error)

@@ -108,7 +108,13 @@ class RankThread:
     """A thread of a rank, with the lock at which it waits for the baton. Only the running thread changes the fields."""
 
     def __init__(
-        self, task: Task | None, of: ThreadedRank, name: str = "", *, is_daemon: bool = False, started_at: Site = NOWHERE
+        self,
+        task: Task | None,
+        of: ThreadedRank,
+        name: str = "",
+        *,
+        is_daemon: bool = False,
+        started_at: Site = NOWHERE,
     ) -> None:
         if task is not None:
             self.connect_task(task)

@@ -13,7 +13,7 @@ _ABSENT: Any = object()
 
 
 class ReplacedAttributes:
-    """The attributes that are replaced until `put_back` restores them."""
+    """The attributes that are replaced until `restore_attributes` restores them."""
 
     def __init__(self) -> None:
         self._originals: list[tuple[Any, str, Any]] = []

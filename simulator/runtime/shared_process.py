@@ -76,9 +76,12 @@ class SharedProcessWatch:
     def findings(self) -> list[Finding]:
         """Return the findings; the same action at the same line is one finding for all ranks."""
         noted = [
-            shared_process_finding(what, tuple(sorted(ranks)), site, of) for (what, site, of), ranks in self._noted.items()
+            shared_process_finding(what, tuple(sorted(ranks)), site, of)
+            for (what, site, of), ranks in self._noted.items()
         ]
-        return noted + [shared_process_finding(SharedState.LIBRARY, (), NOWHERE, name) for name in sorted(self._used_libraries())]
+        return noted + [
+            shared_process_finding(SharedState.LIBRARY, (), NOWHERE, name) for name in sorted(self._used_libraries())
+        ]
 
     def _used_libraries(self) -> Set[str]:
         """Return the `_LIBRARIES` that the program uses or imports; an earlier run may have imported them already."""

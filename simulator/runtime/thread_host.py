@@ -28,16 +28,17 @@ from ddpsim.simulator.faults import Crash
 from ddpsim.simulator.kernel.answers import (
     GO_ON,
     Answer,
-    DeliverCompletion,
-    Continue,
     AwaitExternalThreads,
+    Continue,
+    DeliverCompletion,
     MoveTensors,
     RejectRequest,
+    ReportStack,
     StrikeFault,
     SwitchTask,
-    ReportStack,
 )
 from ddpsim.simulator.kernel.requests import (
+    AwaitedExternalThreads,
     BeginCall,
     Block,
     Checkpoint,
@@ -45,7 +46,6 @@ from ddpsim.simulator.kernel.requests import (
     FinishTask,
     IsComplete,
     IssueCall,
-    AwaitedExternalThreads,
     MovedTensors,
     Poll,
     Reply,
@@ -53,13 +53,13 @@ from ddpsim.simulator.kernel.requests import (
     StartThread,
     WaitFor,
 )
-from ddpsim.simulator.kernel.states import TaskChange, RunPhase
+from ddpsim.simulator.kernel.states import RunPhase, TaskChange
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of_thread
 from ddpsim.simulator.runtime.host import CallWatch, PendingCall, ignore_completion
 from ddpsim.simulator.runtime.kernel_port import KernelInterface
 from ddpsim.simulator.runtime.prompt_server import PromptServer
-from ddpsim.simulator.runtime.rank_thread import ThreadedRank, RankReturned, RankThread, RankUnwound
+from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound, ThreadedRank
 from ddpsim.simulator.runtime.threads import RankThreads
 from ddpsim.simulator.waits import CallWait
 
@@ -183,7 +183,7 @@ class ThreadHost:
         me = self.baton.running
         assert me is not None, "begin_call returned it"
         me.of.pending[pending.handle] = pending
-        self.hazards.issued(pending)
+        self.hazards.call_issued(pending)
         answer = self.kernel.handle(_new(IssueCall, (pending.handle, pending.call)))
         if answer is not GO_ON:
             self._carry_out_answers(me, answer)
@@ -251,7 +251,11 @@ class ThreadHost:
         try:
             if isinstance(answer, MoveTensors):
                 return self._move_data_of_calls(answer)
-            return stack_of_thread(me) if isinstance(answer, ReportStack) else AwaitedExternalThreads(self._await_external_threads(me))
+            return (
+                stack_of_thread(me)
+                if isinstance(answer, ReportStack)
+                else AwaitedExternalThreads(self._await_external_threads(me))
+            )
         except BaseException:
             self.kernel.drop_request()
             raise
@@ -259,7 +263,7 @@ class ThreadHost:
     def _move_data_of_calls(self, move: MoveTensors) -> MovedTensors:
         pendings = [self.ranks[rank].pending[handle] for rank, handle in move.calls]
         if pendings[0].call.peer is None:
-            self.hazards.slot_filled(pendings)
+            self.hazards.collective_matched(pendings)
         else:
             pendings[1].source, pendings[1].members = pendings[0].call.rank, move.members
         steps = self.threads.steps
@@ -350,7 +354,7 @@ class ThreadHost:
 
     def abort_run(self, error: Exception) -> None:
         """End the execution with an error for the caller of the run. Raised in the rank, it would be lost."""
-        self.kernel.run.life.break_off(error, self.running_thread.rank)
+        self.kernel.run.life.abort(error, self.running_thread.rank)
 
     def abort_run_by_bug(self, error: Exception) -> None:
         """End the execution with an error that is a bug of ddpsim."""
@@ -378,5 +382,5 @@ class ThreadHost:
             f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs: communicate only "
             "from threads that ranks start by threading.Thread or an executor"
         )
-        self.kernel.run.life.break_off(error, me.rank)  # raised only here, it would be lost with the thread
+        self.kernel.run.life.abort(error, me.rank)  # raised only here, it would be lost with the thread
         raise error

@@ -89,9 +89,10 @@ class ThreadedRun:
         )
 
     def _describe_errors(self, errors: Mapping[int, BaseException]) -> dict[int, outcome.RaisedError]:
-        poisoned = self.host.hazards.poisoned
+        poisoned = self.host.hazards.poisoned_calls
         return {
-            rank: outcome.describe_error(rank, error, self._name_parameters, poisoned(rank)) for rank, error in errors.items()
+            rank: outcome.describe_error(rank, error, self._name_parameters, poisoned(rank))
+            for rank, error in errors.items()
         }
 
     def _raise_failure(self) -> None:

@@ -1,7 +1,7 @@
 """The public function `shrink`, which finds the simplest schedule under which a program fails, and its passes.
 
 A pass makes a schedule simpler: fewer switches (choices that are not the default), then fewer choices, then smaller
-ones. A changed schedule may lead to other choice points: `Guided` applies the choices modulo the options there.
+ones. A changed schedule may lead to other choice points: `GuidedPolicy` applies the choices modulo the options there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Schedule
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, ShrinkEnd, OnShrinkProgress, Size, failure_kind_of
+from ddpsim.simulator.shrinking.greedy import OnShrinkProgress, ShrinkAttempt, ShrinkEnd, Size, failure_kind_of
 from ddpsim.simulator.shrinking.greedy import shrink_value as shrink_greedily
 from ddpsim.simulator.shrinking.structure import smaller_numbers, with_one_simpler, without_a_block
 
@@ -69,7 +69,9 @@ def merge_switches(choices: Choices) -> Iterator[Choices]:
     for first, second in pairwise(switches):
         both = choices[first] + choices[second]
         for choice in (*range(1, min(both, _MOST_MERGED)), both):
-            yield without_trailing_defaults((*choices[:first], choice, *(0,) * (second - first), *choices[second + 1 :]))
+            yield without_trailing_defaults(
+                (*choices[:first], choice, *(0,) * (second - first), *choices[second + 1 :])
+            )
 
 
 def regroup_switches(choices: Choices) -> Iterator[Choices]:
@@ -109,7 +111,16 @@ def _switch_indices(choices: Choices) -> list[int]:
     return [index for index, choice in enumerate(choices) if choice]
 
 
-PASSES = (truncate_choices, zero_switches, zero_switch_pairs, merge_switches, regroup_switches, use_single_switch, remove_choices, make_choices_smaller)
+PASSES = (
+    truncate_choices,
+    zero_switches,
+    zero_switch_pairs,
+    merge_switches,
+    regroup_switches,
+    use_single_switch,
+    remove_choices,
+    make_choices_smaller,
+)
 """The passes, in the order in which they run."""
 
 
@@ -164,7 +175,9 @@ def shrink(
 
     def attempt(choices: Choices) -> ShrinkAttempt[Choices]:
         result = simulate(program, world_size, policy=GuidedPolicy(choices, start), **options)
-        return ShrinkAttempt(without_trailing_defaults(result.schedule.choices) if failure.matches_result(result) else None)
+        return ShrinkAttempt(
+            without_trailing_defaults(result.schedule.choices) if failure.matches_result(result) else None
+        )
 
     shrunk = shrink_greedily(
         without_trailing_defaults(failed.schedule.choices),

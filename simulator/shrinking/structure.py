@@ -121,7 +121,9 @@ class StructureShrinker:
         if (part, row) == old:
             return new
         children = self._children_of(part, row)
-        return _with_children(part, {key: self._with_part_replaced(child, its, old, new) for key, child, its in children})
+        return _with_children(
+            part, {key: self._with_part_replaced(child, its, old, new) for key, child, its in children}
+        )
 
     def _children_of(self, part: Any, row: Row) -> Iterator[tuple[Any, Any, Row]]:
         """Yield the children of a part in the tree, each with its key and its row of the table."""

@@ -28,7 +28,7 @@ from torch.distributed import ReduceOp
 
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import InternalError, UsageError
-from ddpsim.simulator.operations import OPERATIONS, OperationKind, Operation, TensorArguments
+from ddpsim.simulator.operations import OPERATIONS, Operation, OperationKind, TensorArguments
 from ddpsim.simulator.runtime.host import PendingCall
 from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
@@ -57,7 +57,9 @@ class GlooTransport:
         self._groups: dict[str, list[Any]] = {}
         """The process groups of the ranks in group-rank order, by the label of the simulated group."""
 
-    def move_data(self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]) -> Exception | None:
+    def move_data(
+        self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]
+    ) -> Exception | None:
         """Move the data of a call that is complete; return gloo's error if it fails.
 
         `members` are the global ranks of the group, and `pendings` their calls in the same order. For a message they
@@ -160,7 +162,10 @@ def _make_call(
         else:
             root = None if signature.root is None else members.index(signature.root)
             each = zip(groups, payloads, strict=True)
-            works = [start_gloo_call(signature.operation, group, payload, signature.reduction, root) for group, payload in each]
+            works = [
+                start_gloo_call(signature.operation, group, payload, signature.reduction, root)
+                for group, payload in each
+            ]
         error = _wait_for_works(works)
         if error is None:
             for stage in stages:

@@ -1,8 +1,8 @@
 """Transport `memory`: moves the tensors of all ranks of a call within this process.
 
-There is one function for each `Movement` of the table of operations. It gets the payloads of all ranks in group-rank
-order, so a sum adds rank 0 first and has the same bits in every schedule. It reads everything before it writes
-anything, because inputs may be outputs.
+There is one function for each `DataMovement` of the table of operations. It gets the payloads of all ranks in
+group-rank order, so a sum adds rank 0 first and has the same bits in every schedule. It reads everything before it
+writes anything, because inputs may be outputs.
 
 Tensors are written below autograd and without changing their version counters, as a real backend writes memory. Memory
 between the elements of a tensor that is not dense stays unchanged (gloo overwrites it). Tensors of equal size and
@@ -46,7 +46,7 @@ class MemoryTransport:
     """The transport `memory`, which has no state."""
 
     def move_data(self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]) -> None:
-        """Move the data of a call; the arguments are those of `Gloo.move`."""
+        """Move the data of a call; the arguments are those of `Gloo.move_data`."""
         root = None if signature.root is None else members.index(signature.root)
         move_payloads(signature.operation, [pending.payload for pending in pendings], signature.reduction, root)
 
@@ -98,7 +98,8 @@ def _reduce_columns(payloads: Sequence[Payload], reduction: str, *, flat: bool =
     factors = [payload.factor for payload in payloads]
     columns = zip(*(payload.inputs for payload in payloads), strict=True)
     return [
-        reduce_tensors([each.reshape(-1) for each in column] if flat else column, reduction, factors) for column in columns
+        reduce_tensors([each.reshape(-1) for each in column] if flat else column, reduction, factors)
+        for column in columns
     ]
 
 

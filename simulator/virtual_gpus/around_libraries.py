@@ -58,7 +58,9 @@ class _ChangingFinder(MetaPathFinder):
         return spec
 
 
-def _execute_then_change(run: Callable[[ModuleType], None], change: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+def _execute_then_change(
+    run: Callable[[ModuleType], None], change: Callable[[ModuleType], None]
+) -> Callable[[ModuleType], None]:
     def exec_module(module: ModuleType) -> None:
         run(module)
         change(module)

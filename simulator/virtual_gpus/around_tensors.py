@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpsim.simulator.process_group.gpu_labels import gpu_number_of, put_on_gpu, put_all_on_gpu
+from ddpsim.simulator.process_group.gpu_labels import gpu_number_of, put_all_on_gpu, put_on_gpu
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 from ddpsim.simulator.virtual_gpus.gpus import CPU, VirtualDevices
 

@@ -53,7 +53,9 @@ class GpuRequestProbes:
             self._replace_by_probe(owner, "cuda", lambda arguments, options: True, ".cuda()")
             self._replace_by_probe(owner, "to", _names_cuda, "device 'cuda'")
         self._replace_by_probe(default_device.DeviceContext, "__init__", _names_cuda, "device 'cuda'")
-        self._replace_by_probe(torch.cuda, "_lazy_init", lambda arguments, options: True, "", self._reject_native_request)
+        self._replace_by_probe(
+            torch.cuda, "_lazy_init", lambda arguments, options: True, "", self._reject_native_request
+        )
         makers: tuple[Any, ...] = (dist, distributed_c10d)
         for owner in makers:
             self._replace_by_probe(owner, "init_process_group", _names_nccl, "backend 'nccl'")

@@ -17,7 +17,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from ddpsim.simulator.process_group.gpu_labels import LABEL, first_gpu_number, put_results_on_gpu, gpu_number_of, put_on_gpu
+from ddpsim.simulator.process_group.gpu_labels import (
+    LABEL,
+    first_gpu_number,
+    gpu_number_of,
+    put_on_gpu,
+    put_results_on_gpu,
+)
 from ddpsim.simulator.virtual_gpus import sync_batch_norm
 from ddpsim.simulator.virtual_gpus.gpus import CPU, VirtualDevices
 

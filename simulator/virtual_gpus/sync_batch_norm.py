@@ -92,7 +92,11 @@ def _batch_norm_backward_elemt(
 ) -> Tensor:
     total = count.sum()
     slope = _broadcast_per_channel(sum_dy_xmu / total * invstd**2, input)
-    grad = (grad_output - _broadcast_per_channel(sum_dy / total, input) - (input - _broadcast_per_channel(mean, input)) * slope) * _broadcast_per_channel(invstd, input)
+    grad = (
+        grad_output
+        - _broadcast_per_channel(sum_dy / total, input)
+        - (input - _broadcast_per_channel(mean, input)) * slope
+    ) * _broadcast_per_channel(invstd, input)
     return (grad if weight is None else grad * _broadcast_per_channel(weight, input)).to(input.dtype)
 
 

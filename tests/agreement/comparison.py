@@ -171,7 +171,9 @@ def _differences(checked: CheckedProgram, result: Result, reports: Sequence[Rank
                 yield f"{name!r} on rank {rank}: {difference}"
 
 
-def _difference(ours: Sequence[TensorValues], theirs: Sequence[TensorValues], met: Sequence[MatchedCall], rank: int) -> str:
+def _difference(
+    ours: Sequence[TensorValues], theirs: Sequence[TensorValues], met: Sequence[MatchedCall], rank: int
+) -> str:
     """In words; "" if there is none beyond what the order of a sum explains."""
     ours, theirs = [_normal(each) for each in ours], [_normal(each) for each in theirs]
     if [each[:2] for each in ours] != [each[:2] for each in theirs]:

@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 
 from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind, break_program
-from ddpsim.scenarios.fuzzing.strategies.generator import ProgramExtent, draw_program, choose_one
+from ddpsim.scenarios.fuzzing.strategies.generator import ProgramExtent, choose_one, draw_program
 from ddpsim.simulator.programs.program import Program
 
 WORLD_SIZES = (2, 4)

@@ -184,7 +184,7 @@ def test_a_check_that_finds_something_else_is_noticed():
 
 def test_faults_seeded_into_the_check_are_noticed(monkeypatch):
     faults = {
-        "pair_disagreement": lambda send, receive: None,
+        "message_differing_field": lambda send, receive: None,
         "deadlocks": lambda waits: (),
         "disagreement": lambda calls: None,
     }

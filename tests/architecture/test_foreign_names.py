@@ -20,7 +20,7 @@ SETTING_BY_NAME = {
     "ddp/interception.py": "ddp knows no simulator: it puts the methods of a group back itself",
     "simulator/patches/late_dynamo.py": "a module that is not loaded yet passes on what is set",
     "simulator/process_group/through_torch.py": "options of a call",
-    "simulator/process_group/without_modes.py": "classes of ours",
+    "simulator/process_group/suspend_modes.py": "classes of ours",
     "simulator/rank_processes/own_process.py": "streams of a process that is a rank's",
     "simulator/runtime/replaced.py": "the one that replaces and puts back",
     "scenarios/pytest_plugin/failure.py": "an error that is shown",
@@ -174,7 +174,9 @@ def test_each_function_that_is_recognised_on_the_stack_has_a_row():
 
 
 def test_each_local_variable_that_is_read_from_a_frame_has_a_row():
-    known = {each for row in load_table() if row.use is NameUse.FRAME for one in row.signature for each in one.split("|")}
+    known = {
+        each for row in load_table() if row.use is NameUse.FRAME for one in row.signature for each in one.split("|")
+    }
     known |= {argument for _, argument, *_ in parallelism._CARRIES.values()}
     ours = {"bucket", "wrapper", "reducer"}  # of functions of ours
     read = {name: module.at(node) for module in modules() for node, name in locals_read(module)}

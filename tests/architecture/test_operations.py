@@ -14,7 +14,7 @@ from torch.distributed.flight_recorder.components.types import COLLECTIVES, P2P
 
 from ddpsim.ddp import collective_table as of_joins
 from ddpsim.scenarios.ranks import calls
-from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, OperationKind, DataMovement, TensorArguments
+from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, DataMovement, OperationKind, TensorArguments
 from ddpsim.simulator.process_group import group
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.records import as_flight_recorder, as_program, record_texts

@@ -15,7 +15,7 @@ from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.saving import scenario_as_toml
 from ddpsim.scenarios.files.toml_forms import OPTION_KEYS
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, OF_RUN
-from ddpsim.scenarios.running.run_as import run_keywords, with_run_options, command_line_options_of
+from ddpsim.scenarios.running.run_as import command_line_options_of, run_keywords, with_run_options
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunKeywords, RunOptions
 
 ROOT = Path(__file__).resolve().parents[2]

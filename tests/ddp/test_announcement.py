@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from ddpsim.ddp.join_protocol import (
     NARROW,
     WIDE,
-    JoinAnnouncement,
-    ForwardKind,
     AnnouncedKind,
-    predict_calls,
+    ForwardKind,
+    JoinAnnouncement,
     calls_since_latest_forward,
-    read_round,
     needed_row_width,
+    predict_calls,
+    read_round,
 )
 from tests.kit.rows import rows
 
@@ -89,7 +89,11 @@ def test_a_rank_that_leaves_is_not_present():
             ("a forward without gradients", "a forward without gradients of model 1"),
         ),
         (bucket(0), bucket(1), ("reduces bucket 0", "reduces bucket 1")),
-        (bucket(2, engine=1), JoinAnnouncement(AnnouncedKind.END), ("reduces bucket 2 of model 1", "ends its iteration")),
+        (
+            bucket(2, engine=1),
+            JoinAnnouncement(AnnouncedKind.END),
+            ("reduces bucket 2 of model 1", "ends its iteration"),
+        ),
         (
             JoinAnnouncement(AnnouncedKind.USED_MAP),
             JoinAnnouncement(AnnouncedKind.REBUILD),

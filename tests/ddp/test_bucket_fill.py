@@ -40,7 +40,9 @@ def bits(tensor: Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("scale", [None, GradientScale(2), GradientScale(3), GradientScale(3, True), GradientScale(float("inf"))], ids=str)
+@pytest.mark.parametrize(
+    "scale", [None, GradientScale(2), GradientScale(3), GradientScale(3, True), GradientScale(float("inf"))], ids=str
+)
 @pytest.mark.parametrize("views", ["none", "some", "all"])
 def test_at_once_gives_the_bits_of_one_by_one(
     dtype: torch.dtype, scale: GradientScale | None, views: str, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from ddpsim.ddp.backward_progress import StageEvent, Stage, next_stage
+from ddpsim.ddp.backward_progress import Stage, StageEvent, next_stage
 from tests.kit.rows import rows
 
 IDLE, LOCAL, EXPECTING, REDUCING = Stage
@@ -27,5 +27,7 @@ def test_every_pair(stage, event):
 
 
 def test_every_stage_can_be_left_and_reached():
-    reached = {following for stage in Stage for event in StageEvent if (following := next_stage(stage, event)) is not stage}
+    reached = {
+        following for stage in Stage for event in StageEvent if (following := next_stage(stage, event)) is not stage
+    }
     assert reached == {None, *Stage}

@@ -8,7 +8,13 @@ from torch import nn
 
 from ddpsim import simulate
 from ddpsim.ddp.errors import ReplicaMismatchError
-from ddpsim.ddp.verify import ModelDescription, DistinctDescription, describe_model, explain_differences, verify_replicas
+from ddpsim.ddp.verify import (
+    DistinctDescription,
+    ModelDescription,
+    describe_model,
+    explain_differences,
+    verify_replicas,
+)
 from ddpsim.simulator.events import EventKind
 from tests.kit.rows import rows
 
@@ -110,7 +116,9 @@ CHANGES = {
     ids=["differs", "only some have it"],
 )
 def test_a_setting_that_differs_is_named(setting, told):
-    text = explain_differences([DistinctDescription((0, 1), described()), DistinctDescription((2,), described(**setting))])
+    text = explain_differences(
+        [DistinctDescription((0, 1), described()), DistinctDescription((2,), described(**setting))]
+    )
     assert f"differ: rank 2 has {told}; build" in text
 
 
@@ -142,14 +150,21 @@ def test_only_the_first_differences_are_shown():
 
 def test_many_ranks_are_abbreviated():
     ranks = tuple(range(1, 13))
-    text = explain_differences([DistinctDescription(ranks, described(bucket_cap_mb=1.0)), DistinctDescription((0, *range(13, 30)), described())])
+    text = explain_differences(
+        [
+            DistinctDescription(ranks, described(bucket_cap_mb=1.0)),
+            DistinctDescription((0, *range(13, 30)), described()),
+        ]
+    )
     assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 4 more have bucket_cap_mb=1.0, the others have" in text
 
 
 def test_encoding_is_canonical_and_has_an_inverse():
     description = described()
     assert ModelDescription.decode(description.encode()) == description
-    reordered = describe_model(list(Net().named_parameters()), list(Net().named_buffers()), dict(reversed(SETTINGS.items())))
+    reordered = describe_model(
+        list(Net().named_parameters()), list(Net().named_buffers()), dict(reversed(SETTINGS.items()))
+    )
     assert reordered.encode() == description.encode()
 
 

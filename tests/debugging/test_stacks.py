@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from ddpsim import Budget, simulate
-from ddpsim.simulator.debugging.answers import make_view, answer_where
+from ddpsim.simulator.debugging.answers import answer_where, make_view
 from ddpsim.simulator.debugging.director import RunDirector
-from ddpsim.simulator.debugging.stacks import shorten_stack, frame_count_line
+from ddpsim.simulator.debugging.stacks import frame_count_line, shorten_stack
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.runtime.call_sites import installed_package_of

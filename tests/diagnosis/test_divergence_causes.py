@@ -9,10 +9,10 @@ from ddpsim.scenarios.training.snapshot import ModelSnapshot
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.replica_divergence import (
     Circumstances,
-    Deviation,
-    FirstDifference,
     ComparisonPoint,
+    Deviation,
     EqualRanks,
+    FirstDifference,
     advise_deviation,
     divergence_finding,
 )
@@ -34,7 +34,13 @@ def test_a_tensor_that_differs_on_every_rank_names_them_together():
     sides = [EqualRanks((rank,), f"{rank}.5") for rank in range(4)]
     sites = dict.fromkeys(range(4), NOWHERE)
     finding = divergence_finding(
-        Code.DIVERGENCE_PARAMETERS, ComparisonPoint(0, 1, 1), "weight", sides, sites=sites, index="[0, 0]", known=Circumstances()
+        Code.DIVERGENCE_PARAMETERS,
+        ComparisonPoint(0, 1, 1),
+        "weight",
+        sides,
+        sites=sites,
+        index="[0, 0]",
+        known=Circumstances(),
     )
     assert (
         finding.summary

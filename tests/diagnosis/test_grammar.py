@@ -13,7 +13,7 @@ from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankSnapshot, RankState, Snapshot
-from ddpsim.simulator.diagnosis.explain import TableRow, in_plural, format_table
+from ddpsim.simulator.diagnosis.explain import TableRow, format_table, in_plural
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait
 from tests.kit.grammar import wrong_numbers

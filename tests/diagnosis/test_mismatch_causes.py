@@ -4,7 +4,7 @@ import pytest
 
 from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.mismatch import mismatch_finding, message_mismatch_finding
+from ddpsim.simulator.diagnosis.mismatch import message_mismatch_finding, mismatch_finding
 from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field
 from tests.kit.rows import rows
 

@@ -2,7 +2,12 @@
 
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RankOrThread
-from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice, RecordedRun, differing_choice_finding, find_nondeterminism
+from ddpsim.simulator.diagnosis.nondeterminism import (
+    OfferedChoice,
+    RecordedRun,
+    differing_choice_finding,
+    find_nondeterminism,
+)
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.trace import Trace
 
@@ -46,7 +51,9 @@ def test_the_first_event_that_differs():
 
 def test_threads_are_told_by_rank_and_name():
     numbered = (RankOrThread(0), RankOrThread(1), RankOrThread(1, "saver"))
-    first, second = (OfferedChoice(ChoicePoint(ChoiceKind.RANK, 2, 2, numbered), options) for options in ((2, 0), (0, 2)))
+    first, second = (
+        OfferedChoice(ChoicePoint(ChoiceKind.RANK, 2, 2, numbered), options) for options in ((2, 0), (0, 2))
+    )
     assert first != second
     found = differing_choice_finding(first, second)
     assert found.ranks == (1,)

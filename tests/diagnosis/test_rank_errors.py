@@ -3,7 +3,12 @@
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankSnapshot, RankState, Snapshot
-from ddpsim.simulator.diagnosis.rank_errors import error_kind, ranks_out_of_input, rank_error_finding, unused_parameter_indices
+from ddpsim.simulator.diagnosis.rank_errors import (
+    error_kind,
+    rank_error_finding,
+    ranks_out_of_input,
+    unused_parameter_indices,
+)
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, StoreWait
 from tests.kit.rows import rows
@@ -57,7 +62,9 @@ def test_known_errors(error, words):
 def test_ranks_whose_barrier_failed_on_another_are_told_together():
     told = [f"RuntimeError: Rank {rank} successfully reached monitoredBarrier, but received errors" for rank in (1, 2)]
     assert error_kind(told[0]) == error_kind(told[1])
-    assert error_kind(told[0]) != error_kind("RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 2000 ms")
+    assert error_kind(told[0]) != error_kind(
+        "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 2000 ms"
+    )
 
 
 def test_an_error_that_is_not_known():

@@ -13,7 +13,9 @@ MADE, SITE = Site("train.py", 3, "main"), Site("train.py", 9, "main")
 def found(**options):
     """What is found for three ranks whose samplers have these attributes, one for each."""
     samplings = [
-        SamplerSettings(3, rank, 12, True, 0, 0, False)._replace(**{name: values[rank] for name, values in options.items()})
+        SamplerSettings(3, rank, 12, True, 0, 0, False)._replace(
+            **{name: values[rank] for name, values in options.items()}
+        )
         for rank in range(3)
     ]
     finding = sampler_finding([SamplerRead(rank, sampling, MADE, SITE) for rank, sampling in enumerate(samplings)])

@@ -17,19 +17,27 @@ from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
 from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.answers import DeliverCompletion, Continue, AwaitExternalThreads, MoveTensors, SwitchTask, ReportStack, Unwind
+from ddpsim.simulator.kernel.answers import (
+    AwaitExternalThreads,
+    Continue,
+    DeliverCompletion,
+    MoveTensors,
+    ReportStack,
+    SwitchTask,
+    Unwind,
+)
 from ddpsim.simulator.kernel.requests import (
+    AwaitedExternalThreads,
     BeginCall,
     DeclareGroup,
     DeliveredCompletion,
     FinishTask,
     IsComplete,
     IssueCall,
-    AwaitedExternalThreads,
     MovedTensors,
     ProgramRaised,
-    RankError,
     ProgramReturned,
+    RankError,
     Sleep,
     StackReport,
     StoreOperation,
@@ -126,14 +134,14 @@ class KernelRun:
         kernel = self.kernel
         me = kernel.first_task()
         kernel.give_baton(me)
-        answer = kernel.resume(self.run.tasks[me])
+        answer = kernel.resume_task(self.run.tasks[me])
         while self.run.life.failure is None:  # else the policy gave up, and nobody asks how the ranks end
             if isinstance(answer, SwitchTask):
                 if answer.to is None:
                     return
                 me = answer.to
                 kernel.give_baton(me)
-                answer = kernel.resume(self.run.tasks[me])
+                answer = kernel.resume_task(self.run.tasks[me])
             elif isinstance(answer, DeliverCompletion):
                 answer = kernel.reply(DeliveredCompletion())
             elif isinstance(answer, MoveTensors):
@@ -196,7 +204,9 @@ class KernelRun:
             yield WaitFor((work.handle,), None)
             seen.append(self._sender(rank, work))
 
-    def _stand(self, rank: int, operations: tuple[Operation, ...], works: list[IssueCall], issued: list[IssueCall]) -> None:
+    def _stand(
+        self, rank: int, operations: tuple[Operation, ...], works: list[IssueCall], issued: list[IssueCall]
+    ) -> None:
         self.answers[rank].clear()
         made = [(call.operation, call.sequence, call.peer) for _, call in issued]
         self.left[rank] = Left(operations, tuple([work.handle for work in works]), tuple(made))

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ddpsim import Code, Schedule, Verdict, explore, simulate
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import CLEAN, Scenario
-from ddpsim.scenarios.running.closest_pass import find_closest_pass
+from ddpsim.scenarios.running.closest_pass import explore_with_closest_pass
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.exploration.divergence_point import find_closest_pass
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy, ReplayPolicy
@@ -103,7 +103,10 @@ def test_what_fails_whatever_is_chosen_has_nothing_to_be_compared_with():
     runs = Runs(never)
     assert find_closest_pass(failing, None, runs) is None
     assert runs.count == 1
-    for default in (simulate(never, 4), simulate(never, 4, policy=ReplayPolicy(Schedule()))):  # one notes its choices, all 0
+    for default in (
+        simulate(never, 4),
+        simulate(never, 4, policy=ReplayPolicy(Schedule())),
+    ):  # one notes its choices, all 0
         assert find_closest_pass(default, None, runs) is None
     assert runs.count == 1
 
@@ -147,4 +150,4 @@ def test_what_hangs_on_more_than_the_schedule_is_run_no_more(code):
     odd = replace(explored.first_failure, findings=(replace(finding, code=code),))
     other = replace(explored, first_failure=odd)
     scenario = Scenario("never", "", never_run, CLEAN, world_size=4)
-    assert find_closest_pass(other, scenario, Engine.TORCH) == (other, None)
+    assert explore_with_closest_pass(other, scenario, Engine.TORCH) == (other, None)

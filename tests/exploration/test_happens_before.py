@@ -6,7 +6,7 @@ from ddpsim.simulator.accesses import ALL_KEYS, Access, AccessMode
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice
 from ddpsim.simulator.exploration.happens_before import HappensBefore, initial_ranks
-from ddpsim.simulator.exploration.nodes import ChoiceNode, ExploredStep, sleep_after_access, may_run
+from ddpsim.simulator.exploration.nodes import ChoiceNode, ExploredStep, may_run, sleep_after_access
 from tests.kit.rows import rows
 
 MODES = {"r": AccessMode.READ, "w": AccessMode.WRITE, "m": AccessMode.MISS}
@@ -123,7 +123,9 @@ def test_who_learns_that_a_call_is_complete_comes_after_all_who_issued_it():
 def test_a_message_that_came_later_could_have_been_taken():
     order = HappensBefore(3)
     channel = ("channel", "default", 0, 0)
-    for node, (rank, mode, candidates) in enumerate([(1, AccessMode.SEND, ()), (0, AccessMode.RECEIVE, (1,)), (2, AccessMode.SEND, ())]):
+    for node, (rank, mode, candidates) in enumerate(
+        [(1, AccessMode.SEND, ()), (0, AccessMode.RECEIVE, (1,)), (2, AccessMode.SEND, ())]
+    ):
         order.begin_step(rank, node)
         order.accessed(rank, Access(channel, mode), candidates=candidates)
     assert races_of(order) == {(1, 2): [2]}
@@ -135,7 +137,12 @@ READ, WRITE = Access(("key", "x"), AccessMode.READ), Access(("key", "x"), Access
 
 
 def test_a_step_wakes_who_depends_on_it():
-    sleep = {1: ExploredStep((READ,)), 2: ExploredStep((WRITE,)), 3: ExploredStep((Access(("key", "x"), AccessMode.MISS),)), 4: ExploredStep(())}
+    sleep = {
+        1: ExploredStep((READ,)),
+        2: ExploredStep((WRITE,)),
+        3: ExploredStep((Access(("key", "x"), AccessMode.MISS),)),
+        4: ExploredStep(()),
+    }
     assert set(sleep_after_access(sleep, 0, READ)) == {1, 3, 4}
     assert set(sleep_after_access(sleep, 0, Access(("key", "y"), AccessMode.WRITE))) == {1, 2, 3, 4}
 
@@ -151,7 +158,9 @@ def test_a_message_lets_a_receive_run_for_it_alone():
 
 def node(*, todo, sleep=()):
     point = ChoicePoint(ChoiceKind.RANK, 1, 0)
-    return ChoiceNode(OfferedChoice(point, (0, 1, 2)), (0, 1, 2), {rank: ExploredStep(()) for rank in sleep}, list(todo))
+    return ChoiceNode(
+        OfferedChoice(point, (0, 1, 2)), (0, 1, 2), {rank: ExploredStep(()) for rank in sleep}, list(todo)
+    )
 
 
 @rows(

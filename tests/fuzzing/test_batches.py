@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import scenario_of_training
 from ddpsim.scenarios.fuzzing.batch import draw_values, run_batch
-from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, FuzzFailure, FailureGroup, CampaignTotals, merge_batch_reports
+from ddpsim.scenarios.fuzzing.campaign_report import (
+    BatchReport,
+    CampaignTotals,
+    FailureGroup,
+    FuzzFailure,
+    merge_batch_reports,
+)
 from ddpsim.scenarios.fuzzing.judging import run_and_judge
 from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies import broken_programs, schedules, trainings
@@ -94,7 +100,9 @@ def test_what_two_engines_differ_in_is_found_though_each_is_near_the_oracle(monk
 
 
 def report_of(number, *failures):
-    totals = CampaignTotals(Counter({("training", Engine.DDP): 3}), Counter(pass_=3), Counter(each.group for each in failures))
+    totals = CampaignTotals(
+        Counter({("training", Engine.DDP): 3}), Counter(pass_=3), Counter(each.group for each in failures)
+    )
     return BatchReport(number, totals, failures, 1.0)
 
 

@@ -11,12 +11,12 @@ from ddpsim import UsageError
 from ddpsim.scenarios import load, run_scenario, shrink_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing.batch import run_batch
-from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, run_campaign, campaign_summary
+from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, campaign_summary, run_campaign
 from ddpsim.scenarios.fuzzing.corpus import CorpusFileState, run_corpus_files
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.fuzzing.workers import WorkersLostError
-from ddpsim.scenarios.training.training import NetworkChoice, IterationRule
+from ddpsim.scenarios.training.training import IterationRule, NetworkChoice
 from tests.fuzzing.replaying import planted
 from tests.tiers import sweep
 
@@ -54,7 +54,11 @@ def test_what_fails_is_shrunk_kept_and_tried_first_the_next_time(campaign, tmp_p
     assert sorted((tmp_path / "corpus").iterdir()) == sorted(each.path for each in first.kept)
     scenario = load(str(kept.path))
     (training,) = scenario.args
-    assert (scenario.world_size, training.iterations, training.networks) == (2, IterationRule(1), (NetworkChoice("linear"),))
+    assert (scenario.world_size, training.iterations, training.networks) == (
+        2,
+        IterationRule(1),
+        (NetworkChoice("linear"),),
+    )
     assert scenario.engine is Engine.DDP
     assert not scenario.expected_by(Engine.DDP).is_met_by(run_scenario(scenario))
     assert kept.replay == run_scenario(scenario).replay

@@ -13,7 +13,7 @@ from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing import keeping
 from ddpsim.scenarios.fuzzing.batch import run_batch
-from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, run_campaign, campaign_summary
+from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, campaign_summary, run_campaign
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.simulator.ctrl_c import CtrlCGuard
@@ -29,7 +29,9 @@ def racy(tmp_path):
     """A campaign that finds one failure, and needs no import of ours before it does."""
     (tmp_path / "own.py").write_text(RACY)
     name = str(tmp_path / "own.py") + ":racy"
-    plan = CampaignPlan(engines=(Engine.TORCH,), executions=20, name=name, saved_as="../own.py:racy", world_sizes=(3, 3))
+    plan = CampaignPlan(
+        engines=(Engine.TORCH,), executions=20, name=name, saved_as="../own.py:racy", world_sizes=(3, 3)
+    )
     return partial(run_campaign, plan, seconds=600, corpus=tmp_path / "corpus")
 
 

@@ -7,7 +7,7 @@ stands in the failure's text as a file.
 
 import pytest
 
-from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, run_campaign, campaign_summary
+from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, campaign_summary, run_campaign
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from tests.tiers import sweep

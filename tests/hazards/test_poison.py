@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Verdict, explore, simulate
-from ddpsim.simulator.hazards.poison_marks import MOST, fill_with_mark, call_numbers_in, remove_marks
+from ddpsim.simulator.hazards.poison_marks import MOST, call_numbers_in, fill_with_mark, remove_marks
 from tests.kit.results import codes
 
 

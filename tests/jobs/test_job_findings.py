@@ -10,7 +10,7 @@ from ddpsim import Code, UsageError
 from ddpsim.scenarios.jobs import recorder
 from ddpsim.scenarios.jobs.job_findings import findings_of_reports
 from ddpsim.scenarios.jobs.job_result import result_of_reports
-from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankPosition, RankEnding, RankReport
+from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankPosition, RankReport
 from ddpsim.scenarios.jobs.rank_stacks import call_program, position_of_death, program_stack_text
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.ranks.function import BETWEEN, as_rank_function
@@ -196,7 +196,9 @@ def test_a_stack_has_no_frames_of_torchs_own():
 
 
 def test_rank_that_did_not_start():
-    reports = [RankReport(0, RankEnding.HUNG, 1.0, has_started=False, position=RankPosition(0.0, None, "was ended", ()))]
+    reports = [
+        RankReport(0, RankEnding.HUNG, 1.0, has_started=False, position=RankPosition(0.0, None, "was ended", ()))
+    ]
     reports += [RankReport(1, RankEnding.DIED, 2.0, has_started=False, death="exit status 1", last_words=("why",))]
     with pytest.raises(UsageError, match=r"^rank 1 did not start \(exit status 1, after 'why'\), expected its process"):
         result_of_reports(None, None, reports)

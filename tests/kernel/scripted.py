@@ -1,7 +1,7 @@
 """A host in miniature: ranks are generators that yield requests, and all that passes goes through a pipe, so to say.
 
 What a generator yields is pickled on its way to the kernel, as is each answer on its way back. `Start` starts another
-generator as a thread; a rank's `chains` run inside `Deliver`.
+generator as a thread; a rank's `chains` run inside `DeliverCompletion`.
 """
 
 import pickle
@@ -14,27 +14,27 @@ from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import (
-    DeliverCompletion,
-    Continue,
     AwaitExternalThreads,
+    Continue,
+    DeliverCompletion,
     MoveTensors,
     RejectRequest,
+    ReportStack,
     StrikeFault,
     SwitchTask,
-    ReportStack,
     Unwind,
 )
 from ddpsim.simulator.kernel.requests import (
+    AwaitedExternalThreads,
     BeginCall,
     DeclareGroup,
     DeliveredCompletion,
     FinishTask,
     IssueCall,
-    AwaitedExternalThreads,
     MovedTensors,
     ProgramRaised,
-    RankError,
     ProgramReturned,
+    RankError,
     StackReport,
     StartThread,
     WaitFor,
@@ -107,7 +107,7 @@ class Host:
 
     def _resume(self, number):
         self.kernel.give_baton(number)
-        return self._through_a_pipe(self.kernel.resume(self.run.tasks[number]))
+        return self._through_a_pipe(self.kernel.resume_task(self.run.tasks[number]))
 
     def _play(self):
         me = self.kernel.first_task()

@@ -16,32 +16,32 @@ from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import Kernel, requests
 from ddpsim.simulator.kernel.answers import Answer, Continue, MoveTensors, StrikeFault
 from ddpsim.simulator.kernel.requests import (
+    AskGivenUpBarrier,
+    AskMissingRanks,
+    AskOthersDeliver,
+    AskWhereabouts,
+    AwaitedExternalThreads,
     Block,
     CancelThread,
     Checkpoint,
     CloseBatch,
     DestroyGroup,
-    AskGivenUpBarrier,
     GiveUpBarrier,
     IsComplete,
-    AwaitedExternalThreads,
-    AskMissingRanks,
     NameGroup,
-    WriteNote,
     OpenBatch,
-    AskOthersDeliver,
     Poll,
     ReadClock,
+    ReportAccesses,
     SawThreadEnd,
     Sleep,
     StepDone,
     StoreOperation,
-    ReportAccesses,
     WaitFor,
     WakeTask,
-    AskWhereabouts,
+    WriteNote,
 )
-from ddpsim.simulator.kernel.states import TaskChange, RunEnding, RunPhase, TaskState, state_after
+from ddpsim.simulator.kernel.states import RunEnding, RunPhase, TaskChange, TaskState, state_after
 from ddpsim.simulator.waits import CallWait, LockWait, StoreWait, ThreadWait
 from tests.kernel.scripted import Host, Rank, Start, Struck, Unwound, calls
 
@@ -569,7 +569,7 @@ def test_what_is_dropped_leaves_the_task_as_if_it_had_not_asked():
     while isinstance(answer, Continue):
         answer = kernel.handle(next(asked))
     assert isinstance(answer, MoveTensors)
-    kernel.drop()
+    kernel.drop_request()
     assert (task.scripts, kernel.handle(ReadClock())) == ([], Continue(0.0))
 
 

@@ -27,7 +27,7 @@ from ddpsim.simulator.errors import InternalError
 from ddpsim.simulator.launching import servers
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.launching.server import RankStart, _begin_process
-from ddpsim.simulator.launching.servers import ServerProcess, ServerKey, ServerPool
+from ddpsim.simulator.launching.servers import ServerKey, ServerPool, ServerProcess
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.rank_processes.parcels import SharedArena

@@ -2,13 +2,13 @@
 
 import pytest
 
-from ddpsim.simulator.calls import NOWHERE, USER_ORIGIN, Call, Origin, Parallelism, CallPart, Phase, Signature, Site
+from ddpsim.simulator.calls import NOWHERE, USER_ORIGIN, Call, CallPart, Origin, Parallelism, Phase, Signature, Site
 from ddpsim.simulator.matching.agreement import (
-    unusual_lines_meet,
     call_sites_differ,
     first_differing_field,
-    ranks_that_differ,
     message_differing_field,
+    ranks_that_differ,
+    unusual_lines_meet,
 )
 from ddpsim.simulator.verdict import Code
 from tests.kit.rows import rows

@@ -2,7 +2,7 @@
 
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule
 from ddpsim.simulator.policies.named import RandomWalk, RoundRobin
-from ddpsim.simulator.policies.schedule_replay import ReplayDivergence, GuidedPolicy, ReplayPolicy
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy, ReplayDivergence, ReplayPolicy
 from ddpsim.simulator.transcript import TakenChoice
 
 POINT = ChoicePoint(ChoiceKind.RANK, 7, 0)

@@ -240,6 +240,10 @@ def test_a_group_on_both_goes_by_where_the_tensor_is():
     put_on_gpu(on_gpu, 0)
     assert rules_for(argument_rules_of("cpu:gloo,cuda:nccl"), on_cpu) is gloo_arguments
     assert rules_for(argument_rules_of("cpu:gloo,cuda:nccl"), on_gpu) is nccl_arguments
-    assert rules_for(argument_rules_of("nccl"), on_cpu) is rules_for(argument_rules_of("cuda:nccl"), on_cpu) is nccl_arguments
+    assert (
+        rules_for(argument_rules_of("nccl"), on_cpu)
+        is rules_for(argument_rules_of("cuda:nccl"), on_cpu)
+        is nccl_arguments
+    )
     assert rules_for(argument_rules_of("gloo"), on_gpu) is gloo_arguments
     assert rules_for(argument_rules_of("undefined"), on_cpu) is gloo_arguments

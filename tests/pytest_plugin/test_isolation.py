@@ -57,20 +57,20 @@ def test_ranks_find_the_gpus_that_a_marker_gives(run, fails):
 WATCH = """
 import importlib
 
-process_ranks = importlib.import_module("ddpsim.simulator.process_ranks")  # the one that a run loads
+start_process_ranks = importlib.import_module("ddpsim.simulator.process_ranks")  # the one that a run loads
 
-ASKED, ORIGINAL = [], process_ranks._may_speculate
+ASKED, ORIGINAL = [], start_process_ranks._may_speculate
 
 def watching(plan, launch):
     ASKED.append(plan.one_at_a_time)
     return ORIGINAL(plan, launch)
 
-process_ranks._may_speculate = watching
+start_process_ranks._may_speculate = watching
 
 {test}
 
 def test_afterwards():
-    process_ranks._may_speculate = ORIGINAL
+    start_process_ranks._may_speculate = ORIGINAL
     assert ASKED == [True]
 """
 

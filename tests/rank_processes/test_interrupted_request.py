@@ -10,7 +10,7 @@ from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Continue, SwitchTask
 from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, FinishTask
 from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.rank_processes.channel import MessageChannel
-from ddpsim.simulator.rank_processes.messages import SendRequest, AwaitTurn, CountTasks, TurnToRun
+from ddpsim.simulator.rank_processes.messages import AwaitTurn, CountTasks, SendRequest, TurnToRun
 from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.rank_processes.rank_files import RankFiles

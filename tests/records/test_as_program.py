@@ -110,7 +110,9 @@ def test_sizes_that_no_test_has_memory_for_stay_apart():
 
 def test_a_rank_without_a_record_makes_no_calls():
     left = {rank: each for rank, each in job([[DONE, HUNG], [DONE], [], [DONE, HUNG]]).items() if rank != 2}
-    diagnosis = diagnose_job(combine_records([flight_recorder.read_dump(each, f"rank_{rank}") for rank, each in left.items()]))
+    diagnosis = diagnose_job(
+        combine_records([flight_recorder.read_dump(each, f"rank_{rank}") for rank, each in left.items()])
+    )
     program = make_program(diagnosis)
     assert [len(steps) for steps in program.ranks] == [2, 0, 0, 2]
     assert diagnosis.findings[0].ranks == (1,)

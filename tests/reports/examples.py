@@ -8,7 +8,7 @@ from ddpsim import simulate
 from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting
 from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios import run_scenario
-from ddpsim.simulator.choices import Schedule, RankOrThread
+from ddpsim.simulator.choices import RankOrThread, Schedule
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
 from ddpsim.simulator.verdict import Verdict
@@ -59,7 +59,14 @@ def hostile(text: str) -> Document:
         verdict=Verdict.FAIL,
         findings=(
             Finding(
-                "deadlock.missing_rank", Verdict.FAIL, (1,), text, text, (0,), slots=(0,), lines=(LabelledLine(text, text),)
+                "deadlock.missing_rank",
+                Verdict.FAIL,
+                (1,),
+                text,
+                text,
+                (0,),
+                slots=(0,),
+                lines=(LabelledLine(text, text),),
             ),
         ),
         text=text,

@@ -26,7 +26,10 @@ from tests.reports.made import Story, call, exploration, missing_rank, parted
 def present(run, finding=0):
     """Who is at each line, as (the text of the line, [(role, who, what)])."""
     card = finding_cards_of(run)[finding]
-    return [(marked(source_excerpt(run.sites[line.site])), [tuple(each) for each in line.present]) for line in card.code_lines]
+    return [
+        (marked(source_excerpt(run.sites[line.site])), [tuple(each) for each in line.present])
+        for line in card.code_lines
+    ]
 
 
 def marked(source):

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from ddpsim.reports.forms.chrome_trace import to_chrome_trace
 from ddpsim.reports.forms.html import to_html
-from ddpsim.reports.forms.json_form import from_json, document_schema, to_json
+from ddpsim.reports.forms.json_form import document_schema, from_json, to_json
 from ddpsim.reports.forms.junit import JunitCase, to_junit
 from ddpsim.reports.forms.narrow_lanes import draw_lanes_as_text
 from ddpsim.reports.forms.text import to_text

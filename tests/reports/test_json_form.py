@@ -11,7 +11,14 @@ from jsonschema.exceptions import ValidationError
 
 from ddpsim import reports
 from ddpsim.reports.document import VERSION, Difference, Document, ReportError
-from ddpsim.reports.forms.json_form import LARGEST_BYTES, from_json, read_document, document_schema, schema_text, to_json
+from ddpsim.reports.forms.json_form import (
+    LARGEST_BYTES,
+    document_schema,
+    from_json,
+    read_document,
+    schema_text,
+    to_json,
+)
 from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios.running.exploring import explore_scenario

@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from ddpsim import simulate
 from ddpsim.reports.making.result_document import document_of
-from ddpsim.simulator.choices import Schedule, RankOrThread
+from ddpsim.simulator.choices import RankOrThread, Schedule
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, document, run_of

@@ -73,12 +73,16 @@ def test_a_slot_whose_calls_differ_adds_nothing_to_the_graph():
 def threads(ranks: int):
     """Each rank waits for a thread of its own; those wait for each other in a ring, but that of rank 0 for a rank."""
     story = Story(ranks)
-    mains = tuple(Waiting(RankOrThread(rank), "the end", None, (), (RankOrThread(rank, "reporter"),)) for rank in range(1, ranks))
+    mains = tuple(
+        Waiting(RankOrThread(rank), "the end", None, (), (RankOrThread(rank, "reporter"),)) for rank in range(1, ranks)
+    )
     helpers = tuple(
         Waiting(RankOrThread(rank, "reporter"), "lock", None, (), (RankOrThread(rank % (ranks - 1) + 1, "reporter"),))
         for rank in range(ranks)
     )
-    return story.run(waiting=(*mains, *helpers, Waiting(RankOrThread(0, "reporter"), "lock", None, (), (RankOrThread(0),))))
+    return story.run(
+        waiting=(*mains, *helpers, Waiting(RankOrThread(0, "reporter"), "lock", None, (), (RankOrThread(0),)))
+    )
 
 
 def test_threads_are_nodes_of_their_own():
@@ -279,7 +283,9 @@ def test_of_thousands_that_wait_for_thousands_the_graph_is_made_at_once():
     story = Story(2_000)
     halves = range(1_000), range(1_000, 2_000)
     slots = [story.hang(call(0, group=f"{i}"), halves[i], halves[1 - i]) for i in (0, 1)]
-    waiting = tuple(Waiting(RankOrThread(rank), "all_reduce #0", None, (slots[rank // 1_000],)) for rank in range(2_000))
+    waiting = tuple(
+        Waiting(RankOrThread(rank), "all_reduce #0", None, (slots[rank // 1_000],)) for rank in range(2_000)
+    )
     graph = wait_graph_of(story.run(waiting=waiting))
     assert [node.label for node in graph.nodes] == ["ranks 0-999", "ranks 1000-1999"]
     assert [(edge.source, edge.target) for edge in graph.edges] == [(0, 1), (1, 0)]
@@ -289,7 +295,9 @@ def test_of_thousands_that_wait_for_thousands_the_graph_is_made_at_once():
 def test_a_cycle_that_no_finding_names_is_found_behind_those_who_wait_for_it():
     story = Story(6)
     waits = {0: 3, 3: 5, 5: 2, 2: 4, 4: 5, 1: 0}  # 2, 4, 5 wait for each other
-    waiting = tuple(Waiting(RankOrThread(rank), "lock", None, (), (RankOrThread(waits[rank]),)) for rank in sorted(waits))
+    waiting = tuple(
+        Waiting(RankOrThread(rank), "lock", None, (), (RankOrThread(waits[rank]),)) for rank in sorted(waits)
+    )
     assert wait_graph_of(story.run(waiting=waiting)).cycle == (2, 4, 5)
     ended = tuple(each for each in waiting if each.who.rank != 2)
     assert wait_graph_of(story.run(waiting=ended)).cycle == ()

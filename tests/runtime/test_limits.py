@@ -288,7 +288,7 @@ def test_a_rank_that_waits_for_a_core_is_not_stuck(isolation, monkeypatch):
         dist.barrier()
 
     seconds = count()
-    monkeypatch.setattr(stopwatch, "_without_a_core", lambda file: next(seconds))
+    monkeypatch.setattr(stopwatch, "_seconds_waiting_for_core", lambda file: next(seconds))
     simulate(program, 2, isolation=isolation, budget=Budget(stuck_seconds=0.1)).raise_for_verdict()
 
 

@@ -11,7 +11,12 @@ from ddpsim.scenarios.training.training import Training
 
 
 def run(
-    training: Training, world_size: int, engine: str = "torch", *, reference: TrainingReference | None = None, **how: object
+    training: Training,
+    world_size: int,
+    engine: str = "torch",
+    *,
+    reference: TrainingReference | None = None,
+    **how: object,
 ) -> Result:
     """Train on `engine` and compare with `reference`, by default what the oracle says."""
     expected = reference_by_oracle(training, world_size) if reference is None else reference

@@ -87,7 +87,10 @@ def test_a_run_that_hangs_shows_its_steps_up_to_there(replay):
     assert "DEADLOCK  deadlock.cycle" in out
 
 
-STEPS = [TranscriptLine(number, 0.0, rank, "", "note", f"n{number}", None) for number, rank in enumerate([0, 1, 0, 2, 1, 1, 0])]
+STEPS = [
+    TranscriptLine(number, 0.0, rank, "", "note", f"n{number}", None)
+    for number, rank in enumerate([0, 1, 0, 2, 1, 1, 0])
+]
 
 
 @pytest.mark.parametrize(
@@ -247,4 +250,6 @@ def test_the_first_difference_from_what_was_recorded_is_told(replay, saved, monk
     assert re.fullmatch(f"not as recorded, though every recorded choice was possible: {said}", difference)
     assert conclusion.startswith("as expected: ")
     assert replay(saved, "--lenient")[0] == ExitStatus.AS_EXPECTED
-    assert replay(saved, str(Schedule((), program_identity(saved, 4))))[0] == ExitStatus.AS_EXPECTED  # not what was recorded
+    assert (
+        replay(saved, str(Schedule((), program_identity(saved, 4))))[0] == ExitStatus.AS_EXPECTED
+    )  # not what was recorded

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from ddpsim import Crash, Delay, EarlyReturn, UsageError, simulate
-from ddpsim.scenarios.running.run_as import parse_fault, fault_text
+from ddpsim.scenarios.running.run_as import fault_text, parse_fault
 
 FIRST_COME = """
 import torch

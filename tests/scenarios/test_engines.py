@@ -67,7 +67,11 @@ def test_an_option_that_our_engine_does_not_have():
 
 
 def test_two_at_a_time_are_refused():
-    with install_engine(Engine.DDP), pytest.raises(UsageError, match="expected one at a time"), install_engine(Engine.DDP):
+    with (
+        install_engine(Engine.DDP),
+        pytest.raises(UsageError, match="expected one at a time"),
+        install_engine(Engine.DDP),
+    ):
         pass
 
 

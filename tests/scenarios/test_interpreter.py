@@ -116,7 +116,9 @@ def test_outputs_are_plain_values_once_pickled():
 
 
 def test_numbers_differ_between_ranks_and_names_and_are_small():
-    values = [input_tensors(Issue(name, "all_reduce", shapes=((50,),), **SUM), rank)[0] for name in "ab" for rank in (0, 1)]
+    values = [
+        input_tensors(Issue(name, "all_reduce", shapes=((50,),), **SUM), rank)[0] for name in "ab" for rank in (0, 1)
+    ]
     assert len({tuple(each.tolist()) for each in values}) == 4
     assert all(1 <= abs(value) < 2 for each in values for value in each.tolist())
     assert sum(value < 0 for each in values for value in each.tolist()) > 50

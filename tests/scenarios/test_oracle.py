@@ -12,16 +12,16 @@ import torch
 from ddpsim import Code, UsageError
 from ddpsim.scenarios import registry
 from ddpsim.scenarios.training import oracle
-from ddpsim.scenarios.training.reference import reference_by_oracle, find_first_differences
+from ddpsim.scenarios.training.reference import find_first_differences, reference_by_oracle
 from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
     ExceptionalIterations,
+    IterationRule,
     JoinOptions,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
-    IterationRule,
     Training,
 )
 from tests.scenarios.drawing import run
@@ -67,7 +67,9 @@ ACCUMULATES = (ExceptionalIterations(iterations=(0, 2), action=Action.ACCUMULATE
         pytest.param(Training((LINEAR,), (1, 4, 2), join=JoinOptions()), id="join"),
         pytest.param(Training((LINEAR,), (0, 4, 2), join=JoinOptions(False)), id="join-by-ranks-present"),
         pytest.param(Training((LINEAR,), (4, 4), exceptions=ACCUMULATES), id="accumulation"),
-        pytest.param(Training((LINEAR,), (4, 3), join=JoinOptions(), exceptions=ACCUMULATES), id="join-inside-a-window"),
+        pytest.param(
+            Training((LINEAR,), (4, 3), join=JoinOptions(), exceptions=ACCUMULATES), id="join-inside-a-window"
+        ),
     ],
 )
 def test_numbers_worked_out_by_hand(training):
@@ -160,7 +162,9 @@ def test_what_has_no_counterpart_in_plain_training(training, message):
 
 def divisor(plain, present, *, by_all):
     """Another divisor than the training's."""
-    met = oracle._average_gradients([rank.gradients for rank in present], len(plain._ranks) if by_all else len(present), None)
+    met = oracle._average_gradients(
+        [rank.gradients for rank in present], len(plain._ranks) if by_all else len(present), None
+    )
     for rank in present:
         rank.gradients = dict(met)
 
@@ -194,7 +198,11 @@ AVERAGED, MEET = oracle._average_gradients, oracle._PlainTraining._reduce_gradie
 
 FAULTS = {
     "divides by all": (oracle._PlainTraining, "_meet", lambda plain, present: divisor(plain, present, by_all=True)),
-    "divides by those present": (oracle._PlainTraining, "_meet", lambda plain, present: divisor(plain, present, by_all=False)),
+    "divides by those present": (
+        oracle._PlainTraining,
+        "_meet",
+        lambda plain, present: divisor(plain, present, by_all=False),
+    ),
     "the lowest gives its buffers": (oracle._PlainTraining, "_share_buffers", first_gives_buffers),
     "the lowest is kept": (oracle._PlainTraining, "_end", lowest_is_kept),
     "loses a rank": (oracle, "_averaged", lambda own, *rest: AVERAGED(own[: max(1, len(own) - 1)], *rest)),

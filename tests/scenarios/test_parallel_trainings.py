@@ -20,9 +20,16 @@ from ddpsim.scenarios.training import parallel_trainer
 from ddpsim.scenarios.training.models import make_meta_network
 from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout, PipelineSchedule
 from ddpsim.scenarios.training.parallel_limits import find_problems
-from ddpsim.scenarios.training.reference import reference_by_oracle, find_first_differences
+from ddpsim.scenarios.training.reference import find_first_differences, reference_by_oracle
 from ddpsim.scenarios.training.snapshot import ModelSnapshot
-from ddpsim.scenarios.training.training import Action, ExceptionalIterations, NetworkChoice, OptimizerChoice, IterationRule, Training
+from ddpsim.scenarios.training.training import (
+    Action,
+    ExceptionalIterations,
+    IterationRule,
+    NetworkChoice,
+    OptimizerChoice,
+    Training,
+)
 
 MLP = NetworkChoice("mlp", {"features": 4, "hidden": (4, 4, 4)})
 SHARDED = Training((MLP,), IterationRule(2), wrapper=ModelWrapper.FSDP2)
@@ -61,7 +68,12 @@ def test_parts_together_are_what_plain_training_gives(training, world_size):
     ("training", "world_size"),
     [
         (replace(SHARDED, parallel=ParallelLayout(tp=2), clip_norm=0.01), 2),
-        (replace(SHARDED, parallel=ParallelLayout(pp=2, schedule=PipelineSchedule.INTERLEAVED_1F1B, micro_batches=2)), 2),
+        (
+            replace(
+                SHARDED, parallel=ParallelLayout(pp=2, schedule=PipelineSchedule.INTERLEAVED_1F1B, micro_batches=2)
+            ),
+            2,
+        ),
         (replace(SHARDED, parallel=ParallelLayout(dp=2, tp=2)), 4),
         (replace(SHARDED, parallel=HYBRID, clip_norm=0.01, accumulation=2, iterations=IterationRule(4)), 4),
         (replace(SHARDED, parallel=structs.replace(HYBRID, pp=2), rows=4, mixed_precision=torch.bfloat16), 8),
@@ -134,7 +146,9 @@ def test_parts_that_leave_something_out_are_found():
         ModelSnapshot({name: weight[:1]}, {}, {}, 0, {name: (0, 0)}),
         ModelSnapshot({name: weight[2:]}, {}, {}, 0, {name: (2, 0)}),
     ]
-    reference = replace(reference_by_oracle(SHARDED, 2), histories=((ModelSnapshot({name: weight}, {}, {}, 0),),) * 2, rounding=())
+    reference = replace(
+        reference_by_oracle(SHARDED, 2), histories=((ModelSnapshot({name: weight}, {}, {}, 0),),) * 2, rounding=()
+    )
     found = find_first_differences(reference, [(part,) for part in parts])
     assert [(each.rank, each.name, each.found) for each in found] == [
         (rank, name, "12 of 16 elements on all ranks together") for rank in (0, 1)

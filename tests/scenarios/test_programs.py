@@ -8,7 +8,7 @@ import pytest
 from ddpsim import Code, UsageError, Verdict, simulate_program
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.cli.explore import explore
-from ddpsim.scenarios.cli.program_words import options_of, trailing_options, join_program_into_one_word
+from ddpsim.scenarios.cli.program_words import join_program_into_one_word, options_of, trailing_options
 from ddpsim.scenarios.cli.run import run
 from tests.tiers import sweep
 

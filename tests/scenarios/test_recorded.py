@@ -6,7 +6,12 @@ import pytest
 
 from ddpsim import Code, UsageError, Verdict
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, recorded_outcome_of, read_recorded_outcome, append_outcome
+from ddpsim.scenarios.files.recorded_outcome import (
+    RecordedOutcome,
+    append_outcome,
+    read_recorded_outcome,
+    recorded_outcome_of,
+)
 from ddpsim.scenarios.files.toml_source import tomllib
 
 RUN = RecordedOutcome(Verdict.FAIL, (Code.DEADLOCK_CYCLE, Code.HAZARD_UNWAITED_WORK), "0f2c", 23)
@@ -31,7 +36,9 @@ def test_a_run_is_recorded():
         Verdict.FAIL, (Code.DEADLOCK_CYCLE,), result.trace.digest(), len(result.schedule.choices)
     )
     assert recorded.choices > 0
-    assert recorded.first_difference(recorded_outcome_of(run_scenario("both-send-first", policy="random", seed=1))) == ""
+    assert (
+        recorded.first_difference(recorded_outcome_of(run_scenario("both-send-first", policy="random", seed=1))) == ""
+    )
 
 
 def test_choices_that_nobody_counted_are_not_compared():

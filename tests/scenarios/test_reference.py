@@ -12,8 +12,8 @@ from ddpsim.ddp import patch_torch_ddp
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.training.divergence import find_divergence
-from ddpsim.scenarios.training.reference import TrainingReference, reference_by_oracle, find_first_differences
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot, join_model_snapshots
+from ddpsim.scenarios.training.reference import TrainingReference, find_first_differences, reference_by_oracle
+from ddpsim.scenarios.training.snapshot import ModelSnapshot, join_model_snapshots, snapshot
 from ddpsim.scenarios.training.trainer import train_declared
 from ddpsim.scenarios.training.training import CommunicationHook, JoinOptions, NetworkChoice, OptimizerChoice, Training
 from tests.scenarios.drawing import run

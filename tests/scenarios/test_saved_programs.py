@@ -8,7 +8,12 @@ import pytest
 from ddpsim import Code, Verdict, simulate_program
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.files.program_line import quote_for_command_line, python_file_in_name, replace_path_in_name, split_program_line
+from ddpsim.scenarios.files.program_line import (
+    python_file_in_name,
+    quote_for_command_line,
+    replace_path_in_name,
+    split_program_line,
+)
 from ddpsim.scenarios.files.saving import scenario_as_toml
 from ddpsim.scenarios.fuzzing.named_scenario import name_from_corpus
 from ddpsim.scenarios.fuzzing.shrinking.saved import default_output_path, save_shrunk_scenario
@@ -51,7 +56,9 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "path", "words", "typed"), LOOKS)
 def test_what_a_name_says(name, path, words, typed):
     assert (python_file_in_name(name), split_program_line(name), quote_for_command_line(name)) == (path, words, typed)
-    assert replace_path_in_name(name, lambda file: f"there/{file}") == (name.replace(path, f"there/{path}") if path else name)
+    assert replace_path_in_name(name, lambda file: f"there/{file}") == (
+        name.replace(path, f"there/{path}") if path else name
+    )
 
 
 @pytest.mark.parametrize(

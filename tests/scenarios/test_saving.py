@@ -10,9 +10,14 @@ from ddpsim import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
 from ddpsim.scenarios import finds, load, run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import save_scenario, scenario_as_toml
-from ddpsim.scenarios.files.value_scenarios import scenario_of_program, scenario_of_training, program_of_scenario, training_of_scenario
+from ddpsim.scenarios.files.value_scenarios import (
+    program_of_scenario,
+    scenario_of_program,
+    scenario_of_training,
+    training_of_scenario,
+)
 from ddpsim.scenarios.fuzzing.strategies import trainings
-from ddpsim.scenarios.training.training import Action, ExceptionalIterations, NetworkChoice, IterationRule, Training
+from ddpsim.scenarios.training.training import Action, ExceptionalIterations, IterationRule, NetworkChoice, Training
 from ddpsim.simulator.programs.program import Group, Issue, Program, Wait
 from tests.agreement.labelled import labelled
 from tests.tiers import sweep
@@ -105,12 +110,17 @@ def test_what_no_rank_comes_to_is_left_out(saved):
 
     read = training_of_scenario(saved(scenario_of_training(training, 2, name="x")))
 
-    assert read.exceptions == (ExceptionalIterations((1,), (2,), Action.SKIP), ExceptionalIterations(None, None, Action.ACCUMULATE))
+    assert read.exceptions == (
+        ExceptionalIterations((1,), (2,), Action.SKIP),
+        ExceptionalIterations(None, None, Action.ACCUMULATE),
+    )
 
 
 def test_rules_faults_expectations_and_words_are_kept(saved):
     scenario = replace(
-        scenario_of_training(Training((NetworkChoice("mlp", {"hidden": (3, 2)}),), IterationRule(2, 1, 3)), 4, name="x"),
+        scenario_of_training(
+            Training((NetworkChoice("mlp", {"hidden": (3, 2)}),), IterationRule(2, 1, 3)), 4, name="x"
+        ),
         about="rank 1 ends early\n\nnobody told it",
         expected=finds(Code.DEADLOCK_MISSING_RANK, 1),
         expected_under_ddp=finds(Code.RANK_ERROR, (0, 2)),
@@ -128,7 +138,9 @@ def test_rules_faults_expectations_and_words_are_kept(saved):
 
 def test_a_program_has_one_step_a_line():
     groups = (Group("g1", (0, 1)),)
-    text = scenario_as_toml(scenario_of_program(replace(EXTRA_CALL, groups=groups), name="x"), summary="a call too many")
+    text = scenario_as_toml(
+        scenario_of_program(replace(EXTRA_CALL, groups=groups), name="x"), summary="a call too many"
+    )
 
     assert (
         text

@@ -19,16 +19,16 @@ from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
     ExceptionalIterations,
+    IterationRule,
     JoinOptions,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
-    IterationRule,
     Training,
 )
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.exploration.dpor import Dpor
-from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, ShrinkEnd, FailureKind, shrink_value
+from ddpsim.simulator.shrinking.greedy import FailureKind, ShrinkAttempt, ShrinkEnd, shrink_value
 from tests.programs.programs import program, received, reduced, sent, waited
 
 LARGE = Training(
@@ -40,7 +40,10 @@ LARGE = Training(
     optimizer=OptimizerChoice(OptimizerName.ADAM, 0.01),
     communication_hook=CommunicationHook.FP16_COMPRESS,
     reduces_loss=True,
-    exceptions=(ExceptionalIterations((0, 2), (1, 3), uses=("left",)), ExceptionalIterations(None, (2,), Action.ACCUMULATE)),
+    exceptions=(
+        ExceptionalIterations((0, 2), (1, 3), uses=("left",)),
+        ExceptionalIterations(None, (2,), Action.ACCUMULATE),
+    ),
     seed=5,
     dtype=torch.float64,
 )
@@ -98,9 +101,13 @@ def test_what_is_needed_is_left_and_nothing_else(is_needed, left):
 
 def test_ranks_are_numbered_anew_in_counts_rows_exceptions_and_faults():
     faults = (Delay(0, 1, 2.0), EarlyReturn(2, 3))
-    found = least(DeclaredTraining(LARGE, 3, faults), lambda tried: 6 in (tried.training.rows, *_tuple(tried.training.rows)))
+    found = least(
+        DeclaredTraining(LARGE, 3, faults), lambda tried: 6 in (tried.training.rows, *_tuple(tried.training.rows))
+    )
     assert found == DeclaredTraining(replace(SMALLEST, rows=6), 1)
-    found = least(DeclaredTraining(LARGE, 3, faults), lambda tried: any(isinstance(each, EarlyReturn) for each in tried.faults))
+    found = least(
+        DeclaredTraining(LARGE, 3, faults), lambda tried: any(isinstance(each, EarlyReturn) for each in tried.faults)
+    )
     assert found == DeclaredTraining(SMALLEST, 1, (EarlyReturn(0, 3),))
 
 
@@ -118,7 +125,9 @@ def test_iterations_behind_one_that_is_gone_come_earlier():
 
 def test_a_rule_becomes_smaller_or_what_its_ranks_had():
     declared = DeclaredTraining(Training(iterations=IterationRule(4, 3, 5)), 12)
-    assert least(declared, lambda tried: len(set(tried.counts)) > 1) == DeclaredTraining(Training(iterations=(0, 1), rows=1), 2)
+    assert least(declared, lambda tried: len(set(tried.counts)) > 1) == DeclaredTraining(
+        Training(iterations=(0, 1), rows=1), 2
+    )
     # Of ranks 0 to 11 one has 4 + 3 * 4; alone, it is rank 0.
     found = least(declared, lambda tried: 16 in tried.counts)
     assert found == DeclaredTraining(Training(iterations=IterationRule(16), rows=1), 1)
@@ -205,7 +214,8 @@ def interrupt(progress):
 
 
 @pytest.mark.parametrize(
-    ("how", "end"), [({"budget": Budget(executions=2)}, ShrinkEnd.BUDGET), ({"on_progress": interrupt}, ShrinkEnd.INTERRUPT)]
+    ("how", "end"),
+    [({"budget": Budget(executions=2)}, ShrinkEnd.BUDGET), ({"on_progress": interrupt}, ShrinkEnd.INTERRUPT)],
 )
 def test_a_budget_that_runs_out_and_ctrl_c_leave_the_simplest_so_far(how, end):
     found = shrink_scenario(BUG, **how)

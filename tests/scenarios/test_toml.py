@@ -15,11 +15,11 @@ from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
     ExceptionalIterations,
+    IterationRule,
     JoinOptions,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
-    IterationRule,
     Training,
 )
 from tests.tiers import sweep

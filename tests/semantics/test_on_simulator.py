@@ -75,7 +75,7 @@ def test_cases_on_gloo(cases: list[Case]) -> None:
 def test_cases_on_gloo_by_way_of_copies(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
     # What is staged on a machine with a GPU, here by the same code from memory to memory. Where gloo departs, it is for
     # how a tensor lies in memory, and a copy lies otherwise.
-    monkeypatch.setattr(gloo, "needs_staging", lambda tensor: True)
+    monkeypatch.setattr(gloo, "needs_host_copy", lambda tensor: True)
     assert complaints(cases, _check_on_gloo) == []
 
 

@@ -90,7 +90,10 @@ def uneven_with_join():
         optimizer=OptimizerChoice(momentum=0.9),
         communication_hook=CommunicationHook.ALLREDUCE,
         reduces_loss=True,
-        exceptions=(ExceptionalIterations(None, (1,), Action.ACCUMULATE), ExceptionalIterations(None, (2,), Action.SKIP)),
+        exceptions=(
+            ExceptionalIterations(None, (1,), Action.ACCUMULATE),
+            ExceptionalIterations(None, (2,), Action.SKIP),
+        ),
         seed=3,
     )
     return scenario_of_training(training, 5, name="uneven with join")

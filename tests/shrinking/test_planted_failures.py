@@ -88,7 +88,9 @@ def test_a_failure_of_one_order_of_arrival():
     found = shrunk(planted.order_of_arrival())
     assert (found.size_before[:3], found.size[:3]) == ((6, 44, 22), (3, 3, 3))
     assert found.size[6:] == (1, 1, 1)
-    sends = sorted((step.operation, step.dtype) for steps in program_of_scenario(found.scenario).ranks for step in steps)
+    sends = sorted(
+        (step.operation, step.dtype) for steps in program_of_scenario(found.scenario).ranks for step in steps
+    )
     assert sends == [("recv", "float32"), ("send", "float32"), ("send", "float64")]
     for part in parts_of(program_of_scenario(found.scenario)):
         exploration = explore(run_rank_steps, 3, args=(part,), keep_going=True)
@@ -114,7 +116,9 @@ def test_a_fault_of_the_engine(monkeypatch):
     """
     follow = JoinCoordinator.answer_calls_until_all_joined
     assert run_scenario(planted.uneven_with_join(), "ddp").findings == ()
-    monkeypatch.setattr(JoinCoordinator, "shadow_until_all_joined", lambda self: (follow(self), self._size - 1)[1])
+    monkeypatch.setattr(
+        JoinCoordinator, "answer_calls_until_all_joined", lambda self: (follow(self), self._size - 1)[1]
+    )
     found = shrunk(planted.uneven_with_join(), "ddp")
     assert found.size_before[:2] == (5, 12)
     assert training_of_scenario(found.scenario) == Training(iterations=(1, 0), rows=1, join=JoinOptions())

@@ -7,7 +7,7 @@ from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import CrashStep, Group, Issue, Wait
 from ddpsim.simulator.programs.validation import validate_program
 from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, shrink_value
-from ddpsim.simulator.shrinking.program_passes import PASSES, fewer_ranks, size_of_program, reduce_to_ranks
+from ddpsim.simulator.shrinking.program_passes import PASSES, fewer_ranks, reduce_to_ranks, size_of_program
 from tests.agreement.labelled import labelled
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 from tests.shrinking.enumeration import failure_of
@@ -89,7 +89,9 @@ def test_a_message_to_somebody_who_is_gone_goes_with_its_wait_or_to_another():
 def test_a_root_that_is_gone_is_the_first_member_or_another():
     rooted = Issue("r", "broadcast", shapes=((2,),), dtype="int8", root=1)
     whole = program([rooted], [rooted], [rooted])
-    roots = [[steps[0].root for steps in reduce_to_ranks(whole, [0, 2], stand_in=stand_in).ranks] for stand_in in (None, 2)]
+    roots = [
+        [steps[0].root for steps in reduce_to_ranks(whole, [0, 2], stand_in=stand_in).ranks] for stand_in in (None, 2)
+    ]
     assert roots == [[0, 0], [1, 1]]
 
 

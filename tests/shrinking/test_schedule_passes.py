@@ -8,7 +8,9 @@ from ddpsim import Budget
 from ddpsim.simulator.shrinking import shrunk_schedule
 from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, Size, shrink_value
 
-SCHEDULES = st.lists(st.integers(0, 3), max_size=12).map(lambda drawn: shrunk_schedule.without_trailing_defaults(tuple(drawn)))
+SCHEDULES = st.lists(st.integers(0, 3), max_size=12).map(
+    lambda drawn: shrunk_schedule.without_trailing_defaults(tuple(drawn))
+)
 
 
 @pytest.mark.parametrize(
@@ -50,12 +52,16 @@ def test_no_way_says_more_than_it_was_given(schedule):
 
 @given(SCHEDULES, st.integers(0, 11), st.integers(1, 3))
 def test_one_switch_that_is_needed_is_left_as_it_is(schedule, index, choice):
-    schedule = shrunk_schedule.without_trailing_defaults((*(*schedule, *(0,) * 12)[:index], choice, *schedule[index + 1 :]))
+    schedule = shrunk_schedule.without_trailing_defaults(
+        (*(*schedule, *(0,) * 12)[:index], choice, *schedule[index + 1 :])
+    )
 
     def attempt(tried):
         return ShrinkAttempt(tried if tried[index : index + 1] == (choice,) else None)
 
-    found = shrink_value(schedule, shrunk_schedule.PASSES, attempt, size=Size(2, 0).with_schedule, budget=Budget(executions=10_000))
+    found = shrink_value(
+        schedule, shrunk_schedule.PASSES, attempt, size=Size(2, 0).with_schedule, budget=Budget(executions=10_000)
+    )
     assert found.value == (*(0,) * index, choice)
     assert found.is_minimal
 

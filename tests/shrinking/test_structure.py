@@ -95,12 +95,19 @@ def test_what_is_alike_changes_together():
 
 def test_elements_move_to_earlier_places():
     one, two, three = (Leaf(Colour.GREY, name=name) for name in "123")
-    assert list(TREES.with_element_moved_forward((one, two, three))) == [(two, one, three), (three, one, two), (one, three, two)]
+    assert list(TREES.with_element_moved_forward((one, two, three))) == [
+        (two, one, three),
+        (three, one, two),
+        (one, three, two),
+    ]
     assert list(TREES.with_element_moved_forward((one,) * 31)) == []
 
 
 def test_what_is_plain_weighs_least():
-    assert (TREES.distance_of_words(Leaf(Colour.GREY, (2,))), TREES.distance_of_numbers(Leaf(Colour.GREY, (2,)))) == (0, 1)
+    assert (TREES.distance_of_words(Leaf(Colour.GREY, (2,))), TREES.distance_of_numbers(Leaf(Colour.GREY, (2,)))) == (
+        0,
+        1,
+    )
     assert TREES.distance_of_numbers(Leaf(Colour.GREY, ())) == 2
     tree = Tree((Leaf(Colour.RED, (5, 1)),), {"x": 3, "y": 1}, "b")
     assert TREES.distance_of_words(tree) == 2 + 1 + 2  # "b" is the third word, RED the second; two options

@@ -14,7 +14,7 @@ import pytest
 from ddpsim import Code, Verdict
 from ddpsim.scenarios import registry, replay_scenario, run_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.model import Scenario, location_of_first_finding, outcome_text, marked_lines_of_file
+from ddpsim.scenarios.model import Scenario, location_of_first_finding, marked_lines_of_file, outcome_text
 from ddpsim.simulator.backend_semantics import GLOO
 
 ENTRIES = [

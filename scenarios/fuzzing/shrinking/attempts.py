@@ -19,7 +19,7 @@ from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.policies.named import RandomWalk
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
-from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, FailureKind
+from ddpsim.simulator.shrinking.greedy import FailureKind, ShrinkAttempt
 from ddpsim.simulator.shrinking.shrunk_schedule import without_trailing_defaults
 
 _EXPLORED = 20

@@ -7,7 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from ddpsim.scenarios.files.value_scenarios import scenario_of_program, scenario_of_training, program_of_scenario, training_of_scenario
+from ddpsim.scenarios.files.value_scenarios import (
+    program_of_scenario,
+    scenario_of_program,
+    scenario_of_training,
+    training_of_scenario,
+)
 from ddpsim.scenarios.fuzzing.shrinking import training_passes
 from ddpsim.scenarios.fuzzing.shrinking.declared import DeclaredTraining
 from ddpsim.scenarios.fuzzing.shrinking.declared import size_of_training as size_of_declared
@@ -46,7 +51,12 @@ def key_of_candidate(candidate: ScenarioCandidate) -> Hashable:
     """Return a key by which candidates of the same scenario are compared."""
     scenario = candidate.scenario
     # A training has options in dictionaries, which cannot be hashed.
-    return scenario.world_size, program_of_scenario(scenario) or repr(training_of_scenario(scenario)), scenario.faults, scenario.choices
+    return (
+        scenario.world_size,
+        program_of_scenario(scenario) or repr(training_of_scenario(scenario)),
+        scenario.faults,
+        scenario.choices,
+    )
 
 
 def passes_for_scenario(scenario: Scenario) -> Sequence[ShrinkPass[ScenarioCandidate]]:
@@ -64,10 +74,16 @@ def passes_for_scenario(scenario: Scenario) -> Sequence[ShrinkPass[ScenarioCandi
 def _shrinkable_part(scenario: Scenario) -> DeclaredTraining | Program | None:
     """Return the training or program of a scenario, which can be shrunk; None for a function."""
     training = training_of_scenario(scenario)
-    return program_of_scenario(scenario) if training is None else DeclaredTraining(training, scenario.world_size, scenario.faults)
+    return (
+        program_of_scenario(scenario)
+        if training is None
+        else DeclaredTraining(training, scenario.world_size, scenario.faults)
+    )
 
 
-def _shrink_part(shrink_pass: ShrinkPass[DeclaredTraining | Program], candidate: ScenarioCandidate) -> Iterator[ScenarioCandidate]:
+def _shrink_part(
+    shrink_pass: ShrinkPass[DeclaredTraining | Program], candidate: ScenarioCandidate
+) -> Iterator[ScenarioCandidate]:
     part = _shrinkable_part(candidate.scenario)
     assert part is not None
     for simpler in shrink_pass(part):
@@ -112,6 +128,8 @@ def _reduce_world_size(candidate: ScenarioCandidate) -> Iterator[ScenarioCandida
         yield ScenarioCandidate(replace(scenario, world_size=each), has_own_schedule=False)
 
 
-def _shrink_schedule(shrink_pass: ShrinkPass[shrunk_schedule.Choices], candidate: ScenarioCandidate) -> Iterator[ScenarioCandidate]:
+def _shrink_schedule(
+    shrink_pass: ShrinkPass[shrunk_schedule.Choices], candidate: ScenarioCandidate
+) -> Iterator[ScenarioCandidate]:
     for simpler in shrink_pass(candidate.scenario.choices):
         yield ScenarioCandidate(replace(candidate.scenario, choices=simpler))

@@ -8,10 +8,10 @@ from ddpsim.scenarios.training.parallel import ParallelLayout
 from ddpsim.scenarios.training.training import (
     CommunicationHook,
     ExceptionalIterations,
+    IterationRule,
     JoinOptions,
     NetworkChoice,
     OptimizerChoice,
-    IterationRule,
     Training,
 )
 from ddpsim.simulator.faults import Fault

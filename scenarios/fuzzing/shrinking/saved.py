@@ -53,7 +53,7 @@ def save_shrunk_scenario(scenario: Scenario, name: str, path: Path, *, how: str 
 
 
 def shrunk_scenario_text(scenario: Scenario, name: str, path: Path) -> str:
-    """Return the text that `save_shrunk` writes."""
+    """Return the text that `save_shrunk_scenario` writes."""
     return scenario_as_toml(_with_saved_name(scenario, name, path), summary=_shrunk_summary(scenario, name, _SHRUNK))
 
 

@@ -9,12 +9,17 @@ from ddpsim import Budget, Result
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.fuzzing.shrinking.attempts import SameFailure, try_candidate
-from ddpsim.scenarios.fuzzing.shrinking.candidate import ScenarioCandidate, key_of_candidate, passes_for_scenario, size_of_candidate
+from ddpsim.scenarios.fuzzing.shrinking.candidate import (
+    ScenarioCandidate,
+    key_of_candidate,
+    passes_for_scenario,
+    size_of_candidate,
+)
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import hide_program_output
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.shrinking.greedy import ShrinkEnd, OnShrinkProgress, Size, failure_kind_of, shrink_value
+from ddpsim.simulator.shrinking.greedy import OnShrinkProgress, ShrinkEnd, Size, failure_kind_of, shrink_value
 from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET, without_trailing_defaults
 
 
@@ -75,7 +80,9 @@ def _shrink_loaded_scenario(
         chosen = chosen.with_world_size(failure.world_size)
     expected = chosen.expected_by(chosen.engine)
     same = SameFailure(
-        failure_kind_of(failure, f"{own.name} on {failure.world_size} ranks"), chosen.engine, not expected.is_met_by(failure)
+        failure_kind_of(failure, f"{own.name} on {failure.world_size} ranks"),
+        chosen.engine,
+        not expected.is_met_by(failure),
     )
     start = ScenarioCandidate(replace(chosen, choices=without_trailing_defaults(failure.schedule.choices)))
     again = run_scenario(start.scenario)

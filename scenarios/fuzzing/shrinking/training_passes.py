@@ -15,8 +15,8 @@ from msgspec import structs
 from ddpsim.scenarios.fuzzing.shrinking.declared import FEATURES, STRUCTURE, DeclaredTraining
 from ddpsim.scenarios.training.models import NetworkOptionError, make_meta_network
 from ddpsim.scenarios.training.parallel import ParallelLayout
-from ddpsim.scenarios.training.training import ExceptionalIterations, NetworkChoice, IterationRule, Training
-from ddpsim.simulator.shrinking.structure import index_blocks, with_fewer_values, smaller_numbers, with_one_simpler
+from ddpsim.scenarios.training.training import ExceptionalIterations, IterationRule, NetworkChoice, Training
+from ddpsim.simulator.shrinking.structure import index_blocks, smaller_numbers, with_fewer_values, with_one_simpler
 
 
 def _replace_fields(declared: DeclaredTraining, **fields: object) -> DeclaredTraining:
@@ -30,7 +30,12 @@ def _replace_fields(declared: DeclaredTraining, **fields: object) -> DeclaredTra
 def fewer_ranks(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Remove a block of ranks and what refers to them; if few ranks are left, try only two or three."""
     if declared.training.parallel is None:
-        yield from (each for kept in with_fewer_values(range(declared.world_size)) if kept for each in _keep_ranks(kept, declared))
+        yield from (
+            each
+            for kept in with_fewer_values(range(declared.world_size))
+            if kept
+            for each in _keep_ranks(kept, declared)
+        )
 
 
 def smaller_mesh(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
@@ -166,7 +171,9 @@ def _keep_branches(exception: ExceptionalIterations, branches: set[str]) -> Exce
     return structs.replace(exception, uses=uses if branches else None)
 
 
-def _only_valid_results(shrink_pass: Callable[[DeclaredTraining], Iterator[DeclaredTraining]]) -> Callable[[DeclaredTraining], Iterator[DeclaredTraining]]:
+def _only_valid_results(
+    shrink_pass: Callable[[DeclaredTraining], Iterator[DeclaredTraining]],
+) -> Callable[[DeclaredTraining], Iterator[DeclaredTraining]]:
     """Wrap a pass: repair its results, and drop those that a file could not declare."""
 
     def sensible(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:

@@ -12,7 +12,13 @@ from enum import Enum
 from functools import partial
 from itertools import pairwise
 
-from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES, RandomSource, draw_collective, choose_one, choose_several
+from ddpsim.scenarios.fuzzing.strategies.generator import (
+    COLLECTIVES,
+    RandomSource,
+    choose_one,
+    choose_several,
+    draw_collective,
+)
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, RowRequirement, ShapeCount, SplitRule
 from ddpsim.simulator.programs.program import DTYPES, CrashStep, Issue, Program, Return, Step, Wait, reductions_of_dtype

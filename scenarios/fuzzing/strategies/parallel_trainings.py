@@ -11,11 +11,11 @@ from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout, Pip
 from ddpsim.scenarios.training.training import (
     Action,
     ExceptionalIterations,
+    IterationRule,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
     Options,
-    IterationRule,
     Training,
 )
 

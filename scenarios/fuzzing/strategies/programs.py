@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind, break_program, possible_breaks
-from ddpsim.scenarios.fuzzing.strategies.generator import ProgramExtent, draw_program, choose_one
+from ddpsim.scenarios.fuzzing.strategies.generator import ProgramExtent, choose_one, draw_program
 from ddpsim.simulator.programs.program import Program
 
 

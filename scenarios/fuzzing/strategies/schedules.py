@@ -17,7 +17,7 @@ Choices = tuple[int, ...]
 
 
 def schedules(*, max_choices: int = 60, max_choice: int = 3) -> st.SearchStrategy[Choices]:
-    """Draw choices at choice points, for `Guided`, which takes each modulo the number of options there.
+    """Draw choices at choice points, for `GuidedPolicy`, which takes each modulo the number of options there.
 
     Drawn are long ones with many switches, and ones with up to four switches, far apart. The simplest is (), round
     robin; and 0 means "as round robin would".

@@ -7,7 +7,11 @@ from typing import Literal
 import torch
 from hypothesis import strategies as st
 
-from ddpsim.scenarios.fuzzing.strategies.torch_limits import limit_to_torch_documentation, limit_to_torch, remove_contradictions
+from ddpsim.scenarios.fuzzing.strategies.torch_limits import (
+    limit_to_torch,
+    limit_to_torch_documentation,
+    remove_contradictions,
+)
 from ddpsim.scenarios.training.models import NETWORKS
 from ddpsim.scenarios.training.training import (
     Action,
@@ -133,7 +137,9 @@ def _draw_branch_uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]
     places = st.tuples(st.integers(0, len(counts) - 1), st.integers(0, max(counts) - 1))
     return [
         ExceptionalIterations(
-            (rank,), (iteration,), uses=tuple(branch for each in names for branch in draw(_first_branches(branches[each])))
+            (rank,),
+            (iteration,),
+            uses=tuple(branch for each in names for branch in draw(_first_branches(branches[each]))),
         )
         for rank, iteration in draw(st.lists(places, min_size=1, max_size=4, unique=True))
     ]

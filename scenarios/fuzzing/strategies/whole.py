@@ -71,7 +71,9 @@ def _strategy_of_kind(
 
 
 @st.composite
-def _draw_training_scenario(draw: st.DrawFn, engines: Sequence[Engine], for_torch: Literal[True, "documented"]) -> Scenario:
+def _draw_training_scenario(
+    draw: st.DrawFn, engines: Sequence[Engine], for_torch: Literal[True, "documented"]
+) -> Scenario:
     engine = draw(st.sampled_from(engines))
     training, world_size = draw(trainings(for_torch=for_torch if engine is Engine.TORCH else False))
     return scenario_of_training(training, world_size, name=Kind.TRAINING.value, engine=engine)

@@ -4,8 +4,8 @@
 class are its options.
 """
 
-from ddpsim.scenarios.training.models.catalog import NETWORKS, NetworkOptionError, make_network, make_meta_network
+from ddpsim.scenarios.training.models.catalog import NETWORKS, NetworkOptionError, make_meta_network, make_network
 from ddpsim.scenarios.training.models.network import Network
 from ddpsim.scenarios.training.models.normalized import SyncBatchNorm
 
-__all__ = ["NETWORKS", "Network", "NetworkOptionError", "SyncBatchNorm", "make_network", "make_meta_network"]
+__all__ = ["NETWORKS", "Network", "NetworkOptionError", "SyncBatchNorm", "make_meta_network", "make_network"]

@@ -96,7 +96,7 @@ def make_network(
 def make_meta_network(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Network:
     """Build the same network without values, on the device "meta", to inspect it at no cost.
 
-    Raises UsageError as `make` does; an OptionError if one option is invalid.
+    Raises UsageError as `make` does; an NetworkOptionError if one option is invalid.
     """
     values = _check_options(name, options)
     with torch.device("meta"), _ParameterLimit(name), _SkipInitialization():

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddpsim import UsageError
-from ddpsim.scenarios.training.models.network import Layer, Network, LayerSplit
+from ddpsim.scenarios.training.models.network import Layer, LayerSplit, Network
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddpsim import UsageError
-from ddpsim.scenarios.training.models.network import Layer, Network, LayerSplit
+from ddpsim.scenarios.training.models.network import Layer, LayerSplit, Network
 
 
 class Embedding(Network):

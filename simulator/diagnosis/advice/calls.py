@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ddpsim.simulator.diagnosis.advice.facts import (
-    PatternBreak,
-    OneFact,
     MeetingLines,
-    RanksAndCall,
-    RanksCallAndFact,
     NoFacts,
+    OneFact,
+    PatternBreak,
     Ranks,
+    RanksAndCall,
     RanksAndFact,
+    RanksCallAndFact,
     about,
 )
 

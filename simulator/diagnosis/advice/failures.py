@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ddpsim.simulator.diagnosis.advice.facts import OneFact, RanksAndCall, RanksCallAndFact, NoFacts, RanksAndParameters, Ranks, about
+from ddpsim.simulator.diagnosis.advice.facts import (
+    NoFacts,
+    OneFact,
+    Ranks,
+    RanksAndCall,
+    RanksAndParameters,
+    RanksCallAndFact,
+    about,
+)
 
 
 class FailureCauses:

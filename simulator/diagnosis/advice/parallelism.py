@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ddpsim.simulator.diagnosis.advice.facts import OneFact, RanksAndCall, NoFacts, RanksAndParameters, Ranks, RanksAndFact, StepsOfLine, about
+from ddpsim.simulator.diagnosis.advice.facts import (
+    NoFacts,
+    OneFact,
+    Ranks,
+    RanksAndCall,
+    RanksAndFact,
+    RanksAndParameters,
+    StepsOfLine,
+    about,
+)
 
 
 class ParallelismCauses:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpsim.simulator.diagnosis.advice.facts import OneFact, NoFacts, Ranks, about
+from ddpsim.simulator.diagnosis.advice.facts import NoFacts, OneFact, Ranks, about
 
 
 class WrongNumberCauses:

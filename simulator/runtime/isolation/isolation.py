@@ -40,7 +40,7 @@ HOST = -1
 """The index of the host process's state in a list of states by rank: the last."""
 
 State = tuple[Any, ...]
-"""The state of one rank, with all items that `InPlace.exchange` swaps."""
+"""The state of one rank, with all items that `ProcessState.swap_state` swaps."""
 
 
 class Isolation:

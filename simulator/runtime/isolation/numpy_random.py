@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy
 
-from ddpsim.simulator.runtime.isolation.native_memory import StateCopy, NativeState, memory_view
+from ddpsim.simulator.runtime.isolation.native_memory import NativeState, StateCopy, memory_view
 
 START_SEED = 0
 KEY_WORDS = 624

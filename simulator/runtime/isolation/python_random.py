@@ -7,7 +7,7 @@ used.
 
 Each rank starts as after `random.seed(0)`. A program that wants a different stream on each rank seeds by rank, as in
 real processes. Ranks that do not draw share one state, and nothing is copied. If ranks start with different seeds, each
-starts as after `random.seed` with its `unlike_seed`.
+starts as after `random.seed` with its `seed_of_rank`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from array import array
 from functools import cache, lru_cache
 from typing import Any
 
-from ddpsim.simulator.runtime.isolation.native_memory import GeneratorByPublicFunctions, StateCopy, NativeState, memory_view
+from ddpsim.simulator.runtime.isolation.native_memory import (
+    GeneratorByPublicFunctions,
+    NativeState,
+    StateCopy,
+    memory_view,
+)
 
 START_SEED = 0
 WORDS = 624

@@ -20,7 +20,12 @@ from typing import Any
 
 import torch
 
-from ddpsim.simulator.runtime.isolation.native_memory import GeneratorByPublicFunctions, StateCopy, NativeState, memory_view
+from ddpsim.simulator.runtime.isolation.native_memory import (
+    GeneratorByPublicFunctions,
+    NativeState,
+    StateCopy,
+    memory_view,
+)
 
 DEFAULT_SEED = 67280421310721
 """`default_rng_seed_val` in c10/core/GeneratorImpl.h."""
@@ -114,7 +119,7 @@ class CpuByCopy:
     def __init__(self, generator: torch.Generator, engine_offset: int) -> None:
         region = memory_view(_generator_address(generator) + engine_offset, REGION_BYTES)
         engine = NativeState(region, partial(MARKS.unpack_from, region))
-        self.probe, self.save, self.exchange = engine.probe, engine.save_state, engine.swap_state
+        self.probe, self.save_state, self.swap_state = engine.probe, engine.save_state, engine.swap_state
         self._engine_offset = engine_offset
         self.start = self.seeded_state(DEFAULT_SEED)
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from ddpsim.simulator.accesses import Access, AccessMode, Object
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.requests import Block, Checkpoint, WriteNote, WakeTask
+from ddpsim.simulator.kernel.requests import Block, Checkpoint, WakeTask, WriteNote
 from ddpsim.simulator.runtime.rank_thread import RankThread
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
-from ddpsim.simulator.runtime.threads.waiting import is_in_destructor, describe_wait
+from ddpsim.simulator.runtime.threads.waiting import describe_wait, is_in_destructor
 from ddpsim.simulator.waits import LockWait
 
 _PyRLock: Any = threading._PyRLock  # type: ignore[attr-defined]
@@ -78,7 +78,9 @@ class RankLock:
         if not self._real.locked() and self._steps.host.is_unwinding(me):
             return  # it was unwound while it waited for the lock
         if not self._is_inner and self._holder is not me:  # used as a signal, or in error: the order matters then
-            self._steps.report_accesses(me, Access(self._object, AccessMode.READ), Access(self._object, AccessMode.WRITE))
+            self._steps.report_accesses(
+                me, Access(self._object, AccessMode.READ), Access(self._object, AccessMode.WRITE)
+            )
         self._release_and_record(me)
 
     def locked(self) -> bool:

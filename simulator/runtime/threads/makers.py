@@ -14,7 +14,12 @@ from typing import Any
 from ddpsim.simulator.runtime.threads.event_loops import OUTSIDE
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
-from ddpsim.simulator.runtime.threads.waiting import class_that_makes_lock, is_importing, is_importing_library, module_that_makes_lock
+from ddpsim.simulator.runtime.threads.waiting import (
+    class_that_makes_lock,
+    is_importing,
+    is_importing_library,
+    module_that_makes_lock,
+)
 
 
 class LockMakers:

@@ -14,10 +14,10 @@ from typing import Any
 
 from ddpsim.simulator.accesses import Access, AccessMode, Object
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.requests import Block, Checkpoint, WriteNote, WakeTask
+from ddpsim.simulator.kernel.requests import Block, Checkpoint, WakeTask, WriteNote
 from ddpsim.simulator.runtime.rank_thread import RankThread
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
-from ddpsim.simulator.runtime.threads.waiting import is_in_destructor, describe_wait
+from ddpsim.simulator.runtime.threads.waiting import describe_wait, is_in_destructor
 from ddpsim.simulator.waits import LockWait
 
 _RealQueue: Any = queue.SimpleQueue  # bound here: it is replaced during a run

@@ -16,7 +16,7 @@ from ddpsim.simulator.events import THREAD_ENDED, THREAD_RAISED, EventKind
 from ddpsim.simulator.kernel.lifecycle import threads_object
 from ddpsim.simulator.kernel.requests import Checkpoint, WriteNote
 from ddpsim.simulator.kernel.states import TaskChange
-from ddpsim.simulator.runtime.call_sites import site_of_error, format_user_traceback
+from ddpsim.simulator.runtime.call_sites import format_user_traceback, site_of_error
 from ddpsim.simulator.runtime.outcome import error_line
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
@@ -111,7 +111,10 @@ class ThreadMain:
                 found = describe_thread_error(me, me.fault or error)
                 self._errors.setdefault(found[:4], found)  # equal errors of a rank at one line count once
                 thread._invoke_excepthook(thread)
-        end = Access(thread_end_object(me), AccessMode.CONTRIBUTE), Access(threads_object(me.rank), AccessMode.CONTRIBUTE)
+        end = (
+            Access(thread_end_object(me), AccessMode.CONTRIBUTE),
+            Access(threads_object(me.rank), AccessMode.CONTRIBUTE),
+        )
         self._host.send_request(Checkpoint(end))
         self._steps.report_accesses(me, *end)
         self._host.send_request(WriteNote(EventKind.NOTE, THREAD_ENDED))

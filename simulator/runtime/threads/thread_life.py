@@ -4,7 +4,8 @@ Prior art: Loom and Shuttle (Rust) and Coyote (.NET) also run one thread at a ti
 synchronization operation, but need a program written for their types. CHESS intercepts Win32 calls, as this module
 intercepts Python's `threading`. Rejected: a switch at every line (slow, and it seldom matters where no lock is used).
 
-`Threads.install` replaces functions of Python during an execution; they behave differently only on a rank's threads.
+`RankThreads.install` replaces functions of Python during an execution; they behave differently only on a rank's
+threads.
 
 Not covered: other functions of `_thread`, native threads, locks made before the run, by a name bound before the run
 (`from threading import Lock`), or during an import (except imports of the program's own modules in a rank process).
@@ -34,26 +35,26 @@ from weakref import WeakKeyDictionary
 from ddpsim.simulator.accesses import Access, AccessMode
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.lifecycle import threads_object
-from ddpsim.simulator.kernel.requests import Block, CancelThread, WriteNote, ReadClock, SawThreadEnd
+from ddpsim.simulator.kernel.requests import Block, CancelThread, ReadClock, SawThreadEnd, WriteNote
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.one_core import record_shared_core
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
-from ddpsim.simulator.runtime.threads.event_loops import is_external_thread, wrap_loop_constructor, may_wake_ranks
+from ddpsim.simulator.runtime.threads.event_loops import is_external_thread, may_wake_ranks, wrap_loop_constructor
 from ddpsim.simulator.runtime.threads.executor_parts import (
     ShutdownFlagForRanks,
     ShutdownLockForRanks,
-    wrap_acquire_futures,
     counter_for_ranks,
-    wrap_wait_results,
-    wrap_set,
     future_sort_key,
+    wrap_acquire_futures,
+    wrap_set,
+    wrap_wait_results,
 )
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock, wrap_event_is_set
 from ddpsim.simulator.runtime.threads.makers import LockMakers
 from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
-from ddpsim.simulator.runtime.threads.thread_body import ThreadMain, ThreadError, restore_run_method, thread_end_object
+from ddpsim.simulator.runtime.threads.thread_body import ThreadError, ThreadMain, restore_run_method, thread_end_object
 from ddpsim.simulator.waits import ThreadWait
 
 _EXECUTOR: Any = executors.ThreadPoolExecutor
@@ -177,7 +178,9 @@ class RankThreads:
         child = RankThread(None, me.of, thread.name, is_daemon=thread.daemon, started_at=current_user_site())
         child.thread = thread
         own_run = vars(thread).get("run")
-        body = ThreadMain(self.steps.host, self.steps, enter=self._enter, errors=self._errors, leave=self._note_thread_end)
+        body = ThreadMain(
+            self.steps.host, self.steps, enter=self._enter, errors=self._errors, leave=self._note_thread_end
+        )
         thread.run = lambda: body.run_thread(child, thread, own_run)
         thread._daemonic = True  # a thread that refuses to end must not keep the process alive
         try:
@@ -244,7 +247,9 @@ class RankThreads:
 
         return threads
 
-    def _wait_for_thread(self, me: RankThread, other: RankThread, timeout: float | None, *, is_at_end: bool = False) -> bool:
+    def _wait_for_thread(
+        self, me: RankThread, other: RankThread, timeout: float | None, *, is_at_end: bool = False
+    ) -> bool:
         """Wait until another thread has ended. False if the time-out came first."""
         host, is_look = self.steps.host, timeout is not None and timeout <= 0
         self.steps.choice_point_before(me, (), is_in_vain=is_look and not other.is_finished)

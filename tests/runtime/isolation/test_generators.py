@@ -42,7 +42,7 @@ DRAWS = {
 PUBLIC_WAY = {
     python_random: ("is_layout_known", lambda *args: False),
     numpy_random: ("known_gauss", lambda *args: None),
-    torch_generators: ("engine_offset", lambda *args: None),
+    torch_generators: ("find_engine_offset", lambda *args: None),
 }
 
 

@@ -282,7 +282,13 @@ def test_ctrl_c_while_the_host_s_state_is_put_back(monkeypatch, in_thread):
 
 @pytest.mark.parametrize(
     ("kind", "step"),
-    [(RankEnvironments, "__init__"), (TorchModes, "__init__"), (TorchModes, "install"), (ProcessSettings, "read"), (RankWorlds, "install")],
+    [
+        (RankEnvironments, "__init__"),
+        (TorchModes, "__init__"),
+        (TorchModes, "install"),
+        (ProcessSettings, "read"),
+        (RankWorlds, "install"),
+    ],
 )
 def test_an_install_that_fails_half_way(kind, step, monkeypatch, in_thread):
     with leaves_no_mark(in_thread):

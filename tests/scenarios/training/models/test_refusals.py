@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddpsim import UsageError
-from ddpsim.scenarios.training.models import NETWORKS, make_network, make_meta_network
+from ddpsim.scenarios.training.models import NETWORKS, make_meta_network, make_network
 
 SIZES = "a whole number from 1 to 65536"
 DEPTHS = "a whole number from 1 to 512"
