@@ -109,8 +109,8 @@ class ParameterWatch:
         yield from (f"{name} was unfrozen" for name, parameter in self._frozen.items() if parameter.requires_grad)
         for name, parameter in self._managed.items():
             if _dtype_and_device(parameter) != self._kinds[name]:
-                before, now = self._kinds[name], _dtype_and_device(parameter)
-                yield f"{name} was converted from {_format_kind(*before)} to {_format_kind(*now)}"
+                before, after = _format_kind(*self._kinds[name]), _format_kind(*_dtype_and_device(parameter))
+                yield f"{name} was converted from {before} to {after}"
 
 
 class _CopyingMembers:

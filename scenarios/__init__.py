@@ -16,7 +16,7 @@ if typing.TYPE_CHECKING:
     from ddpsim.scenarios.pytest_plugin.fixtures import per_rank
     from ddpsim.scenarios.running.exploring import explore_scenario
     from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
-    from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+    from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 _PUBLIC_NAMES = {
     "files.loader": ("load",),
@@ -33,9 +33,9 @@ _HOMES = {name: f"{__name__}.{home}" for home, names in _PUBLIC_NAMES.items() fo
 __all__ = [
     "CLEAN",
     "Expectation",
-    "ModelSnapshot",
     "Scenario",
     "ShrunkScenario",
+    "Snapshot",
     "every_rank",
     "explore_scenario",
     "finds",

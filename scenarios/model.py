@@ -36,7 +36,7 @@ from ddpsim.simulator.wording import rank_list
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.training.reference import TrainingReference
-    from ddpsim.scenarios.training.snapshot import ModelSnapshot
+    from ddpsim.scenarios.training.snapshot import Snapshot
 
 Ranks = tuple[int, ...]
 
@@ -144,7 +144,7 @@ class Scenario(RunOptions):
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     """Public reports of the bug: issues, pull requests, threads."""
-    reference: Callable[[int], TrainingReference | ModelSnapshot] | None = None
+    reference: Callable[[int], TrainingReference | Snapshot] | None = None
     """From the world size, the value that each rank's program should return, computed by single-process training."""
     repairs: str = ""
     """The name of the bug's scenario, if this one is its repaired twin."""
@@ -204,7 +204,7 @@ def scenario(
     min_world_size: int = 2,
     max_world_size: int | None = None,
     faults: Sequence[Fault] = (),
-    reference: Callable[[int], TrainingReference | ModelSnapshot] | None = None,
+    reference: Callable[[int], TrainingReference | Snapshot] | None = None,
     check: str | None = REPLICAS_IF_ANY,
     poison: bool | None = None,
     backend_semantics: str = GLOO.name,

@@ -49,13 +49,13 @@ RUN, RANK, AT_RANK = "the process that runs the ranks", "the process of rank {}"
 PLACES = [
     # what breaks, the program, where it is said to have broken: ranks as threads; as processes
     ("process_group.group.SimulatedGroup.barrier", barrier, AT_RANK.format(0), RANK.format(0)),
-    ("kernel.call_matching.Exchange._match_collective", barrier, AT_RANK.format(1), RUN),
-    ("transport.memory.Memory.move_data", barrier, AT_RANK.format(1), RUN),
-    ("runtime.threads.thread_body.restore_run", starts_a_thread, AT_RANK.format(0), RANK.format(0)),
-    ("runtime.thread_host.Threads.wait_for_other_threads", barrier, AT_RANK.format(1), RANK.format(1)),
+    ("kernel.call_matching.CallMatcher._match_collective", barrier, AT_RANK.format(1), RUN),
+    ("transport.memory.MemoryTransport.move_data", barrier, AT_RANK.format(1), RUN),
+    ("runtime.threads.thread_body.restore_run_method", starts_a_thread, AT_RANK.format(0), RANK.format(0)),
+    ("runtime.thread_host.RankThreads.wait_for_other_threads", barrier, AT_RANK.format(1), RANK.format(1)),
     ("kernel.endings.WaitGraph", lambda rank: rank or dist.barrier(), AT_RANK.format("[01]"), AT_RANK.format("[01]")),
-    ("rank_processes.coordinator.Coordinator._move_call_data", barrier, None, RUN),
-    ("rank_processes.own_process._seed", barrier, None, RANK.format(0)),
+    ("rank_processes.coordinator.RankCoordinator._move_call_data", barrier, None, RUN),
+    ("rank_processes.own_process._seed_generators", barrier, None, RANK.format(0)),
     ("rank_processes.rank_process._RankProcess._install_signal_handlers", barrier, None, RANK.format(0)),
     ("rank_processes.rank_process._RankProcess._final_message", barrier, None, RANK.format(0)),
     ("rank_processes.remote_kernel.RemoteKernel._accept_turn", barrier, None, RANK.format(0)),
@@ -192,7 +192,13 @@ def run(tmp_path, monkeypatch, capsys):
             True,
         ),
         (PROGRAM, "rank_processes.rank_process", "make_own_process", "the process of rank [01]", True),
-        (PROGRAM, "launching.server", "_become", "the process of a rank, before its program began", True),
+        (
+            PROGRAM,
+            "launching.server",
+            "_become_rank_or_launcher",
+            "the process of a rank, before its program began",
+            True,
+        ),
         (PROGRAM, "launching.server", "_Server._fork_processes", "a server, from which ranks are forked", True),
         (
             LAUNCHES,
@@ -228,7 +234,7 @@ def test_what_breaks_around_a_program(run, tmp_path, program, place, name, where
 
 @pytest.mark.tier("ci")
 def test_what_breaks_in_the_guardian(run):
-    with mock.patch(SIMULATOR + "launching.guardian._guard", planted()):
+    with mock.patch(SIMULATOR + "launching.guardian._run_guardian", planted()):
         status, said = run(PROGRAM)
     assert status == 1
     check_report(said, "the process that ends what ranks have started")

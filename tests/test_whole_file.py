@@ -45,7 +45,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeyp
     path.write_bytes(b"old")
     monkeypatch.setattr(whole_file.os, "fsync", no_space)
     with pytest.raises(
-        ReportError, match=r"^.*trace\.json cannot be written \(No space left on device\), expected a file"
+        ReportError, match=r"^.*trace\.json cannot be written \(No space left on device\): give another file"
     ):
         write_file(path, b"new")
     assert path.read_bytes() == b"old"

@@ -138,8 +138,8 @@ def _head_line(diagnosis: JobDiagnosis) -> str:
     forms = ", ".join(dict.fromkeys(record.form for record in records))
     count = len(diagnosis.job.records)
     size = diagnosis.job.world_size
-    records, made = output.number_with_noun(count, "record"), output.number_with_noun(calls, "call")
-    return f"world size {size}  {records} of {forms}  {made}"
+    counted, made = output.number_with_noun(count, "record"), output.number_with_noun(calls, "call")
+    return f"world size {size}  {counted} of {forms}  {made}"
 
 
 def _findings_text(result: Result, diagnosis: JobDiagnosis) -> str:

@@ -8,7 +8,7 @@ import torch
 
 from ddpsim import Code, Finding, Result, Trace
 from ddpsim.scenarios.training.reference import TensorDifference, TrainingReference, find_first_differences
-from ddpsim.scenarios.training.snapshot import ModelSnapshot
+from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import Phase, Site
 from ddpsim.simulator.diagnosis.explain import TableRow, format_table
 from ddpsim.simulator.diagnosis.replica_divergence import Deviation, advise_deviation
@@ -16,12 +16,12 @@ from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.wording import LabelledLine, rank_list
 
 
-def find_divergence(reference: TrainingReference | ModelSnapshot, result: Result) -> Finding | None:
+def find_divergence(reference: TrainingReference | Snapshot, result: Result) -> Finding | None:
     """Return the finding for the first point in time at which ranks hold wrong values; None if there is none.
 
     A snapshot as reference is what every rank should return. Raises UsageError if ranks returned no snapshots.
     """
-    if isinstance(reference, ModelSnapshot):
+    if isinstance(reference, Snapshot):
         reference = TrainingReference(((reference,),) * result.world_size)
     found = find_first_differences(reference, result.returns)
     return _divergence_finding(found, result) if found else None

@@ -31,7 +31,7 @@ from torch import Tensor
 from ddpsim import UsageError
 from ddpsim.scenarios.training.models import Network, make_meta_network
 from ddpsim.scenarios.training.parallel import ModelWrapper
-from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, join_model_snapshots, snapshot
+from ddpsim.scenarios.training.snapshot import History, Snapshot, join_model_snapshots, snapshot
 from ddpsim.scenarios.training.trainer import make_optimizer
 from ddpsim.scenarios.training.training import Action, CommunicationHook, Training
 
@@ -53,7 +53,7 @@ class _OracleRank:
     """The number of its iterations."""
     buffers: dict[str, Tensor]
     gradients: Gradients
-    history: list[ModelSnapshot]
+    history: list[Snapshot]
     forwards: int = 0
     """The number of forwards through the DDP object: by them ranks detect which ranks still have input."""
 

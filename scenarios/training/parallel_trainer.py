@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim.scenarios.training.models import Network
 from ddpsim.scenarios.training.models.network import LayerSplit
 from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout, PipelineSchedule
-from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, merge_stage_snapshots, part_snapshot
+from ddpsim.scenarios.training.snapshot import History, Snapshot, merge_stage_snapshots, part_snapshot
 from ddpsim.scenarios.training.trainer import make_optimizer
 from ddpsim.scenarios.training.training import Action, Training
 
@@ -270,7 +270,7 @@ def _unwrap_network(model: Any) -> Network:
     return cast(Network, model.module if isinstance(getattr(model, "module", None), Network) else model)
 
 
-def _snapshot_of_stages(job: _RankTraining, iteration: int | None) -> ModelSnapshot:
+def _snapshot_of_stages(job: _RankTraining, iteration: int | None) -> Snapshot:
     gradients = iteration is not None
     return merge_stage_snapshots(
         [part_snapshot(_unwrap_network(model), iteration, gradients=gradients) for model in job.models]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ddpsim import Code, UsageError
 from ddpsim.scenarios.training import oracle
-from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, Tensors
+from ddpsim.scenarios.training.snapshot import History, Snapshot, Tensors
 from ddpsim.scenarios.training.training import Training
 
 _ROUNDINGS = 64
@@ -107,7 +107,7 @@ def find_first_differences(reference: TrainingReference, returns: Sequence[objec
 
 def _check_history(rank: int, returned: object) -> History:
     history = returned if isinstance(returned, tuple) else (returned,)
-    if not all(isinstance(moment, ModelSnapshot) for moment in history):
+    if not all(isinstance(moment, Snapshot) for moment in history):
         raise UsageError(
             f"rank {rank} returned {type(returned).__name__}, expected a Snapshot, or a tuple of them, as there is a "
             "reference to compare with: end the program with `return snapshot(model)`"
@@ -151,7 +151,7 @@ def _part_of_tensor(whole: Tensor | None, found: Tensor | None, offset: tuple[in
     return whole
 
 
-def _uncovered_parameters(histories: Sequence[History], expected: ModelSnapshot) -> Iterator[TensorDifference]:
+def _uncovered_parameters(histories: Sequence[History], expected: Snapshot) -> Iterator[TensorDifference]:
     """Yield parameters that the parts of all ranks do not cover."""
     moments = [
         history[index] for history in histories if (index := _snapshot_index(history, expected.iteration)) is not None

@@ -12,7 +12,7 @@ Tensors: TypeAlias = "Mapping[str, Tensor | None]"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSnapshot:
+class Snapshot:
     """Copies of a model's tensors, by name; None for a missing gradient."""
 
     parameters: Tensors
@@ -24,13 +24,13 @@ class ModelSnapshot:
     """For a part of a model: the offset of each of its parameters in the whole one. None for a whole model."""
 
 
-History: TypeAlias = "tuple[ModelSnapshot, ...]"
+History: TypeAlias = "tuple[Snapshot, ...]"
 """The snapshots of one rank, after each of its iterations and at the end."""
 
 
-def snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> ModelSnapshot:
+def snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> Snapshot:
     """Return copies of the current parameters and buffers of `module`, and of its gradients if wanted."""
-    return ModelSnapshot(
+    return Snapshot(
         {name: _copy_tensor(parameter) for name, parameter in module.named_parameters()},
         {name: _copy_tensor(buffer) for name, buffer in module.named_buffers()},
         {name: _copy_tensor(parameter.grad) for name, parameter in module.named_parameters()} if gradients else {},
@@ -38,10 +38,10 @@ def snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool
     )
 
 
-def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> ModelSnapshot:
+def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> Snapshot:
     """Return copies of a rank's part of a model: of a DTensor its own shard. This communicates nothing."""
     own = list(module.named_parameters())
-    return ModelSnapshot(
+    return Snapshot(
         {name: _copy_tensor(_local_tensor(parameter)) for name, parameter in own},
         {name: _copy_tensor(buffer) for name, buffer in module.named_buffers()},
         {name: _copy_tensor(_local_tensor(parameter.grad)) for name, parameter in own} if gradients else {},
@@ -50,9 +50,9 @@ def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients:
     )
 
 
-def merge_stage_snapshots(parts: Sequence[ModelSnapshot]) -> ModelSnapshot:
+def merge_stage_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
     """Join snapshots of several parts of one model."""
-    return ModelSnapshot(
+    return Snapshot(
         {name: tensor for part in parts for name, tensor in part.parameters.items()},
         {name: tensor for part in parts for name, tensor in part.buffers.items()},
         {name: tensor for part in parts for name, tensor in part.gradients.items()},
@@ -75,12 +75,12 @@ def _offset_in_whole(tensor: Any) -> tuple[int, ...]:
     return tuple(offset)
 
 
-def join_model_snapshots(snapshots: Mapping[str, ModelSnapshot]) -> ModelSnapshot:
+def join_model_snapshots(snapshots: Mapping[str, Snapshot]) -> Snapshot:
     """Join snapshots of several models, each with a prefix for its names."""
     first = next(iter(snapshots.values()))
     if len(snapshots) == 1:
         return first
-    return ModelSnapshot(
+    return Snapshot(
         _prefix_names({prefix: each.parameters for prefix, each in snapshots.items()}),
         _prefix_names({prefix: each.buffers for prefix, each in snapshots.items()}),
         _prefix_names({prefix: each.gradients for prefix, each in snapshots.items()}),

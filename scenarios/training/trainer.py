@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
 from ddpsim import agree, ddp
-from ddpsim.scenarios.training.snapshot import History, ModelSnapshot, join_model_snapshots, snapshot
+from ddpsim.scenarios.training.snapshot import History, Snapshot, join_model_snapshots, snapshot
 from ddpsim.scenarios.training.training import Action, CommunicationHook, OptimizerChoice, OptimizerName, Training
 
 _HOOKS = {
@@ -136,7 +136,7 @@ def _join_context(
     return Join(list(models), **options)
 
 
-def _snapshot_of_models(models: Sequence[Any], iteration: int | None) -> ModelSnapshot:
+def _snapshot_of_models(models: Sequence[Any], iteration: int | None) -> Snapshot:
     gradients = iteration is not None
     return join_model_snapshots(
         {f"{i}": snapshot(model.module, iteration, gradients=gradients) for i, model in enumerate(models)}

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ddpsim import Code
 from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 class Branches(torch.nn.Module):
@@ -26,7 +26,7 @@ class Branches(torch.nn.Module):
         return [texts, images] if rank == 1 else [images, texts]
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """The gradients of all ranks' losses."""
     torch.manual_seed(0)
     model = Branches()
@@ -47,7 +47,7 @@ def reduce(parameter: torch.Tensor) -> None:
     tags=["reducer", "hooks", "oracle"],
     reference=alone,
 )
-def buckets_in_gradient_ready_order(rank: int) -> ModelSnapshot:
+def buckets_in_gradient_ready_order(rank: int) -> Snapshot:
     """Reduce in the hook that is called when a gradient is ready."""
     torch.manual_seed(0)
     model = Branches()
@@ -59,7 +59,7 @@ def buckets_in_gradient_ready_order(rank: int) -> ModelSnapshot:
 
 
 @repairs(buckets_in_gradient_ready_order)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """Reduce when all gradients are there, in the order of the parameters."""
     torch.manual_seed(0)
     model = Branches()

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def samples(rank: int) -> torch.Tensor:
@@ -19,7 +19,7 @@ def samples(rank: int) -> torch.Tensor:
     return torch.randn(8, 4, generator=torch.Generator().manual_seed(rank))
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """The gradient of the mean loss over all samples."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
@@ -27,7 +27,7 @@ def alone(world_size: int) -> ModelSnapshot:
     return snapshot(model, gradients=True)
 
 
-def train(rank: int, divisor: int) -> ModelSnapshot:
+def train(rank: int, divisor: int) -> Snapshot:
     """One backward, whose gradients the hook sums and divides."""
 
     def hook(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:  # type: ignore[name-defined]
@@ -48,12 +48,12 @@ def train(rank: int, divisor: int) -> ModelSnapshot:
     tags=["ddp", "hooks", "oracle"],
     reference=alone,
 )
-def communication_hook_without_division(rank: int) -> ModelSnapshot:
+def communication_hook_without_division(rank: int) -> Snapshot:
     """The sum as it is."""
     return train(rank, divisor=1)
 
 
 @repairs(communication_hook_without_division)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """The hook divides by the number of ranks."""
     return train(rank, divisor=dist.get_world_size())

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 class WeightedLoss(torch.nn.Module):
@@ -31,7 +31,7 @@ def blocks(world_size: int) -> list[Tensor]:
     return 2 * list(torch.linspace(0, 1, 2 * world_size - 1).split(world_size))
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """The same training in one process, on the blocks that go round."""
     model = WeightedLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -42,7 +42,7 @@ def alone(world_size: int) -> ModelSnapshot:
     return snapshot(model)
 
 
-def train(rank: int, *, drop_last: bool) -> ModelSnapshot:
+def train(rank: int, *, drop_last: bool) -> Snapshot:
     """Train on the rank's sample of each block."""
     model = DistributedDataParallel(WeightedLoss())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -61,12 +61,12 @@ def train(rank: int, *, drop_last: bool) -> ModelSnapshot:
     tags=["ddp", "loop", "oracle"],
     reference=alone,
 )
-def dispatcher_leaves_a_rank_empty(rank: int) -> ModelSnapshot:
+def dispatcher_leaves_a_rank_empty(rank: int) -> Snapshot:
     """Train on all blocks; in the last one of an epoch nothing is left for the last rank."""
     return train(rank, drop_last=False)
 
 
 @repairs(dispatcher_leaves_a_rank_empty)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """A block that does not go round is dropped, on every rank."""
     return train(rank, drop_last=True)

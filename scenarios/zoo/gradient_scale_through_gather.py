@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def samples(rank: int) -> torch.Tensor:
@@ -23,7 +23,7 @@ def contrast(features: torch.Tensor) -> torch.Tensor:
     return (features @ features.T).square().mean()
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """The gradient of the loss over all samples."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)
@@ -31,7 +31,7 @@ def alone(world_size: int) -> ModelSnapshot:
     return snapshot(model, gradients=True)
 
 
-def train(rank: int, scale: float) -> ModelSnapshot:
+def train(rank: int, scale: float) -> Snapshot:
     """The gradient of the loss over the features of all ranks."""
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(4, 3))
@@ -50,12 +50,12 @@ def train(rank: int, scale: float) -> ModelSnapshot:
     tags=["ddp", "oracle"],
     reference=alone,
 )
-def gradient_scale_through_gather(rank: int) -> ModelSnapshot:
+def gradient_scale_through_gather(rank: int) -> Snapshot:
     """The loss as it is."""
     return train(rank, scale=1.0)
 
 
 @repairs(gradient_scale_through_gather)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """The loss is multiplied by the number of ranks, which the wrapper divides by."""
     return train(rank, scale=float(dist.get_world_size()))

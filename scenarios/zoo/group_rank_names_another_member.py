@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ddpsim import Code
 from ddpsim.scenarios.model import finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def model_of(rank: int) -> torch.nn.Linear:
@@ -19,7 +19,7 @@ def model_of(rank: int) -> torch.nn.Linear:
     return model
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """The weights of the second worker."""
     return snapshot(model_of(2))
 
@@ -32,7 +32,7 @@ def alone(world_size: int) -> ModelSnapshot:
     min_world_size=3,
     reference=alone,
 )
-def group_rank_names_another_member(rank: int) -> ModelSnapshot:
+def group_rank_names_another_member(rank: int) -> Snapshot:
     """The workers, all ranks but rank 0, take the weights of the second worker; rank 0 has them already."""
     workers = dist.new_group(list(range(1, dist.get_world_size())))
     model = model_of(rank or 2)
@@ -42,7 +42,7 @@ def group_rank_names_another_member(rank: int) -> ModelSnapshot:
 
 
 @repairs(group_rank_names_another_member)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """`group_src` takes a rank within the group."""
     workers = dist.new_group(list(range(1, dist.get_world_size())))
     model = model_of(rank or 2)

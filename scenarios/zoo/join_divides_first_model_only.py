@@ -12,10 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, join_model_snapshots, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, join_model_snapshots, snapshot
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """A step of all ranks, then one of those that have a second batch, which is all but rank 1."""
     models = [torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)]
     for model in models:
@@ -47,7 +47,7 @@ def wrapped() -> list[DistributedDataParallel]:
     tags=["ddp", "join", "oracle"],
     reference=alone,
 )
-def join_divides_first_model_only(rank: int) -> ModelSnapshot:
+def join_divides_first_model_only(rank: int) -> Snapshot:
     """Train both in one join, on 2 batches, and on 1 on rank 1."""
     models = wrapped()
     with Join([*models], divide_by_initial_world_size=False):  # found here by torch
@@ -56,7 +56,7 @@ def join_divides_first_model_only(rank: int) -> ModelSnapshot:
 
 
 @repairs(join_divides_first_model_only)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """Each model is the first of a join of its own."""
     models = wrapped()
     for model in models:

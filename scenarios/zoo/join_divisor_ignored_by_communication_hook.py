@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def train(model: torch.nn.Module, batches: torch.Tensor) -> None:
@@ -24,7 +24,7 @@ def train(model: torch.nn.Module, batches: torch.Tensor) -> None:
         optimizer.step()
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """As all ranks have the same batches, the mean over those with input is what one process has."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
@@ -39,7 +39,7 @@ def alone(world_size: int) -> ModelSnapshot:
     tags=["ddp", "join", "hooks", "oracle"],
     reference=alone,
 )
-def join_divisor_ignored_by_communication_hook(rank: int) -> ModelSnapshot:
+def join_divisor_ignored_by_communication_hook(rank: int) -> Snapshot:
     """Register the hook that does what the wrapper does without one."""
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
@@ -50,7 +50,7 @@ def join_divisor_ignored_by_communication_hook(rank: int) -> ModelSnapshot:
 
 
 @repairs(join_divisor_ignored_by_communication_hook)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """A hook of one's own divides by the ranks that have input, of which each counts 1 until its loop is over."""
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, weights: list[float]) -> None:
@@ -22,7 +22,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, weights: lis
         optimizer.step()
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """As all ranks have the same batches, the loss weighs less once rank 1 has no more."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
@@ -39,7 +39,7 @@ def alone(world_size: int) -> ModelSnapshot:
     tags=["ddp", "join", "optimizer", "oracle"],
     reference=alone,
 )
-def join_sharded_optimizer_stale_shard(rank: int) -> ModelSnapshot:
+def join_sharded_optimizer_stale_shard(rank: int) -> Snapshot:
     """Join the model and its sharded optimizer."""
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
@@ -50,7 +50,7 @@ def join_sharded_optimizer_stale_shard(rank: int) -> ModelSnapshot:
 
 
 @repairs(join_sharded_optimizer_stale_shard)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """Every rank has the whole optimizer."""
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))

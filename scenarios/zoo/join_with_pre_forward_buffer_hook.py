@@ -10,7 +10,7 @@ from torch.nn.parallel.distributed import DistributedDataParallel, _BufferCommHo
 
 from ddpsim import Code
 from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def average(weight: torch.Tensor, buffers: dict[str, torch.Tensor]) -> None:
@@ -20,7 +20,7 @@ def average(weight: torch.Tensor, buffers: dict[str, torch.Tensor]) -> None:
     buffers["running_mean"].copy_(total[0] / total[1])
 
 
-def train(rank: int, *, weighs_when_joined: float) -> ModelSnapshot:
+def train(rank: int, *, weighs_when_joined: float) -> Snapshot:
     """Rank 1 has two batches, the others have four; the mean of each is the rank."""
     weight = torch.ones(1)
     model = DistributedDataParallel(torch.nn.BatchNorm1d(1, momentum=0.5))
@@ -35,12 +35,12 @@ def train(rank: int, *, weighs_when_joined: float) -> ModelSnapshot:
     return snapshot(model.module)
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """Half of the average before the last batch, and half of that batch, if only ranks with input are averaged."""
     mean, others = 0.0, [0, *range(2, world_size)]
     for present in ([1, *others], others, others):
         mean = (mean + sum(present) / len(present)) / 2
-    return ModelSnapshot({}, {"running_mean": torch.tensor([(mean + others[-1]) / 2])}, {})
+    return Snapshot({}, {"running_mean": torch.tensor([(mean + others[-1]) / 2])}, {})
 
 
 @scenario(
@@ -51,12 +51,12 @@ def alone(world_size: int) -> ModelSnapshot:
     tags=["ddp", "join", "buffers", "hooks", "oracle"],
     reference=alone,
 )
-def join_with_pre_forward_buffer_hook(rank: int) -> ModelSnapshot:
+def join_with_pre_forward_buffer_hook(rank: int) -> Snapshot:
     """A rank weighs as much after its loop as before."""
     return train(rank, weighs_when_joined=1.0)
 
 
 @repairs(join_with_pre_forward_buffer_hook)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """A rank weighs nothing once its loop is over, which is when join begins to call the hook for it."""
     return train(rank, weighs_when_joined=0.0)

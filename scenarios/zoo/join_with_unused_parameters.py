@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 class Tasks(torch.nn.ModuleList):
@@ -30,7 +30,7 @@ def train(model: torch.nn.Module, weights: list[float]) -> None:
         optimizer.step()
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """As all ranks have the same losses, they weigh less once rank 1 has no more."""
     model = Tasks([torch.nn.PReLU(), torch.nn.PReLU()])
     less = (world_size - 1) / world_size
@@ -45,7 +45,7 @@ def alone(world_size: int) -> ModelSnapshot:
     tags=["ddp", "join", "reducer", "oracle"],
     reference=alone,
 )
-def join_with_unused_parameters(rank: int) -> ModelSnapshot:
+def join_with_unused_parameters(rank: int) -> Snapshot:
     """Join with find_unused_parameters."""
     model = DistributedDataParallel(Tasks([torch.nn.PReLU(), torch.nn.PReLU()]), find_unused_parameters=True)
     with model.join():  # found here
@@ -54,7 +54,7 @@ def join_with_unused_parameters(rank: int) -> ModelSnapshot:
 
 
 @repairs(join_with_unused_parameters)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """No join: rank 1 makes every step, with a loss of zero where it has no input."""
     model = DistributedDataParallel(Tasks([torch.nn.PReLU(), torch.nn.PReLU()]), find_unused_parameters=True)
     train(model, [1, 0, 0] if rank == 1 else [1, 1, 1])

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def network() -> torch.nn.Module:
@@ -24,7 +24,7 @@ def samples(rank: int) -> torch.Tensor:
     return torch.randn(2 if rank == 1 else 8, 4, generator=torch.Generator().manual_seed(rank))
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """One step on all samples."""
     model = network()
     model(torch.cat([samples(rank) for rank in range(world_size)])).square().mean().backward()
@@ -39,7 +39,7 @@ def alone(world_size: int) -> ModelSnapshot:
     tags=["ddp", "oracle"],
     reference=alone,
 )
-def mean_of_means(rank: int) -> ModelSnapshot:
+def mean_of_means(rank: int) -> Snapshot:
     """One step by the mean of each rank's losses."""
     model = DistributedDataParallel(network())
     model(samples(rank)).square().mean().backward()  # found here
@@ -48,7 +48,7 @@ def mean_of_means(rank: int) -> ModelSnapshot:
 
 
 @repairs(mean_of_means)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """The sum of the losses, over the mean number of samples per rank."""
     model = DistributedDataParallel(network())
     count = torch.tensor(float(len(samples(rank))))

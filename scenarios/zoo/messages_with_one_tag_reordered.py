@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ddpsim import Code
 from ddpsim.scenarios.model import finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def trained() -> torch.nn.Module:
@@ -18,7 +18,7 @@ def trained() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False))
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """What every rank should hold."""
     return snapshot(trained())
 
@@ -30,7 +30,7 @@ def alone(world_size: int) -> ModelSnapshot:
     tags=["point-to-point", "oracle"],
     reference=alone,
 )
-def messages_with_one_tag_reordered(rank: int) -> ModelSnapshot:
+def messages_with_one_tag_reordered(rank: int) -> Snapshot:
     """Copy two layers from rank 0 to rank 1, which asks for the second one first."""
     model = trained()
     first, second = (weight.detach() for weight in model.parameters())
@@ -44,7 +44,7 @@ def messages_with_one_tag_reordered(rank: int) -> ModelSnapshot:
 
 
 @repairs(messages_with_one_tag_reordered)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """Each layer has a tag of its own; under NCCL, which knows no tags, receive in the order of the sends."""
     model = trained()
     first, second = (weight.detach() for weight in model.parameters())

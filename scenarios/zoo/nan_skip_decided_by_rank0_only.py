@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def batch(rank: int, step: int) -> Tensor:
@@ -19,7 +19,7 @@ def batch(rank: int, step: int) -> Tensor:
     return torch.full((4, 1), torch.nan) if broken else torch.linspace(-1, 1, 4).unsqueeze(1) + rank + step
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """The same training in one process: a step on the batches of all ranks, unless one of them is broken."""
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 1)
@@ -33,7 +33,7 @@ def alone(world_size: int) -> ModelSnapshot:
     return snapshot(model)
 
 
-def train(rank: int, *, decided_by_all: bool) -> ModelSnapshot:
+def train(rank: int, *, decided_by_all: bool) -> Snapshot:
     """Train on 3 batches, without those that give no number."""
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
@@ -59,12 +59,12 @@ def train(rank: int, *, decided_by_all: bool) -> ModelSnapshot:
     tags=["ddp", "control-flow", "oracle"],
     reference=alone,
 )
-def nan_skip_decided_by_rank0_only(rank: int) -> ModelSnapshot:
+def nan_skip_decided_by_rank0_only(rank: int) -> Snapshot:
     """Rank 0 broadcasts whether its own loss is a number."""
     return train(rank, decided_by_all=False)
 
 
 @repairs(nan_skip_decided_by_rank0_only)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """A batch is skipped if the loss of any rank is no number."""
     return train(rank, decided_by_all=True)

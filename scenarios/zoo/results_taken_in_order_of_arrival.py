@@ -8,12 +8,12 @@ import torch.distributed as dist
 
 from ddpsim import Code
 from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot
+from ddpsim.scenarios.training.snapshot import Snapshot
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """The result of each rank, at its place."""
-    return ModelSnapshot({"results": torch.arange(float(world_size))}, {}, {})
+    return Snapshot({"results": torch.arange(float(world_size))}, {}, {})
 
 
 @scenario(
@@ -24,7 +24,7 @@ def alone(world_size: int) -> ModelSnapshot:
     min_world_size=3,
     reference=alone,
 )
-def results_taken_in_order_of_arrival(rank: int) -> ModelSnapshot:
+def results_taken_in_order_of_arrival(rank: int) -> Snapshot:
     """Collect a number from each rank on rank 0."""
     results = torch.zeros(dist.get_world_size())
     if rank > 0:
@@ -32,11 +32,11 @@ def results_taken_in_order_of_arrival(rank: int) -> ModelSnapshot:
         return alone(len(results))  # the others know what they sent
     for place in range(1, len(results)):
         dist.recv(results[place])  # found here
-    return ModelSnapshot({"results": results}, {}, {})
+    return Snapshot({"results": results}, {}, {})
 
 
 @repairs(results_taken_in_order_of_arrival)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """`recv` returns the rank whose result it took."""
     results = torch.zeros(dist.get_world_size())
     if rank > 0:
@@ -45,4 +45,4 @@ def repaired(rank: int) -> ModelSnapshot:
     for _ in range(1, len(results)):
         result = torch.zeros(())
         results[dist.recv(result)] = result
-    return ModelSnapshot({"results": results}, {}, {})
+    return Snapshot({"results": results}, {}, {})

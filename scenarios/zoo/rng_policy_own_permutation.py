@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def network() -> torch.nn.Module:
@@ -24,7 +24,7 @@ def samples(world_size: int) -> torch.Tensor:
     return torch.randn(4 * world_size, 4, generator=torch.Generator().manual_seed(0))
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """One step on all samples, in any order."""
     model = network()
     model(samples(world_size)).square().mean().backward()
@@ -32,7 +32,7 @@ def alone(world_size: int) -> ModelSnapshot:
     return snapshot(model)
 
 
-def train(rank: int, seed: int) -> ModelSnapshot:
+def train(rank: int, seed: int) -> Snapshot:
     """One step on the rank's share of the shuffled samples."""
     world_size = dist.get_world_size()
     model = DistributedDataParallel(network())
@@ -49,12 +49,12 @@ def train(rank: int, seed: int) -> ModelSnapshot:
     tags=["ddp", "oracle"],
     reference=alone,
 )
-def rng_policy_own_permutation(rank: int) -> ModelSnapshot:
+def rng_policy_own_permutation(rank: int) -> Snapshot:
     """Shuffle with the rank as seed."""
     return train(rank, seed=rank)
 
 
 @repairs(rng_policy_own_permutation)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """Shuffle with the same seed everywhere; for another order in the next epoch, add its number."""
     return train(rank, seed=0)

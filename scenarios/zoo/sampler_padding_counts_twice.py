@@ -10,7 +10,7 @@ from torch.utils.data import DistributedSampler, TensorDataset
 
 from ddpsim import Code
 from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot
+from ddpsim.scenarios.training.snapshot import Snapshot
 
 
 def is_right(world_size: int) -> list[int]:
@@ -26,12 +26,12 @@ def share(rank: int) -> torch.Tensor:
     return right[list(sampler)]
 
 
-def metric(right: torch.Tensor) -> ModelSnapshot:
+def metric(right: torch.Tensor) -> Snapshot:
     """The state of a metric, as it is kept in buffers."""
-    return ModelSnapshot({}, {"right": right}, {})
+    return Snapshot({}, {"right": right}, {})
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """Over each sample once."""
     return metric(torch.tensor(sum(is_right(world_size))))
 
@@ -43,7 +43,7 @@ def alone(world_size: int) -> ModelSnapshot:
     tags=["oracle"],
     reference=alone,
 )
-def sampler_padding_counts_twice(rank: int) -> ModelSnapshot:
+def sampler_padding_counts_twice(rank: int) -> Snapshot:
     """Add up what the ranks count."""
     right = share(rank).sum()
     dist.all_reduce(right)  # found here
@@ -51,7 +51,7 @@ def sampler_padding_counts_twice(rank: int) -> ModelSnapshot:
 
 
 @repairs(sampler_padding_counts_twice)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """Gather what each sample gives, in the order of the samples, and leave out what comes after the last one."""
     mine = share(rank)
     world_size = dist.get_world_size()

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def frozen_projection(seed: int) -> torch.nn.Module:
@@ -18,7 +18,7 @@ def frozen_projection(seed: int) -> torch.nn.Module:
     return torch.nn.Linear(10, 4).requires_grad_(False)
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """The projection that one process would train with."""
     return snapshot(frozen_projection(seed=0))
 
@@ -30,7 +30,7 @@ def alone(world_size: int) -> ModelSnapshot:
     tags=["wrapping", "ddp"],
     reference=alone,
 )
-def submodule_without_trainable_params_not_wrapped(rank: int) -> ModelSnapshot:
+def submodule_without_trainable_params_not_wrapped(rank: int) -> Snapshot:
     """Draw the projection under the rank's seed, and wrap the head."""
     projection = frozen_projection(seed=rank)
     head = DistributedDataParallel(torch.nn.Linear(4, 1))
@@ -39,7 +39,7 @@ def submodule_without_trainable_params_not_wrapped(rank: int) -> ModelSnapshot:
 
 
 @repairs(submodule_without_trainable_params_not_wrapped)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """Rank 0 sends its projection."""
     projection = frozen_projection(seed=rank)
     for parameter in projection.parameters():

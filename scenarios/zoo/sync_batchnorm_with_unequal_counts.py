@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ddpsim import Code
 from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 class SyncBatchNorm(torch.nn.BatchNorm1d):
@@ -35,10 +35,10 @@ def samples(rank: int) -> torch.Tensor:
     return torch.arange(2.0 if rank == 1 else 8.0).reshape(-1, 1) + rank
 
 
-def alone(world_size: int) -> ModelSnapshot:
+def alone(world_size: int) -> Snapshot:
     """The statistics of all samples."""
     batch = torch.cat([samples(rank) for rank in range(world_size)])
-    return ModelSnapshot({}, {"running_mean": batch.mean(dim=0), "running_var": batch.var(dim=0, correction=0)}, {})
+    return Snapshot({}, {"running_mean": batch.mean(dim=0), "running_var": batch.var(dim=0, correction=0)}, {})
 
 
 @scenario(
@@ -48,7 +48,7 @@ def alone(world_size: int) -> ModelSnapshot:
     tags=["buffers", "oracle"],
     reference=alone,
 )
-def sync_batchnorm_with_unequal_counts(rank: int) -> ModelSnapshot:
+def sync_batchnorm_with_unequal_counts(rank: int) -> Snapshot:
     """All ranks' moments have the same weight."""
     layer = SyncBatchNorm(by_counts=False)
     layer(samples(rank))
@@ -56,7 +56,7 @@ def sync_batchnorm_with_unequal_counts(rank: int) -> ModelSnapshot:
 
 
 @repairs(sync_batchnorm_with_unequal_counts)
-def repaired(rank: int) -> ModelSnapshot:
+def repaired(rank: int) -> Snapshot:
     """Moments are weighted by the number of samples."""
     layer = SyncBatchNorm(by_counts=True)
     layer(samples(rank))

@@ -139,7 +139,7 @@ class RunDirector:
     # --- what is typed ------------------------------------------------------------------------------------------------
 
     def run_command(self, command: str, rank: int, run: RunState, choices: Callable[[], tuple[int, ...]]) -> str:
-        """Carry out a command of a rank's debugger and return the reply. Raises DebuggerCommandError and GoBackError."""
+        """Carry out a command of a rank's debugger and return the reply. Raises DebuggerCommandError, GoBackError."""
         word, _, argument = command.partition(" ")
         self.goal = None
         if word == "next":

@@ -64,7 +64,7 @@ class SessionHost(Protocol):
         """Set the breakpoints of this process in all ranks."""
 
     def run_director_command(self, command: str) -> str:
-        """Carry out a command that steers the run; return the reply. Raises DebuggerCommandError; RankUnwound at the end."""
+        """Carry out a command that steers the run; return the reply. Raises DebuggerCommandError, RankUnwound."""
 
     def abort_run(self, error: BaseException) -> NoReturn:
         """End the execution with an error, which the caller of the run gets."""

@@ -123,7 +123,7 @@ class ThreadSessionHost:
         def look() -> None:
             nonlocal visited
             with suppress(RankUnwound):  # the run is ending; the caller notices it, too
-                visited = VisitResult(debugger_class(self)().look())
+                visited = VisitResult(debugger_class(self)().debug_paused_rank())
 
         self._visited = other
         self._switch(me.rank, rank)
@@ -134,14 +134,14 @@ class ThreadSessionHost:
             self._visited = None
         self._host.prompt_server.raise_if_closed()
         if self._breakpoints != known:
-            debugger_class(self).heed_breakpoints()
+            debugger_class(self).apply_breakpoints()
         return visited
 
     def share_breakpoints(self) -> None:
         """Set the breakpoints of this process in all ranks. Ranks that have not begun set them when they begin."""
         if (now := current_breakpoints()) == self._breakpoints:
             return
-        self._breakpoints, heed = now, debugger_class(self).heed_breakpoints
+        self._breakpoints, heed = now, debugger_class(self).apply_breakpoints
         awake = self._debugged_thread(), self._host.baton.running
         for rank in self._frames_by_rank():
             main = self._host.ranks[rank].main
@@ -177,7 +177,7 @@ class ThreadSessionHost:
         me = self._debugged_thread()
         assert me is not None
         if rank == me.rank and me.is_main:
-            return str(debugger_class(self)().look())
+            return str(debugger_class(self)().debug_paused_rank())
         asker, me.asker = me.asker, 0
         try:
             visited = self.visit_rank(rank)
@@ -191,12 +191,12 @@ class ThreadSessionHost:
     def prepare_program(self, rank: int) -> None:
         """Before a rank's program: set breakpoints, and pause at its first line if that is the director's goal."""
         if current_breakpoints().those:
-            debugger_class(self).heed_breakpoints()
+            debugger_class(self).apply_breakpoints()
         if self._director is not None and (
             self._director.rank_of_start_goal == rank or self._director.pauses_where_rank_runs(rank)
         ):
             self._director.goal = None
-            debugger_class(self)().begin()
+            debugger_class(self)().pause_at_first_line()
 
     def abort_run(self, error: BaseException) -> NoReturn:
         """End the execution with an error."""

@@ -154,7 +154,7 @@ def _closes_ring(call: Call, calls: Iterable[_Message]) -> bool:
 def _outliers_in_sequence(made: _Table) -> Iterator[MessageOutlier]:
     """Find calls whose peer or tag never follows the previous call's elsewhere, while another value does."""
     lines = _count_pairs(made.values(), lambda each: each.line)
-    pairs = [_count_pairs(made.values(), methodcaller("state", kind)) for kind in _KINDS]
+    pairs = [_count_pairs(made.values(), methodcaller("line_and_value", kind)) for kind in _KINDS]
     starts = [_sum_pairs(each, 0) for each in pairs]
 
     def is_new(kind: int, before: _Message, call: _Message) -> bool:

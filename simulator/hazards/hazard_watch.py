@@ -121,7 +121,7 @@ class _CallInFlight:
 
     def has_changed_tensors(self) -> bool:
         """Return whether the rank changed the call's tensors."""
-        return any(each.has_changed_tensors(self.pending) for each in self.watched)
+        return any(each.has_changed(self.pending) for each in self.watched)
 
     def shares_memory_with(self, other: _CallInFlight) -> bool:
         """Return whether one of two calls writes memory that the other one reads or writes."""
@@ -309,7 +309,7 @@ class HazardWatch(EarlyReadWatch):
             return
         for each in self._in_flight[rank].values():
             if each.pending.poisoned is not None:
-                each.pending.poisoned.unmark()
+                each.pending.poisoned.remove_marks()
         for _, tensor in self.undefined_tensors(rank):
             remove_marks(tensor)
 

@@ -171,7 +171,7 @@ class Launcher:
             self._replaced.replace_attribute(owner, name, self._group_creation_replacement)
         elastic = importlib.import_module("ddpsim.simulator.launching.elastic")  # only launchers need its imports
         for module in elastic.LAUNCHERS:
-            self._replaced.set_attribute(module, "launch_agent", elastic.Agent(self).launch)
+            self._replaced.set_attribute(module, "launch_agent", elastic.ElasticAgent(self).launch_ranks)
         if (gpus := self.config.gpus) is not None:  # launchers only count GPUs
             accelerator = torch.device("cuda") if gpus else None
             for counting in (torch.cuda, torch.accelerator):

@@ -235,7 +235,7 @@ def _begin_process(files: list[int], changed: dict[str, str]) -> NoReturn:
     try:
         _become_rank_or_launcher(files, changed)
     except BaseException as error:  # an internal error: `main` handles those of a program
-        _import_simulator_module("rank_processes.rank_files").end_broken(
+        _import_simulator_module("rank_processes.rank_files").exit_with_internal_error(
             files[4], error, "the process of a rank, before its program began"
         )
     finally:
@@ -256,12 +256,14 @@ def _become_rank_or_launcher(files: list[int], changed: dict[str, str]) -> None:
     os.environ.update({**changed, **birth.environment})
     with suppress(OSError):  # the folder is gone, which the program notices
         os.chdir(birth.folder)
-    announcement = _import_simulator_module("virtual_gpus.announcement").Announcement(files[5])
+    announcement = _import_simulator_module("virtual_gpus.announcement").FirstUseAnnouncement(files[5])
     config = configs.ProcessConfig(**birth.config, announcement=announcement)
-    arena = parcels.Arena(file=files[1])
+    arena = parcels.SharedArena(file=files[1])
     for file in (files[1], files[5]):
         os.close(file)
-    rank_config = configs.RankConfig(birth.rank, config, channel, arena, rank_files.Files(*files[2:5]))
+    rank_config = configs.RankConfig(birth.rank, config, channel, arena, rank_files.RankFiles(*files[2:5]))
     if len(files) == FILES_OF_A_RANK:
-        _import_simulator_module("rank_processes.rank_process").main(rank_config)
-    _import_simulator_module("launching.launcher").main(rank_config, PacketConnection(socket.socket(fileno=files[6])))
+        _import_simulator_module("rank_processes.rank_process").run_rank_process(rank_config)
+    _import_simulator_module("launching.launcher").run_launcher(
+        rank_config, PacketConnection(socket.socket(fileno=files[6]))
+    )

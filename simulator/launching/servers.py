@@ -29,8 +29,8 @@ _MAIN = """
 import os, sys
 sys.path[:] = os.pread({path}, os.fstat({path}).st_size, 0).decode(errors="surrogateescape").split("\\0")
 os.close({path})
-from ddpsim.simulator.launching.server import main
-main({file}, {caller})
+from ddpsim.simulator.launching.server import run_server
+run_server({file}, {caller})
 """
 
 

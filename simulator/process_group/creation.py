@@ -164,7 +164,7 @@ class GroupMaker:
             _check_split(split, len(self._everybody))
         distributed_c10d._check_valid_timeout(timeout or timedelta(minutes=30))
         mine = next((sorted(split) for split in split_ranks if parent.rank() in split), None)
-        parent.enter_split()
+        parent.await_split()
         if mine is None:  # torch 2.14 returns something else on ranks outside
             return distributed_c10d.GroupMember.NON_GROUP_MEMBER if _ANSWERS_NON_MEMBER else None
         members = tuple(parent.members[rank] for rank in mine)

@@ -91,7 +91,7 @@ class TorchDispatch:
         outer = self.under_way.get(me)
         self.under_way[me] = call
         try:
-            answer = getattr(group.twin, _torch_method_name(method))(*arguments, **options)
+            answer = getattr(group.torch_group, _torch_method_name(method))(*arguments, **options)
         finally:
             if outer is None:
                 del self.under_way[me]
@@ -132,7 +132,7 @@ class TorchDispatch:
 
         def kernel(*arguments: Any) -> Any:
             call = self.under_way.get(get_ident())
-            if call is None or ProcessGroup.unbox(arguments[count]) is not call.group.twin:
+            if call is None or ProcessGroup.unbox(arguments[count]) is not call.group.torch_group:
                 raise RuntimeError(f"c10d::{name} is not of a group of this simulation, expected one of the rank's own")
             values = dict(zip(names, arguments, strict=False))
             tensors = () if name == "barrier" else arguments[:count]
@@ -171,14 +171,14 @@ def dispatches_as(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
                 or _dispatch_modes()
                 or _profiler_enabled()
             ):
-                return self.through_torch.call(self, method, arguments, options)
+                return self.through_torch.call_operator(self, method, arguments, options)
             if _function_modes():
                 with torch._C.DisableTorchFunction():
                     if _have_data(arguments[:with_tensors]):
                         return method(self, *arguments)
             elif not with_tensors or _have_data(arguments[:with_tensors]):
                 return method(self, *arguments)
-            return self.through_torch.call(self, method, arguments, options)
+            return self.through_torch.call_operator(self, method, arguments, options)
 
         return call
 

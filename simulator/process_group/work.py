@@ -76,7 +76,7 @@ class SimulatedWork(Work):
         """Give the program the results, see Note [Poison] in poison.py."""
         if (held := self.pending.poisoned) is not None:
             self.pending.poisoned = None
-            held.reveal()
+            held.reveal_results()
 
     def is_completed(self) -> bool:
         """True once the call is complete. If it is not, other ranks run first, as after any failed poll."""

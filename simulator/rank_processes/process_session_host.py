@@ -115,7 +115,7 @@ class ProcessSessionHost:
         then = ""
         self._is_visited = True
         try:
-            then = debugger_class(self)().look()
+            then = debugger_class(self)().debug_paused_rank()
         except RankUnwound:  # the answer that the rank waits for repeats that
             pass
         finally:
@@ -131,7 +131,7 @@ class ProcessSessionHost:
 
     def _set_breakpoints(self) -> None:
         """Set the breakpoints in the program's main thread, too, which sleeps if another thread runs here."""
-        main, heed = self._host.ranks[0].main, debugger_class(self).heed_breakpoints
+        main, heed = self._host.ranks[0].main, debugger_class(self).apply_breakpoints
         if main.ident != get_ident() and not main.is_finished:
             main.run_while_sleeping(heed)
         heed()
@@ -142,7 +142,7 @@ class ProcessSessionHost:
 
     def begin(self) -> None:
         """Stop at the first line of the program."""
-        debugger_class(self)().begin()
+        debugger_class(self)().pause_at_first_line()
 
     def abort_run(self, error: BaseException) -> NoReturn:
         """End the execution by an error."""

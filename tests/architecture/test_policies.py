@@ -20,7 +20,7 @@ APART = {"schedule_replay"}
 
 def choices(row, seed):
     """What a policy says at a hundred choices among five ranks, each of which goes on if it is left to."""
-    policy = row.policy(seed)
+    policy = row.make_policy(seed)
     at = [ChoicePoint(ChoiceKind.RANK, step, 0) for step in range(100)]
     return [policy.choose(point, (0, 1, 2, 3, 4)) for point in at]
 

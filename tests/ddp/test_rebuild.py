@@ -122,7 +122,7 @@ def test_ranks_that_record_different_orders_agree(orders, policy):
         seed=1,
     )
     for rank, (model, _) in enumerate(result.returns):
-        assert "".join(name for (name,) in model.reducer.plan) == orders[0][::-1]
+        assert "".join(name for (name,) in model.reducer.bucket_plan) == orders[0][::-1]
         starts = [call.origin.parameters[0] for call in calls(result, Phase.BUCKET, rank)]
         assert "".join(starts) == "dcba" + orders[0][::-1]
 
@@ -130,7 +130,7 @@ def test_ranks_that_record_different_orders_agree(orders, policy):
 def test_what_got_no_gradient_comes_last():
     options = {"bucket_cap_mb": TINY / 2, "find_unused_parameters": True}
     for model, _ in check_backwards(partial(Chain, "abcd"), Chain.using("da", "da"), options=options).returns:
-        assert "".join(name for (name,) in model.reducer.plan) == "adcb"
+        assert "".join(name for (name,) in model.reducer.bucket_plan) == "adcb"
 
 
 @pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)

@@ -256,7 +256,9 @@ def test_without_the_flag_it_is_reported():
 
 
 def test_the_used_map_is_not_read_where_everything_was_used(monkeypatch):
-    monkeypatch.setattr(UsedParameterCount, "unused", lambda self: pytest.fail("the host would wait for the device"))
+    monkeypatch.setattr(
+        UsedParameterCount, "unused_parameters", lambda self: pytest.fail("the host would wait for the device")
+    )
     check(Branches, using("abc", "abc"))
 
 

@@ -59,5 +59,5 @@ def test_every_cause_is_one_that_some_finding_has():
 
 def test_causes_stand_in_the_table_only():
     paths = [path for folder in FOLDERS for path in folder.rglob("*.py")]
-    labelled = [path.name for path in paths if re.search(r'\bLine\("(cause|try)"', path.read_text("utf-8"))]
+    labelled = [path.name for path in paths if re.search(r'\bLabelledLine\("(cause|try)"', path.read_text("utf-8"))]
     assert labelled == ["facts.py"]

@@ -5,7 +5,7 @@ import torch
 
 from ddpsim import Code, simulate
 from ddpsim.scenarios.training.divergence import find_divergence
-from ddpsim.scenarios.training.snapshot import ModelSnapshot
+from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.replica_divergence import (
     Circumstances,
@@ -25,9 +25,9 @@ from .ending import end
 
 def unlike_plain_training(*values):
     """The finding for ranks that return a parameter with these values, where it should be 1."""
-    snapshots = [ModelSnapshot({"weight": torch.tensor([value])}, {}, {}) for value in values]
+    snapshots = [Snapshot({"weight": torch.tensor([value])}, {}, {}) for value in values]
     result = simulate(lambda rank: snapshots[rank], len(values))
-    return find_divergence(ModelSnapshot({"weight": torch.tensor([1.0])}, {}, {}), result)
+    return find_divergence(Snapshot({"weight": torch.tensor([1.0])}, {}, {}), result)
 
 
 def test_a_tensor_that_differs_on_every_rank_names_them_together():
@@ -78,7 +78,7 @@ def test_all_ranks_compute_something_else_than_plain_training():
 )
 def test_one_factor_in_all_that_differs(values, factor):
     def holding(first, second):
-        return ModelSnapshot({}, {}, {"first": torch.tensor(first), "second": torch.tensor(second)})
+        return Snapshot({}, {}, {"first": torch.tensor(first), "second": torch.tensor(second)})
 
     found = find_divergence(holding([1.0, -2.0, 0.0], [3.0]), simulate(lambda rank: holding(*values), 2))
     assert found.code is Code.DIVERGENCE_GRADIENTS

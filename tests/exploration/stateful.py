@@ -168,7 +168,13 @@ def _rank_state(rank: RankRecord, *, is_running: bool) -> Hashable:
     return task.state, task.wait is None, stands, tuple(rank.open), tuple(rank.completed), delivering, rank.error
 
 
-_PAUSES = {"yield_point": "stands", "wait_for_turn": "stands", "poll": "polls", "block": "waits", "on_finish": "over"}
+_PAUSES = {
+    "yield_point": "stands",
+    "wait_for_turn": "stands",
+    "poll_task": "polls",
+    "block_task": "waits",
+    "on_finish": "over",
+}
 """The functions of the kernel that ask for a choice, or wait for the baton after one."""
 
 

@@ -31,7 +31,7 @@ def planted(only: int | None = None) -> Iterator[pytest.MonkeyPatch]:
         return GradientScale(divisor + (only in (None, divisor)), in_place)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddpsim.ddp.engine.Scale", scale)
+        patch.setattr("ddpsim.ddp.engine.GradientScale", scale)
         yield patch
 
 

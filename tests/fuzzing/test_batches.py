@@ -92,7 +92,7 @@ def test_what_two_engines_differ_in_is_found_though_each_is_near_the_oracle(monk
     scenario = scenario_of_training(Training(iterations=(1, 1)), 2, name="training")
     assert [each.failure for each in run_and_judge(scenario, tuple(Engine))] == [None, None]
     difference = SimpleNamespace(code="divergence.parameters", name="weight", found="1", expected="2")
-    monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging.first_differences", lambda *each: [difference])
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging.find_first_differences", lambda *each: [difference])
     *_, last = run_and_judge(scenario, tuple(Engine))
     assert last.outcome == "engines differ"
     assert last.failure.group == FailureGroup(Engine.DDP, "divergence.parameters", "training")

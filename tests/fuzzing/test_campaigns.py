@@ -40,15 +40,15 @@ def campaign(tmp_path):
 def test_where_nothing_is_wrong_nothing_is_found(campaign, tmp_path):
     told = campaign(PROGRAMS)
     assert told.end is CampaignEnd.BUDGET
-    assert not told.has_found
-    assert 30 <= told.totals.count <= 32
+    assert not told.has_failures
+    assert 30 <= told.totals.execution_count <= 32
     assert not (tmp_path / "corpus").exists()
     assert campaign_summary(told).endswith("\n\nnothing found")
 
 
 def test_what_fails_is_shrunk_kept_and_tried_first_the_next_time(campaign, tmp_path, broken_engine):
     first = campaign(TRAININGS)
-    assert first.has_found
+    assert first.has_failures
     kept = first.kept[0]
     assert re.fullmatch(r"divergence\.gradients-[0-9a-f]{8}\.toml", kept.path.name)
     assert sorted((tmp_path / "corpus").iterdir()) == sorted(each.path for each in first.kept)
@@ -67,13 +67,13 @@ def test_what_fails_is_shrunk_kept_and_tried_first_the_next_time(campaign, tmp_p
     assert [(tried.path, tried.state) for tried in again.corpus] == [
         (each.path, CorpusFileState.FAILS) for each in sorted(first.kept, key=lambda each: each.path)
     ]
-    assert again.has_found
+    assert again.has_failures
     assert again.totals.executions["training", Engine.DDP] == len(first.kept) + 1
 
     broken_engine.undo()
     repaired = campaign(replace(TRAININGS, seed=5000, executions=1))
     assert {tried.state for tried in repaired.corpus} == {CorpusFileState.PASSES}
-    assert not repaired.has_found
+    assert not repaired.has_failures
     assert kept.path.exists()
 
 
@@ -97,7 +97,7 @@ def test_ctrl_c_keeps_what_was_found(campaign, tmp_path, broken_engine):
 
     told = campaign(replace(TRAININGS, executions=None), on_progress=interrupt)
     assert told.interrupted
-    assert told.totals.count
+    assert told.totals.execution_count
     assert [each.how for each in told.kept] == ["not shrunk"] * len(told.kept)
     assert sorted(each.path for each in told.kept) == sorted((tmp_path / "corpus").iterdir())
     assert "(interrupted)" in campaign_summary(told)
@@ -141,10 +141,10 @@ def test_workers_that_are_lost_end_it_with_what_was_found(campaign, monkeypatch)
         yield run_batch(plan, next(iter(numbers)))
         raise WorkersLostError("KilledWorker: three times")
 
-    monkeypatch.setattr("ddpsim.scenarios.fuzzing.campaign.connected", lambda workers: nullcontext(lost))
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.campaign.connect_workers", lambda workers: nullcontext(lost))
     told = campaign(PROGRAMS)
     assert told.end is CampaignEnd.LOST
-    assert told.totals.count >= 30
+    assert told.totals.execution_count >= 30
     assert "(the workers were lost: KilledWorker: three times)" in campaign_summary(told)
 
 
@@ -160,7 +160,7 @@ def test_an_exception_of_ours_is_a_finding_and_ends_nothing(campaign, monkeypatc
     assert all(each.path.exists() and each.how == "not shrunk" for each in told.kept)
     assert {each.failure.group.code for each in told.kept} == {"ZeroDivisionError"}
     assert all(each.failure.found == "ZeroDivisionError: of ours" for each in told.kept)
-    assert told.totals.count > told.totals.outcomes["ZeroDivisionError"] > 0
+    assert told.totals.execution_count > told.totals.outcomes["ZeroDivisionError"] > 0
 
 
 def write(folder, **texts):

@@ -175,7 +175,7 @@ def test_trainings_have_a_meaning(for_torch):
 
 def training_features(training, world_size):
     """What a training has that others have not."""
-    counts = [training.count(rank) for rank in range(world_size)]
+    counts = [training.iteration_count(rank) for rank in range(world_size)]
     is_uneven = len(set(counts)) > 1
     last = counts.count(max(counts))
     options = {key for key, value in training.engine_options.items() if value}

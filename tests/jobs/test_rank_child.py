@@ -34,7 +34,7 @@ LOGS = [
 def test_what_torch_logs_is_kept_and_not_shown(child, capfd):
     child, _, stderr = child
     os.write(stderr, "\n".join(["my own line", *LOGS, "another", ""]).encode())
-    child.read_rest()
+    child.forward_stderr()
     assert capfd.readouterr().err == "my own line\nanother\n"
     assert child.last_lines == [*LOGS[1:], "another"]
 
@@ -42,19 +42,19 @@ def test_what_torch_logs_is_kept_and_not_shown(child, capfd):
 def test_a_line_comes_in_parts_and_its_end_with_the_death(child, capfd):
     child, _, stderr = child
     os.write(stderr, b"one ")
-    child.read_rest()
+    child.forward_stderr()
     os.write(stderr, b"line\nthe rest")
-    child.read_rest()
+    child.forward_stderr()
     assert capfd.readouterr().err == "one line\n"
     child.status = 0
-    child.read_rest()
+    child.forward_stderr()
     assert capfd.readouterr().err == "the rest\n"
 
 
 def test_what_faulthandler_writes_is_a_stack(child, capfd):
     child, _, stderr = child
     os.write(stderr, b"before\nFatal Python error: Aborted\n\nThread 0x1:\n")
-    child.read_rest()
+    child.forward_stderr()
     assert capfd.readouterr().err == "before\n"
     assert (child.last_lines, child.last_stack) == (["before"], ["", "Thread 0x1:"])
 
@@ -65,18 +65,18 @@ def test_what_faulthandler_writes_is_a_stack(child, capfd):
 def test_death(child, status, text):
     child, _, _ = child
     child.status = status
-    assert child.death() == text
+    assert child.describe_death() == text
 
 
 def test_everything_that_was_said_is_heard(child):
     child, its, _ = child
-    assert child.heard() == []
+    assert child.receive_messages() == []
     its.send(RankMessage.STARTED)
     its.send(RankMessage.ALIVE)
-    assert child.heard() == [RankMessage.STARTED, RankMessage.ALIVE]
+    assert child.receive_messages() == [RankMessage.STARTED, RankMessage.ALIVE]
     its.close()
-    assert child.heard() == []
-    child.tell(RankMessage.END)  # nobody listens
+    assert child.receive_messages() == []
+    child.send_message(RankMessage.END)  # nobody listens
 
 
 def test_starter(tmp_path):

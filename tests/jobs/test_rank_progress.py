@@ -42,10 +42,10 @@ def looks(monkeypatch):
         monkeypatch.setattr(time, "thread_time", lambda: 0.0)
         progress = JobRankProgress(100.0)
         monkeypatch.setattr(progress, "_clock", ActiveClock(100.0, time.monotonic))
-        monkeypatch.setattr(progress, "_frames", list)
-        monkeypatch.setattr("ddpsim.scenarios.jobs.rank_progress._sleeps", count(step=int(sleeps)).__next__)
+        monkeypatch.setattr(progress, "_main_thread_frames", list)
+        monkeypatch.setattr("ddpsim.scenarios.jobs.rank_progress._sleep_count", count(step=int(sleeps)).__next__)
         recorded = iter(recordings)
-        monkeypatch.setattr(recorder, "recording", lambda: next(recorded))
+        monkeypatch.setattr(recorder, "read_recorder", lambda: next(recorded))
         return [progress.idle_seconds() for _ in range(10)][-1]
 
     return looks

@@ -100,7 +100,7 @@ def train_module(
     # Making the join context already changes what forwards communicate.
     with model.join(**join) if training.is_joined else nullcontext():
         steps(model, training.optimizer(model), training, training.batches[rank], on_change)
-    return trained(module, getattr(model.reducer, "plan", None))
+    return trained(module, getattr(model.reducer, "bucket_plan", None))
 
 
 def steps(

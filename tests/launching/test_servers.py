@@ -168,7 +168,7 @@ def test_a_server_that_is_killed_each_time(program, monkeypatch):
     """One that stood by is started again, and no more than once."""
     command = program("pass")
     simulate_program(command, 2, alike=True)  # so from one server
-    monkeypatch.setattr(ServerProcess, "is_there", property(lambda server: True))  # nobody has looked yet
+    monkeypatch.setattr(ServerProcess, "is_alive", property(lambda server: True))  # nobody has looked yet
     settle, settled = ServerProcess.await_ready, []
 
     def dying(server):
@@ -176,7 +176,7 @@ def test_a_server_that_is_killed_each_time(program, monkeypatch):
         settled.append(server)
         server._process.kill()
 
-    monkeypatch.setattr(ServerProcess, "settle", dying)
+    monkeypatch.setattr(ServerProcess, "await_ready", dying)
     with pytest.raises(UsageError, match=r"could not load torch, or has ended \(killed by SIGKILL\)"):
         simulate_program(command, 2, alike=True)
     assert len(settled) == 2
@@ -187,7 +187,7 @@ def test_servers_of_other_hash_seeds_end_when_they_are_not_needed(monkeypatch):
     ended = []
 
     class Stand:
-        is_there = True
+        is_alive = True
 
         def __init__(self, key):
             self.key = key
@@ -195,7 +195,7 @@ def test_servers_of_other_hash_seeds_end_when_they_are_not_needed(monkeypatch):
         def close(self):
             ended.append(self.key.hash_seed)
 
-    monkeypatch.setattr(servers, "Server", Stand)
+    monkeypatch.setattr(servers, "ServerProcess", Stand)
     standing = ServerPool()
     standing.start_servers([ServerKey(28), ServerKey(80)], wants_dynamo=False)
     standing.start_servers([ServerKey(5)], wants_dynamo=False)

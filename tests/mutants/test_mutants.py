@@ -9,7 +9,7 @@ from tests.mutants.__main__ import Noticed, measure, mirror, product_folders
 from tests.mutants.generating import ROOT, Mutant, choose, find_again, mutants_of, text_with, text_with_probes
 
 FOLDER = "simulator/policies"
-BOUND = Mutant(f"{FOLDER}/dfs.py", "_Choice.option_count", "changed constant", "1", "2", 0)
+BOUND = Mutant(f"{FOLDER}/dfs.py", "_PathChoice.option_count", "changed constant", "1", "2", 0)
 
 
 def lines_of(file):
@@ -47,7 +47,7 @@ def test_probes_tell_which_mutants_run_and_change_nothing_else():
     exec(compile(text, file, "exec"), names)
     clock = names["VirtualClock"]()  # type: ignore[operator]
     reached.clear()
-    clock.tick(1.0)
+    clock.add_seconds(1.0)
     assert [function for function, number in functions if number in reached] == ["VirtualClock.add_seconds"]
 
 

@@ -105,7 +105,7 @@ LOOK = (Access(("key", "k"), AccessMode.READ),)
 
 def poll(policy, rank, step, look=LOOK):
     """Rank 0 or 1 polls in vain, and one of them is chosen: which?"""
-    policy.observer.intends(rank, look, looks_again=True)
+    policy.observer.about_to_access(rank, look, looks_again=True)
     options = [1 - rank, rank]
     return options[policy.choose(ChoicePoint(ChoiceKind.RANK, step, rank), options)]
 
@@ -136,14 +136,14 @@ def test_a_poll_after_somebody_got_on_may_see_something():
 
     def store_once(observer, polls):
         if polls == 1:
-            observer.touched(0, Access(("key", "other"), AccessMode.WRITE))
+            observer.accessed(0, Access(("key", "other"), AccessMode.WRITE))
 
     assert poll_until_the_other_goes(Dfs(), store_once) == [1, 2, 3]
 
 
 def test_looking_at_something_else_is_nothing_to_look_for():
     looked = Access(("key", "other"), AccessMode.READ)
-    assert poll_until_the_other_goes(Dfs(), lambda observer, polls: observer.touched(0, looked)) == [1, 2]
+    assert poll_until_the_other_goes(Dfs(), lambda observer, polls: observer.accessed(0, looked)) == [1, 2]
 
 
 @rows("most", [1, 2, 3, 100])

@@ -110,7 +110,7 @@ def test_who_looks_at_a_number_that_never_comes_is_told():
 
 def test_keys_are_listed_under_their_prefix():
     def program(rank):
-        store = own_store().prefixed("here/")
+        store = own_store().with_prefix("here/")
         store.set("b", "1")
         store.set("a", "2")
         own_store().set("elsewhere", "3")

@@ -19,7 +19,7 @@ def looks():
     run = SimpleNamespace(life=SimpleNamespace(phase=RunPhase.RUNNING), budget=budget)
     watchdog = RankWatchdog(SimpleNamespace(run=run, stop_at_limit=lambda ending, me, stack: ended.append(ending)))
     state = SimpleNamespace(now=0.0, cpu=0.0)
-    watchdog.clock = SimpleNamespace(now=lambda: state.now)
+    watchdog.clock = SimpleNamespace(elapsed_seconds=lambda: state.now)
 
     def look(seconds, *, every=0.5, share=0.0, has_children=False):
         child = SimpleNamespace(

@@ -55,7 +55,7 @@ def wholly_read(monkeypatch):
     """How often entries were read, rather than known by their bytes."""
     counted = []
     whole = EntriesReader.read_entries
-    monkeypatch.setattr(EntriesReader, "read", lambda *args: counted.append(1) or whole(*args))
+    monkeypatch.setattr(EntriesReader, "read_entries", lambda *args: counted.append(1) or whole(*args))
     return counted
 
 
@@ -72,9 +72,9 @@ def same_without(reader, several, data, name):
         without = told(other.read_record(data, name))
     except RecordError as error:
         with pytest.raises(RecordError, match=f"^{re.escape(str(error))}$"):
-            reader.read(data, name)
+            reader.read_record(data, name)
         return False
-    assert told(reader.read(data, name)) == without
+    assert told(reader.read_record(data, name)) == without
     return True
 
 

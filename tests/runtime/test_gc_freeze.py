@@ -100,7 +100,7 @@ def test_a_rank_that_switches_the_collector_off_leaves_it_on():
 def test_the_ranks_of_each_run_count(isolation, monkeypatch):
     """Forked ranks did not, so that what is old was never looked through: 22 KiB were left by each run."""
     counted = []
-    monkeypatch.setattr(gc_freeze, "_OLD_COLLECTIONS", SimpleNamespace(run=counted.append))
+    monkeypatch.setattr(gc_freeze, "_OLD_COLLECTIONS", SimpleNamespace(collect_if_due=counted.append))
     for world_size in (2, 1):
         simulate(lambda rank: rank, world_size, isolation=isolation)
     assert counted == [2, 1]

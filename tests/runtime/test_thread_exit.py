@@ -51,9 +51,9 @@ def test_none_comes_once_the_thread_has_claimed_its_end(hasty):
     def work(its_exit, told):
         try:
             started.set()
-            is_its_own = its_exit.claim()
+            is_its_own = its_exit.claim_end()
         except Interrupted:
-            is_its_own = its_exit.claim()
+            is_its_own = its_exit.claim_end()
         told.extend([is_its_own] * 100)
 
     for _ in range(200):
@@ -92,7 +92,7 @@ def test_who_is_interrupted_as_it_ends_gives_the_baton_away_once(monkeypatch, in
         return rank
 
     own_claim, own_init, threads, told = ThreadExit.claim_end, ThreadExit.__init__, [], []
-    monkeypatch.setattr(ThreadExit, "claim", claim)
+    monkeypatch.setattr(ThreadExit, "claim_end", claim)
     monkeypatch.setattr(ThreadExit, "__init__", made)
     result = simulate(program, 2, budget=Budget(seconds=60, stuck_seconds=10))
     assert (result.returns, result.findings, told) == ((0, 1), (), ["interrupted"])
@@ -117,7 +117,7 @@ def test_an_interrupt_may_come_before_a_started_thread_is_known(monkeypatch):
     def interrupted(host, child):
         if not came:
             came.append(child)
-            host.kernel.stop(RunEnding.INTERRUPTED)
+            host.kernel.stop_run(RunEnding.INTERRUPTED)
             raise RankUnwound
         adopt(host, child)
 
@@ -126,7 +126,7 @@ def test_an_interrupt_may_come_before_a_started_thread_is_known(monkeypatch):
             threading.Thread(target=dist.barrier).start()
         dist.barrier()
 
-    monkeypatch.setattr(ThreadHost, "adopt", interrupted)
+    monkeypatch.setattr(ThreadHost, "connect_task", interrupted)
     result = simulate(program, 2, budget=Budget(stuck_seconds=5))
     assert (result.returns, result.findings) == ((None, None), ())
     assert came[0].thread is None  # it was told to leave, and has

@@ -27,7 +27,7 @@ def of_this_rank(loss):
 @pytest.mark.parametrize("engine", Engine)
 def test_a_decision_by_the_loss_of_one_rank_is_found_by_nothing_else(monkeypatch, engine):
     assert run_scenario(SCENARIO, engine=engine).verdict is Verdict.PASS
-    monkeypatch.setattr(trainer, "_summed", of_this_rank)
+    monkeypatch.setattr(trainer, "_sum_over_ranks", of_this_rank)
     result = run_scenario(SCENARIO, engine=engine)
     assert codes(result) == [("mismatch.value", (0, 1))]
     monkeypatch.setattr(trainer, "agree", lambda name, value: value)

@@ -180,7 +180,7 @@ def test_broken_files_of_ours_are_told(ddpsim, monkeypatch, tmp_path):
     (tmp_path / "zoo" / "bad.toml").write_text("=")
     (tmp_path / "zoo" / "good.toml").write_text('summary = "fine"')
     own = read_catalogue(tmp_path, ("zoo",))
-    monkeypatch.setattr(catalogue_module, "catalogue", lambda: own)
+    monkeypatch.setattr(catalogue_module, "read_catalogue", lambda: own)
     status, out, err = ddpsim("list")
     assert (status, out) == (1, "good  pass  fine\n")
     assert re.fullmatch(r"ddpsim: \S*bad\.toml cannot be listed \(.*\): run it to see what is wrong\n", err)

@@ -17,7 +17,9 @@ def with_table(monkeypatch):
     """Let the table be these rows."""
 
     def put(text):
-        monkeypatch.setattr(names, "table", lambda: tuple(names.parse_table(f"[ranks] virtual time in ranks\n{text}")))
+        monkeypatch.setattr(
+            names, "load_table", lambda: tuple(names.parse_table(f"[ranks] virtual time in ranks\n{text}"))
+        )
 
     return put
 

@@ -225,7 +225,7 @@ def as_saved(name, **changes):
 def test_a_replay_that_comes_out_as_recorded_says_nothing(replay, saved, monkeypatch):
     recorded = as_saved(saved)
     assert recorded.choices > 10
-    monkeypatch.setattr("ddpsim.scenarios.running.replaying.read_outcome", lambda name: recorded)
+    monkeypatch.setattr("ddpsim.scenarios.running.replaying.read_recorded_outcome", lambda name: recorded)
     status, out, _ = replay(saved)
     assert status == ExitStatus.AS_EXPECTED
     assert "not as recorded" not in out
@@ -243,7 +243,7 @@ def test_a_replay_that_comes_out_as_recorded_says_nothing(replay, saved, monkeyp
 )
 def test_the_first_difference_from_what_was_recorded_is_told(replay, saved, monkeypatch, changes, said):
     recorded = as_saved(saved, **changes)
-    monkeypatch.setattr("ddpsim.scenarios.running.replaying.read_outcome", lambda name: recorded)
+    monkeypatch.setattr("ddpsim.scenarios.running.replaying.read_recorded_outcome", lambda name: recorded)
     status, out, _ = replay(saved)
     *_, difference, conclusion = out.splitlines()
     assert status == ExitStatus.OTHERWISE

@@ -228,11 +228,11 @@ def test_every_run_is_counted_once_also_over_an_older_report(ddpsim):
 @pytest.fixture
 def no_processes(monkeypatch):
     """None are started in advance, as the test runs none."""
-    monkeypatch.setattr("ddpsim.scenarios.cli.zoo.prepared_for", lambda transport: nullcontext())
+    monkeypatch.setattr("ddpsim.scenarios.cli.zoo.keep_servers_for", lambda transport: nullcontext())
 
 
 def test_what_was_not_run_is_skipped(ddpsim, monkeypatch, no_processes):
-    monkeypatch.setattr(zoo_outcome, "refusal", lambda scenario: "it has <faults>")
+    monkeypatch.setattr(zoo_outcome, "reason_against_processes", lambda scenario: "it has <faults>")
     ddpsim("zoo", "send-send", "--no-repaired", "--transport", "processes", "--report", "r")
     assert rows("r") == [("", "send-send", "torch", "not run", "deadlock.cycle, ranks 0-3", "it has &lt;faults&gt;")]
     assert JUnitXml.fromfile("r/junit.xml").skipped == 1

@@ -53,7 +53,7 @@ def test_a_saved_report_becomes_junit_xml_or_a_graph_on_request(ddpsim, saved):
 def test_a_place_that_cannot_be_written_is_told(ddpsim, saved):
     status, out, err = ddpsim("report", saved, "--html", "-o", "no/such/page.html")
     assert (status, out) == (2, "")
-    assert err.startswith("ddpsim: no/such/page.html cannot be written (No such file or directory), expected")
+    assert err.startswith("ddpsim: no/such/page.html cannot be written (No such file or directory): give another file")
 
 
 def test_forms_that_exclude_each_other_are_told(ddpsim, saved):

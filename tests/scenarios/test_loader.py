@@ -268,7 +268,7 @@ def test_a_registry_lists_what_can_be_loaded_and_says_what_cannot(folder):
     assert list(folder) == ["fine-one"]
     assert len(folder) == 1
     assert folder["fine-one"].summary == "fine"
-    [problem] = folder.broken
+    [problem] = folder.problems_of_files
     assert re.search(r"bad_one.toml:1 is not TOML", problem)
     for name in ("bad-one", "nothing", "fine-one-repaired"):
         assert name not in folder

@@ -34,19 +34,19 @@ MATRIX = "join-matrix"
 
 def by_hand(training, world_size):
     """The weight and bias of a linear model after its steps, in numpy, with the derivative written out."""
-    network = training.network(0, dtype=torch.float64)
+    network = training.make_network(0, dtype=torch.float64)
     weight, bias = (parameter.detach().numpy().copy() for parameter in network.parameters())
-    counts = [training.count(rank) for rank in range(world_size)]
+    counts = [training.iteration_count(rank) for rank in range(world_size)]
     rate = training.optimizer.learning_rate
     kept = {rank: [np.zeros_like(weight), np.zeros_like(bias)] for rank in range(world_size)}
     for iteration in range(max(counts)):
         present = [rank for rank in range(world_size) if iteration < counts[rank]]
         for rank in present:
-            batch = training.batch(network, rank, iteration).numpy()
+            batch = training.make_batch(network, rank, iteration).numpy()
             slope = 2 * (batch @ weight.T + bias) / (len(batch) * len(bias))  # of the mean of squares
             kept[rank][0] += slope.T @ batch
             kept[rank][1] += slope.sum(axis=0)
-        if training.action(0, iteration) is Action.TRAIN:
+        if training.action_of_rank(0, iteration) is Action.TRAIN:
             by_all = training.join is None or training.join.divide_by_initial_world_size
             divisor = world_size if by_all else len(present)
             weight -= rate * sum(kept[rank][0] for rank in present) / divisor
@@ -197,16 +197,20 @@ def zeros_for_none(plain, present):
 AVERAGED, MEET = oracle._average_gradients, oracle._PlainTraining._reduce_gradients
 
 FAULTS = {
-    "divides by all": (oracle._PlainTraining, "_meet", lambda plain, present: divisor(plain, present, by_all=True)),
+    "divides by all": (
+        oracle._PlainTraining,
+        "_reduce_gradients",
+        lambda plain, present: divisor(plain, present, by_all=True),
+    ),
     "divides by those present": (
         oracle._PlainTraining,
-        "_meet",
+        "_reduce_gradients",
         lambda plain, present: divisor(plain, present, by_all=False),
     ),
     "the lowest gives its buffers": (oracle._PlainTraining, "_share_buffers", first_gives_buffers),
-    "the lowest is kept": (oracle._PlainTraining, "_end", lowest_is_kept),
-    "loses a rank": (oracle, "_averaged", lambda own, *rest: AVERAGED(own[: max(1, len(own) - 1)], *rest)),
-    "an unused parameter gets zeros": (oracle._PlainTraining, "_meet", zeros_for_none),
+    "the lowest is kept": (oracle._PlainTraining, "_end_training", lowest_is_kept),
+    "loses a rank": (oracle, "_average_gradients", lambda own, *rest: AVERAGED(own[: max(1, len(own) - 1)], *rest)),
+    "an unused parameter gets zeros": (oracle._PlainTraining, "_reduce_gradients", zeros_for_none),
     "averages no buffers": (oracle, "_average_buffers", lambda present: None),
 }
 

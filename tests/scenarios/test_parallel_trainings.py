@@ -21,7 +21,7 @@ from ddpsim.scenarios.training.models import make_meta_network
 from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout, PipelineSchedule
 from ddpsim.scenarios.training.parallel_limits import find_problems
 from ddpsim.scenarios.training.reference import find_first_differences, reference_by_oracle
-from ddpsim.scenarios.training.snapshot import ModelSnapshot
+from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.scenarios.training.training import (
     Action,
     ExceptionalIterations,
@@ -143,17 +143,17 @@ def test_parts_that_leave_something_out_are_found():
     (expected, *_) = reference_by_oracle(SHARDED, 2).histories[0]
     name, weight = next(iter(expected.parameters.items()))
     parts = [
-        ModelSnapshot({name: weight[:1]}, {}, {}, 0, {name: (0, 0)}),
-        ModelSnapshot({name: weight[2:]}, {}, {}, 0, {name: (2, 0)}),
+        Snapshot({name: weight[:1]}, {}, {}, 0, {name: (0, 0)}),
+        Snapshot({name: weight[2:]}, {}, {}, 0, {name: (2, 0)}),
     ]
     reference = replace(
-        reference_by_oracle(SHARDED, 2), histories=((ModelSnapshot({name: weight}, {}, {}, 0),),) * 2, rounding=()
+        reference_by_oracle(SHARDED, 2), histories=((Snapshot({name: weight}, {}, {}, 0),),) * 2, rounding=()
     )
     found = find_first_differences(reference, [(part,) for part in parts])
     assert [(each.rank, each.name, each.found) for each in found] == [
         (rank, name, "12 of 16 elements on all ranks together") for rank in (0, 1)
     ]
-    whole = [ModelSnapshot({name: weight[:2]}, {}, {}, 0, {name: (0, 0)}), parts[1]]
+    whole = [Snapshot({name: weight[:2]}, {}, {}, 0, {name: (0, 0)}), parts[1]]
     assert find_first_differences(reference, [(part,) for part in whole]) == []
 
 

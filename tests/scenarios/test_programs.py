@@ -394,7 +394,7 @@ def test_what_follows_a_program_is_its_own(words, taken):
     ("command", "function"),
     [
         ("shrink", "ddpsim.scenarios.fuzzing.shrinking.shrinker.shrink_scenario"),
-        ("fuzz", "ddpsim.scenarios.fuzzing.named_scenario.first_look"),
+        ("fuzz", "ddpsim.scenarios.fuzzing.named_scenario.run_under_few_schedules"),
         ("explore", "ddpsim.scenarios.running.exploring.explore_scenario"),
     ],
 )

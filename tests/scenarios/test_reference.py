@@ -13,7 +13,7 @@ from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.training.divergence import find_divergence
 from ddpsim.scenarios.training.reference import TrainingReference, find_first_differences, reference_by_oracle
-from ddpsim.scenarios.training.snapshot import ModelSnapshot, join_model_snapshots, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, join_model_snapshots, snapshot
 from ddpsim.scenarios.training.trainer import train_declared
 from ddpsim.scenarios.training.training import CommunicationHook, JoinOptions, NetworkChoice, OptimizerChoice, Training
 from tests.scenarios.drawing import run
@@ -115,10 +115,10 @@ def test_a_rank_without_an_iteration_is_not_asked_for_it():
 
 def test_a_snapshot_is_what_every_rank_returns():
     def program(rank):
-        return ModelSnapshot({"weight": torch.tensor([1.0, 2.0 + (rank == 2)])}, {"count": torch.tensor(rank)}, {})
+        return Snapshot({"weight": torch.tensor([1.0, 2.0 + (rank == 2)])}, {"count": torch.tensor(rank)}, {})
 
     def alone(world_size):
-        return ModelSnapshot({"weight": torch.tensor([1.0, 2.0])}, {"count": torch.tensor(0)}, {})
+        return Snapshot({"weight": torch.tensor([1.0, 2.0])}, {"count": torch.tensor(0)}, {})
 
     result = run_scenario(Scenario("own", "", program, world_size=3, reference=alone))
     [finding] = result.findings
@@ -129,9 +129,9 @@ def test_a_snapshot_is_what_every_rank_returns():
 
 def test_whole_numbers_are_compared_exactly():
     def program(rank):
-        return ModelSnapshot({}, {"count": torch.tensor(10**6 + rank)}, {})
+        return Snapshot({}, {"count": torch.tensor(10**6 + rank)}, {})
 
-    reference = TrainingReference(((ModelSnapshot({}, {"count": torch.tensor(10**6)}, {}),),) * 2)
+    reference = TrainingReference(((Snapshot({}, {"count": torch.tensor(10**6)}, {}),),) * 2)
     finding = find_divergence(reference, simulate(program, 2))
     assert (finding.code, finding.ranks) == (Code.DIVERGENCE_BUFFERS, (1,))
 
@@ -168,7 +168,7 @@ def test_the_largest_of_all_tensors_gives_the_tolerance_of_numbers_given_by_hand
     """What one adds up may nearly cancel, and then its rounding is not that of its result."""
 
     def alone(weight, bias):
-        return ModelSnapshot({"weight": torch.tensor([weight]), "bias": torch.tensor([bias])}, {}, {})
+        return Snapshot({"weight": torch.tensor([weight]), "bias": torch.tensor([bias])}, {}, {})
 
     def off_by(amount):
         return find_divergence(alone(1.0, 1e-6), simulate(lambda rank: alone(1.0, 1e-6 + amount), 2))
@@ -180,7 +180,7 @@ def test_the_largest_of_all_tensors_gives_the_tolerance_of_numbers_given_by_hand
 @pytest.mark.parametrize("returned", [None, 3, (None,), {"weight": torch.ones(1)}])
 def test_what_is_no_snapshot_cannot_be_compared(returned):
     def alone(world_size):
-        return ModelSnapshot({"weight": torch.ones(1)}, {}, {})
+        return Snapshot({"weight": torch.ones(1)}, {}, {})
 
     kind = type(returned).__name__
     with pytest.raises(UsageError, match=rf"^rank 0 returned {kind}, expected a Snapshot, or a tuple of them"):
@@ -189,8 +189,8 @@ def test_what_is_no_snapshot_cannot_be_compared(returned):
 
 def compared(actual, wanted):
     """The finding for a rank that returns `actual` where `wanted` is expected."""
-    reference = TrainingReference(((ModelSnapshot({"weight": wanted}, {}, {}),),))
-    return find_divergence(reference, simulate(lambda rank: ModelSnapshot({"weight": actual}, {}, {}), 1))
+    reference = TrainingReference(((Snapshot({"weight": wanted}, {}, {}),),))
+    return find_divergence(reference, simulate(lambda rank: Snapshot({"weight": actual}, {}, {}), 1))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -71,14 +71,14 @@ def test_every_drawn_training_is_read_as_it_was_written(tmp_path_factory, drawn,
 
 
 def what_ranks_do(training, world_size):
-    networks = [training.network(index) for index in range(len(training.networks))]
+    networks = [training.make_network(index) for index in range(len(training.networks))]
     return {
         (rank, iteration): (
-            training.action(rank, iteration),
-            [training.uses(rank, iteration, each) for each in networks],
+            training.action_of_rank(rank, iteration),
+            [training.branches_used(rank, iteration, each) for each in networks],
         )
         for rank in range(world_size)
-        for iteration in range(training.count(rank))
+        for iteration in range(training.iteration_count(rank))
     }
 
 

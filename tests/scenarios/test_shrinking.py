@@ -118,18 +118,19 @@ def _tuple(rows):
 def test_iterations_behind_one_that_is_gone_come_earlier():
     left = replace(SMALLEST, iterations=IterationRule(1), exceptions=(ExceptionalIterations(action=Action.ACCUMULATE),))
     found = least(
-        DeclaredTraining(LARGE, 3), lambda tried: tried.training.action(0, 0) is Action.ACCUMULATE and tried.counts[0]
+        DeclaredTraining(LARGE, 3),
+        lambda tried: tried.training.action_of_rank(0, 0) is Action.ACCUMULATE and tried.iterations_by_rank[0],
     )
     assert found == DeclaredTraining(left, 1)
 
 
 def test_a_rule_becomes_smaller_or_what_its_ranks_had():
     declared = DeclaredTraining(Training(iterations=IterationRule(4, 3, 5)), 12)
-    assert least(declared, lambda tried: len(set(tried.counts)) > 1) == DeclaredTraining(
+    assert least(declared, lambda tried: len(set(tried.iterations_by_rank)) > 1) == DeclaredTraining(
         Training(iterations=(0, 1), rows=1), 2
     )
     # Of ranks 0 to 11 one has 4 + 3 * 4; alone, it is rank 0.
-    found = least(declared, lambda tried: 16 in tried.counts)
+    found = least(declared, lambda tried: 16 in tried.iterations_by_rank)
     assert found == DeclaredTraining(Training(iterations=IterationRule(16), rows=1), 1)
 
 

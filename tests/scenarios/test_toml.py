@@ -135,7 +135,7 @@ def test_a_summary_is_enough(write):
 )
 def test_iterations(write, line, counts):
     (training,) = load(write(f'summary = "x"\njoin = true\n{line}')).args
-    assert [training.count(rank) for rank in range(4)] == counts
+    assert [training.iteration_count(rank) for rank in range(4)] == counts
     assert training.fits_every_world is isinstance(training.iterations, IterationRule)
 
 

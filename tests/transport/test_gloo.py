@@ -37,7 +37,7 @@ def test_the_data_goes_through_gloo(monkeypatch):
         sizes.append(size)
         return connected(device, size)
 
-    monkeypatch.setattr(gloo, "_connected", counted)
+    monkeypatch.setattr(gloo, "_connect_groups", counted)
 
     def program(rank):
         pair = dist.new_group([0, 2])
@@ -109,7 +109,7 @@ def one_stays_away(rank):
 
 def test_mismatches_and_deadlocks_are_found_before_gloo_sees_them(monkeypatch):
     # gloo would abort the process on the first, and wait for its time-out on the last.
-    monkeypatch.setattr(gloo, "_connected", None)
+    monkeypatch.setattr(gloo, "_connect_groups", None)
     assert codes(simulate(other_sizes, 2, transport="gloo")) == [Code.MISMATCH_SHAPE]
     assert codes(simulate(other_operations, 2, transport="gloo")) == [Code.MISMATCH_OPERATION]
     assert codes(simulate(one_stays_away, 2, transport="gloo")) == [Code.DEADLOCK_MISSING_RANK]
@@ -156,7 +156,7 @@ def broken_broadcast(monkeypatch):
             raise ValueError("no more sockets")
         return ask(operation, group, *arguments)
 
-    monkeypatch.setattr(gloo, "ask", broken)
+    monkeypatch.setattr(gloo, "start_gloo_call", broken)
 
 
 @pytest.mark.usefixtures("broken_broadcast")
@@ -236,7 +236,7 @@ def test_ranks_that_cannot_be_connected_hear_why(monkeypatch):
     def refused(device, size):
         raise RuntimeError("connection refused")
 
-    monkeypatch.setattr(gloo, "_connected", refused)
+    monkeypatch.setattr(gloo, "_connect_groups", refused)
     result = simulate(reduce_thirds, 3, transport="gloo")
     assert [str(result.errors[rank]) for rank in range(3)] == ["connection refused"] * 3
     assert codes(result) == [Code.RANK_ERROR]

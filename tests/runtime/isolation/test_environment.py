@@ -61,10 +61,10 @@ def test_each_rank_has_its_own(interleave):
 
 
 def test_c_sees_the_host_again_when_ranks_are_abandoned(isolation):
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     os.environ["MADE"] = "0"
     os.environb[b"KEPT"] = b"0"
-    isolation.switch(0, 1)
+    isolation.switch_rank(0, 1)
     assert (in_c("MADE"), in_c("KEPT")) == (None, "host")
     os.environ["MADE"] = "1"
     del os.environ["KEPT"]
@@ -90,11 +90,11 @@ def test_patched_in_a_rank(interleave):
 
 
 def test_patching_leaves_nothing_to_put_into_c(isolation):
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     with mock.patch.dict(os.environ, {"MADE": "0"}):
         pass
-    isolation.switch(0, 1)
-    isolation.switch(1, 0)
+    isolation.switch_rank(0, 1)
+    isolation.switch_rank(1, 0)
     # What a launcher sets is not in C unless it was written there.
     assert sorted(os.environ._data.written) == sorted(
         os.environ.encodekey(name)
@@ -105,22 +105,22 @@ def test_patching_leaves_nothing_to_put_into_c(isolation):
 def test_what_ranks_wrote_alike_stays_in_c(isolation, monkeypatch):
     # As each rank does that sets MASTER_ADDR and MASTER_PORT at its start.
     for giver, rank in ((None, 0), (0, 1)):
-        isolation.switch(giver, rank)
+        isolation.switch_rank(giver, rank)
         assert in_c("MADE") is None
         os.environ["MADE"] = "alike"
     with monkeypatch.context() as patch:
         patch.setattr(os, "putenv", None)
         patch.setattr(os, "unsetenv", None)
-        isolation.switch(1, 0)
+        isolation.switch_rank(1, 0)
     assert in_c("MADE") == "alike"
-    isolation.switch(0, 2)
+    isolation.switch_rank(0, 2)
     assert in_c("MADE") is None
 
 
 def test_a_rank_inherits_what_the_host_wrote_meanwhile(isolation):
-    isolation.switch(None, 0)
-    isolation.switch(0, None)
+    isolation.switch_rank(None, 0)
+    isolation.switch_rank(0, None)
     os.environ["KEPT"] = "later"
-    isolation.switch(None, 1)
-    isolation.switch(1, 2)
+    isolation.switch_rank(None, 1)
+    isolation.switch_rank(1, 2)
     assert os.environ["KEPT"] == "later"

@@ -41,7 +41,7 @@ DRAWS = {
 }
 PUBLIC_WAY = {
     python_random: ("is_layout_known", lambda *args: False),
-    numpy_random: ("known_gauss", lambda *args: None),
+    numpy_random: ("checked_gauss_address", lambda *args: None),
     torch_generators: ("find_engine_offset", lambda *args: None),
 }
 
@@ -183,24 +183,24 @@ def test_the_same_position_in_another_block_is_another_state(name, way, interlea
 
 
 def test_nothing_is_copied_while_nobody_draws(monkeypatch, isolation):
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     for kind in (RandomByCopy, NumpyByCopy, NativeState):
-        monkeypatch.setattr(kind, "exchange", lambda *args: pytest.fail("it was exchanged"))
-    isolation.switch(0, 1)
-    isolation.switch(1, 2)
-    isolation.switch(2, 0)
+        monkeypatch.setattr(kind, "swap_state", lambda *args: pytest.fail("it was exchanged"))
+    isolation.switch_rank(0, 1)
+    isolation.switch_rank(1, 2)
+    isolation.switch_rank(2, 0)
     monkeypatch.undo()
 
 
 def test_ranks_that_drew_alike_need_no_copy(monkeypatch, isolation):
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     for rank in range(3):
         torch.rand(3), random.random(), numpy.random.rand()
-        isolation.switch(rank, (rank + 1) % 3)
+        isolation.switch_rank(rank, (rank + 1) % 3)
     for kind in (RandomByCopy, NumpyByCopy, NativeState):
-        monkeypatch.setattr(kind, "load", lambda *args: pytest.fail("it was loaded"), raising=False)
-    isolation.switch(0, 1)
-    isolation.switch(1, 2)
+        monkeypatch.setattr(kind, "load_state", lambda *args: pytest.fail("it was loaded"), raising=False)
+    isolation.switch_rank(0, 1)
+    isolation.switch_rank(1, 2)
     monkeypatch.undo()
 
 
@@ -221,9 +221,9 @@ def test_another_place_of_the_gauss_of_numpy(monkeypatch):
     before = numpy.random.get_state()
     elsewhere = bytearray(64)
     window = numpy_random.memory_view
-    monkeypatch.setattr(numpy_random, "find_gauss", lambda random_state: -1)
+    monkeypatch.setattr(numpy_random, "find_gauss_address", lambda random_state: -1)
     monkeypatch.setattr(
-        numpy_random, "window", lambda at, size: memoryview(elsewhere)[:size] if at < 0 else window(at, size)
+        numpy_random, "memory_view", lambda at, size: memoryview(elsewhere)[:size] if at < 0 else window(at, size)
     )
     assert isinstance(numpy_random.numpy_generator(), NumpyByPublicFunctions)
     assert str(numpy.random.get_state()) == str(before)
@@ -242,12 +242,18 @@ def torch_cpu():
         (random, "_inst", OtherRandom(3), python_random.python_generator, GeneratorByPublicFunctions),
         (
             python_random,
-            "window",
+            "memory_view",
             lambda at, n: memoryview(bytearray(n)),
             python_random.python_generator,
             GeneratorByPublicFunctions,
         ),
-        (numpy_random, "find_gauss", lambda random_state: None, numpy_random.numpy_generator, NumpyByPublicFunctions),
+        (
+            numpy_random,
+            "find_gauss_address",
+            lambda random_state: None,
+            numpy_random.numpy_generator,
+            NumpyByPublicFunctions,
+        ),
         (torch_generators, "HEADER_BYTES", 16, torch_cpu, GeneratorByPublicFunctions),
         (
             torch_generators,
@@ -256,7 +262,7 @@ def torch_cpu():
             torch_cpu,
             GeneratorByPublicFunctions,
         ),
-        (torch_generators, "_bytes_of", lambda state: object(), torch_cpu, GeneratorByPublicFunctions),
+        (torch_generators, "_tensor_bytes", lambda state: object(), torch_cpu, GeneratorByPublicFunctions),
     ],
     ids=["another-random", "random", "numpy", "torch-no-engine", "torch-other-end", "torch-not-all-of-it"],
 )
@@ -333,28 +339,28 @@ class TestCuda:
         assert [device.get_state().tolist() for device in devices] == host
 
     def test_initialised_by_a_rank(self, initialise, isolation):
-        isolation.switch(None, 0)
-        isolation.switch(0, 1)
+        isolation.switch_rank(None, 0)
+        isolation.switch_rank(0, 1)
         torch.default_generator.manual_seed(5)
-        isolation.switch(1, 2)
+        isolation.switch_rank(1, 2)
         devices = initialise()
-        isolation.switch(2, 0)
+        isolation.switch_rank(2, 0)
         assert [device.initial_seed() for device in devices] == [torch_generators.DEFAULT_SEED] * 2
-        isolation.switch(0, 1)
+        isolation.switch_rank(0, 1)
         # What `torch.manual_seed` in this rank would have seeded, had CUDA been initialised then.
         assert [device.initial_seed() for device in devices] == [5, 5]
-        isolation.switch(1, 2)
+        isolation.switch_rank(1, 2)
         assert [device.initial_seed() for device in devices] == [1, 2]
 
     def test_a_seed_waits_in_its_own_rank(self, initialise, isolation):
         before = torch.cuda._lazy_seed_tracker
-        isolation.switch(None, 0)
+        isolation.switch_rank(None, 0)
         torch.cuda.manual_seed_all(5)
         own = torch.cuda._lazy_seed_tracker
         assert own.manual_seed_all_cb is not None
-        isolation.switch(0, 1)
+        isolation.switch_rank(0, 1)
         assert torch.cuda._lazy_seed_tracker.manual_seed_all_cb is None
-        isolation.switch(1, 0)
+        isolation.switch_rank(1, 0)
         assert torch.cuda._lazy_seed_tracker is own
         isolation.uninstall()
         assert torch.cuda._lazy_seed_tracker is before

@@ -120,20 +120,20 @@ TOUCHES = {
 def test_what_a_rank_touches(kind, isolation):
     read, touch = TOUCHES[kind]
     host = read()
-    isolation.switch(None, 0)
-    isolation.switch(0, 1)
+    isolation.switch_rank(None, 0)
+    isolation.switch_rank(0, 1)
     fresh = read()
-    isolation.switch(1, 0)
+    isolation.switch_rank(1, 0)
 
     touch()
     touched = read()
-    isolation.switch(0, 1)
+    isolation.switch_rank(0, 1)
     assert read() == fresh
-    isolation.switch(1, 0)
+    isolation.switch_rank(1, 0)
     assert read() == touched
-    isolation.switch(0, None)
+    isolation.switch_rank(0, None)
     assert read() == host
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     assert read() == touched
 
     isolation.uninstall()
@@ -144,7 +144,7 @@ def test_what_a_rank_touches(kind, isolation):
 def test_without_a_switch_it_leaks(kind, isolation):
     # Keeps the test above honest: each touch is one that the next rank would see.
     read, touch = TOUCHES[kind]
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     before = read()
     touch()
     assert read() != before
@@ -219,13 +219,13 @@ def test_uninstall_twice(in_thread):
 
 
 def test_installed_again_ranks_start_afresh(isolation):
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     fresh = [read() for read, _ in TOUCHES.values()]
     for _, touch in TOUCHES.values():
         touch()
     isolation.uninstall()
     isolation.install()
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     again = [read() for read, _ in TOUCHES.values()]
     for (read, _), first, second in zip(TOUCHES.values(), fresh, again, strict=True):
         assert read in (world, seeds_for_cuda) or first == second  # those two are new objects
@@ -235,7 +235,7 @@ def test_installed_again_ranks_start_afresh(isolation):
 
 def test_an_exception_in_a_rank(installed, in_thread):
     with leaves_no_mark(in_thread), suppress(ZeroDivisionError), installed(2) as isolation:
-        isolation.switch(None, 0)
+        isolation.switch_rank(None, 0)
         for _, touch in TOUCHES.values():
             touch()
         raise ZeroDivisionError
@@ -248,10 +248,10 @@ def interrupt(*args):
 @pytest.mark.parametrize(
     ("part", "step"),
     [
-        pytest.param(RankEnvironments, "initial", id="initial"),
-        pytest.param(ProcessSettings, "read", id="save"),
-        pytest.param(ProcessSettings, "write", id="load"),
-        pytest.param(NativeState, "load", id="generator"),
+        pytest.param(RankEnvironments, "initial_variables", id="initial"),
+        pytest.param(ProcessSettings, "read_settings", id="save"),
+        pytest.param(ProcessSettings, "write_settings", id="load"),
+        pytest.param(NativeState, "load_state", id="generator"),
     ],
 )
 def test_ctrl_c_in_the_middle_of_a_switch(part, step, monkeypatch, in_thread):
@@ -275,7 +275,7 @@ def test_ctrl_c_while_the_host_s_state_is_put_back(monkeypatch, in_thread):
             write(*args)
 
         with monkeypatch.context() as patch:
-            patch.setattr(ProcessSettings, "write", interrupted_once)
+            patch.setattr(ProcessSettings, "write_settings", interrupted_once)
             with pytest.raises(KeyboardInterrupt):
                 isolation.uninstall()
 
@@ -286,7 +286,7 @@ def test_ctrl_c_while_the_host_s_state_is_put_back(monkeypatch, in_thread):
         (RankEnvironments, "__init__"),
         (TorchModes, "__init__"),
         (TorchModes, "install"),
-        (ProcessSettings, "read"),
+        (ProcessSettings, "read_settings"),
         (RankWorlds, "install"),
     ],
 )
@@ -316,16 +316,16 @@ def test_one_part_that_fails_to_go_back_does_not_keep_the_others(monkeypatch):
 
 
 def test_who_does_not_hold_the_baton_cannot_give_it_away(isolation):
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     with pytest.raises(AssertionError, match="1 gives away what 0 has"):
-        isolation.switch(1, 2)
+        isolation.switch_rank(1, 2)
 
 
 def test_a_straggler_that_switches_after_the_end_changes_nothing(isolation, in_thread):
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     isolation.uninstall()
     with leaves_no_mark(in_thread):
-        isolation.switch(0, 1)
+        isolation.switch_rank(0, 1)
 
 
 def test_states_are_dropped():
@@ -340,12 +340,12 @@ def test_states_are_dropped():
 
 
 def test_host_may_run_between_ranks(isolation):
-    isolation.switch(None, 0)
-    isolation.switch(0, None)
+    isolation.switch_rank(None, 0)
+    isolation.switch_rank(0, None)
     torch.set_default_dtype(torch.float64)
-    isolation.switch(None, 1)
+    isolation.switch_rank(None, 1)
     assert torch.get_default_dtype() is torch.float32
-    isolation.switch(1, None)
+    isolation.switch_rank(1, None)
     assert torch.get_default_dtype() is torch.float64
     isolation.uninstall()
     assert torch.get_default_dtype() is torch.float32

@@ -75,16 +75,16 @@ def test_one_intra_op_thread_for_who_bound_the_function_before(interleave):
 
 
 def test_new_threads_have_one_intra_op_thread(isolation, in_thread):
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     assert in_thread(torch.get_num_threads) == 1
 
 
 def test_settings_are_put_back(isolation):
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     torch.set_float32_matmul_precision("medium")
     torch.backends.cudnn.benchmark = True
     torch.set_warn_always(True)
-    isolation.switch(0, 1)
+    isolation.switch_rank(0, 1)
     isolation.uninstall()
     assert torch.get_float32_matmul_precision() == "highest"
     assert not torch.backends.cudnn.benchmark

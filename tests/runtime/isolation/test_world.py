@@ -146,12 +146,12 @@ def test_the_random_tracker_of_dtensor(isolation):
     from torch.distributed.tensor import _random
 
     before = _random._rng_tracker
-    isolation.switch(None, 0)
+    isolation.switch_rank(None, 0)
     assert _random._rng_tracker is None
     _random._rng_tracker = "rank 0's"
-    isolation.switch(0, 1)
+    isolation.switch_rank(0, 1)
     assert _random._rng_tracker is None
-    isolation.switch(1, 0)
+    isolation.switch_rank(1, 0)
     assert _random._rng_tracker == "rank 0's"
     isolation.uninstall()
     assert _random._rng_tracker is before

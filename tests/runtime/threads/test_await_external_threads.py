@@ -11,7 +11,7 @@ class Given:
     def __init__(self):
         self.is_given = False
 
-    def take_from_outside(self):
+    def wake_after_external_release(self):
         return self.is_given
 
 

@@ -52,7 +52,7 @@ def train(network, *, steps, rows=4, uses=None):
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = network(network.batch(rows, generator), uses).square().mean()
+        loss = network(network.draw_batch(rows, generator), uses).square().mean()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
