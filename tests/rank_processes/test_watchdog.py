@@ -26,8 +26,8 @@ def looks():
             rank=0,
             core_seconds=lambda: state.cpu,
             has_children=lambda: has_children,
-            stack=lambda: None,
-            interrupt=lambda: None,
+            read_stack=lambda: None,
+            interrupt_program=lambda: None,
         )
         for _ in range(round(seconds / every)):
             state.now += every

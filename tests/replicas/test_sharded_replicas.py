@@ -133,7 +133,7 @@ def test_a_reduction_that_is_missing_along_dp_is_found_beside_tp():
         f'optimizer step 1 along group "dp (tp {place})"' for place in (0, 1)
     ]
     assert {finding.ranks for finding in result.findings} == {(0, 2), (1, 3)}
-    assert "this mesh dimension is for data parallelism" in str(result)
+    assert "do not use this data-parallel mesh dimension" in str(result)
 
 
 @pytest.mark.parametrize("reduces", ["gradients", "parameters"])

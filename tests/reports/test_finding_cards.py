@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from markupsafe import escape
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Partial
@@ -187,7 +188,7 @@ def test_no_sentence_of_a_finding_stands_twice_but_in_the_text_that_is_folded():
     page, _, _ = to_html(shown).decode().partition('<details class="whole">')
     finding = shown.runs[0].findings[0]
     for sentence in (finding.summary, *(line.text for line in finding.lines)):
-        assert len(re.findall(re.escape(sentence), page)) == 1, sentence
+        assert len(re.findall(re.escape(escape(sentence)), page)) == 1, sentence
 
 
 def test_of_replicas_that_differ_the_values_stand_in_the_opening_view():

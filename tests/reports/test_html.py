@@ -124,8 +124,8 @@ def test_a_saved_document_is_rendered_without_torch(tmp_path):
     path.write_bytes(to_json(document(MISSING)))
     program = (
         "import sys; from pathlib import Path; "
-        "from ddpsim.reports.forms.json_form import read; from ddpsim.reports.forms.html import to_html; "
-        f"print(len(to_html(read(Path({str(path)!r}))))); "
+        "from ddpsim.reports.forms.json_form import read_document; from ddpsim.reports.forms.html import to_html; "
+        f"print(len(to_html(read_document(Path({str(path)!r}))))); "
         "print([name for name in ('torch', 'ddpsim.simulator.runtime') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -224,7 +224,7 @@ BAD = [
         "parallel.schedule is '1f1c', expected one of gpipe, 1f1b, interleaved_1f1b, looped_bfs, "
         "interleaved_zero_bubble, zbv_zero_bubble: did you mean '1f1b'?",
     ),
-    ("parallel = { dp = 4, micro_batches = 2 }", "parallel.micro_batches is of pipelines, but pp is 1"),
+    ("parallel = { dp = 4, micro_batches = 2 }", "parallel.micro_batches is for pipelines, but pp is 1"),
     (
         'network = "conv"\nparallel = { dp = 2, pp = 2 }',
         "parallel.pp is 2, but network 'conv' has no layers that follow one another, expected linear, mlp or",
