@@ -185,8 +185,8 @@ def test_a_check_that_finds_something_else_is_noticed():
 def test_faults_seeded_into_the_check_are_noticed(monkeypatch):
     faults = {
         "message_differing_field": lambda send, receive: None,
-        "deadlocks": lambda waits: (),
-        "disagreement": lambda calls: None,
+        "find_deadlocks": lambda waits: (),
+        "first_differing_field": lambda calls: None,
     }
     misfit = program(waited(sent("m", 1)), waited(received("m", 0, dtype="int32")))
     programs = [LabelledProgram(120, misfit, BreakKind.DTYPE), *(labelled(seed) for seed in range(120))]
