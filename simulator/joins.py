@@ -47,7 +47,7 @@ class JoinedRank:
     """How many collectives it shadowed of each phase ("bucket", "user"), the largest number first."""
 
     @property
-    def shadowed_call_count(self) -> int:
+    def calls(self) -> int:
         """Return how many calls it shadowed."""
         return sum(count for _, count in self.shadowed)
 

@@ -199,7 +199,7 @@ def run(tmp_path, monkeypatch, capsys):
             "the process of a rank, before its program began",
             True,
         ),
-        (PROGRAM, "launching.server", "_Server._fork_processes", "a server, from which ranks are forked", True),
+        (PROGRAM, "launching.server", "_RankServer._fork_processes", "a server, from which ranks are forked", True),
         (
             LAUNCHES,
             "launching.launcher",

@@ -81,7 +81,7 @@ def shadows(control, buckets, **others):
 def test_uneven_inputs(engine):
     result = run(lambda rank: train(rank, lambda: linear(engine), (2, 4, 3)), 3)
     assert read(result) == [(1, [(0, 2, shadows(4, 2)), (2, 3, shadows(2, 1)), (1, 4, {})])]
-    assert [joined.shadowed_call_count for joined in result.joins[0].ranks] == [6, 3, 0]
+    assert [joined.calls for joined in result.joins[0].ranks] == [6, 3, 0]
     assert str(result).splitlines()[1:-1] == [
         "  join    rank 0 joined at step 2, shadowed 6 calls (4 join control, 2 buckets)",
         "  join    rank 2 joined at step 3, shadowed 3 calls (2 join control, 1 bucket)",

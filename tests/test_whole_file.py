@@ -105,7 +105,7 @@ path = pathlib.Path(sys.argv[2])
 number = 0
 while True:
     number += 1
-    module.write_whole(path, str(number % 10).encode() * 200_000)
+    module.write_atomically(path, str(number % 10).encode() * 200_000)
     if number == 1:
         print("begun", flush=True)
 """

@@ -68,7 +68,7 @@ def check_runs_on_processes(scenario: Scenario) -> None:
     if not hasattr(os, "fork"):
         raise UsageError("transport is 'processes', but this system cannot fork, expected Linux or macOS: simulate")
     if why := reason_against_processes(scenario):
-        raise UsageError(f"{scenario.name} {why}, expected none: take transport 'memory' or 'gloo'")
+        raise UsageError(f"{scenario.name} {why}, expected none: use transport 'memory' or 'gloo'")
 
 
 def reason_against_processes(scenario: Scenario) -> str | None:

@@ -307,7 +307,7 @@ def advise_deviation(deviation: Deviation, joins: Sequence[JoinSummary]) -> list
         return Cause.SCALED.lines(fact=_factor_text(deviation.factor, deviation.world_size))
     if len(deviation.ranks) < deviation.world_size:
         return Cause.OTHER_ON_SOME_RANKS.lines(who=rank_list(deviation.ranks))
-    joined = [rank for joining in joins for rank in joining.ranks if rank.shadowed_call_count]
+    joined = [rank for joining in joins for rank in joining.ranks if rank.calls]
     phases = {phase for rank in joined for phase, _ in rank.shadowed}
     cause = _cause_in_join(deviation.code, phases) if joined else None
     if cause is not None:

@@ -92,14 +92,14 @@ def replace_tracker(gpus: VirtualDevices, random: ModuleType) -> None:
             self._device_handle = _DeviceModule
 
     def get_state(self: Any) -> Tensor:
-        state: Tensor = self._states.state
+        state: Tensor = self._states.current_state
         put_on_gpu(state, self._device.index)
         return state
 
     replaced = ReplacedAttributes()
     replaced.set_attribute(kind, "__init__", make_tracker)
     replaced.set_attribute(kind, "_get_device_state", get_state)
-    replaced.set_attribute(kind, "_set_device_state", lambda self, state: self._states.keep(state))
+    replaced.set_attribute(kind, "_set_device_state", lambda self, state: self._states.set_state(state))
 
 
 def replace_shape_tensors(op_schema: ModuleType) -> None:

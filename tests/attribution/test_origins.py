@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import importlib.util
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import simulate
+from ddpsim.simulator.attribution import phases
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.events import EventKind
 from tests.kit.results import codes
@@ -334,3 +336,7 @@ def test_a_sharded_optimizer_counts_one_step():
 
     steps = [event.text for event in run(program, 2).trace if event.kind is EventKind.STEP and event.rank == 0]
     assert steps == ["1", "2"]
+
+
+def test_the_modules_whose_frames_issue_calls_exist():
+    assert all(importlib.util.find_spec(name) is not None for name in phases._ISSUING)

@@ -86,11 +86,11 @@ _ALONE_AND_TOGETHER = """
 import os, sys
 from ddpsim.scenarios.records import found_records as reading
 
-alone = reading.found_in(sys.argv[1:])
+alone = reading.find_records(sys.argv[1:])
 reading._BYTES_OF_PROCESS = 100
 os.sched_getaffinity = lambda _: {0, 1, 2}
-assert len(reading._shared_out(list(reading.sources(sys.argv[1:])))) == 3
-together = reading.found_in(sys.argv[1:])
+assert len(reading._split_among_processes(list(reading.find_sources(sys.argv[1:])))) == 3
+together = reading.find_records(sys.argv[1:])
 assert [list(each.calls) for each in together.records] == [list(each.calls) for each in alone.records]
 assert (together.left_out, len(together.left_out)) == (alone.left_out, 1)
 """

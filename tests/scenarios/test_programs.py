@@ -368,7 +368,7 @@ def test_real_processes_are_torchruns(folder, capfd):
     write(folder, MEETS)
     assert main(["run", "--transport", "processes", "own.py"]) == 2
     assert capfd.readouterr().err == (
-        "ddpsim: transport is 'processes', but own.py is a program, which torchrun runs on real processes: take "
+        "ddpsim: transport is 'processes', but own.py is a program, which torchrun runs on real processes: use "
         "`torchrun --nproc-per-node 4 ...`, or transport 'memory' or 'gloo'\n"
     )
 
