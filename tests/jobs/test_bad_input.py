@@ -89,7 +89,7 @@ def test_replay():
 
 
 def test_faults(refused):
-    assert re.match(r"rank-crash has faults \(Crash\(.*take transport 'memory' or 'gloo'$", refused("rank-crash"))
+    assert re.match(r"rank-crash has faults \(Crash\(.*use transport 'memory' or 'gloo'$", refused("rank-crash"))
 
 
 def test_torch_without_gloo(refused, monkeypatch):
