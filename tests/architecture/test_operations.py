@@ -75,7 +75,9 @@ def test_memory_moves_every_movement():
 
 
 def test_every_movement_is_some_operations():
-    assert not lacking("simulator/operations.py:DataMovement", DataMovement, {row.movement for row in OPERATIONS.values()})
+    assert not lacking(
+        "simulator/operations.py:DataMovement", DataMovement, {row.movement for row in OPERATIONS.values()}
+    )
 
 
 def test_gloo_takes_tensors_in_every_way_of_passing_them():

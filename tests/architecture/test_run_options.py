@@ -38,7 +38,7 @@ def mentions(path, pattern):
 def test_the_keywords_are_the_fields():
     assert set(OPTIONS) == set(RunKeywords.__annotations__), "simulator/run_options.py: RunKeywords"
     assert set(OPTIONS) - set(ReplayKeywords.__annotations__) == {"alike"}
-    assert {each.name for each in fields(RunOptions)} == set(OPTIONS) - {"transport"}, "a field without an Option"
+    assert {each.name for each in fields(RunOptions)} == set(OPTIONS) - {"transport"}, "a field without an OptionForms"
     hints = get_type_hints(RunKeywords)
     others = [name for name, hint in HINTS.items() if "tuple" not in str(hint) and hints[name] != hint]
     assert not others, f"RunKeywords has another type for {others[0]} than RunOptions"
@@ -77,7 +77,7 @@ def test_an_option_is_the_same_in_a_replay_line_and_in_a_file(tmp_path, monkeypa
             words = shlex.split(" ".join(command_line_options_of(changed)))
             context = COMMANDS["replay"].make_context("replay", [*words, "own.py:program"])
             given = {key: context.params[key] for key in OF_CONSOLE if context.params.get(key)}
-            assert with_run_options(own, given) == changed, f"words_of writes {words} for {name}={value!r}"
+            assert with_run_options(own, given) == changed, f"the replay line has {words} for {name}={value!r}"
         if name in OPTION_KEYS or name == "faults":
             Path("saved.toml").write_text(scenario_as_toml(replace(changed, name="own.py:program"), summary="s"))
             found = load("saved.toml")
