@@ -1,7 +1,7 @@
 """Sets of options that several commands share: each set is one parameter of a command, marked by an `OptionSet`.
 
-`@expand_option_sets` replaces that parameter in the command's signature by the options of the set, so typer parses them; the
-command receives one value made from them. The options of a run come from the fields of `RunOptions`.
+`@expand_option_sets` replaces that parameter in the command's signature by the options of the set, so typer parses
+them; the command receives one value made from them. The options of a run come from the fields of `RunOptions`.
 """
 
 from __future__ import annotations

@@ -171,19 +171,27 @@ class RankThread:
             self.baton.acquire()
 
     def run_while_sleeping(self, visit: Callable[[], None]) -> None:
-        """Make this sleeping thread run a function, and wait for its end. Called by another thread."""
-        over = _allocate_lock()
+        """Make this sleeping thread run a function, and wait for its end. Called by another thread.
+
+        The caller gets an exception of the function. Raised in the sleeping thread, it would end that thread only, and
+        the run would wait for it forever.
+        """
+        over, errors = _allocate_lock(), list[Exception]()
         over.acquire()
 
         def do() -> None:
             try:
                 visit()
+            except Exception as error:
+                errors.append(error)
             finally:
                 over.release()
 
         self.visit = do
         self.baton.release()
         over.acquire()
+        if errors:
+            raise errors[0]
 
     def connect_task(self, task: Task) -> None:
         """Connect the thread with the kernel's task for it, before the thread gets the baton."""

@@ -314,3 +314,12 @@ def test_outside_of_ranks_pdb_is_as_it_is():
         breakpoint()
         time.sleep(0)
     assert "(Pdb) p 1 + 1\n2\n" in typist.transcript
+
+
+def test_an_error_of_ours_in_another_rank_ends_the_run(monkeypatch):
+    def breaks(debugger):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("ddpsim.simulator.debugging.rank_debugger.RankDebugger.debug_paused_rank", breaks)
+    with pytest.raises(ZeroDivisionError):  # before, the run waited for rank 0 forever
+        session(adds_up, "rank 0", "c")
