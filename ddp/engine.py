@@ -222,7 +222,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         return output
 
     def _begin_forward(self, inputs: Any, kwargs: Any) -> _ForwardContext:
-        self.check_ranks_are_equal()
+        self.check_together()
         check_no_other_join(self, self._join_options.coordinator if self._join_options else None)
         kind = self._forward_kind()
         self.reducer.check_all_buckets_reduced()
@@ -380,7 +380,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         """The process group of the model's replicas."""
         return self.process_group
 
-    def check_ranks_are_equal(self) -> None:
+    def check_together(self) -> None:
         """Raise JoinError if a rank left a join by an exception: the ranks may be at different steps."""
         if self._is_apart:
             raise JoinError(

@@ -89,7 +89,7 @@ class Join:
                 "loop, or leave the outer join first"
             )
         for model in self._models:
-            model.check_ranks_are_equal()
+            model.check_together()
         self._coordinator = JoinCoordinator(self._models, first.process_group, first.join_device, throws=self._throws)
         for model in self._models:
             model.begin_join(
@@ -126,7 +126,7 @@ class EngineJoinHook(JoinHook):
     """The hook that torch's Join calls for a model of this engine on a rank without input."""
 
     def __init__(self, model: JoinedModel, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
-        model.check_ranks_are_equal()
+        model.check_together()
         self.model = model
         self._count = _PresentRankCount(model)
         self._coordinator = JoinCoordinator(

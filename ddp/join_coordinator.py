@@ -72,7 +72,7 @@ class JoinedModel(Protocol):
     def join_device(self) -> torch.device:
         """The device of the join's own tensors."""
 
-    def check_ranks_are_equal(self) -> None:
+    def check_together(self) -> None:
         """Raise JoinError if the ranks' states differ since an earlier join."""
 
     def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:

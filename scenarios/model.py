@@ -72,7 +72,7 @@ class Expectation:
     def _is_met_without_alternative(self, result: Result) -> bool:
         if self.is_clean or self.code is None:
             return result.verdict is self.verdict and not (self.is_clean and result.findings)
-        if self.expectation_text(result.world_size) != outcome_text(result):
+        if self.text(result.world_size) != outcome_text(result):
             return False
         site = _first_site(result)
         return not self.lines or (site is not None and site.file == self.file and site.line in self.lines)
@@ -87,7 +87,7 @@ class Expectation:
         own = is_hazard or result.verdict is self.verdict
         return own or (self.otherwise is not None and self.otherwise.is_met_on_processes(result))
 
-    def expectation_text(self, world_size: int) -> str:
+    def text(self, world_size: int) -> str:
         """Return the expectation in words, in the form of `outcome_text`."""
         ranks = self.ranks(world_size) if callable(self.ranks) else self.ranks
         return _outcome_text(self.verdict, self.code, ranks)

@@ -49,7 +49,7 @@ def document_of_exploration(
         verdict=explored.verdict,
         executions=explored.executions,
         is_complete=explored.complete,
-        extent=explored.coverage_text,
+        extent=explored.extent,
         outcomes=tuple(Outcome(text, count) for text, count in explored.outcomes.most_common()),
         seconds=explored.seconds,
         failing=failing,

@@ -67,7 +67,7 @@ def divergence_line(divergence: ReplayDivergence) -> str:
 
 def is_found_at_wrong_line(expected: Expectation, result: Result) -> bool:
     """Return True if the finding is the expected one but names another line."""
-    is_it = expected.code is not None and expected.expectation_text(result.world_size) == outcome_text(result)
+    is_it = expected.code is not None and expected.text(result.world_size) == outcome_text(result)
     return is_it and not expected.is_met_by(result)
 
 
@@ -96,4 +96,4 @@ def _expected_text(expected: Expectation, world_size: int) -> str:
 
 
 def _expected_text_if_clean(expected: Expectation, world_size: int) -> str:
-    return expected.expectation_text(world_size) + (" without a finding" if expected.is_clean else "")
+    return expected.text(world_size) + (" without a finding" if expected.is_clean else "")

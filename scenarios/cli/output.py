@@ -59,7 +59,7 @@ def number_with_noun(count: int, noun: str) -> str:
 def print_scenario_list(scenarios: Mapping[str, Listed]) -> None:
     """Print a line for each scenario: its name, its expected outcome, its summary. A terminal gets shortened lines."""
     if not sys.stdout.isatty():
-        whole = _scenario_lines(scenarios, lambda expected, world_size: expected.expectation_text(world_size))
+        whole = _scenario_lines(scenarios, lambda expected, world_size: expected.text(world_size))
         print_text("\n".join(map("".join, whole.values())))
         return
     width = max(_WIDTH, shutil.get_terminal_size().columns)

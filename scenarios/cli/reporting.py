@@ -111,7 +111,7 @@ class ReportWriter:
         from ddpsim.reports.index import IndexEntry, folder_name, row_of
         from ddpsim.reports.report_folder import write_reports
 
-        expected = scenario.expected_by(engine).expectation_text(result.world_size)
+        expected = scenario.expected_by(engine).text(result.world_size)
         found = outcome_text_on_processes(result) if transport == "processes" else outcome_text(result)
         row = row_of(document, engine=engine.value, expected=expected, found=found)
         own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})

@@ -58,7 +58,7 @@ def run_for_zoo(
 ) -> ZooOutcome:
     """Run a scenario, and add it to the report. An exception of ddpsim is its outcome; later scenarios still run."""
     expected = scenario.expected_by(engine)
-    wanted = _without_verdict(expected.expectation_text(scenario.world_size))
+    wanted = _without_verdict(expected.text(scenario.world_size))
     if transport == PROCESSES and (why := reason_against_processes(scenario)):
         report.add_without_report(scenario.name, engine, expected=wanted, found=why, was_run=False)
         return ZooOutcome(scenario.name, engine, None, wanted, why, 0.0)
@@ -81,15 +81,11 @@ def run_for_zoo(
 def _unexpected_outcome_text(expected: Expectation, result: Result, transport: str) -> str:
     if transport == PROCESSES:
         found = outcome_text_on_processes(result)
-        return "" if found == _without_verdict(expected.expectation_text(result.world_size)) else found
+        return "" if found == _without_verdict(expected.text(result.world_size)) else found
     found = outcome_text(result)
     if is_found_at_wrong_line(expected, result):
         return f"it at {location_of_first_finding(result)}"
-    return (
-        ""
-        if found == expected.expectation_text(result.world_size) and expected.is_met_by(result)
-        else _without_verdict(found)
-    )
+    return "" if found == expected.text(result.world_size) and expected.is_met_by(result) else _without_verdict(found)
 
 
 def _without_verdict(text: str) -> str:

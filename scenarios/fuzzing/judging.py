@@ -124,7 +124,7 @@ def _make_execution(scenario: Scenario, engine: Engine, result: Result, *, found
 
 
 def _make_failure(scenario: Scenario, engine: Engine, code: str, found: str) -> FuzzFailure:
-    expected = scenario.expected_by(engine).expectation_text(scenario.world_size)
+    expected = scenario.expected_by(engine).text(scenario.world_size)
     summary = f"found {found}, expected {expected}"
     text = scenario_as_toml(replace(scenario, engine=engine), summary=summary)
     return FuzzFailure(FailureGroup(engine, code, scenario_kind(scenario)), found, expected, text)

@@ -108,6 +108,6 @@ class FailureSaver:
     def _shrunk_file_text(self, shrunk: ShrunkScenario) -> str:
         """Return the file text of the shrunk scenario; if it names another scenario, it still does."""
         scenario, found = shrunk.scenario, shrunk.result.findings[0]
-        expected = scenario.expected_by(scenario.engine).expectation_text(scenario.world_size)
+        expected = scenario.expected_by(scenario.engine).text(scenario.world_size)
         summary = f"found {outcome_text(shrunk.result)}, expected {expected}: {found.summary}"
         return scenario_as_toml(replace(scenario, name=self._plan.saved_as or scenario.name), summary=summary)

@@ -78,7 +78,7 @@ def _found_text(expected: Expectation, leading: Finding, world_size: int) -> str
     ranks = expected.ranks(world_size) if callable(expected.ranks) else expected.ranks
     is_same = expected.code is leading.code and tuple(ranks) == leading.ranks
     remark = "" if is_same else f", but the records show {leading.code}: they lack details that the test needs"
-    return expected.expectation_text(world_size) + remark
+    return expected.text(world_size) + remark
 
 
 # --- the test for pytest ----------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Exploration:
         return self.end is ExplorationEnd.INTERRUPT
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict.name}  {identity_in_words(self.program)}", f"  {self.coverage_text}"]
+        lines = [f"{self.verdict.name}  {identity_in_words(self.program)}", f"  {self.extent}"]
         lines += [f"  {count:>7}  {outcome}" for outcome, count in self.outcomes.most_common()]
         if self.first_failure is None:
             if self.first_pass is not None and self.first_pass.not_struck:
@@ -79,7 +79,7 @@ class Exploration:
         return "\n".join([*lines, "", str(self.first_failure)])
 
     @property
-    def coverage_text(self) -> str:
+    def extent(self) -> str:
         """A sentence on how much was covered."""
         runs = "1 execution" if self.executions == 1 else f"{self.executions} executions"
         limits = f" {self.limits}" if self.limits else ""

@@ -13,7 +13,7 @@ ROWS = [re.fullmatch(r"(\S+) +([=!-]) ([^;]+)(?:; (?:found )?(.+))?", line).grou
 
 def test_every_scenario_has_its_row():
     bugs = {name: scenario for name, scenario in registry.items() if not scenario.repairs}
-    expected = {name: bug.expected.expectation_text(bug.world_size) for name, bug in bugs.items()}
+    expected = {name: bug.expected.text(bug.world_size) for name, bug in bugs.items()}
     assert {name: text for name, _, text, _ in ROWS} == {
         name: text.partition(", ")[2] or text for name, text in expected.items()
     }

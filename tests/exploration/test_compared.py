@@ -57,9 +57,9 @@ def test_what_was_not_compared_is_named():
         threading.BoundedSemaphore()
 
     named = ", and for LifoQueue, for which DPOR was not tested: 1 execution"
-    assert explore(one, 1).coverage_text == SEEN + named
+    assert explore(one, 1).extent == SEEN + named
     named = ", and for BoundedSemaphore, LifoQueue, for which DPOR was not tested: 1 execution"
-    assert explore(two, 1).coverage_text == SEEN + named
+    assert explore(two, 1).extent == SEEN + named
 
 
 def test_so_are_faults():
@@ -67,4 +67,4 @@ def test_so_are_faults():
         pass
 
     covered = explore(nothing, 1, faults=[Crash(0, before_call=0)])
-    assert covered.coverage_text == f"{SEEN}, and for faults, for which DPOR was not tested: 1 execution"
+    assert covered.extent == f"{SEEN}, and for faults, for which DPOR was not tested: 1 execution"

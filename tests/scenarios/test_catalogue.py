@@ -15,7 +15,7 @@ def shown(listed):
         listed.world_size,
         listed.tags,
         listed.repairs,
-        [(own.code, own.verdict, *map(own.expectation_text, sizes)) for own in (expected, under_ddp)],
+        [(own.code, own.verdict, *map(own.text, sizes)) for own in (expected, under_ddp)],
     )
 
 

@@ -78,7 +78,7 @@ def test_arguments_and_faults_reach_the_program():
 def test_expectation_of_a_run_that_passed(expected, is_met, text):
     result = run_scenario(Scenario("own", "", returns_its_rank))
     assert expected.is_met_by(result) is is_met
-    assert expected.expectation_text(4) == text
+    assert expected.text(4) == text
 
 
 @pytest.mark.parametrize(
