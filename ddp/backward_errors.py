@@ -29,7 +29,7 @@ def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGr
 
 
 def describe_missing_gradients(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
-    """Return the error text, given the parameters without a gradient by rank; a rank not in `missing` did not answer."""
+    """Return the error text, given each rank's parameters without gradient; a rank not in `missing` did not answer."""
     ranks_by_names: dict[tuple[str, ...], list[int]] = {}
     for rank in members:
         if rank in missing:
@@ -72,7 +72,7 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 def describe_surplus(name: str, index: int, graph: GraphKnowledge, learned: Container[int]) -> str:
-    """Return the error text for a parameter that got one gradient too many; `learned` are the parameters that get one."""
+    """Return the error text for a parameter with one gradient too many; `learned` are the parameters that get one."""
     if graph is GraphKnowledge.ALL_USED:
         return (
             f"{name} got more gradients in this backward than expected, from a reentrant checkpoint that runs twice or "

@@ -92,7 +92,7 @@ class StaticGraph:
         return left <= 0
 
     def end_first_backward(self) -> tuple[int, ...]:
-        """Record the end of the first backward; return the parameters that got gradients, in order of first gradients."""
+        """Record the end of the first backward; return the parameters with gradients, in order of first ones."""
         self.times = self._left
         return tuple(self.times)
 
@@ -139,6 +139,6 @@ class StepCounter:
         self._is_uncounted = False
 
     def drop_unreduced_steps(self) -> None:
-        """After a failed join: subtract forwards whose gradients were not reduced, since joined ranks did not run them."""
+        """After a failed join: subtract forwards with unreduced gradients, since joined ranks did not run them."""
         self.latest = self._reduced
         self._is_uncounted = False

@@ -157,7 +157,7 @@ def _broadcast_tensors(tensors: list[Tensor], channel: _Broadcaster, *, capacity
 
 
 def _pack_into_calls(tensors: list[Tensor], capacity: int) -> Iterator[list[Tensor]]:
-    """Yield, for each broadcast call, the tensor views that it sends; all calls but the last hold `capacity` elements."""
+    """Yield, for each broadcast, the tensor views that it sends; all but the last hold `capacity` elements."""
     packed: list[Tensor] = []
     free = capacity
     for tensor in tensors:

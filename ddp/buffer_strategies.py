@@ -106,7 +106,7 @@ class BufferStrategies:
                 yield slot, hook
 
     def buffers_with_callable(self, when: When) -> Iterator[tuple[BufferPlace, BufferHook]]:
-        """Yield the buffers that have a callable for this side (before or after a forward), in order of registration."""
+        """Yield the buffers with a callable for this side (before or after a forward), in order of registration."""
         for name, (hook, side) in self._rules.items():
             if side is when and not isinstance(hook, Strategy):
                 yield self._slots[name], hook

@@ -97,7 +97,7 @@ def public_name(operation: str) -> str:
 
 
 def collective_of_call(operation: str, arguments: Sequence[Any]) -> Collective | None:
-    """Return the collective that a call of a process group's method makes; None if ranks without input cannot join it."""
+    """Return the collective that a call of a process group's method makes; None if ranks without input cannot."""
     row = TABLE[operation]
     try:
         contributed = row.contribution and row.contribution(*arguments)

@@ -187,7 +187,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._accumulators = accumulators_of(self.reducer.parameters)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the module and settings, for a pickle or copy. Raises UsageError if a group or hook cannot be copied."""
+        """Return the module and settings, for a copy. Raises UsageError if a group or hook cannot be copied."""
         for has_it, what in (
             (self.process_group is not dist.group.WORLD, "a process group of its own"),
             (self.reducer.has_hook, "a communication hook"),
@@ -382,7 +382,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         return self.process_group
 
     def check_ranks_are_equal(self) -> None:
-        """Raise JoinError if a rank left a join by an exception, since ranks may be at different training steps then."""
+        """Raise JoinError if a rank left a join by an exception, since ranks may be at different steps then."""
         if self._is_apart:
             raise JoinError(
                 "a rank left a join of this model by an exception, so the ranks' states differ: construct the "
@@ -417,7 +417,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.reducer.abandon()
 
     def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
-        """End a join; if group rank `authoritative` is given, all ranks take over that rank's parameters and buffers."""
+        """End a join; if group rank `authoritative` is given, all ranks take over its parameters and buffers."""
         if self._join_options is None or self._join_options.coordinator is not coordinator:
             return
         coordinator.stop_interception()
@@ -463,7 +463,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         return [(name, tensor) for name, tensor in named if name not in self.parameters_to_ignore]
 
     def __ddp_call__(self) -> dict[str, object]:
-        """Return the training step of the current call (the simulator reads it; see simulator/attribution/phases.py)."""
+        """Return the step of the current call (the simulator reads it; see simulator/attribution/phases.py)."""
         return {"step": self.reducer.steps.latest} if "reducer" in vars(self) else {}
 
     def __ddp_progress__(self) -> dict[str, object]:

@@ -162,7 +162,7 @@ class EngineJoinHook(JoinHook):
 
 
 class _PresentRankCount:
-    """Counts ranks with input by an all_reduce that torch's Join understands; torch counts for its first joinable only."""
+    """Counts ranks with input inside torch's Join, since torch counts them for its first joinable only."""
 
     def __init__(self, model: JoinedModel) -> None:
         self._model = weakref.ref(model)

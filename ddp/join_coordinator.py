@@ -192,7 +192,7 @@ class JoinCoordinator:
 
     @contextmanager
     def announce_reduction(self, member: JoinedModel, kind: AnnouncedKind, bucket: int) -> Iterator[bool]:
-        """Return a context for a collective of a reducer; its value is True if ranks without input make the call, too."""
+        """Return a context for a collective of a reducer; its value is True if joined ranks make the call, too."""
         self._announce_or_log(JoinAnnouncement(kind, self.members.index(member), bucket))
         with self._without_interception():
             yield self._state is JoinState.ANNOUNCING
@@ -224,7 +224,7 @@ class JoinCoordinator:
         yield
 
     def _is_call_of_program(self) -> bool:
-        """Return whether the program's thread or a backward makes the current call, and not a callback of another call."""
+        """Return whether the program's thread or a backward makes the current call, not a callback of another call."""
         return threading.get_ident() == self._thread or torch._C._current_graph_task_id() != -1
 
     def _announce_or_log(self, call: JoinAnnouncement) -> None:
@@ -410,7 +410,7 @@ def _describe_collective(details: Sequence[int]) -> str:
 
 
 def _groups_by_ranks(group: ProcessGroup) -> tuple[list[ProcessGroup], list[tuple[ProcessGroup, list[int]]]]:
-    """Return two lists: the groups with the same ranks (`group` first, in one order on all ranks), and those with some."""
+    """Return two lists: groups with the same ranks (`group` first, in one order everywhere), and with some of them."""
     ranks = dist.get_process_group_ranks(group)
     alike, others = [group], []
     all_groups = distributed_c10d._world.pg_map  # in the order of creation; torch has no public list

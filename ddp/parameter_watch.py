@@ -43,7 +43,7 @@ class Trainability(Enum):
 
 
 class ParameterWatch:
-    """Detects changes of the parameters of `module`, except `ignored` parameters; `managed` are those that DDP reduces."""
+    """Detects changes of a module's parameters, except `ignored` ones; DDP reduces the `managed` parameters."""
 
     def __init__(self, module: nn.Module, managed: Mapping[str, Tensor], *, ignored: Container[str]) -> None:
         assert managed

@@ -79,7 +79,7 @@ class UsedParameterCount:
         self._work: Any = dist.all_reduce(self._users, group=group, async_op=True)
 
     def wait_for_count(self) -> None:
-        """Make later work on the device wait for the all_reduce; the result is not read, so the program does not wait."""
+        """Make later work on the device wait for the all_reduce; the program itself does not wait."""
         self._work.wait()
 
     def unused_parameters(self) -> frozenset[int]:
@@ -93,7 +93,7 @@ _ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class LearnedState:
-    """What a reducer learned during training, for ranks that ran out of input earlier. Indices are those of parameters."""
+    """What a reducer learned in training, for ranks that ran out of input earlier. Indices are of parameters."""
 
     steps: int
     """The number of the latest synchronizing forward."""

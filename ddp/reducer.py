@@ -359,7 +359,7 @@ class Reducer:
         self._queue.reduce_for_joined_rank(number, unused=self._known_as_unused)
 
     def shadow_used_map(self) -> None:
-        """On a rank without input: report no parameter as used; restore the gradients of parameters that no rank used."""
+        """On a rank without input: report no parameter as used; restore gradients of parameters that no rank used."""
         self._used.clear()
         with self._calls_for_joined_rank():
             self._start_used_map()

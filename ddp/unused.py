@@ -57,7 +57,7 @@ def find_tensors(output: object) -> Iterator[Tensor]:
 
 
 def _direct_parts(item: Any) -> Iterable[object]:
-    """Return the objects that `value` contains directly."""
+    """Return the objects that `item` contains directly."""
     if type(item) in _pytree.SUPPORTED_NODES and not isinstance(item, (Mapping, *_COLLECTIONS)):
         return _pytree.SUPPORTED_NODES[type(item)].flatten_fn(item)[0]
     rref: Any = getattr(sys.modules.get("torch.distributed.rpc"), "RRef", ())  # missing unless torch has rpc
@@ -124,7 +124,7 @@ def reached_parameters(tensors: Iterable[Tensor], accumulators: Mapping[Node, in
 
 
 def _graph_nodes(tensors: Iterable[Tensor]) -> set[Node | None]:
-    """Return all autograd nodes behind the tensors, and None. Holding the nodes' Python objects keeps their identity."""
+    """Return all autograd nodes behind the tensors, and None. Holding the Python objects keeps their identity."""
     stack: list[Node] = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
     visited: set[Node | None] = {None, *stack}
     push, pop, visit = stack.append, stack.pop, visited.add
