@@ -9,7 +9,7 @@ from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode,
 from ddpsim.reports.printable import escape_control_characters
 
 _LONGEST = 100
-"""Characters of a label; the rest is cut."""
+"""The most characters of a label; the rest is cut."""
 _CULPRIT, _CYCLE = "#c62828", "#c62828"
 
 
