@@ -1,7 +1,7 @@
 """The reducer: collects gradients during the backward and reduces each bucket as soon as it is full.
 
     forward                 backward                                               end of backward
-    expect() ------------>  gradient, gradient, ... -> bucket 0 starts, ...  --->  wait for all, finalize
+    expect_gradients() -->  gradient, gradient, ... -> bucket 0 starts, ...  --->  wait for all, finalize
 
 Buckets start in one fixed order on all ranks (bucket_queue.py), which the first backward shows (rank_agreement.py).
 gradient_hooks.py finds the end of a backward.
