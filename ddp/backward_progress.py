@@ -1,4 +1,4 @@
-"""How far a reducer is, without tensors: its stage, the step number, and what a static graph has shown."""
+"""A reducer's progress, without tensors: its stage, its step number, and what it learned of a static graph."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def next_stage(stage: Stage, event: StageEvent) -> Stage | None:
 
 
 class GraphKnowledge(Enum):
-    """What is known about the autograd graph of a forward."""
+    """How the reducer knows which parameters get a gradient in a backward."""
 
     ALL_USED = "all used"
     """Every parameter gets a gradient in every backward."""

@@ -35,7 +35,7 @@ class BucketQueue:
         self.current: Bucket | None = None
         """The bucket of the communication call that is being issued."""
         self.is_shadowing = False
-        """The call is made to match another rank's call: this rank has joined."""
+        """Whether the call only answers another rank's call, since this rank has run out of input."""
         self._hook_state: object = None
         self._names = tuple(parameters)
         self._parameters = tuple(parameters.values())
@@ -51,7 +51,7 @@ class BucketQueue:
         self.create_buckets(append_unseen_parameters((), len(parameters)))
 
     def create_buckets(self, order: Sequence[int]) -> None:
-        """Create new buckets for gradients that arrive in this order."""
+        """Create new buckets for the parameters, whose gradients arrive in this order."""
         plan = plan_buckets(order, self._footprints, self._caps)
         self.buckets = tuple(
             Bucket(
@@ -137,7 +137,7 @@ class BucketQueue:
                 self._bucket_of[index].set_gradient(index)
 
     def reduce_for_joined_rank(self, number: int, *, unused: Container[int]) -> None:
-        """On a joined rank: reduce a bucket, contribute zeros, and take the result except for unused parameters."""
+        """On a rank without input: reduce a bucket with zeros, and take the result except for unused parameters."""
         bucket = self.buckets[number]
         self.is_shadowing = True
         with self.attribute_calls_to(bucket):

@@ -52,8 +52,8 @@ class Join:
 
     If a rank leaves by an exception, the others raise JoinError, which names it and the exception. The ranks' states
     differ then, so the models' next forwards raise JoinError: wrap the modules again. The leaving rank makes the calls
-    that the others still wait for, as earlier iterations went. If these are wrong, the backend reports a mismatch or
-    hangs. They cannot be known:
+    that the others still wait for, as earlier iterations went. If these calls are wrong, the backend reports a mismatch
+    or hangs. The calls cannot be known:
 
     - in the first iteration, if the loop or a module has collectives of its own;
     - if such collectives come only in some iterations, or have varying shapes;

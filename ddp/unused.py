@@ -74,7 +74,7 @@ def _collection_items(item: object) -> Iterable[object]:
 
 
 def _slot_values(item: object) -> Iterator[object]:
-    """Yield the values of the object's slots that are set."""
+    """Yield the values of the attributes in an object's `__slots__` that are set."""
     for base in type(item).__mro__:
         if "__slots__" not in vars(base):
             continue

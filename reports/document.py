@@ -1,4 +1,4 @@
-"""The document: everything that a report shows of one run or one exploration, as a plain, versioned value.
+"""The document: all that a report shows of one run or one exploration (many schedules), as a plain, versioned value.
 
 Its values are rows of tables, which refer to each other by index: events to `calls`, calls to `sites`, slots and waits
 to `events`. So its `Event`, `Call`, `Waiting` and `Finding` differ from the simulator's classes.

@@ -1,4 +1,4 @@
-"""Renders the wait-for graph in the language of Graphviz: which ranks wait for which, in which call; a cycle is red."""
+"""Renders the wait-for graph for Graphviz: which ranks wait for which ranks, in which call; a cycle is red."""
 
 from __future__ import annotations
 

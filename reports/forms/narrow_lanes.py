@@ -68,7 +68,7 @@ def draw_lanes_as_text(
 ) -> Text | None:
     """Return the drawing and its legend, at most `width` columns wide; None without calls.
 
-    `brief`: waits have no names.
+    `is_brief`: waits have no names.
     """
     run = _name_groups_by_dimension(run)
     lanes = lanes_of(run)

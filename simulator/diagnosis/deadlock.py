@@ -62,7 +62,7 @@ def _distance_from_outlier(reading: WaitReason, odd: MessageOutlier) -> int:
 def _deadlock_finding(
     snapshot: Snapshot, reading: WaitReason, odd: MessageOutlier | None = None, root: MessageOutlier | None = None
 ) -> Finding:
-    """Return the finding for one deadlock. `odd` is the message to blame; `root`, of an earlier finding, may have led to it."""
+    """Return the finding for one deadlock. `odd` is the message to blame; an earlier finding's `root` may be, too."""
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines: list[str | LabelledLine] = [
         heading(reading.code, snapshot.choice_points),

@@ -23,7 +23,7 @@ class RankState(Enum):
     RETURNED = "returned"
     RAISED = "raised"
     SILENT = "silent"
-    """Its record has no open call: it may have returned or raised, or be busy. Only for records of real jobs."""
+    """The rank's record has no open call: the rank may have returned or raised, or be busy. Real jobs only."""
     UNRECORDED = "unrecorded"
 
 

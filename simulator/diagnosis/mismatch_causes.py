@@ -218,7 +218,7 @@ def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> l
 
     A hook gets the buckets in order, each in every step. So within one step only the hook can omit a call or make one
     more; between steps, a backward may also have been omitted. Calls that a hook chains with `then` have no such order:
-    they may meet a call of another bucket although the hooks are equal, and no rank is at fault.
+    they may be matched with another bucket's call although hooks are equal, and no rank is at fault.
     """
     hooked = [call for call in calls if call.origin.by_hook]
     others = [call for call in calls if call not in hooked]

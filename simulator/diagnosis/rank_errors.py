@@ -81,7 +81,7 @@ _FAULTS = {
 
 
 class FailedBarrier(NamedTuple):
-    """A monitored_barrier that raised an error on each rank that reached it."""
+    """A call of monitored_barrier that raised an error on every rank that made the call."""
 
     call: str
     """The call as text: `monitored_barrier #2`."""

@@ -127,7 +127,7 @@ class _ProgramWriter:
         return (shapes if is_as_it_was else ((count,),)), None
 
     def _reduced_element_count(self, call: Call) -> int:
-        """Return a call's number of elements; if sizes are too large for a test, its position among the sorted sizes."""
+        """Return a call's number of elements; if sizes are too large, its position among the sorted sizes."""
         elements = _element_count(call)
         return self._elements.index(elements) + 1 if self._elements else elements
 
