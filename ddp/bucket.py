@@ -17,7 +17,7 @@ from ddpsim.ddp.communication_hooks import CommunicationHook, GradBucket, checke
 from ddpsim.ddp.errors import UsageError
 
 SMALL_BYTES = 32 * 1024
-"""Gradients up to this average size in bytes are copied in one call and scaled in a second pass over the bucket: faster than a
+"""Gradients up to this average size are copied in one call and scaled in a second pass over the bucket: faster than a
 call for each gradient (0.2 to 0.9 times the time, measured in buckets of 1 to 25 MiB on a CPU)."""
 
 
