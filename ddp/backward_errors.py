@@ -1,6 +1,6 @@
 """Error texts for gradients that a backward did not compute, or that no forward announced.
 
-For missing ones the ranks exchange messages in the group's store. A collective cannot be used: a rank that has all its
+About missing gradients, ranks exchange messages in the group's store. A collective cannot be used: a rank that has all its
 gradients waits inside a bucket that another rank never started.
 """
 

@@ -52,7 +52,7 @@ class GraphKnowledge(Enum):
     ALL_USED = "all used"
     """Every parameter gets a gradient in every backward."""
     SEARCHED = "searched"
-    """The graph is searched from the outputs (`find_unused_parameters`)."""
+    """A search of the autograd graph, from the forward's outputs, shows it (`find_unused_parameters`)."""
     STATIC = "static"
     """The first backward shows how many gradients each parameter gets; later ones are equal (`static_graph`)."""
 

@@ -213,7 +213,7 @@ class _BroadcastInFlight:
     buffer: Tensor | None = None
     """The packed buffer that is sent; None if the tensor's own memory is sent."""
     is_flat: bool = False
-    """Whether all strips are plain (neither conjugated nor negated) and have one dimension."""
+    """Whether all strips are contiguous, have one dimension, and are neither conjugated nor negated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ def _memory_range(strip: Tensor) -> tuple[int, int]:
 
 
 def _flatten_views(strips: list[Tensor]) -> list[Tensor] | None:
-    """Return the tensor views with one dimension each; None if a view is conjugated or negated."""
+    """Return the tensor views with one dimension each; None if a view is not contiguous, or conjugated, or negated."""
     if not all(map(Tensor.is_contiguous, strips)):
         return None
     # split_with_sizes_copy may ignore the neg and conj bits of its outputs.

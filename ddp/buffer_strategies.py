@@ -136,7 +136,7 @@ class BufferLayout(NamedTuple):
 
     @classmethod
     def of_tensor(cls, tensor: Tensor) -> BufferLayout:
-        """Return the layout of a tensor."""
+        """Return the layout (such as dtype and shape) of a tensor."""
         return cls(tensor.shape, tensor.dtype, tensor.device)
 
     def __str__(self) -> str:

@@ -199,7 +199,7 @@ class JoinCoordinator:
 
     @contextmanager
     def _announce_collective(self, group: int, operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:
-        """Return a context for any other collective of a group with exactly the ranks of the join."""
+        """Return a context for a collective that no reducer makes, of a group with exactly the ranks of the join."""
         if not self._is_call_of_program():
             yield
             return
@@ -288,7 +288,7 @@ class JoinCoordinator:
                 member.abandon(with_buffers=with_buffers)
 
     def _make_announced_call(self, call: JoinAnnouncement | None) -> None:
-        """Make, with a contribution that changes nothing, the call that ranks with input have announced."""
+        """Make the call that ranks with input have announced; this rank's contribution changes nothing."""
         if call is None:
             return
         reducer = self.members[call.engine].reducer

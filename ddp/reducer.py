@@ -280,7 +280,7 @@ class Reducer:
             self._finish()
 
     def _finish(self) -> None:
-        """Wait for the reductions of all buckets, and set the parameters' gradients to the results."""
+        """Wait for the reductions of all buckets; then set the parameters' gradients to the results."""
         if self._stage is not Stage.REDUCING:
             return
         self._finish_buckets()

@@ -54,7 +54,7 @@ class ModelDescription(NamedTuple):
     """The reason why this rank's module cannot be wrapped; the other fields are empty then."""
 
     def encode(self) -> bytes:
-        """Encode to bytes: equal for equal descriptions, on every machine."""
+        """Return the description as bytes, which are equal for equal descriptions on every machine."""
         return json.dumps(self, separators=(",", ":")).encode()
 
     @staticmethod

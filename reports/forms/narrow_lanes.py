@@ -237,7 +237,7 @@ def letters_for(calls: Iterable[Call]) -> dict[Kind, str]:
 
 
 def _candidate_letters(operation: str) -> Iterator[str]:
-    """Yield the initials of the operation's words, then its other letters, then the alphabet."""
+    """Yield letters for an operation: the initials of the name's words, its other letters, then the alphabet."""
     name = operation.upper()
     initials = [word[0] for word in name.split("_") if word]
     yield from (letter for letter in (*initials, *name, *ascii_uppercase) if letter in ascii_uppercase)

@@ -40,7 +40,7 @@ def _group_equal_lanes(run: Run, lanes: Lanes) -> dict[int, tuple[int, ...]]:
 
 
 def _lane_contents(run: Run, lanes: Lanes) -> list[list[Any]]:
-    """Return what each lane shows, without the indices of events, which differ between all lanes."""
+    """Return the signs and texts of each lane, without indices of events, which differ between all lanes."""
     traces: list[list[Any]] = [[] for _ in lanes.lanes]
     for item in lanes.items:
         traces[item.lane].append((item.call, item.slot, item.column, item.odd))

@@ -156,7 +156,7 @@ def _place_column(x: float, wanted: Iterable[tuple[float, int]]) -> dict[int, Po
 
 
 def _place_on_circle(cycle: Sequence[int], across: float, down: float) -> dict[int, Point]:
-    """Place nodes on an ellipse, clockwise from the top; two nodes side by side."""
+    """Return the centres of nodes on an ellipse, clockwise from the top; two nodes are side by side."""
     first = math.pi if len(cycle) == 2 else -math.pi / 2
     turns = (first + 2 * math.pi * number / len(cycle) for number in range(len(cycle)))
     return {node: (across * math.cos(turn), down * math.sin(turn)) for node, turn in zip(cycle, turns, strict=True)}

@@ -138,7 +138,7 @@ class Snapshot:
 
     @cached_property
     def slot_by_call(self) -> dict[Call, int]:
-        """For each waiting call, the index of its slot in `open_slots`."""
+        """For each waiting call, the index of the entry in `open_slots` that has the call."""
         return {call: index for index, slot in enumerate(self.open_slots) for call in slot.calls}
 
     @cached_property

@@ -128,10 +128,10 @@ class FirstDifference(Enum):
     """The first input of an optimizer step that differed between ranks."""
 
     START = "start"
-    """The parameters when the step's forward began."""
+    """The parameters differed when the step's forward began."""
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
-    """The optimizer's learning rate or state: all other inputs were equal."""
+    """The optimizer's learning rate or state differed; all other inputs were equal."""
 
 
 class Circumstances(NamedTuple):

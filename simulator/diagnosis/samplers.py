@@ -1,4 +1,4 @@
-"""The finding for DistributedSamplers whose parts of the data set do not fit together."""
+"""The finding for DistributedSamplers whose ranks do not share out the data set correctly."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class _JobDiagnoser:
         return () if first is None else (first[1],)
 
     def _earliest_index(self, calls: Sequence[Call]) -> int:
-        """For each of these calls, count the earlier calls of its rank; return the smallest count."""
+        """Return how early the earliest of these calls is: the number of earlier calls of the call's rank."""
         records = [self._job.records[call.rank] for call in calls]
         return min(each.lost + each.calls.index_of(call) for each, call in zip(records, calls, strict=True))
 
