@@ -1,6 +1,6 @@
 """Error texts for gradients that a backward did not compute, or that no forward announced.
 
-About missing gradients, ranks exchange messages in the group's store. A collective cannot be used: a rank that has all its
+For missing gradients, ranks exchange messages in the group's store. A collective cannot be used: a rank with all its
 gradients waits inside a bucket that another rank never started.
 """
 
