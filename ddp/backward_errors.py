@@ -1,6 +1,6 @@
-"""Error texts for gradients that are missing or not expected.
+"""Error texts for gradients that a backward did not compute, or that no forward announced.
 
-For missing ones the ranks exchange messages in the group's store. A collective cannot be used: a rank that has all its
+For missing gradients, ranks exchange messages in the group's store. A collective cannot be used: a rank with all its
 gradients waits inside a bucket that another rank never started.
 """
 
@@ -20,7 +20,7 @@ _SHOWN = 6
 
 
 def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGroup) -> str:
-    """Return one line on the parameters without a gradient on each rank, from messages of the ranks under `key`."""
+    """Return one line that lists, for each rank, its parameters without a gradient; ranks exchange it under `key`."""
     members = dist.get_process_group_ranks(group)
     own = members[dist.get_rank(group)]
     return describe_missing_gradients(
@@ -29,7 +29,7 @@ def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGr
 
 
 def describe_missing_gradients(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
-    """Return the text from the parameters that each rank misses; a rank that is not in `missing` has not answered."""
+    """Return the error text, given each rank's parameters without gradient; a rank not in `missing` did not answer."""
     ranks_by_names: dict[tuple[str, ...], list[int]] = {}
     for rank in members:
         if rank in missing:
@@ -72,7 +72,7 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 def describe_surplus(name: str, index: int, graph: GraphKnowledge, learned: Container[int]) -> str:
-    """Describe a gradient too many; `learned` are the parameters that get one in a static graph."""
+    """Return the error text for a parameter with one gradient too many; `learned` are the parameters that get one."""
     if graph is GraphKnowledge.ALL_USED:
         return (
             f"{name} got more gradients in this backward than expected, from a reentrant checkpoint that runs twice or "
@@ -89,7 +89,7 @@ def describe_surplus(name: str, index: int, graph: GraphKnowledge, learned: Cont
 
 
 def describe_bypassed(name: str) -> str:
-    """Describe a gradient that no forward announced."""
+    """Return the error text for a gradient computed without a forward through the wrapped model."""
     return (
         f"a gradient of {name} came, but no forward through the DistributedDataParallel waits for it: call the wrapped "
         "model once for each backward, not its inner module, and add several losses to call backward once; or run this "

@@ -1,4 +1,4 @@
-"""How far a reducer is, without tensors: its stage, the step number, and what a static graph has shown."""
+"""A reducer's progress, without tensors: its stage, its step number, and what it learned of a static graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Stage(Enum):
-    """The stage of a reducer between a forward and the end of its backward."""
+    """What a reducer is doing, between a forward and the end of its backward."""
 
     IDLE = "idle"
     """No forward through the wrapped model waits for its backward, so a gradient is an error."""
@@ -20,7 +20,7 @@ class Stage(Enum):
 
 
 class StageEvent(Enum):
-    """An event that changes the stage."""
+    """An event of training that changes the reducer's stage."""
 
     FORWARD = "forward"
     LOCAL_FORWARD = "local forward"
@@ -42,17 +42,17 @@ _NEXT: dict[tuple[Stage, StageEvent], Stage] = {
 
 
 def next_stage(stage: Stage, event: StageEvent) -> Stage | None:
-    """Return the stage after `event`; None if the event is not allowed in this stage."""
+    """Return the reducer's stage after `event`; None if the event is not allowed in this stage."""
     return _NEXT.get((stage, event))
 
 
 class GraphKnowledge(Enum):
-    """What is known about the autograd graph of a forward."""
+    """How the reducer knows which parameters get a gradient in a backward."""
 
     ALL_USED = "all used"
     """Every parameter gets a gradient in every backward."""
     SEARCHED = "searched"
-    """The graph is searched from the outputs (`find_unused_parameters`)."""
+    """A search of the autograd graph, from the forward's outputs, shows it (`find_unused_parameters`)."""
     STATIC = "static"
     """The first backward shows how many gradients each parameter gets; later ones are equal (`static_graph`)."""
 
@@ -62,7 +62,8 @@ class StaticGraph:
 
     def __init__(self) -> None:
         self.times: dict[int, int] | None = None
-        """Gradients per backward, by parameter, in the order of the first ones; None until it is learned."""
+        """The number of gradients of each parameter per backward, in order of first gradients; None until it is
+        learned."""
         self.unused_everywhere: frozenset[int] | None = None
         """Parameters that get no gradient on any rank; None until the ranks have exchanged this."""
         self._left: dict[int, int] = {}
@@ -74,15 +75,15 @@ class StaticGraph:
 
     @property
     def parameters_with_gradient(self) -> frozenset[int]:
-        """Parameters that have got a gradient in the backward that is being learned."""
+        """The parameters that have got a gradient so far in the first backward."""
         return frozenset(self._left) if self.times is None else frozenset()
 
     def begin_backward(self) -> None:
-        """Begin a backward."""
+        """Record that a backward begins."""
         self._left = {} if self.times is None else dict(self.times)
 
     def count_gradient(self, index: int) -> bool:
-        """Count a gradient; return whether it is known to be the parameter's last one in this backward."""
+        """Count a gradient; return True if it is known to be the parameter's last gradient in this backward."""
         if self.times is None:
             self._left[index] = self._left.get(index, 0) + 1
             return False
@@ -91,7 +92,7 @@ class StaticGraph:
         return left <= 0
 
     def end_first_backward(self) -> tuple[int, ...]:
-        """End the first backward; return the parameters that got gradients, in the order of the first ones."""
+        """Record the end of the first backward; return the parameters with gradients, in order of first ones."""
         self.times = self._left
         return tuple(self.times)
 
@@ -101,7 +102,7 @@ class StaticGraph:
         return tuple(times.get(index, 0) for index in range(count))
 
     def adopt_counts(self, times: Iterable[int], unused_everywhere: Iterable[int]) -> None:
-        """Take over what another rank learned, but keep counts that were learned here, since ranks may differ."""
+        """Take over another rank's gradient counts; counts that this rank learned stay, since ranks may differ."""
         if self.times is None:
             self.times = {index: count for index, count in enumerate(times) if count}
         self.unused_everywhere = frozenset(unused_everywhere)
@@ -112,14 +113,14 @@ class StepCounter:
 
     def __init__(self) -> None:
         self.latest = 0
-        """The number of the latest forward that counts."""
+        """The number of the latest counted forward."""
         self.aligned = 0
         """The step at which the last join ended, on all ranks."""
         self._is_uncounted = False
         self._reduced = 0
 
     def begin_forward(self, *, is_training: bool) -> None:
-        """Count a synchronizing forward; in evaluation mode it counts when its backward begins."""
+        """Count a forward whose gradients will be reduced; in evaluation mode, count it when its backward begins."""
         self.latest += is_training
         self._is_uncounted = not is_training
 
@@ -138,6 +139,6 @@ class StepCounter:
         self._is_uncounted = False
 
     def drop_unreduced_steps(self) -> None:
-        """After a failed join: drop forwards that were not reduced, since joined ranks made none of them."""
+        """After a failed join: subtract forwards with unreduced gradients, since joined ranks did not run them."""
         self.latest = self._reduced
         self._is_uncounted = False

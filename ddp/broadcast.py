@@ -30,7 +30,7 @@ from ddpsim.ddp.errors import UsageError
 DEFAULT_BUFFER_BYTES = 10 * 1024 * 1024
 
 _CALLS_UNDER_WAY = 2
-"""The most calls in flight at once; each has at most one buffer."""
+"""The most broadcasts in flight at once; each has at most one buffer."""
 
 _SENDABLE_DTYPES = frozenset(
     {
@@ -88,7 +88,7 @@ def has_elements_in_order(tensor: Tensor) -> bool:
 
 
 def _check_arguments(src: object, group: ProcessGroup | None, buffer_bytes: object) -> int:
-    """Return the group's size. Raise UsageError for an argument that is not valid."""
+    """Return the group's size. Raise UsageError for an invalid argument."""
     if not isinstance(buffer_bytes, int) or isinstance(buffer_bytes, bool) or buffer_bytes < 1:
         raise UsageError(f"buffer_bytes is {buffer_bytes!r}: give a whole number of bytes, at least 1")
     world_size = dist.get_world_size(group)
@@ -157,7 +157,7 @@ def _broadcast_tensors(tensors: list[Tensor], channel: _Broadcaster, *, capacity
 
 
 def _pack_into_calls(tensors: list[Tensor], capacity: int) -> Iterator[list[Tensor]]:
-    """Yield the views of `tensors` that each call transfers; all calls but the last hold `capacity` elements."""
+    """Yield, for each broadcast, the tensor views that it sends; all but the last hold `capacity` elements."""
     packed: list[Tensor] = []
     free = capacity
     for tensor in tensors:
@@ -205,15 +205,15 @@ def _views_between(tensor: Tensor, start: int, stop: int) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class _BroadcastInFlight:
-    """A broadcast in flight."""
+    """A broadcast that was issued and has not finished."""
 
     work: Work
     strips: list[Tensor]
-    """The views that receive the data; a single one if it is transferred in place."""
+    """Views of the tensors that receive the data; a single view if the data is sent in place."""
     buffer: Tensor | None = None
-    """The packed buffer that is transferred; None if the strip itself is."""
+    """The packed buffer that is sent; None if the tensor's own memory is sent."""
     is_flat: bool = False
-    """Whether all strips are plain and have one dimension."""
+    """Whether all strips are contiguous, have one dimension, and are neither conjugated nor negated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +225,12 @@ class _Broadcaster:
     is_source: bool
 
     def issue_in_place(self, strip: Tensor) -> _BroadcastInFlight:
-        """Send or receive, without a copy, a strip whose memory is exactly its elements."""
+        """Send or receive, without a copy, a tensor view whose memory is exactly its elements."""
         # Not view(-1): it keeps the stride of a single element, which then is not a contiguous row of bytes.
         return _BroadcastInFlight(self._issue_broadcast(strip.as_strided((strip.numel(),), (1,))), [strip])
 
     def issue_packed(self, strips: list[Tensor], buffer: Tensor) -> _BroadcastInFlight:
-        """Send or receive the data of the strips through a buffer of their total size."""
+        """Send or receive the data of several tensor views through one buffer of their total size."""
         if self.is_source:
             flat = _flatten_views(strips)
             if flat is None:
@@ -244,7 +244,8 @@ class _Broadcaster:
         return _BroadcastInFlight(work, strips if flat is None else flat, buffer, is_flat=flat is not None)
 
     def overlaps(self, call: _BroadcastInFlight, strips: list[Tensor]) -> bool:
-        """Whether a call on these strips would write to the same memory as `call`: tensors may share memory."""
+        """Return whether a broadcast into these views would write the memory of broadcast `call`: tensors may share
+        memory."""
         if self.is_source or (call.buffer is not None and not _travels_in_place(strips)):
             return False  # two buffers are unpacked one after the other
         spans = [_memory_range(strip) for strip in strips]
@@ -255,7 +256,7 @@ class _Broadcaster:
         )
 
     def finish_call(self, call: _BroadcastInFlight) -> None:
-        """Wait for the call. On the receiving ranks the data are in the tensors afterwards."""
+        """Wait for the broadcast. Afterwards the tensors of receiving ranks have the data."""
         call.work.wait()
         if self.is_source:
             return
@@ -280,13 +281,13 @@ def _travels_in_place(strips: list[Tensor]) -> bool:
 
 
 def _memory_range(strip: Tensor) -> tuple[int, int]:
-    """Return the addresses of a strip's first and last element; gaps between them are included."""
+    """Return the addresses of a tensor view's first and last element; gaps between elements are included."""
     last = sum((size - 1) * stride for size, stride in zip(strip.shape, strip.stride(), strict=True))
     return strip.data_ptr(), strip.data_ptr() + (last + 1) * strip.element_size()
 
 
 def _flatten_views(strips: list[Tensor]) -> list[Tensor] | None:
-    """Return the strips as one-dimensional views, or None if one of them is not plain."""
+    """Return the tensor views with one dimension each; None if a view is not contiguous, or conjugated, or negated."""
     if not all(map(Tensor.is_contiguous, strips)):
         return None
     # split_with_sizes_copy may ignore the neg and conj bits of its outputs.
@@ -296,7 +297,7 @@ def _flatten_views(strips: list[Tensor]) -> list[Tensor] | None:
 
 
 def _buffer_parts(buffer: Tensor, strips: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pairs: a part of the buffer, in the strip's shape, and the strip."""
+    """Yield pairs: a part of the packed buffer, in the shape of a tensor view, and that view."""
     parts = buffer.split_with_sizes([strip.numel() for strip in strips])
     for part, strip in zip(parts, strips, strict=True):
         yield part.view(strip.shape), strip

@@ -74,7 +74,7 @@ class Bucket:
         self.is_last = is_last
         self.is_sparse = is_sparse
         self.pending = len(self.indices)
-        """The number of gradients of this backward that are not computed yet."""
+        """The number of the bucket's gradients that this backward has not computed yet."""
         self._in_flight: Any = None
         self._hook: CommunicationHook | None = None
         self._seen_by_hook: GradBucket | None = None
@@ -94,7 +94,10 @@ class Bucket:
 
     @torch.no_grad()
     def copy_gradients_in(self, scale: GradientScale | None, *, makes_views: bool) -> None:
-        """Copy the gradients into the bucket and scale them; `makes_views`: they become views of the flat tensor."""
+        """Copy the gradients into the bucket and scale them.
+
+        With `makes_views`, gradients become views of the flat tensor.
+        """
         if self.is_sparse:
             self._fill_sparse(scale)
             return
@@ -132,7 +135,10 @@ class Bucket:
             _fill_one_by_one(sources, targets, in_place, scale)
 
     def _fill_at_once(self, sources: list[Tensor], targets: list[Tensor], scale: GradientScale | None) -> None:
-        """Copy and scale in two calls instead of one per gradient. The bits are those of a multiplying copy."""
+        """Copy and scale all gradients in two calls, not one per gradient.
+
+        The bits equal those of a copy that multiplies.
+        """
         if sources:
             torch._foreach_copy_(targets, sources)
         if scale is not None:
@@ -150,7 +156,7 @@ class Bucket:
 
     @torch.no_grad()
     def turn_gradients_into_views(self) -> None:
-        """Turn existing gradients into views of the bucket, values unchanged. torch does it at the same point."""
+        """Turn existing gradients into views of the bucket with the same values, at the same point as torch."""
         if self.is_sparse:
             return
         for parameter, view in zip(self.parameters, self.views, strict=True):

@@ -35,7 +35,7 @@ class BucketQueue:
         self.current: Bucket | None = None
         """The bucket of the communication call that is being issued."""
         self.is_shadowing = False
-        """The call is made to match another rank's call: this rank has joined."""
+        """Whether the call only answers another rank's call, since this rank has run out of input."""
         self._hook_state: object = None
         self._names = tuple(parameters)
         self._parameters = tuple(parameters.values())
@@ -51,7 +51,7 @@ class BucketQueue:
         self.create_buckets(append_unseen_parameters((), len(parameters)))
 
     def create_buckets(self, order: Sequence[int]) -> None:
-        """Create new buckets for gradients that arrive in this order."""
+        """Create new buckets for the parameters, whose gradients arrive in this order."""
         plan = plan_buckets(order, self._footprints, self._caps)
         self.buckets = tuple(
             Bucket(
@@ -83,7 +83,7 @@ class BucketQueue:
 
     @property
     def has_all_started(self) -> bool:
-        """Whether the reductions of all buckets have started."""
+        """Return whether the reduction of every bucket has started."""
         return self._started == len(self.buckets)
 
     @property
@@ -92,14 +92,15 @@ class BucketQueue:
         return None if self.has_all_started else self.buckets[self._started]
 
     def start_full_buckets(self, start: Callable[[Bucket], None]) -> bool:
-        """Start full buckets in order, up to the first that is not full; return whether all have started now."""
+        """Start the reductions of full buckets in order, up to the first that is not full; return whether all have
+        started."""
         while self._started < len(self.buckets) and not self.buckets[self._started].pending:
             start(self.buckets[self._started])
             self._started += 1
         return self.has_all_started
 
     def start_remaining_buckets(self) -> bool:
-        """Start the remaining buckets with zeros as this rank's contribution; return whether there were any."""
+        """Start the reductions of all other buckets, with zeros from this rank; return whether there were any."""
         rest = self.buckets[self._started :]
         for bucket in rest:
             bucket.contribute_zeros()
@@ -108,7 +109,7 @@ class BucketQueue:
         return bool(rest)
 
     def fill_bucket(self, bucket: Bucket, scale: GradientScale | None) -> None:
-        """Copy the parameters' gradients into the bucket and scale them."""
+        """Copy the gradients of the bucket's parameters into the bucket, and scale them."""
         bucket.copy_gradients_in(scale, makes_views=self._keeps_views)
 
     def reduce_bucket(self, bucket: Bucket) -> None:
@@ -116,13 +117,14 @@ class BucketQueue:
         bucket.start_reduction(self._group, self.hook, self._hook_state)
 
     def finish_reductions(self) -> None:
-        """Wait for all reductions; all must have started."""
+        """Wait for the reductions of all buckets; all must have started."""
         for bucket in self.buckets:
             with self.attribute_calls_to(bucket):
                 bucket.finish_reduction()
 
     def set_gradients(self, kept: Mapping[int, Tensor | None], unused: Container[int]) -> None:
-        """Set the parameters' gradients to the reduced ones; restore those in `kept` if no rank used the parameter."""
+        """Set the parameters' gradients to the reduced values; if no rank used a parameter, restore its gradient in
+        `kept`."""
         if not self._keeps_views:
             for bucket in self.buckets:
                 bucket.copy_gradients_out(kept=unused)
@@ -135,7 +137,7 @@ class BucketQueue:
                 self._bucket_of[index].set_gradient(index)
 
     def reduce_for_joined_rank(self, number: int, *, unused: Container[int]) -> None:
-        """On a joined rank: reduce a bucket, contribute zeros, and take the result except for unused parameters."""
+        """On a rank without input: reduce a bucket with zeros, and take the result except for unused parameters."""
         bucket = self.buckets[number]
         self.is_shadowing = True
         with self.attribute_calls_to(bucket):
@@ -155,14 +157,14 @@ class BucketQueue:
         self._started = 0
 
     def drop_reductions(self) -> None:
-        """Drop the reductions in flight."""
+        """Forget the reductions in flight."""
         self.current, self.is_shadowing = None, False
         for bucket in self.buckets:
             bucket.drop_reduction()
 
     @contextmanager
     def attribute_calls_to(self, bucket: Bucket) -> Iterator[None]:
-        """A context: communication calls inside it are attributed to this bucket."""
+        """Return a context that labels communication calls inside it as calls of this bucket."""
         self.current = bucket
         yield
         self.current = None  # after an exception, `forget` does it

@@ -1,4 +1,4 @@
-"""The buffers of a module and the strategy of each: how and when it is synchronized.
+"""The buffers of a module, and for each buffer a strategy: how and when it is synchronized across ranks.
 
 The buffers are those of the module at construction. Their tensors are read at each call, so a buffer may be reassigned.
 Nothing here communicates.
@@ -21,14 +21,17 @@ from ddpsim.ddp.text_formats import dtype_text, tensor_text
 
 
 class When(Enum):
-    """The side of a forward on which a buffer is synchronized."""
+    """Whether a buffer is synchronized before or after a forward."""
 
     BEFORE_FORWARD = "before"
     AFTER_FORWARD = "after"
 
 
 class Strategy(Enum):
-    """How a buffer is computed. Reductions are over the ranks with input; MEAN divides by their number."""
+    """How a buffer is combined across ranks.
+
+    Ranks without input take no part; MEAN divides by the number of ranks with input.
+    """
 
     BROADCAST = "broadcast"
     SUM = "sum"
@@ -76,12 +79,12 @@ class BufferStrategies:
 
     @property
     def has_custom_strategies(self) -> bool:
-        """Whether a buffer has another strategy than the default."""
+        """Whether any buffer has a strategy other than the default."""
         return any(rule is not self._default for rule in self._rules.values())
 
     @property
     def custom_sides(self) -> dict[str, str]:
-        """When each buffer with another strategy is synchronized: "before" or "after" a forward, or "never"."""
+        """For each buffer with a strategy other than the default: "before" or "after" a forward, or "never"."""
         return {
             name: "never" if rule.hook is Strategy.NONE else rule.when.value
             for name, rule in self._rules.items()
@@ -90,19 +93,20 @@ class BufferStrategies:
 
     @property
     def current_tensors(self) -> dict[str, Tensor]:
-        """The current tensors of the buffers, by name, without ignored ones."""
+        """The current tensors of the buffers, by name, without those that DDP was told to ignore."""
         current = {name: slot.current_tensor for name, slot in self._slots.items()}
         return {name: buffer for name, buffer in current.items() if buffer is not None}
 
     def buffers_with_strategy(self, when: When) -> Iterator[tuple[BufferPlace, Strategy]]:
-        """Yield the buffers of this side that have a named strategy, in the module's order."""
+        """Yield the buffers that have a named strategy for this side (before or after a forward), in the module's
+        order."""
         for name, slot in self._slots.items():
             hook, side = self._rules[name]
             if side is when and isinstance(hook, Strategy):
                 yield slot, hook
 
     def buffers_with_callable(self, when: When) -> Iterator[tuple[BufferPlace, BufferHook]]:
-        """Yield the buffers of this side that have a callable, in order of registration."""
+        """Yield the buffers with a callable for this side (before or after a forward), in order of registration."""
         for name, (hook, side) in self._rules.items():
             if side is when and not isinstance(hook, Strategy):
                 yield self._slots[name], hook
@@ -124,7 +128,7 @@ class BufferStrategies:
 
 
 class BufferLayout(NamedTuple):
-    """The properties that a buffer must keep."""
+    """The properties that a buffer must keep after construction, such as its dtype and shape."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -132,7 +136,7 @@ class BufferLayout(NamedTuple):
 
     @classmethod
     def of_tensor(cls, tensor: Tensor) -> BufferLayout:
-        """Return the layout of a tensor."""
+        """Return the layout (such as dtype and shape) of a tensor."""
         return cls(tensor.shape, tensor.dtype, tensor.device)
 
     def __str__(self) -> str:
@@ -141,25 +145,25 @@ class BufferLayout(NamedTuple):
 
 
 class BufferPlace(NamedTuple):
-    """The place of a buffer in a module, and the layout that it must keep."""
+    """Where a module holds a buffer, and the layout that the buffer must keep."""
 
     name: str
     owner: nn.Module
     key: str
     layout: BufferLayout
     aliases: list[BufferPlace]
-    """Other places of the same tensor."""
+    """Other places in the module that hold the same tensor."""
 
     @property
     def current_tensor(self) -> Tensor | None:
-        """The current tensor of the buffer, if there is one."""
+        """The buffer's current tensor; None if there is none."""
         buffers = self.owner._buffers
         if self.key not in buffers:  # a module of the C++ frontend gives out a copy, which has no `get`
             return None
         return buffers[self.key]
 
     def checked_tensor(self) -> Tensor:
-        """Return the current tensor of the buffer; raise UsageError if its layout or aliases changed."""
+        """Return the buffer's current tensor; raise UsageError if its layout or its aliases changed."""
         buffer = self.current_tensor
         if buffer is None or (buffer.shape, buffer.dtype, buffer.device) != self.layout:
             raise UsageError(
@@ -182,7 +186,7 @@ class _BufferRule(NamedTuple):
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:
-    """Map every name of a buffer to the first name of the same tensor."""
+    """Return, for every name of a buffer, the first name of the same tensor."""
     first: dict[Tensor, str] = {}
     # Unbound, since modules of the C++ frontend override the method with fewer arguments.
     named = nn.Module.named_buffers(module, remove_duplicate=False)
@@ -223,7 +227,7 @@ def _checked_strategy(hook: Strategy | str | BufferHook, slot: BufferPlace) -> S
 
 
 def _why_strategy_is_impossible(strategy: Strategy, dtype: torch.dtype) -> str | None:
-    """Return why a dtype cannot have a strategy, and what to do; None if it can."""
+    """Return why buffers of a dtype cannot use a strategy, and what to do; None if they can."""
     if strategy in (Strategy.SUM, Strategy.MEAN) and dtype is torch.bool:
         return 'truth values have no sum; take "max" for any, "min" for all, or count in an integer buffer'
     if strategy is Strategy.MEAN and not (dtype.is_floating_point or dtype.is_complex):

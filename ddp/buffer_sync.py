@@ -22,7 +22,7 @@ from ddpsim.ddp.text_formats import callable_name
 
 
 class BufferSync:
-    """Synchronizes a module's buffers over `group`; see `BufferStrategies` for the other arguments."""
+    """Synchronizes a module's buffers over `group`; `BufferStrategies` explains the other arguments."""
 
     def __init__(
         self, module: nn.Module, group: ProcessGroup, *, ignored: Container[str] = (), broadcasts: bool = True
@@ -38,18 +38,19 @@ class BufferSync:
         *,
         when: When | str = When.BEFORE_FORWARD,
     ) -> None:
-        """Replace the strategy of a buffer; all ranks must do so in the same order."""
+        """Replace the strategy of a buffer; all ranks must replace strategies in the same order."""
         self.strategies.set_strategy(name_or_tensor, hook, when=when)
         self._plans.clear()
 
     def has_work(self, when: When) -> bool:
-        """Whether `synchronize` has anything to do on this side."""
+        """Return whether any buffer is synchronized on this side (before or after a forward)."""
         return any(self._plan_for_side(when))
 
     def synchronize(self, when: When, *, source: int, present: int) -> None:
-        """Synchronize the buffers of this side, with group rank `source` as broadcaster and `present` ranks with input.
+        """Synchronize the buffers of one side of a forward (before or after).
 
-        Callables are called last, in order; then all their results are waited for.
+        Group rank `source` broadcasts; ranks in `present` have input. Callables run last, in order of registration;
+        then this function waits for all their results.
         """
         plan = self._plan_for_side(when)
         with torch.no_grad():
@@ -81,7 +82,7 @@ Tensors: TypeAlias = list[Tensor]
 
 
 class _FlatReduction:
-    """Reduces the buffers of one strategy, dtype and device by one all_reduce; its flat tensor is kept."""
+    """Reduces all buffers of one strategy, dtype and device by one all_reduce of a flat tensor, which is kept."""
 
     def __init__(self, strategy: Strategy, slots: Sequence[BufferPlace]) -> None:
         self.slots = tuple(slots)
@@ -91,7 +92,7 @@ class _FlatReduction:
         self._views: Tensors = []
 
     def start_reduction(self, buffers: Tensors, group: ProcessGroup) -> Callable[[int], None]:
-        """Begin to reduce the buffers of `slots`; return a function of the number of ranks with input that finishes."""
+        """Begin to reduce these buffers. Return a function that finishes it, given the number of ranks with input."""
         packed = [] if len(buffers) == 1 and has_elements_in_order(buffers[0]) else buffers
         sent = self._pack_buffers(packed) if packed else buffers[0]
         work = dist.all_reduce(sent, self._operation, group, async_op=True) if sent.numel() else None
@@ -126,7 +127,7 @@ _OPERATIONS = {
 
 
 def _copy_tensors(targets: Tensors, sources: Tensors) -> None:
-    """Copy in one call, except to complex or negated tensors, which that call does not support."""
+    """Copy tensors in one call; complex or negated tensors, which that call does not support, are copied one by one."""
     if targets[0].is_complex() or any(map(Tensor.is_neg, targets)):
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source)
@@ -135,7 +136,7 @@ def _copy_tensors(targets: Tensors, sources: Tensors) -> None:
 
 
 class _SyncPlan(NamedTuple):
-    """What is done on one side of a forward."""
+    """What is synchronized on one side of a forward (before or after)."""
 
     broadcasts: tuple[BufferPlace, ...]
     reductions: tuple[_FlatReduction, ...]
@@ -155,7 +156,7 @@ def _make_plan(strategies: BufferStrategies, when: When) -> _SyncPlan:
 
 
 def _finish_buffer_hook(result: object, buffer: Tensor, origin: str) -> None:
-    """Wait for the result of a callable, and copy it into the buffer."""
+    """Wait for the result of a user's callable, and copy the result into the buffer."""
     if isinstance(result, dist.Work):
         result.wait()
         return

@@ -1,6 +1,7 @@
-"""The collectives of process groups: what each asks of other ranks, and how a joined rank takes part.
+"""A table of the collectives of process groups.
 
-tests/architecture/test_operations.py compares the table with the simulator's own, which the engine does not import.
+For each it says what a rank without input must contribute. tests/architecture/test_operations.py compares the table
+with the simulator's own, which the engine does not import.
 """
 
 from __future__ import annotations
@@ -23,44 +24,44 @@ Contribution = tuple["Tensor | Sequence[Tensor]", Any]
 
 
 class JoinedRankPart(NamedTuple):
-    """The contribution of a joined rank to a collective."""
+    """What a rank without input contributes to one collective."""
 
     method: str
-    """The method of the group that the other ranks call."""
+    """The process group's method that the other ranks call."""
     group: ProcessGroup
     own: list[Tensor]
-    """The tensors that it contributes."""
+    """The tensors that this rank contributes."""
     op: Any
     root: int
-    """The global rank of the root, if there is one."""
+    """The global rank of the collective's root, if it has one."""
 
     def empty_tensor_per_rank(self) -> list[Tensor]:
-        """Return room for the tensors of all ranks, each like its own."""
+        """Return one empty tensor for each rank, shaped like this rank's tensor."""
         return [torch.empty_like(self.own[0]) for _ in range(dist.get_world_size(self.group))]
 
     def empty_for_all_ranks(self, tensor: Tensor) -> Tensor:
-        """Return room for the tensors of all ranks in one, along the first dimension."""
+        """Return one empty tensor for the results of all ranks, concatenated along the first dimension."""
         rows, *rest = tensor.shape or (1,)
         return tensor.new_empty(dist.get_world_size(self.group) * rows, *rest)
 
     def empty_for_one_rank(self, tensor: Tensor) -> Tensor:
-        """Return room for this rank's part of a tensor."""
+        """Return an empty tensor for this rank's part of a tensor."""
         rows, *rest = tensor.shape
         return tensor.new_empty(rows // dist.get_world_size(self.group), *rest)
 
 
 class CollectiveRow(NamedTuple):
-    """A row of the table."""
+    """One collective in the table."""
 
     name: str
-    """The name in torch.distributed."""
+    """The collective's name in torch.distributed."""
     methods: tuple[str, ...]
-    """Its methods of a process group, by the names of torch 2.11 to 2.14."""
+    """The names of the process group's methods for the collective, in torch 2.11 to 2.14."""
     contribution: Callable[..., Contribution | None] | None = None
-    """Returns the contribution from the arguments, or None if joined ranks cannot know the shapes. If the field is
-    None, joined ranks cannot take part in any call."""
+    """Computes the contribution of a rank without input from the call's arguments; None if such a rank cannot know the
+    shapes. If the field is None, such ranks can never take part in this collective."""
     take: Callable[[JoinedRankPart], object] | None = None
-    """Takes part, and waits until the collective is done."""
+    """Makes the collective on a rank without input, and waits for its end."""
     is_rooted: bool = False
 
 
@@ -203,5 +204,5 @@ _ROWS = (
 )
 
 TABLE = {method: row for row in _ROWS for method in row.methods}
-"""The rows by methods of a process group."""
+"""The table: for each name of a process group's method, its collective."""
 OPERATIONS = tuple(TABLE)

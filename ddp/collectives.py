@@ -36,22 +36,22 @@ _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PR
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective that joined ranks are asked to take part in."""
+    """A collective that ranks without input are asked to take part in."""
 
     operation: str
     reduction: str
     root: int
-    """The group rank, or `NO_ROOT`."""
+    """The root's rank in the group, or `NO_ROOT`."""
     dtype: torch.dtype
     device_type: str
     is_sparse: bool
     holds_object: bool
-    """Part of all_gather_object or gather_object, which send pickled objects and their sizes."""
+    """Whether the call belongs to all_gather_object or gather_object, which send pickled objects and their sizes."""
     shapes: tuple[tuple[int, ...], ...]
     """The shape of each tensor that a rank contributes."""
 
     def encode(self) -> tuple[int, ...]:
-        """Encode as integers; a repeated shape is written once with its count."""
+        """Encode the collective as integers; a repeated shape is written once, with its count."""
         numbers = [OPERATIONS.index(self.operation), _REDUCTIONS.index(self.reduction), self.root]
         numbers += [_DTYPES.index(self.dtype), _DEVICES.index(self.device_type), self.is_sparse, self.holds_object]
         for shape, repeated in groupby(self.shapes):
@@ -60,7 +60,7 @@ class Collective:
 
     @classmethod
     def decode(cls, numbers: Sequence[int]) -> Collective:
-        """Decode what `encode` returned."""
+        """Return the collective from the integers that `encode` returned."""
         operation, reduction, root, dtype, device_type, is_sparse, holds_object, *rest = numbers
         shapes: list[tuple[int, ...]] = []
         while rest:
@@ -79,7 +79,7 @@ class Collective:
         )
 
     def __str__(self) -> str:
-        """Format, such as "all_reduce MAX float32[3]"."""
+        """Return the collective as text, such as "all_reduce MAX float32[3]"."""
         parts = [public_name(self.operation) + (" of an object" if self.holds_object else "")]
         if "reduce" in self.operation:
             parts.append(self.reduction)
@@ -92,12 +92,12 @@ class Collective:
 
 
 def public_name(operation: str) -> str:
-    """Return the name in torch.distributed of a method of the group."""
+    """Return the function name in torch.distributed for a name of a process group's method."""
     return TABLE[operation].name
 
 
 def collective_of_call(operation: str, arguments: Sequence[Any]) -> Collective | None:
-    """Return the collective of a call of a group's method; None if joined ranks cannot take part in it."""
+    """Return the collective that a call of a process group's method makes; None if ranks without input cannot."""
     row = TABLE[operation]
     try:
         contributed = row.contribution and row.contribution(*arguments)
@@ -133,12 +133,12 @@ def _make_collective(
 
 
 _MOVING_OBJECTS = ("allgather", "gather", "all_gather_single")
-"""The methods that send objects; the last of them since torch 2.15."""
+"""The process group's methods that send pickled objects; torch has the last of them since 2.15."""
 _OBJECT_CODES = frozenset(inspect.unwrap(f).__code__ for f in (dist.all_gather_object, dist.gather_object))
 
 
 def _is_called_for_objects(frame: FrameType | None) -> bool:
-    """Return whether torch's collectives of objects make this call, which then has tensors of bytes."""
+    """Return whether torch makes this call to send pickled objects; the call's tensors then hold bytes."""
     while frame is not None:
         if frame.f_code in _OBJECT_CODES:
             return True
@@ -147,7 +147,8 @@ def _is_called_for_objects(frame: FrameType | None) -> bool:
 
 
 def make_neutral_collective(collective: Collective, group: ProcessGroup, device: torch.device) -> None:
-    """Make the collective with a neutral contribution on `device` (unless it needs another type), and wait for it."""
+    """Make the collective with a contribution that changes nothing, on `device` if it can be there, and wait for its
+    end."""
     if collective.device_type != device.type:
         device = torch.device(collective.device_type)
     contribution = _pickled_none if collective.holds_object else _neutral_tensor
@@ -183,7 +184,7 @@ def _neutral_value(reduction: str, dtype: torch.dtype) -> float | int | bool:
 
 
 def _pickled_none(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return a pickled None or its size: torch sends sizes first, then tensors with room for the largest object."""
+    """Return a pickled None or its size. torch sends sizes first, then tensors with room for the largest object."""
     pickled = pickle.dumps(None)
     if collective.dtype is not torch.uint8:
         return torch.full(shape, len(pickled), dtype=collective.dtype, device=device)

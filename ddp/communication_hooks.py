@@ -58,7 +58,7 @@ class GradBucket:
 
 
 def _move_views(views: Sequence[Tensor], old: Tensor, new: Tensor) -> tuple[Tensor, ...]:
-    """Return views of the new flat tensor at the places of these views of the old one."""
+    """Return views of the new flat tensor at the same places that `views` have in the old flat tensor."""
     if old.is_sparse:
         return (new,)
     shift = new.storage_offset() - old.storage_offset()
@@ -72,7 +72,7 @@ def check_hook(hook: object) -> None:
 
 
 def checked_future(future: object, hook: CommunicationHook) -> torch.futures.Future[Tensor]:
-    """Return `future` if a hook may return it, else raise UsageError."""
+    """Return `future` if it is a valid result of a communication hook; else raise UsageError."""
     if isinstance(future, (torch.futures.Future, torch._C.Future)):
         return future  # type: ignore[return-value]
     raise UsageError(
@@ -83,7 +83,8 @@ def checked_future(future: object, hook: CommunicationHook) -> torch.futures.Fut
 
 
 def reduced_tensor(value: object, expected: Tensor, *, seen: GradBucket, hook: CommunicationHook) -> Tensor:
-    """Return the tensor in a hook's future; it may have the dtype of a tensor that the hook put into the bucket."""
+    """Return the reduced tensor in a hook's future; its dtype may be that of a tensor that the hook put into the
+    bucket."""
     if isinstance(value, (list, tuple)) and len(value) == 1:
         (value,) = value
     dtypes = (expected.dtype, seen.buffer().dtype)

@@ -1,4 +1,7 @@
-"""Checks of the engine's arguments. Each raises UsageError, which names the argument, the value and what to do."""
+"""Checks of the DDP constructor's arguments.
+
+Each raises UsageError, which names the argument, the value and what to do.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from ddpsim.ddp.unused import find_tensors
 
 
 def trainable_parameters(module: nn.Module, ignored: frozenset[str]) -> dict[str, Parameter]:
-    """Return the parameters whose gradients are reduced, by name; a shared one has its first name only."""
+    """Return the parameters whose gradients are reduced, by name; a shared parameter has its first name only."""
     if not isinstance(module, nn.Module):
         raise UsageError(f"module is {type(module).__name__}, expected a torch.nn.Module")
     named = {name: p for name, p in module.named_parameters() if name not in ignored}
@@ -51,14 +54,14 @@ def common_device(parameters: Mapping[str, Parameter]) -> torch.device:
 
 
 def device_for_messages(module: object, group: ProcessGroup) -> torch.device:
-    """Return a device for messages about a module that cannot be wrapped: that of its parameters, if it has any."""
+    """Return a device for messages about a module that cannot be wrapped: the device of its parameters, if any."""
     parameters = module.parameters() if isinstance(module, nn.Module) else ()
     found = (parameter.device for parameter in parameters if parameter.device.type != "meta")
     return next(found, torch.device(dist.distributed_c10d._get_object_coll_device(group)))
 
 
 def checked_bucket_cap(bucket_cap_mb: float | None) -> float:
-    """Return the cap of a bucket in MiB, or the default."""
+    """Return the largest size of a bucket in MiB: the given one or the default. Raise UsageError if it is invalid."""
     if bucket_cap_mb is None:
         return DEFAULT_CAP_MB
     is_number = isinstance(bucket_cap_mb, (int, float)) and not isinstance(bucket_cap_mb, bool)
@@ -89,7 +92,7 @@ def checked_group(group: ProcessGroup | None) -> ProcessGroup:
 def checked_devices(
     device_ids: Sequence[int | torch.device] | None, output_device: int | torch.device | None, device: torch.device
 ) -> tuple[list[torch.device] | None, torch.device | None]:
-    """Return the devices for inputs and outputs, if they are named; both must be the parameters' device."""
+    """Return the devices for inputs and outputs, if the caller gave any. Each must be the parameters' device."""
     if device_ids is None or (isinstance(device_ids, Sequence) and not device_ids):
         if output_device is not None:
             raise UsageError(
@@ -127,7 +130,7 @@ def sparse_parameters(module: nn.Module) -> frozenset[str]:
 
 
 def count_samples(arguments: object, dim: int) -> int:
-    """Return the number of samples of a forward: the size of its first tensor with a dimension `dim`, along `dim`."""
+    """Return a forward's number of samples: the size along `dim` of the first tensor that has this dimension."""
     for tensor in find_tensors(arguments):
         if tensor.dim() > dim:
             return tensor.shape[dim]

@@ -71,7 +71,7 @@ _NOT_COPIED = frozenset(
         "_samples",
     }
 )
-"""Attributes that a copy of the wrapped model makes anew."""
+"""Attributes that a copy of the wrapped model creates anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class _JoinOptions:
 
 @dataclass(frozen=True, slots=True)
 class _ForwardContext:
-    """A forward that has begun."""
+    """One forward through the wrapped model, from its begin."""
 
     kind: ForwardKind
     participants: ForwardParticipants
     has_returned: bool = False
     """Whether the module's own forward has returned."""
     is_reduction_due: bool = False
-    """Whether gradients of this forward, or of an earlier one, are still to be reduced."""
+    """Whether this forward's gradients, or an earlier forward's, are still to be reduced."""
 
 
 class DistributedDataParallel(nn.Module, Joinable):
@@ -149,18 +149,18 @@ class DistributedDataParallel(nn.Module, Joinable):
             forward_sync_buffers if forward_sync_buffers is not None else broadcast_buffers is not False
         )
         self.require_backward_grad_sync = True
-        """Whether the gradients of forwards are reduced; `no_sync` clears it."""
+        """Whether gradients are reduced; `no_sync` sets it to False."""
         self.require_forward_param_sync = True
         """Whether the next forward synchronizes buffers: not after a forward whose gradients stayed local (as in
         torch)."""
         self._world_size = dist.get_world_size(self.process_group)
         self._is_apart = False
-        """True after a rank left a join by an exception, since the ranks' states differ."""
+        """True after a rank left a join by an exception: the ranks' parameters may differ since then."""
         self._join_options: _JoinOptions | None = None
         self._forward_context: _ForwardContext | None = None
         """Inside a join, the forward whose gradients are still to be reduced."""
         self._samples: tuple[int, ...] = ()
-        """The samples of each rank in the forwards whose gradients are still to be reduced."""
+        """For each rank, the samples in the forwards whose gradients are still to be reduced."""
         with_buffers = forward_sync_buffers is not None or broadcast_buffers is not False
         if init_sync:
             self._verify()
@@ -168,7 +168,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._make_parts(parameters)
 
     def _make_parts(self, parameters: Mapping[str, Parameter]) -> None:
-        """Make the parts that cannot be copied, since they hold the module's tensors or the process group."""
+        """Create the objects that cannot be copied, since they hold the module's tensors or the process group."""
         self._watch = ParameterWatch(self.module, parameters, ignored=self.parameters_to_ignore)
         self._buffers_in_step = BufferSync(
             self.module, self.process_group, ignored=self.parameters_to_ignore, broadcasts=self.forward_sync_buffers
@@ -200,7 +200,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy, in the default process group."""
+        """Restore a pickle or copy, in the default process group."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.process_group = checked_group(None)
         self._world_size = dist.get_world_size(self.process_group)
@@ -314,7 +314,7 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """A context: gradients of forwards inside stay local, until those of the first forward outside are reduced."""
+        """Return a context: gradients of forwards inside it stay local until the first forward after it is reduced."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
@@ -363,7 +363,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         )
 
     def join_hook(self, **kwargs: Any) -> EngineJoinHook:
-        """Return the hook for torch's Join, with its options `divide_by_initial_world_size` and `weight_by_samples`."""
+        """Return the hook that torch's Join calls for this model; options: `divide_by_initial_world_size`,
+        `weight_by_samples`."""
         return EngineJoinHook(
             self,
             divides_by_initial_size=kwargs.get("divide_by_initial_world_size", True),
@@ -372,16 +373,16 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     @property
     def join_device(self) -> torch.device:
-        """The device of the parameters."""
+        """The device of the parameters, for torch's Join."""
         return self.device
 
     @property
     def join_process_group(self) -> ProcessGroup:
-        """The process group of the model's replicas."""
+        """The process group of the model's replicas, for torch's Join."""
         return self.process_group
 
     def check_together(self) -> None:
-        """Raise JoinError if a rank left a join by an exception: the ranks may be at different steps."""
+        """Raise JoinError if a rank left a join by an exception, since ranks may be at different steps then."""
         if self._is_apart:
             raise JoinError(
                 "a rank left a join of this model by an exception, so the ranks' states differ: construct the "
@@ -389,7 +390,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             )
 
     def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
-        """Begin a join: its coordinator is notified before each forward and each reduction."""
+        """Begin a join: `coordinator` is notified before each forward and each reduction from now on."""
         if self._join_options is not None:
             self.end_join(self._join_options.coordinator, None)
         self._join_options = _JoinOptions(coordinator, divides_by_initial_size, weighs_samples)
@@ -405,7 +406,8 @@ class DistributedDataParallel(nn.Module, Joinable):
             self._join_options.coordinator.end_iteration()
 
     def abandon(self, *, with_buffers: bool) -> None:
-        """Make the calls that other ranks wait for in this iteration, with neutral contributions."""
+        """Make, with zeros, the calls that other ranks wait for in this iteration, since this rank leaves by an
+        exception."""
         context, self._forward_context = self._forward_context, None
         if context is None:
             return
@@ -415,7 +417,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.reducer.abandon()
 
     def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
-        """End a join; if group rank `authoritative` is given, all ranks take over its state."""
+        """End a join; if group rank `authoritative` is given, all ranks take over its parameters and buffers."""
         if self._join_options is None or self._join_options.coordinator is not coordinator:
             return
         coordinator.stop_interception()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 
 class EngineError(RuntimeError):
-    """Base of all errors of the engine."""
+    """Base class of the engine's exceptions."""
 
 
 class UsageError(EngineError, ValueError):
-    """The caller gave an argument or made a call that the engine cannot accept; the text says what to do instead."""
+    """An argument or a call is invalid. The text says what to do instead."""
 
 
 class ReplicaMismatchError(EngineError):
-    """The ranks' models or settings differ; every rank raises it, with the differences by name."""
+    """The models or settings of the ranks differ. Every rank raises it; the text lists the differences by name."""
 
 
 class ParameterChangedError(EngineError):
@@ -20,11 +20,11 @@ class ParameterChangedError(EngineError):
 
 
 class OpenBackwardError(EngineError):
-    """A backward ended without the gradients of some parameters; the text names them and their ranks."""
+    """A backward ended without gradients for some parameters. The text names these parameters and their ranks."""
 
 
 class BypassedBackwardError(EngineError):
-    """A gradient was computed that no forward through the wrapped model announced, so it would not be reduced."""
+    """A parameter got a gradient without a forward through the wrapped model, so the gradient would not be reduced."""
 
 
 class JoinError(EngineError):

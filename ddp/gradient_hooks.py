@@ -25,28 +25,28 @@ from torch.utils.hooks import RemovableHandle
 
 
 class GradientListener(Protocol):
-    """Receives the reports."""
+    """The interface of an object that is told about gradients and the end of a backward."""
 
     def on_gradient(self, index: int) -> None:
-        """Called when the parameter of this index has got a gradient."""
+        """Called when the parameter with this index has got a gradient."""
 
     def on_backward_end(self) -> None:
-        """Called at the end of the watched backward."""
+        """Called at the end of a backward that `EndOfBackward` watches."""
 
     @property
     def awaits_gradients(self) -> bool:
-        """Whether gradients of a forward may come now."""
+        """Whether gradients of an earlier forward may come now."""
 
 
 def report_gradients(parameters: Sequence[Tensor], listener: GradientListener) -> None:
-    """Report every gradient of these parameters to the listener, as long as it exists."""
+    """Call `listener.on_gradient` for every gradient of these parameters, as long as the listener exists."""
     found = weakref.ref(listener)
     handles = [p.register_post_accumulate_grad_hook(_GradientHook(found, index)) for index, p in enumerate(parameters)]
     weakref.finalize(listener, _remove_hooks, handles).atexit = False
 
 
 class _GradientHook:
-    """Reports the gradients of one parameter to one listener."""
+    """A gradient hook of one parameter that calls one listener."""
 
     def __init__(self, listener: weakref.ref[GradientListener], index: int) -> None:
         self.listener = listener
@@ -59,7 +59,7 @@ class _GradientHook:
 
 
 def has_other_waiting_listener(parameter: Tensor, listener: GradientListener) -> bool:
-    """Return whether another listener waits for gradients of this parameter, which two models may share."""
+    """Return whether another listener waits for gradients of this parameter: two wrapped models may share it."""
     hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
     others = (hook.listener() for hook in hooks if isinstance(hook, _GradientHook))
     return any(other is not None and other is not listener and other.awaits_gradients for other in others)
@@ -76,7 +76,7 @@ class EndOfBackward:
     def __init__(self, listener: GradientListener) -> None:
         self._listener = weakref.ref(listener)
         self._task = -1
-        """The graph task at whose end the listener is called; -1 if there is none."""
+        """The autograd graph task at whose end the listener is called; -1 if there is none."""
 
     def watch_backward(self, tensors: Iterable[Tensor], accumulators: Sequence[Node]) -> None:
         """Call at the end of the next backward through one of the tensors.
@@ -107,7 +107,8 @@ class EndOfBackward:
 
 
 def _autograd_nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:
-    """Yield the tensors' nodes and those of their bases: an in-place operation on a view gives it a new node."""
+    """Yield the autograd nodes of the tensors and of their bases: an in-place operation on a view gives the base a new
+    node."""
     for tensor in tensors:
         for either in (tensor, tensor._base):
             if either is not None and either.grad_fn is not None:
@@ -115,7 +116,7 @@ def _autograd_nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:
 
 
 def _will_run_any(accumulators: Iterable[Node]) -> bool:
-    """Inside a backward: return whether it will run one of these nodes."""
+    """Return whether the running backward will run one of these autograd nodes."""
     try:
         return any(map(torch._C._will_engine_execute_node, accumulators))
     except RuntimeError:  # torch.autograd.grad was asked for one of them
@@ -123,5 +124,5 @@ def _will_run_any(accumulators: Iterable[Node]) -> bool:
 
 
 def call_after_backward(callback: Callable[[], None]) -> None:
-    """Inside a backward: call this after its last hook."""
+    """Call a function at the end of the running backward, after its last hook."""
     Variable._execution_engine.queue_callback(callback)

@@ -9,7 +9,7 @@ from typing import Any
 from torch.distributed import ProcessGroup, distributed_c10d
 
 ANSWER_SECONDS = 1.0
-"""The time to wait for a message; messages are only read after an error."""
+"""How long to wait for a rank's message. Messages are only read after an error."""
 
 
 def post_message(group: ProcessGroup, key: str, message: str) -> None:
@@ -20,13 +20,13 @@ def post_message(group: ProcessGroup, key: str, message: str) -> None:
 
 
 def count_calls(group: ProcessGroup, key: str) -> int:
-    """Count and return the calls with this `key`, of all ranks."""
+    """Count one more call with this `key`; return how many calls all ranks made."""
     store = _store_of_group(group)
     return 0 if store is None else int(store.add(key, 1))
 
 
 def read_messages(group: ProcessGroup, keys: Sequence[str]) -> dict[str, str]:
-    """Return the messages under these keys that are written within a short time, which is one limit for all."""
+    """Return the messages that ranks write under these keys within one short time limit for all keys."""
     store = _store_of_group(group)
     if store is None or not keys:
         return {}
@@ -38,6 +38,6 @@ def read_messages(group: ProcessGroup, keys: Sequence[str]) -> dict[str, str]:
 
 
 def _store_of_group(group: ProcessGroup) -> Any:
-    """Return the group's store, for which torch has no public function."""
+    """Return the process group's store, for which torch has no public function."""
     find = getattr(distributed_c10d, "_get_process_group_store", None)
     return None if find is None else find(group)

@@ -17,15 +17,15 @@ from torch.distributed import ProcessGroup
 from ddpsim.ddp.collective_table import OPERATIONS
 
 Around = Callable[[str, tuple[Any, ...]], "AbstractContextManager[None]"]
-"""Called with the method's name and arguments; the call is made inside the context that it returns."""
+"""A function of the method's name and arguments. It returns a context in which the collective is made."""
 
 _ATTRIBUTE = "__ddp_watched_groups__"
 _lock = threading.Lock()
-"""Held while a class is changed, since several ranks may be threads of one process."""
+"""Held while a group class's methods are replaced, since several ranks may be threads of one process."""
 
 
 class CollectiveInterception:
-    """Makes every collective of some groups inside a context, until `stop`."""
+    """Makes every collective of some process groups inside a context, until `stop_intercepting` is called."""
 
     def __init__(self, watched: Mapping[ProcessGroup, Around]) -> None:
         self._groups = {group: partial(self._context_of_call, around) for group, around in watched.items()}
@@ -41,7 +41,7 @@ class CollectiveInterception:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """A context: calls inside it are not intercepted."""
+        """Return a context: collectives inside it are not intercepted."""
         before, self._is_paused = self._is_paused, True
         try:
             yield
@@ -49,7 +49,7 @@ class CollectiveInterception:
             self._is_paused = before
 
     def stop_intercepting(self) -> None:
-        """Stop watching the groups; classes without watched groups get their own methods back."""
+        """Stop watching the process groups; a class without watched groups gets its own methods back."""
         with _lock:
             for group, around in self._groups.items():
                 kind = type(group)
@@ -62,7 +62,7 @@ class CollectiveInterception:
 
 
 def _watched_groups(kind: type) -> dict[ProcessGroup, Around]:
-    """Return the watched groups of a class; at the first call, replace its methods."""
+    """Return the watched process groups of a class; the first call for a class replaces its methods."""
     if _ATTRIBUTE not in vars(kind):
         groups: dict[ProcessGroup, Around] = {}
         originals = {name: vars(kind)[name] for name in OPERATIONS if name in vars(kind)}

@@ -20,7 +20,7 @@ from ddpsim.ddp.errors import UsageError
 from ddpsim.ddp.join_coordinator import JoinCoordinator, JoinedModel
 
 _joining: ContextVar[JoinCoordinator | None] = ContextVar("_joining", default=None)
-"""The coordinator of the current `Join`; each thread has its own."""
+"""The coordinator of the current `Join` on this thread."""
 
 __ddp_phases__ = {"ask": "join control", "post_hook": "join control"}
 
@@ -52,8 +52,8 @@ class Join:
 
     If a rank leaves by an exception, the others raise JoinError, which names it and the exception. The ranks' states
     differ then, so the models' next forwards raise JoinError: wrap the modules again. The leaving rank makes the calls
-    that the others still wait for, as earlier iterations went. If these are wrong, the backend reports a mismatch or
-    hangs. They cannot be known:
+    that the others still wait for, as earlier iterations went. If these calls are wrong, the backend reports a mismatch
+    or hangs. The calls cannot be known:
 
     - in the first iteration, if the loop or a module has collectives of its own;
     - if such collectives come only in some iterations, or have varying shapes;
@@ -143,13 +143,13 @@ class EngineJoinHook(JoinHook):
         weakref.finalize(self, _end_join, weakref.ref(model), self._coordinator).atexit = False
 
     def main_hook(self) -> None:
-        """Answer the calls of one iteration."""
+        """Make the calls of one iteration together with the ranks that have input."""
         if not self._count.is_counted_by_torch:
             self._count.ask(0)
         self._coordinator.answer_calls_of_iteration()
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """Take over the state of the last rank to join; of several, the one with the highest number."""
+        """Take over the parameters and buffers of the last rank to join; of several, the highest rank."""
         group = self.model.process_group
         own = dist.get_rank(group) if is_last_joiner else -1
         highest = torch.tensor([own], device=self.model.join_device)
@@ -157,19 +157,19 @@ class EngineJoinHook(JoinHook):
         self.model.end_join(self._coordinator, int(highest.item()))
 
     def __ddp_call__(self) -> dict[str, object]:
-        """Return the model of the current call, for a diagnosis."""
+        """Return which model makes the current call, for a diagnosis."""
         return {"wrapper": self.model}
 
 
 class _PresentRankCount:
-    """Counts ranks with input inside torch's Join, which counts for the first joinable only."""
+    """Counts ranks with input inside torch's Join, since torch counts them for its first joinable only."""
 
     def __init__(self, model: JoinedModel) -> None:
         self._model = weakref.ref(model)
         self._has_input = True
 
     def __call__(self) -> int:
-        """Report that this rank has input, and return the number of ranks that have."""
+        """Tell the other ranks that this rank has input; return the number of ranks with input."""
         if not self.is_counted_by_torch:
             return self.ask(1)
         work = TorchJoin.notify_join_context(self._model())  # type: ignore[arg-type]
@@ -178,7 +178,7 @@ class _PresentRankCount:
         return int(work.result()[0].item())
 
     def ask(self, own: int) -> int:
-        """Sum `own` over the ranks: 1 if this rank has input."""
+        """Return the sum of `own` over all ranks; `own` is 1 on a rank with input."""
         self._has_input = bool(own)
         model = self._model()
         assert model is not None
@@ -188,12 +188,12 @@ class _PresentRankCount:
 
     @property
     def is_counted_by_torch(self) -> bool:
-        """Whether torch's Join counts before this model's forward."""
+        """Whether torch's Join counts ranks before a forward of this model."""
         config = self._model()._join_config  # type: ignore[union-attr]
         return bool(config.is_first_joinable)
 
     def __ddp_call__(self) -> dict[str, object]:
-        """Return the model of the current call, for a diagnosis."""
+        """Return which model makes the current call, for a diagnosis."""
         return {"wrapper": self._model(), "shadow": not self._has_input}
 
 

@@ -59,30 +59,30 @@ from ddpsim.ddp.text_formats import ranks_text
 __ddp_phases__ = {"_all_rows": "join control", "_take_part": "following"}
 
 _REMEMBERED = 4096
-"""The number of logged calls: a few iterations of a large model."""
+"""The number of calls that the log keeps: a few iterations of a large model."""
 
 
 class JoinedModel(Protocol):
-    """A wrapped model inside a join."""
+    """The interface of a wrapped model to a join's coordinator."""
 
     reducer: Reducer
     process_group: ProcessGroup
 
     @property
     def join_device(self) -> torch.device:
-        """The device of the join's own tensors."""
+        """The device for the tensors that the join itself communicates."""
 
     def check_together(self) -> None:
-        """Raise JoinError if the ranks' states differ since an earlier join."""
+        """Raise JoinError if the ranks' parameters may differ since an earlier join."""
 
     def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
-        """Notify the coordinator of each forward and reduction."""
+        """From now on, notify the coordinator before each forward and each reduction."""
 
     def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
-        """Leave the join of `coordinator`; take over the state of rank `authoritative`, if given."""
+        """Leave the join of `coordinator`; if rank `authoritative` is given, take over its parameters and buffers."""
 
     def abandon(self, *, with_buffers: bool) -> None:
-        """Make the calls that other ranks still wait for in this iteration, with neutral contributions."""
+        """Make, with zeros, the calls that other ranks still wait for in this iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class ForwardParticipants:
 
     present: tuple[int, ...]
     source: int
-    """The rank whose buffers are broadcast."""
+    """The rank that broadcasts its buffers."""
     samples: tuple[int, ...] = ()
     """The number of samples of each rank; () if they are not counted."""
 
@@ -117,7 +117,7 @@ class JoinCoordinator:
         self.members = tuple(members)
         self.group = group
         self.present = tuple(range(dist.get_world_size(group)))
-        """The ranks with input in the latest round."""
+        """The ranks that had input in the latest round (Note [Rounds])."""
         self._rank = dist.get_rank(group)
         self._size = dist.get_world_size(group)
         self._world_ranks = dist.get_process_group_ranks(group)
@@ -129,7 +129,7 @@ class JoinCoordinator:
         self._log: deque[JoinAnnouncement] = deque(maxlen=_REMEMBERED)
         """Calls of this rank while all ranks had input; see Note [Leaving by an exception]."""
         self._latest_first: tuple[JoinedModel, ...] = ()
-        """The members, those with the latest forward first."""
+        """The wrapped models of the join, sorted by their latest forward, the most recent first."""
         self._groups: list[ProcessGroup] = []
         self._interception: CollectiveInterception | None = None
         self._thread = threading.get_ident()
@@ -138,7 +138,7 @@ class JoinCoordinator:
 
     @property
     def counts_ranks_in_rounds(self) -> bool:
-        """Whether rounds count the ranks with input; else torch's Join does (Note [Iterations])."""
+        """Whether rounds (Note [Rounds]) count the ranks with input; else torch's Join counts them."""
         return self._count_present is None
 
     @property
@@ -159,7 +159,10 @@ class JoinCoordinator:
     def announce_forward(
         self, member: JoinedModel, forward: ForwardKind, samples: int, *, continues: bool = False
     ) -> ForwardParticipants:
-        """Before a forward: report that this rank has input. `continues`: an earlier forward is still to be reduced."""
+        """Before a forward: tell other ranks that this rank has input.
+
+        `continues`: an earlier forward is still to be reduced.
+        """
         if self.is_over:
             raise JoinError("a forward inside a join that an error has ended on all ranks: leave its context")
         self._latest_first = (member, *(other for other in self._latest_first if other is not member))
@@ -178,7 +181,7 @@ class JoinCoordinator:
         return ForwardParticipants(self.present, self.present[-1], told)
 
     def end_iteration(self) -> None:
-        """End the iteration: its gradients are reduced, or there are none."""
+        """Record that an iteration ended: its gradients are reduced, or there are none."""
         if self._count_present is not None and self._state is JoinState.ANNOUNCING:
             self._hold_round(JoinAnnouncement(AnnouncedKind.END))
             self._stop_announcing()
@@ -189,14 +192,14 @@ class JoinCoordinator:
 
     @contextmanager
     def announce_reduction(self, member: JoinedModel, kind: AnnouncedKind, bucket: int) -> Iterator[bool]:
-        """A context for a collective of a member's reducer; its value is True if joined ranks answer the call."""
+        """Return a context for a collective of a reducer; its value is True if joined ranks make the call, too."""
         self._announce_or_log(JoinAnnouncement(kind, self.members.index(member), bucket))
         with self._without_interception():
             yield self._state is JoinState.ANNOUNCING
 
     @contextmanager
     def _announce_collective(self, group: int, operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:
-        """A context for any other collective of a group with the ranks of the join."""
+        """Return a context for a collective that no reducer makes, of a group with exactly the ranks of the join."""
         if not self._is_call_of_program():
             yield
             return
@@ -210,7 +213,7 @@ class JoinCoordinator:
 
     @contextmanager
     def _check_smaller_group(self, ranks: Sequence[int], operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:
-        """A context for a collective of a group without some of the join's ranks."""
+        """Return a context for a collective of a group that lacks some ranks of the join."""
         away = [rank for rank in ranks if rank not in self.present]
         if away:
             raise JoinError(
@@ -221,7 +224,7 @@ class JoinCoordinator:
         yield
 
     def _is_call_of_program(self) -> bool:
-        """Return whether the program's thread or a backward makes the call; callbacks belong to other calls."""
+        """Return whether the program's thread or a backward makes the current call, not a callback of another call."""
         return threading.get_ident() == self._thread or torch._C._current_graph_task_id() != -1
 
     def _announce_or_log(self, call: JoinAnnouncement) -> None:
@@ -231,7 +234,8 @@ class JoinCoordinator:
             self._log.append(call)
 
     def answer_calls_until_all_joined(self) -> int:
-        """Answer the other ranks' calls until none has input; return the last rank to join (the highest of several)."""
+        """Answer the other ranks' calls until no rank has input; return the last rank to run out of input (the highest
+        of several)."""
         self._change_state(JoinEvent.RAN_OUT)
         while True:
             last = self.present
@@ -241,7 +245,7 @@ class JoinCoordinator:
             self._make_announced_call(held.call)
 
     def answer_calls_of_iteration(self) -> None:
-        """Answer the other ranks' calls to the end of one iteration."""
+        """Answer the other ranks' calls until their iteration ends."""
         self._change_state(JoinEvent.ITERATION_SHADOWED)
         while True:
             call = self._hold_round(JoinAnnouncement(AnnouncedKind.JOINED)).call
@@ -284,7 +288,7 @@ class JoinCoordinator:
                 member.abandon(with_buffers=with_buffers)
 
     def _make_announced_call(self, call: JoinAnnouncement | None) -> None:
-        """Make the call that the ranks with input are about to make."""
+        """Make the call that ranks with input have announced; this rank's contribution changes nothing."""
         if call is None:
             return
         reducer = self.members[call.engine].reducer
@@ -303,7 +307,7 @@ class JoinCoordinator:
         make_neutral_collective(Collective.decode(numbers), self._groups[group], self._device)
 
     def __ddp_call__(self) -> dict[str, object]:
-        """Return attributes of the current call, for a diagnosis."""
+        """Return labels of the current call, for a diagnosis."""
         is_shadow = self._state in (JoinState.JOINING, JoinState.FOLLOWING, JoinState.RETRACING)
         told: dict[str, object] = {"wrapper": self.members[0], "shadow": is_shadow}
         if self._state is JoinState.JOINING:
@@ -311,7 +315,7 @@ class JoinCoordinator:
         return told
 
     def _hold_round(self, row: JoinAnnouncement) -> AnnouncementRound:
-        """Hold a round; raise JoinError on all ranks if they cannot continue together."""
+        """Hold a round (Note [Rounds]); raise JoinError on all ranks if they cannot continue together."""
         was_complete = len(self.present) == self._size
         held = self._exchange_announcements(row)
         self.present = held.present or self.present
@@ -378,7 +382,7 @@ class JoinCoordinator:
         return ranks_text([self._world_ranks[rank] for rank in ranks])
 
     def _intercept_collectives(self) -> None:
-        """Intercept every collective of the present groups that share ranks with the join's."""
+        """Intercept every collective of the groups that share ranks with the join's group and exist now."""
         self.stop_interception()
         if self._size == 1:
             return
@@ -406,7 +410,7 @@ def _describe_collective(details: Sequence[int]) -> str:
 
 
 def _groups_by_ranks(group: ProcessGroup) -> tuple[list[ProcessGroup], list[tuple[ProcessGroup, list[int]]]]:
-    """Return the groups with the same ranks, `group` first, in one order on all ranks, and those with some."""
+    """Return two lists: groups with the same ranks (`group` first, in one order everywhere), and with some of them."""
     ranks = dist.get_process_group_ranks(group)
     alike, others = [group], []
     all_groups = distributed_c10d._world.pg_map  # in the order of creation; torch has no public list

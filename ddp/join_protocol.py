@@ -15,7 +15,7 @@ from ddpsim.ddp.text_formats import ranks_text
 
 
 class AnnouncedKind(IntEnum):
-    """What a rank is about to do; the first number of its row."""
+    """What a rank is about to do. It is the first number of the rank's row in the matrix."""
 
     JOINED = 0
     """No call: the rank ran out of input and answers the other ranks' calls with neutral contributions."""
@@ -27,11 +27,12 @@ class AnnouncedKind(IntEnum):
     USED_MAP = 4
     REBUILD = 5
     COLLECTIVE = 6
-    """A collective that the reducer does not make: of the model, of the training loop, or for buffers."""
+    """A collective that the reducer does not make: the model makes it, the training loop, or the buffer
+    synchronization."""
     UNSHADOWED = 7
-    """A collective that joined ranks cannot take part in."""
+    """A collective that ranks without input cannot take part in."""
     END = 8
-    """The wrapped model has finished the iteration."""
+    """The wrapped model has finished the training iteration."""
 
 
 class ForwardKind(IntEnum):
@@ -55,52 +56,55 @@ class JoinAnnouncement:
     number: int = 0
     """A value of `ForwardKind`, or a bucket's number."""
     samples: int = 0
-    """The number of samples of the forward on this rank; ranks may differ in it."""
+    """The number of samples of the forward on this rank; other ranks may have other numbers."""
     details: tuple[int, ...] = ()
-    """A collective's encoded arguments (collectives.py); for one that joined ranks cannot make, the index of its
+    """A collective's encoded arguments (collectives.py). If ranks without input cannot make it, the index of its
     name."""
 
     def encode(self, width: int) -> list[int]:
-        """Encode as `width` numbers. Details that do not fit are omitted; their count is kept."""
+        """Encode the announcement as `width` numbers. Details that do not fit are omitted; their count is kept."""
         row = [self.kind, self.engine, self.number, self.samples, len(self.details), *self.details]
         return row[:width] + [0] * (width - len(row))
 
     @classmethod
     def decode(cls, row: Sequence[int]) -> JoinAnnouncement:
-        """Decode a row that has room for all details."""
+        """Return the announcement from a row that has room for all details."""
         kind, engine, number, samples, length = row[:NARROW]
         return cls(AnnouncedKind(kind), engine, number, samples, tuple(row[NARROW : NARROW + length]))
 
 
 NARROW = 5
-"""The width of a row without details: enough while no rank has joined."""
+"""The width of a row without details: enough while all ranks have input."""
 WIDE = 64
 
 
 def needed_row_width(rows: Sequence[Sequence[int]]) -> int:
-    """Return the row width that holds the details of every rank."""
+    """Return the width of a row that holds the details of every rank's announcement."""
     return NARROW + max(row[NARROW - 1] for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncementRound:
-    """The announcements of all ranks for one step. Ranks are group ranks."""
+    """What all ranks announced in one round. Ranks are group ranks."""
 
     present: tuple[int, ...]
-    """Ranks with input."""
+    """The ranks with input."""
     failed: tuple[int, ...]
     samples: tuple[int, ...]
-    """The announcements, by rank."""
+    """The number of samples of the forward on each rank."""
     call: JoinAnnouncement | None
     """The call that all ranks with input are about to make; None if no rank has input or they disagree."""
     disagreement: str | None
-    """If the ranks differ: which ranks are about to make which call."""
+    """If the announcements differ: text that says which ranks are about to make which call."""
 
 
 def read_round(
     rows: Sequence[JoinAnnouncement], *, members: Sequence[int], describe: Callable[[Sequence[int]], str] = str
 ) -> AnnouncementRound:
-    """Read all ranks' rows; `members` (global ranks) and `describe` (a collective's details) are for error texts."""
+    """Return the round from the rows of all ranks.
+
+    For error texts: `members` are global ranks; `describe` formats details.
+    """
     present = tuple(
         rank for rank, row in enumerate(rows) if row.kind not in (AnnouncedKind.JOINED, AnnouncedKind.FAILED)
     )
@@ -140,19 +144,19 @@ def predict_calls(log: Sequence[JoinAnnouncement]) -> list[JoinAnnouncement] | N
 
 
 def calls_since_latest_forward(log: Sequence[JoinAnnouncement]) -> list[JoinAnnouncement]:
-    """Return the last forward in the log and the calls after it."""
+    """Return the latest forward in the log and the calls after it."""
     starts = [index for index, call in enumerate(log) if call.kind is AnnouncedKind.FORWARD]
     return list(log)[starts[-1] :] if starts else []
 
 
 def _count_equal_past(log: Sequence[JoinAnnouncement], end: int) -> int:
-    """Count the calls before `end` that equal those at the end of the log."""
+    """Return how many calls just before `end` equal those at the end of the log."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(log[:end]), reversed(log), strict=False))
     return sum(1 for _ in same)
 
 
 def _describe_announcement(row: JoinAnnouncement, describe: Callable[[Sequence[int]], str]) -> str:
-    """Describe the part of a row that must be the same on all ranks."""
+    """Return the part of a row that must be equal on all ranks, as text."""
     model = f" of model {row.engine}" if row.engine else ""
     if row.kind is AnnouncedKind.FORWARD:
         words = {
@@ -175,7 +179,7 @@ def _describe_announcement(row: JoinAnnouncement, describe: Callable[[Sequence[i
 
 
 class JoinState(Enum):
-    """What a rank does in a join."""
+    """The state of a rank in a join."""
 
     COMPLETE = "complete"
     """All ranks have input, or torch's Join is between iterations: calls are only logged."""
@@ -201,15 +205,15 @@ class JoinEvent(Enum):
     SOMEBODY_JOINED = "somebody joined"
     RAN_OUT = "ran out"
     ROW_TOLD = "row told"
-    """All ranks have received the row of this one."""
+    """All ranks have received this rank's row."""
     ITERATION_SHADOWED = "iteration shadowed"
-    """torch's Join asks this rank to answer the calls of one iteration."""
+    """torch's Join asks this rank, which has no input, to answer the calls of one iteration."""
     ITERATION_ENDED = "iteration ended"
     RAISED = "raised"
     LOG_FOLLOWED = "log followed"
     RANK_LEFT = "rank left"
     DISAGREED = "disagreed"
-    """All ranks have received announcements that do not fit together."""
+    """The ranks have received announcements that contradict each other."""
 
 
 _WITH_INPUT = (JoinState.COMPLETE, JoinState.ANNOUNCING)
@@ -233,5 +237,5 @@ _NEXT: dict[tuple[JoinState, JoinEvent], JoinState] = {
 
 
 def next_join_state(state: JoinState, event: JoinEvent) -> JoinState | None:
-    """Return the state after `event`; None if the event is not allowed in this state."""
+    """Return a rank's state after `event`; None if the event is not allowed in this state."""
     return _NEXT.get((state, event))

@@ -24,8 +24,8 @@ from ddpsim.ddp.errors import ParameterChangedError
 from ddpsim.ddp.text_formats import dtype_text
 
 _SAMPLES = 16
-"""The number of parameters whose dtype and device `check` reads. A few suffice, since `module.to(...)` converts all,
-and 400 would double the time. The reducer finds the others when a gradient does not fit its bucket."""
+"""The number of parameters whose dtype and device are read. A few suffice, since `module.to(...)` converts all, and 400
+would double the time. The reducer finds the others when a gradient does not fit its bucket."""
 _SHOWN_CHANGES = 5
 _END = object()
 _WAY_OUT = "construct the DistributedDataParallel anew after changing the model"
@@ -34,16 +34,16 @@ _dtype_and_device: Callable[[Tensor], tuple[torch.dtype, torch.device]] = attrge
 
 
 class Trainability(Enum):
-    """The result of `check`, if it finds no forbidden change."""
+    """Whether parameters require grad, as `check_parameters` found them."""
 
     TRAINABLE = "trainable"
-    """As at construction."""
+    """The same parameters require grad as at construction."""
     ALL_FROZEN = "all frozen"
-    """As at construction, except that no managed parameter requires grad now."""
+    """No parameter that DDP reduces requires grad now; otherwise as at construction."""
 
 
 class ParameterWatch:
-    """Detects changes of the parameters of `module`, except `ignored` ones; the engine reduces those in `managed`."""
+    """Detects changes of a module's parameters, except `ignored` ones; DDP reduces the `managed` parameters."""
 
     def __init__(self, module: nn.Module, managed: Mapping[str, Tensor], *, ignored: Container[str]) -> None:
         assert managed
@@ -64,7 +64,7 @@ class ParameterWatch:
         self._record_structure()
 
     def check_parameters(self) -> Trainability:
-        """Raise ParameterChangedError, which names the parameters, if any changed since construction."""
+        """Raise ParameterChangedError, which names the changed parameters, if any changed since construction."""
         flags = list(map(_requires_grad, self._watched))
         is_as_built = flags == self._as_built
         if (
@@ -76,7 +76,10 @@ class ParameterWatch:
         return self._check_by_name()
 
     def _check_by_name(self) -> Trainability:
-        """Do the same as `check`, but slowly. A harmless change, such as a new activation, is accepted."""
+        """Find changed parameters by comparing all names, which is slow.
+
+        Accept harmless changes, such as a new activation.
+        """
         is_all_frozen = not any(map(_requires_grad, self._managed.values()))
         changes = list(self._describe_changes(is_all_frozen))
         if changes:
@@ -85,7 +88,8 @@ class ParameterWatch:
         return Trainability.ALL_FROZEN if is_all_frozen else Trainability.TRAINABLE
 
     def _record_structure(self) -> None:
-        """Record the members of all modules, and how to read them again; a marker detects members at the end."""
+        """Record all modules' parameters and submodules, and how to read them again; a marker shows members added at
+        the end."""
         modules = list(self._module.modules())
         self._live = [_members_of_module(module, kind) for kind in ("_parameters", "_modules") for module in modules]
         self._live.append((_END,))
@@ -114,7 +118,7 @@ class ParameterWatch:
 
 
 class _CopyingMembers:
-    """The members of a module of the C++ frontend or a scripted one, which returns a copy on each request."""
+    """Reads the parameters or submodules of a C++ or scripted module, which returns a new copy on each request."""
 
     def __init__(self, module: nn.Module, kind: str) -> None:
         self._module = module
@@ -125,7 +129,7 @@ class _CopyingMembers:
 
 
 def _members_of_module(module: nn.Module, kind: str) -> Iterable[object]:
-    """Return the module's parameters or submodules; each iteration gives the current ones."""
+    """Return an iterable over the module's parameters or submodules; each iteration reads them anew."""
     members = vars(module).get(kind) if isinstance(module, nn.Module) else None
     return members.values() if isinstance(members, dict) else _CopyingMembers(module, kind)
 

@@ -21,13 +21,13 @@ from ddpsim.ddp.bucket_plan import append_unseen_parameters
 
 
 class GradientOrder:
-    """The order of gradients: unknown, recorded on this rank, or agreed on."""
+    """The order in which a backward computes gradients: unknown, recorded on this rank, or agreed on by all ranks."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._seen: list[int] = []
         self.is_due = False
-        """A backward was recorded, and the ranks have not agreed on its order yet."""
+        """Whether a backward's order was recorded and the ranks have not agreed on it yet."""
         self.agreed: tuple[int, ...] | None = None
         """Indices of all parameters in the order of the buckets; None until the ranks have agreed."""
 
@@ -37,31 +37,31 @@ class GradientOrder:
             self._seen.append(index)
 
     def drop_recorded(self) -> None:
-        """Drop what was recorded of a backward that failed."""
+        """Forget the order recorded in a backward that failed."""
         self._seen.clear()
 
     def end_backward(self) -> None:
-        """Record that a backward was reduced."""
+        """Record that the gradients of a backward were reduced."""
         self.is_due = self.agreed is None
 
     @property
     def is_known(self) -> bool:
-        """Whether a backward was recorded, on this rank or another."""
+        """Whether this rank or another rank has recorded the order."""
         return self.is_due or self.agreed is not None
 
     @property
     def known_order(self) -> tuple[int, ...]:
-        """All parameters, in the agreed order or else as recorded here."""
+        """All parameters, in the agreed order if there is one, else in the order recorded on this rank."""
         return self.agreed if self.agreed is not None else append_unseen_parameters(self._seen, self._count)
 
     def agree_on_order(self, source: int, group: ProcessGroup, device: torch.device) -> tuple[int, ...]:
-        """Take the order of group rank `source`; a collective that every rank of the group must make."""
+        """Take over the order of group rank `source`; a collective that every rank of the group must make."""
         indices = torch.tensor(self.known_order, dtype=torch.int64, device=device)
         dist.broadcast(indices, group=group, src=dist.get_global_rank(group, source))
         return self.adopt_order(indices.tolist())
 
     def adopt_order(self, order: Sequence[int]) -> tuple[int, ...]:
-        """Take over an order that the ranks agreed on."""
+        """Use an order that the ranks agreed on."""
         self.agreed = tuple(order)
         self.is_due = False
         self._seen.clear()
@@ -79,11 +79,11 @@ class UsedParameterCount:
         self._work: Any = dist.all_reduce(self._users, group=group, async_op=True)
 
     def wait_for_count(self) -> None:
-        """Wait without reading the result, so the program does not wait for an accelerator."""
+        """Make later work on the device wait for the all_reduce; the program itself does not wait."""
         self._work.wait()
 
     def unused_parameters(self) -> frozenset[int]:
-        """Wait; return the indices of the parameters that no rank has used."""
+        """Wait for the all_reduce; return the indices of the parameters that no rank has used."""
         self._work.wait()
         return frozenset(index for index, users in enumerate(self._users.tolist()) if not users)
 
@@ -93,7 +93,7 @@ _ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class LearnedState:
-    """What a reducer learned by training, for ranks that joined before they learned it. Indices are of parameters."""
+    """What a reducer learned in training, for ranks that ran out of input earlier. Indices are of parameters."""
 
     steps: int
     """The number of the latest synchronizing forward."""
@@ -119,7 +119,7 @@ class LearnedState:
         )
 
     def broadcast_from(self, source: int, group: ProcessGroup, device: torch.device) -> LearnedState:
-        """Return the state of group rank `source`; a collective that every rank of the group must make."""
+        """Return what group rank `source` learned; a collective that every rank of the group must make."""
         rows = self.encode().to(device)
         dist.broadcast(rows, dist.get_global_rank(group, source), group=group)
         return self.decode(rows)
@@ -136,7 +136,7 @@ class LearnedState:
 
     @classmethod
     def decode(cls, tensor: Tensor) -> LearnedState:
-        """Decode what `encode` returned."""
+        """Return the state from the tensor that `encode` returned."""
         steps, order, times, unused = tensor.tolist()
         return cls(
             steps[0],

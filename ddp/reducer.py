@@ -1,7 +1,7 @@
 """The reducer: collects gradients during the backward and reduces each bucket as soon as it is full.
 
     forward                 backward                                               end of backward
-    expect() ------------>  gradient, gradient, ... -> bucket 0 starts, ...  --->  wait for all, finalize
+    expect_gradients() -->  gradient, gradient, ... -> bucket 0 starts, ...  --->  wait for all, finalize
 
 Buckets start in one fixed order on all ranks (bucket_queue.py), which the first backward shows (rank_agreement.py).
 gradient_hooks.py finds the end of a backward.
@@ -43,8 +43,8 @@ __ddp_phases__ = {
 
 
 Announce = Callable[[AnnouncedKind, int], AbstractContextManager[bool]]
-"""Called with the kind of call and the bucket's number; the collective is made inside the context. The context's value
-says whether joined ranks answer each call."""
+"""A function of the kind of call and the bucket's number. It returns a context in which the collective is made. The
+context's value says whether ranks without input make each call, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Reducer:
         self.backwards = 0
         """The number of reduced backwards since the last join; equal on ranks with input."""
         self.steps = StepCounter()
-        """Only for diagnoses."""
+        """The number of each forward, only for diagnoses."""
         self.bytes_started_early = 0
         """Bytes of the last backward whose reduction started before its last gradient."""
         self._owner = weakref.ref(owner)
@@ -89,7 +89,7 @@ class Reducer:
         self._queue = BucketQueue(parameters, group, sparse=sparse, caps=caps, keeps_views=keeps_views)
         self._graph = graph
         self.join: JoinCallbacks | None = None
-        """Set while a join is active."""
+        """The functions of the active `join`; None outside of one."""
         self._stage = Stage.IDLE
         self._scale: GradientScale | None = None
         self._order = GradientOrder(len(self.parameters))
@@ -117,7 +117,7 @@ class Reducer:
         return self._queue.hook is not None
 
     def use_hook(self, state: object, hook: CommunicationHook) -> None:
-        """Use `hook(state, bucket)` for further reductions."""
+        """Use communication hook `hook(state, bucket)` for all later reductions."""
         if self._stage in (Stage.EXPECTING, Stage.REDUCING):
             raise UsageError(
                 "a communication hook registered between a forward and its backward, expected before the forward, "
@@ -143,7 +143,7 @@ class Reducer:
                 self.rebuild(source)
 
     def rebuild(self, source: int) -> None:
-        """Agree on the order with the other ranks, and lay out the buckets by it."""
+        """Agree on the order of gradients with the other ranks, and lay out the buckets in that order."""
         self._queue.create_buckets(self._order.agree_on_order(source, self.process_group, self.parameters[0].device))
         self._queue.turn_gradients_into_views()
 
@@ -154,7 +154,7 @@ class Reducer:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether `expect` needs the output of the forward."""
+        """Return whether `expect_gradients` needs the output of the forward."""
         if self._static_graph is not None:
             return not self._static_graph.is_learned
         return self._graph is GraphKnowledge.SEARCHED
@@ -165,7 +165,7 @@ class Reducer:
         return self._stage is Stage.EXPECTING
 
     def expect_gradients(self, scale: GradientScale | None, outputs: ForwardOutputs | None = None) -> None:
-        """Record a forward whose gradients are to be reduced and scaled; `scale` is None if the hook divides."""
+        """Record a forward whose gradients will be reduced. `scale` divides them; it is None if the hook divides."""
         self._change_stage(StageEvent.FORWARD)
         self._scale = scale
         if outputs is None:
@@ -180,11 +180,11 @@ class Reducer:
         self._change_stage(StageEvent.LOCAL_FORWARD)
 
     def replace_scale(self, scale: GradientScale | None) -> None:
-        """Replace the scale of gradients that are due, since more ranks may have joined."""
+        """Replace the scale of gradients that are not computed yet, since more ranks may have run out of input."""
         self._scale = scale
 
     def on_gradient(self, index: int) -> None:
-        """Process a new gradient."""
+        """Process a gradient that the backward has computed."""
         if self._stage is not Stage.REDUCING and not self._begin_backward(index):
             return
         if self._graph is not GraphKnowledge.ALL_USED:
@@ -194,7 +194,7 @@ class Reducer:
         self._mark_gradient_ready(index)
 
     def _begin_backward(self, index: int) -> bool:
-        """Process the first gradient of a backward; return whether it is to be reduced."""
+        """Process the first gradient of a backward; return whether gradients of this backward are reduced."""
         if self._stage is Stage.LOCAL or (self._stage is Stage.IDLE and self._is_local()):
             self._used.add(index)
             return False
@@ -232,7 +232,8 @@ class Reducer:
             call_after_backward(self._finish)
 
     def _mark_gradients_absent(self, indices: Iterable[int]) -> None:
-        """Mark parameters without a gradient in this backward: what they have is reduced, or restored if unused."""
+        """Treat parameters without a gradient in this backward: their old gradient is reduced, or restored if no rank
+        used them."""
         for index in indices:
             if index in self._waiting:
                 self._waiting.remove(index)
@@ -244,7 +245,7 @@ class Reducer:
         self._kept[index] = None if gradient is None else gradient.detach().clone()
 
     def _start_full_buckets(self) -> bool:
-        """Start the next buckets that are full; return whether all have started."""
+        """Start the reductions of the next full buckets; return whether all buckets have started."""
         if not self._queue.start_full_buckets(self._start):
             return False
         if self._needs_used_map and not self.has_hook:
@@ -264,7 +265,7 @@ class Reducer:
                 bucket.wait_for_reduction()  # further calls of the hook belong to this announcement
 
     def on_backward_end(self) -> None:
-        """End the backward: parameters without a gradient get none."""
+        """End the backward: the reduction no longer waits for parameters without a gradient."""
         if self._stage is Stage.EXPECTING:
             self._begin_reduction()
         if self._stage is not Stage.REDUCING:
@@ -279,7 +280,7 @@ class Reducer:
             self._finish()
 
     def _finish(self) -> None:
-        """Wait for the reductions, and set the parameters' gradients."""
+        """Wait for the reductions of all buckets; then set the parameters' gradients to the results."""
         if self._stage is not Stage.REDUCING:
             return
         self._finish_buckets()
@@ -332,11 +333,11 @@ class Reducer:
         self._used: set[int] = set()
         """Parameters that got a gradient since the last reduction, also under no_sync."""
         self._kept: dict[int, Tensor | None] = {}
-        """Earlier gradients of the parameters that get none in this backward."""
+        """For parameters that get no gradient in this backward: the gradients that they had before."""
         self._reached = frozenset()
 
     def drop_backward(self) -> None:
-        """Drop a backward that has begun, if there is one."""
+        """Forget a backward that has begun, if there is one."""
         if self._stage is not Stage.REDUCING:
             return
         self._used_map = None
@@ -351,14 +352,14 @@ class Reducer:
         self._stage = following
 
     def shadow_bucket(self, number: int) -> None:
-        """On a joined rank: reduce a bucket with zeros, and take the reduced gradients."""
+        """On a rank without input: reduce a bucket with zeros, and take the reduced gradients."""
         if self._graph is not GraphKnowledge.ALL_USED:
             for index in self.buckets[number].indices:
                 self._keep_gradient(index)
         self._queue.reduce_for_joined_rank(number, unused=self._known_as_unused)
 
     def shadow_used_map(self) -> None:
-        """On a joined rank: contribute that nothing was used; restore the gradients of parameters that no rank used."""
+        """On a rank without input: report no parameter as used; restore gradients of parameters that no rank used."""
         self._used.clear()
         with self._calls_for_joined_rank():
             self._start_used_map()
@@ -367,13 +368,13 @@ class Reducer:
         self._kept.clear()
 
     def rebuild_for_joined_rank(self, source: int) -> None:
-        """On a joined rank: agree on the order."""
+        """On a rank without input: agree on the order of gradients with the other ranks."""
         with self._calls_for_joined_rank():
             self.rebuild(source)
 
     @contextmanager
     def _calls_for_joined_rank(self) -> Iterator[None]:
-        """A context: calls inside answer those of ranks with input."""
+        """Return a context: communication calls inside it are labelled as answers to ranks with input."""
         self._queue.is_shadowing = True
         yield
         self._queue.is_shadowing = False  # after an exception, `forget` does it
@@ -390,7 +391,7 @@ class Reducer:
         return nullcontext(False) if self.join is None else self.join.announce(kind, bucket)
 
     def share_state(self, source: int) -> None:
-        """After a join: take over what group rank `source` learned."""
+        """After a join: take over the gradient order and counts that group rank `source` learned."""
         found = LearnedState.of_reducer(self.steps.latest, self._order, self._static_graph, len(self.parameters))
         shared = found.broadcast_from(source, self.process_group, self.parameters[0].device)
         self.backwards = 0
@@ -401,7 +402,7 @@ class Reducer:
             self._static_graph.adopt_counts(shared.times, shared.unused_everywhere)
 
     def __ddp_call__(self) -> dict[str, object]:
-        """Return attributes of the current call (the simulator reads them; see simulator/attribution/phases.py)."""
+        """Return labels of the current call (the simulator reads them; see simulator/attribution/phases.py)."""
         told: dict[str, object] = {
             "wrapper": self._owner() or self,
             "shadow": self._queue.is_shadowing,
@@ -415,7 +416,7 @@ class Reducer:
         return told
 
     def __ddp_progress__(self) -> dict[str, object]:
-        """Return the progress of the reductions (the simulator reads it; see simulator/attribution/wrapper.py)."""
+        """Return how far the reductions are (the simulator reads it; see simulator/attribution/wrapper.py)."""
         unreduced = self._queue.next_bucket if self._stage is Stage.REDUCING else None
         return {
             "step": self.steps.latest,

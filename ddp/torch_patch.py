@@ -1,4 +1,4 @@
-"""Replaces torch's engine by this one, to run unmodified programs on it."""
+"""Replaces torch's DistributedDataParallel by this engine's, so that unmodified programs use it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ddpsim.ddp.errors import UsageError
 
 @contextmanager
 def patch_torch_ddp() -> Iterator[None]:
-    """A context: a new torch DistributedDataParallel becomes this engine's, however it was imported; subclasses do not.
+    """Return a context: a new torch DistributedDataParallel is this engine's, however it was imported; subclasses are
+    not.
 
-    It changes the whole process, so two threads must not use it at once.
+    The patch changes the whole process, so two threads must not use it at once.
     """
     original = TorchsEngine.__init__
     TorchsEngine.__init__ = _replaced_constructor(original)  # type: ignore[method-assign]

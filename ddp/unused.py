@@ -27,7 +27,7 @@ from torch.utils import _pytree
 from torch.utils.checkpoint import CheckpointFunction
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
-"""Frequent types that contain no tensor."""
+"""Frequent types whose values contain no tensor."""
 _COLLECTIONS = (list, tuple, set, frozenset, deque)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _CLOSED = (nn.Module, torch.optim.Optimizer, Node, type, types.ModuleType, Enum, *_FUNCTIONS)
@@ -57,7 +57,7 @@ def find_tensors(output: object) -> Iterator[Tensor]:
 
 
 def _direct_parts(item: Any) -> Iterable[object]:
-    """Return what the object contains directly."""
+    """Return the objects that `item` contains directly."""
     if type(item) in _pytree.SUPPORTED_NODES and not isinstance(item, (Mapping, *_COLLECTIONS)):
         return _pytree.SUPPORTED_NODES[type(item)].flatten_fn(item)[0]
     rref: Any = getattr(sys.modules.get("torch.distributed.rpc"), "RRef", ())  # missing unless torch has rpc
@@ -67,14 +67,14 @@ def _direct_parts(item: Any) -> Iterable[object]:
 
 
 def _collection_items(item: object) -> Iterable[object]:
-    """Return the items of a collection; a user's own sequence type is not indexed, since that may run code."""
+    """Return a collection's items; a user's own sequence type is not indexed, since indexing may run code."""
     if isinstance(item, Mapping):
         return chain.from_iterable(item.items())
     return item if isinstance(item, _COLLECTIONS) else ()
 
 
 def _slot_values(item: object) -> Iterator[object]:
-    """Yield the values of the object's slots that are set."""
+    """Yield the values of the attributes in an object's `__slots__` that are set."""
     for base in type(item).__mro__:
         if "__slots__" not in vars(base):
             continue
@@ -88,17 +88,17 @@ def _slot_values(item: object) -> Iterator[object]:
 
 @dataclass(frozen=True, slots=True)
 class ForwardOutputs:
-    """The output of a forward, as the reducer needs it."""
+    """What the reducer needs to know about a forward's output."""
 
     tensors: Sequence[Tensor]
     reached: frozenset[int] | None
-    """Indices of the parameters that the tensors depend on; None if unknown."""
+    """Indices of the parameters on which the output's tensors depend; None if unknown."""
     accumulators: Sequence[Node] = ()
-    """The nodes of the graph that accumulate these parameters' gradients."""
+    """The autograd nodes that accumulate the gradients of these parameters."""
 
 
 class ReachedParameters(NamedTuple):
-    """The result of a search of the graph."""
+    """The result of a search of the autograd graph."""
 
     parameters: set[int]
     """Indices of the parameters that can get a gradient."""
@@ -107,15 +107,16 @@ class ReachedParameters(NamedTuple):
 
 
 def accumulators_of(parameters: Sequence[Tensor]) -> dict[Node, int]:
-    """Return the node that accumulates each parameter's gradient, with the parameter's index. All must require grad.
+    """Return the autograd node that accumulates each parameter's gradient, with the parameter's index.
 
-    Keep the dictionary: nodes and their Python objects stay the same only while something holds them.
+    All parameters must require grad. Keep the dictionary: nodes and their Python objects stay the same only while
+    something holds them.
     """
     return {get_gradient_edge(parameter).node: index for index, parameter in enumerate(parameters)}
 
 
 def reached_parameters(tensors: Iterable[Tensor], accumulators: Mapping[Node, int]) -> ReachedParameters:
-    """Return the parameters in `accumulators` that the tensors depend on; a parameter depends on itself."""
+    """Return the parameters in `accumulators` on which the tensors depend; a parameter depends on itself."""
     visited = _graph_nodes(tensors)
     visited_types = set(map(type, visited))
     parameters = {accumulators[node] for node in accumulators.keys() & visited}
@@ -123,7 +124,7 @@ def reached_parameters(tensors: Iterable[Tensor], accumulators: Mapping[Node, in
 
 
 def _graph_nodes(tensors: Iterable[Tensor]) -> set[Node | None]:
-    """Return all nodes behind the tensors, and None. Holding the nodes' Python objects keeps their identity."""
+    """Return all autograd nodes behind the tensors, and None. Holding the Python objects keeps their identity."""
     stack: list[Node] = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
     visited: set[Node | None] = {None, *stack}
     push, pop, visit = stack.append, stack.pop, visited.add

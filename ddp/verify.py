@@ -30,7 +30,7 @@ _WAY_OUT = "build the same model, in the same order and with the same settings, 
 
 
 class TensorEntry(NamedTuple):
-    """What must be equal about one parameter or buffer."""
+    """What must be equal on all ranks about one parameter or buffer."""
 
     name: str
     dtype: str
@@ -49,22 +49,22 @@ class ModelDescription(NamedTuple):
     parameters: tuple[TensorEntry, ...]
     buffers: tuple[TensorEntry, ...]
     settings: tuple[tuple[str, str], ...]
-    """Names with the `repr` of their values, sorted by name."""
+    """The names of settings with the `repr` of their values, sorted by name."""
     problem: str = ""
     """The reason why this rank's module cannot be wrapped; the other fields are empty then."""
 
     def encode(self) -> bytes:
-        """Encode to bytes: equal for equal descriptions, on every machine."""
+        """Return the description as bytes, which are equal for equal descriptions on every machine."""
         return json.dumps(self, separators=(",", ":")).encode()
 
     @staticmethod
     def decode(data: bytes) -> ModelDescription:
-        """Decode what `encode` returned."""
+        """Return the description from the bytes that `encode` returned."""
         return msgspec.json.decode(data, type=ModelDescription)
 
 
 class DistinctDescription(NamedTuple):
-    """A distinct description and the ranks that have it, in ascending order."""
+    """One version of the model's description, and the ranks that have it, in ascending order."""
 
     ranks: tuple[int, ...]
     description: ModelDescription
@@ -87,7 +87,10 @@ def verify_replicas(
 
 
 def verify_problem(problem: UsageError, group: dist.ProcessGroup, device: torch.device) -> NoReturn:
-    """Report a problem, so that other ranks do not wait; raise their error, or `problem` if all ranks have one."""
+    """Report that this rank's module cannot be wrapped.
+
+    Raise the other ranks' error, or `problem` if all ranks have one.
+    """
     versions = _compare_with_ranks(ModelDescription((), (), (), str(problem)), group, device)
     if all(version.description.problem for version in versions):
         raise problem
@@ -97,7 +100,7 @@ def verify_problem(problem: UsageError, group: dist.ProcessGroup, device: torch.
 def describe_model(
     parameters: Iterable[tuple[str, Tensor]], buffers: Iterable[tuple[str, Tensor]], settings: Mapping[str, object]
 ) -> ModelDescription:
-    """Return the description of these parameters and buffers; settings are sorted."""
+    """Return the description of a model from its parameters, buffers and settings."""
     return ModelDescription(
         tuple(_make_entry(name, p, p.stride() if p.layout is torch.strided else ()) for name, p in parameters),
         tuple(_make_entry(name, buffer, ()) for name, buffer in buffers),
@@ -130,7 +133,7 @@ def _all_equal(own: bytes, group: dist.ProcessGroup, device: torch.device) -> bo
 def _exchange_descriptions(
     encoded: bytes, own: bytes, group: dist.ProcessGroup, device: torch.device
 ) -> list[DistinctDescription]:
-    """Return the distinct descriptions in the group, at most SHOWN_VERSIONS, frequent ones first."""
+    """Return the distinct descriptions of the ranks' models, at most SHOWN_VERSIONS, the most frequent first."""
     holders: dict[bytes, list[int]] = {}
     for rank, header in enumerate(_gather_bytes(own + len(encoded).to_bytes(8, "little"), group, device)):
         holders.setdefault(header, []).append(rank)
@@ -158,7 +161,8 @@ def _tensor_of_bytes(data: bytes, device: torch.device) -> Tensor:
 
 
 def explain_differences(versions: Sequence[DistinctDescription]) -> str:
-    """Describe in one line how the versions differ from the most frequent one, on a tie from the lowest rank's."""
+    """Return one line that compares each version of the model with the most frequent (on a tie, with the lowest
+    rank's)."""
     common, *others = sorted(versions, key=lambda version: (-len(version.ranks), version.ranks))
     is_clear = len(others) == 1 and len(common.ranks) > len(others[0].ranks)
     them = "the others have" if is_clear else _ranks_have(common.ranks)
@@ -182,7 +186,7 @@ def _ranks_have(ranks: tuple[int, ...]) -> str:
 
 
 def _differences(own: ModelDescription, common: ModelDescription, we: str, they: str) -> Iterator[str]:
-    """Yield each difference as a clause; `we` have `own`, and `they` have `common`."""
+    """Yield each difference as a clause; `we` are the ranks with `own`, and `they` are the ranks with `common`."""
     if own.problem or common.problem:
         yield f"{we} {_describe_problem(own)}, {they} {_describe_problem(common)}"
         return
@@ -235,7 +239,7 @@ def _attribute_difference(ours: TensorEntry, other: TensorEntry, we: str, they: 
 def _order_differences(
     kind: str, own: Sequence[TensorEntry], common: Sequence[TensorEntry], we: str, they: str
 ) -> Iterator[str]:
-    """Yield the positions at which common names come in another order."""
+    """Yield the positions at which two lists have their common names in different order."""
     both = {entry.name for entry in own} & {entry.name for entry in common}
     mine = [(index, entry) for index, entry in enumerate(own) if entry.name in both]
     theirs = [entry for entry in common if entry.name in both]

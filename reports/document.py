@@ -1,4 +1,4 @@
-"""The document: everything that a report shows of one run or one exploration, as a plain, versioned value.
+"""The document: all that a report shows of one run or one exploration (many schedules), as a plain, versioned value.
 
 Its values are rows of tables, which refer to each other by index: events to `calls`, calls to `sites`, slots and waits
 to `events`. So its `Event`, `Call`, `Waiting` and `Finding` differ from the simulator's classes.
@@ -16,10 +16,10 @@ from ddpsim.simulator.verdict import Verdict, worst_verdict
 from ddpsim.simulator.wording import LabelledLine
 
 VERSION = 1
-"""It grows when a reader of the previous version would misread a document."""
+"""The version of the document's format. It grows when a reader of the previous version would misread a document."""
 
 MARKS = frozenset(EventKind) - {EventKind.ISSUE, EventKind.MATCH, EventKind.WAIT, EventKind.DONE}
-"""Kinds of events that are about no call and no wait."""
+"""Kinds of events that belong to no call and to no wait."""
 
 End = Literal["returned", "raised", "waiting", "stopped", "unknown"]
 """How a rank ended. "waiting": it waits forever. "stopped": others ended the run. "unknown": there is no trace."""
@@ -32,7 +32,7 @@ class Site:
     """A line of the user's program, with a few lines of source around it."""
 
     file: str
-    """The path relative to the folder in which the run was started, or only the file name."""
+    """The file's path relative to the folder where the run was started, or only its name."""
     line: int
     function: str
     first: int = 0
@@ -42,13 +42,13 @@ class Site:
 
     @property
     def short(self) -> str:
-        """File name and line."""
+        """The file name and line number, as text."""
         return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call, without its rank: ranks that make the same call share one row."""
+    """A communication call, without its rank: ranks that make the same call share one row."""
 
     operation: str
     group: str
@@ -56,18 +56,18 @@ class Call:
     signature: str
     """What must be equal on all ranks besides the operation, such as "SUM float32[11]"."""
     site: int | None = None
-    """Index into the run's `sites`."""
+    """Index of the user's line that made the call, in the run's `sites`."""
     caller: int | None = None
     """Index of the line in another file that called into the file, or into the installed package, of `site`."""
     origin: str = ""
     """The part of DDP that made the call, such as "DDP #0 bucket 1 of step 4"; "" for the user's program."""
     phase: str = ""
-    """The purpose in that part of DDP, such as "bucket" or "join control"."""
+    """The purpose of the call within DDP, such as "bucket" or "join control"."""
     bucket: int | None = None
     parameters: tuple[str, ...] = ()
-    """Names of the parameters in the bucket."""
+    """Names of the parameters in the call's bucket."""
     peer: int | None = None
-    """The other rank of a message; -1 for a receive from any source."""
+    """The other rank of a send or receive; -1 for a receive from any source."""
     tag: int = 0
     is_shadow: bool = False
     """True if `join()` made the call on a joined rank, to answer a call of the other ranks."""
@@ -79,7 +79,7 @@ class Call:
 
     @property
     def purpose(self) -> str:
-        """The purpose in DDP in one or two words, for a narrow place."""
+        """The call's purpose within DDP in one or two words, for a narrow place."""
         return f"bucket {self.bucket}" if self.bucket is not None else _PURPOSES.get(self.phase, self.phase)
 
 
@@ -89,16 +89,16 @@ _PURPOSES = {
     Phase.JOIN_CONTROL.value: "join",
     Phase.FOLLOWING.value: "",
 }
-"""A short word for some phases. A call that only follows the other ranks' calls has none of its own."""
+"""A short word for some purposes of DDP's calls. A call that only answers other ranks' calls has no word of its own."""
 
 
 class Event(NamedTuple):
-    """An event of the trace, in the order of the schedule. JSON has it as an array, since there are many."""
+    """An event of the trace, in the order of the schedule. In JSON an event is an array, since there are many."""
 
     kind: EventKind
     rank: int
     step: int
-    """The number of choice points before it."""
+    """The number of choices of the scheduler before this event."""
     time: float = 0.0
     """Virtual seconds since the start."""
     call: int | None = None
@@ -109,25 +109,25 @@ class Event(NamedTuple):
 
     @property
     def who(self) -> RankOrThread:
-        """The rank or thread of the event."""
+        """The rank or thread to which the event happened."""
         return RankOrThread(self.rank, self.thread)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A row for calls that are matched with each other: those of one collective, or a send and its receive."""
+    """A row for calls that match each other: the calls of one collective, or a send and its receive."""
 
     group: str
     sequence: int
     issues: tuple[int, ...]
-    """Indices of the events that issued its calls, in order of arrival."""
+    """Indices of the events that issued these calls, in order of arrival."""
     state: SlotState
     match: int | None = None
-    """Index of the event that matched the calls."""
+    """Index of the event at which the calls matched."""
     missing: tuple[int, ...] = ()
-    """The ranks whose call is missing, if ranks wait in an open slot."""
+    """The ranks whose call is missing, if other ranks wait for the calls to match."""
     any_suffices: bool = False
-    """True if a call of one of the missing ranks is enough."""
+    """True if one of the missing ranks is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +138,11 @@ class Waiting:
     what: str
     site: int | None = None
     slots: tuple[int, ...] = ()
-    """The slots of the calls that it waits for; it waits for the ranks that are missing there."""
+    """Slots (rows of matching calls) whose missing calls the rank waits for."""
     waits_for: tuple[RankOrThread, ...] = ()
-    """Other ranks and threads that it waits for, such as the holder of a lock."""
+    """Other ranks and threads that the rank waits for, such as the holder of a lock."""
     any_suffices: bool = False
-    """True if one of `slots` or `waits_for` is enough."""
+    """True if one of `slots` or `waits_for` is enough to end the wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,10 @@ class Rank:
     rank: int
     end: End
     text: str = ""
-    """What it raised, or waited for."""
+    """The error that the rank raised, or what it waited for."""
     site: int | None = None
     coordinates: str = ""
-    """Its position in the program's device mesh, such as "dp 1, tp 0"; "" without a mesh of two dimensions."""
+    """The rank's position in the program's device mesh, such as "dp 1, tp 0"; "" without a mesh of two dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,41 +164,41 @@ class Finding:
 
     code: str
     verdict: Verdict
-    """The verdict of a run with this finding; pass for a hazard."""
+    """The verdict of a run that has this finding; pass for a hazard."""
     ranks: tuple[int, ...]
-    """The ranks that cause it."""
+    """The ranks that cause the problem."""
     summary: str
     text: str
     """The diagnosis, in several lines."""
     sites: tuple[int, ...] = ()
     cycle: tuple[int, ...] = ()
     slots: tuple[int, ...] = ()
-    """The slots of the calls that it is about."""
+    """The slots (rows of matching calls) that the problem is about."""
     lines: tuple[LabelledLine, ...] = ()
-    """Labelled lines of the text: the cycle, the cause, what to try."""
+    """Labelled lines of `text`: the cycle, the cause, what to try."""
 
     @property
     def is_mismatch(self) -> bool:
-        """True if matched calls differ."""
+        """True if calls that match each other have different arguments."""
         return self.code.startswith("mismatch.")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run."""
+    """What a report shows of one run."""
 
     name: str
     world_size: int
     verdict: Verdict
     findings: tuple[Finding, ...]
     text: str
-    """The whole text of the result."""
+    """The whole text of the simulator's result."""
     how: str = ""
-    """Engine, policy and transport, as the head line shows them."""
+    """The engine, policy and transport of the run, as its first line shows them."""
     is_expected: bool | None = None
     """Whether the outcome was the expected one; None if nothing was expected."""
     conclusion: str = ""
-    """What was expected, and whether it was found."""
+    """Which outcome was expected, and whether the run had it."""
     ranks: tuple[Rank, ...] = ()
     sites: tuple[Site, ...] = ()
     calls: tuple[Call, ...] = ()
@@ -212,7 +212,7 @@ class Run:
     schedule: str = ""
     """The replay token."""
     replay: str = ""
-    """The command that runs it again."""
+    """The command that repeats the run."""
     digest: str = ""
     """The digest of the trace."""
     virtual_seconds: float = 0.0
@@ -221,25 +221,25 @@ class Run:
 
     @property
     def leading(self) -> Finding | None:
-        """The finding at the beginning of the text; None if there is none."""
+        """The finding at the beginning of the run's text; None if there is none."""
         return self.findings[0] if self.findings else None
 
     @property
     def culprits(self) -> frozenset[int]:
-        """The ranks that failing findings blame."""
+        """The ranks that cause the run's failing findings."""
         return frozenset(
             rank for each in self.findings if each.verdict is Verdict.FAIL for rank in self.blamed_ranks(each)
         )
 
     def blamed_ranks(self, finding: Finding) -> tuple[int, ...]:
-        """Return the ranks that a finding blames; () if it names all ranks and any of them may be wrong."""
+        """Return the ranks that a finding blames; () if it names all ranks and any may be wrong."""
         if self.has_sides(finding):
             return ()
         is_of_all = finding.code.startswith("divergence.") and len(finding.ranks) == self.world_size
         return () if is_of_all else finding.ranks
 
     def has_sides(self, finding: Finding) -> bool:
-        """Return True if matched calls differ and no side has a majority, so any of them may be wrong."""
+        """Return True if the arguments of matched calls differ and no majority shows which ranks are wrong."""
         if not finding.is_mismatch:
             return False
         issuers = {self.events[issue].rank for index in finding.slots for issue in self.slots[index].issues}
@@ -247,10 +247,11 @@ class Run:
 
     @property
     def root_slots(self) -> frozenset[int]:
-        """Of the slots in which a rank is missing, those that cause the failure; the others are consequences.
+        """Of the slots (rows of matching calls) in which a rank is missing: those that cause the failure, not its
+        consequences.
 
         A slot is a cause if a blamed rank is missing there and, in a cycle of waits, a rank of the cycle waits there.
-        If matched calls differ, that is the cause, and the missing ranks have only not arrived yet.
+        If arguments of matched calls differ, that is the cause, and the missing ranks have only not arrived yet.
         """
         blamed, open_ = self.culprits, self.awaited_slots
         circle = {rank for finding in self.findings for rank in finding.cycle}
@@ -264,16 +265,16 @@ class Run:
 
     @property
     def slots_by_issue(self) -> dict[int, int]:
-        """The slot of each call, by the event that issued the call."""
+        """By the index of the event that issued a call: the index of the call's slot (row of matching calls)."""
         return {issue: index for index, slot in enumerate(self.slots) for issue in slot.issues}
 
     @property
     def awaited_slots(self) -> list[int]:
-        """The open slots in which a rank is missing."""
+        """The slots (rows of matching calls) in which a rank is missing."""
         return [index for index, slot in enumerate(self.slots) if slot.state == "open" and slot.missing]
 
     def issued_call(self, event: int) -> Call:
-        """Return the call that an event issued."""
+        """Return the communication call that an event issued."""
         index = self.events[event].call
         assert index is not None
         return self.calls[index]
@@ -281,7 +282,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An outcome of an exploration, with the number of executions that had it."""
+    """An outcome of an exploration, with the number of schedules that led to it."""
 
     text: str
     count: int
@@ -289,17 +290,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A choice of a schedule, or consecutive choices that all took the default."""
+    """A choice of the scheduler, or consecutive choices that all took the default."""
 
     first: int
-    """Its number, counted from 1."""
+    """The number of the first choice, counted from 1."""
     last: int
     step: int
-    """The step of the run at the first of these choices."""
+    """The step of the run at the first choice."""
     text: str
     """What was chosen, as in "rank 0 receives from rank 3"."""
     others: str = ""
-    """The other options, such as "ranks 1-3"."""
+    """The options that were not chosen, such as "ranks 1-3"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,14 +308,14 @@ class Difference:
     """The point at which two runs diverge: the first event that is not equal in both."""
 
     failing: int | None
-    """Index of the event in the failing run; None if that run ended there, or the event is left out."""
+    """Index of that event in the failing run; None if that run ended there, or the document leaves the event out."""
     passing: int | None
     text: str
-    """What each run did there."""
+    """Text on what each run did at that point."""
     choices: tuple[Chosen, Chosen] | None = None
-    """The first choice that differs, in the failing and in the passing run; None if it was not searched for."""
+    """The first choice that differs, in the failing and in the passing run; None if no search was made."""
     before: tuple[Chosen, ...] = ()
-    """The last choices before it, which are equal in both runs."""
+    """The last choices before that point, which are equal in both runs."""
 
     @property
     def sides(self) -> tuple[LabelledLine, LabelledLine]:
@@ -334,22 +335,22 @@ class Exploration:
     extent: str
     """A sentence that says how many schedules were explored."""
     outcomes: tuple[Outcome, ...]
-    """The most frequent first."""
+    """The outcomes, the most frequent first."""
     seconds: float
     failing: int | None = None
-    """Index into the document's `runs`: the first that failed."""
+    """Index into the document's `runs`: the first run that failed."""
     passing: int | None = None
-    """The first that passed."""
+    """Index into the document's `runs`: the first run that passed."""
     difference: Difference | None = None
-    """None unless there are a failing and a passing run."""
+    """Where the failing and the passing run diverge; None unless there are both."""
     is_expected: bool | None = None
     conclusion: str = ""
-    """What was expected, and whether it was found."""
+    """Which outcome was expected, and whether a schedule led to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The value that every form of report renders."""
+    """All that a report shows of one run or one exploration; every form of report renders this value."""
 
     title: str
     runs: tuple[Run, ...]
@@ -372,4 +373,4 @@ class Document:
 
 
 class ReportError(ValueError):
-    """A file is no report, or a folder cannot hold one. The message says what was found and what to do."""
+    """A file is no report, or a folder cannot hold a report. The message says what was found and what to do."""

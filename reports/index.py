@@ -18,14 +18,14 @@ _SHOWN: dict[State, tuple[str, str]] = {
     "not run": ("not run", "unknown"),
     "passed": ("as expected", "pass"),
 }
-"""The word and the colour of each state, in the order of the page."""
+"""For each state of a run, its word and its colour, in the order of the page."""
 _ORDER = tuple(_SHOWN)
 _FEW = 30
-"""A page with more runs than this folds those that passed."""
+"""If the page has more runs than this, the runs that passed are folded."""
 
 
 class IndexRow(NamedTuple):
-    """The texts of a run on the page: a column for each field, left out if it is empty for every run."""
+    """The texts of a run's row. Each field is a column, which the page omits if it is empty for every run."""
 
     name: str
     engine: str
@@ -34,7 +34,7 @@ class IndexRow(NamedTuple):
 
 
 def row_of(run: Document | str, *, engine: str = "", expected: str, found: str) -> IndexRow:
-    """Return the row of a run, which is a document, or only the name of a run without a report."""
+    """Return the row of a run, given its document, or only its name if it has no report."""
     name = run if isinstance(run, str) else run.title
     return IndexRow(name, engine, expected, found)
 
@@ -46,11 +46,11 @@ class IndexEntry:
     row: IndexRow
     case: JunitCase
     folder: str = ""
-    """The folder of its report, next to the page; "" if there is no report."""
+    """The folder of the run's report, next to the page; "" if the run has no report."""
 
 
 def write_index(entries: Sequence[IndexEntry], folder: Path, *, title: str) -> Path:
-    """Write index.html and junit.xml of all runs into a folder; return the page's path. May raise ReportError."""
+    """Write index.html and junit.xml for all runs into a folder; return index.html's path. May raise ReportError."""
     write_file(folder / "junit.xml", junit_of([entry.case for entry in entries], name=title))
     path = folder / "index.html"
     write_file(path, to_index(entries, title=title))
@@ -58,7 +58,7 @@ def write_index(entries: Sequence[IndexEntry], folder: Path, *, title: str) -> P
 
 
 def to_index(entries: Sequence[IndexEntry], *, title: str) -> bytes:
-    """Return the page in UTF-8. Unexpected outcomes come first; many expected ones are folded by what was found."""
+    """Return index.html in UTF-8. Unexpected outcomes come first; many expected outcomes are folded by finding."""
     ordered = sorted(entries, key=lambda entry: _ORDER.index(entry.case.state))
     folded = [entry for entry in ordered if entry.case.state == "passed"] if len(ordered) > _FEW else []
     states = [entry.case.state for entry in entries]
@@ -80,7 +80,7 @@ def to_index(entries: Sequence[IndexEntry], *, title: str) -> bytes:
 
 
 def _group_by_finding(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
-    """Group the entries by finding code, the most frequent first; an entry without a code by its first word."""
+    """Group the runs by finding code, the most frequent first; a run without a code is grouped by its first word."""
     found: dict[str, list[IndexEntry]] = {}
     for entry in entries:
         words = entry.row.found.split(", ")
@@ -89,7 +89,7 @@ def _group_by_finding(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntr
 
 
 def folder_name(name: str, taken: Collection[str]) -> str:
-    """Return a folder name that every file system accepts; its lower case is not in `taken`."""
+    """Return a folder name for `name` that every file system accepts, and whose lower case is not in `taken`."""
     safe = file_system_name(name) or "run"
     found, number = safe, 1
     while found.lower() in taken:

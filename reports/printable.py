@@ -7,10 +7,8 @@ import re
 from ddpsim.simulator.events import EventKind
 
 _UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""Control characters, changes of text direction, surrogates, and code points that are no characters.
-
-A terminal would obey some of them, and XML forbids others.
-"""
+"""Matches control characters, changes of text direction, surrogates, and code points that are no characters. A terminal
+would obey some of them, and XML forbids others."""
 
 
 VERBS: dict[EventKind, str] = {
@@ -26,11 +24,11 @@ VERBS: dict[EventKind, str] = {
     EventKind.RETURN: "returns",
     EventKind.RAISE: "raises",
 }
-"""The verb for each kind of event. The object of the verb, such as "all_reduce #3", is written after it."""
+"""For each kind of event, its verb. The verb's object, such as "all_reduce #3", follows."""
 
 
 def escape_control_characters(text: str) -> str:
-    """Return the text as one line, with escapes in place of what a terminal would obey."""
+    """Return the text as one line; characters that a terminal would obey become escapes."""
     return _UNSHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 

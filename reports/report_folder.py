@@ -24,18 +24,22 @@ FORMS: dict[str, Callable[[Document], bytes]] = {
     "junit.xml": to_junit,
     "waits.dot": to_dot,
 }
-"""The file names of a report, and the function that renders each."""
+"""For each file name of a report, the function that renders the file."""
 
 WRITTEN = ("report.html", "report.txt", "result.json", "trace.json")
 """The files of every report. `ddpsim report` makes the others from result.json."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST = 80
-"""Characters of a folder's name. File systems allow 255 bytes; a suffix that makes the name unique needs some."""
+"""The most characters of a folder's name. File systems allow 255 bytes; a suffix that makes the name unique needs
+some."""
 
 
 def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITTEN) -> tuple[Path, ...]:
-    """Write a document's report, or only these files of it, into a folder; return the paths. May raise ReportError."""
+    """Write a document's report, or only some of its files, into a folder; return the files' paths.
+
+    May raise ReportError.
+    """
     make_folder(folder)
     paths = []
     for name in names:
@@ -54,7 +58,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of a report if it is missing. Raises ReportError if it cannot be made or written."""
+    """Make the folder of a report if it is missing. Raises ReportError if that fails or it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -68,6 +72,6 @@ def _cannot_write(what: str, kind: str, error: OSError) -> ReportError:
 
 
 def file_system_name(name: str, keeps_end: bool = False) -> str:
-    """Return the name, shortened, with only characters that every file system accepts; it may become empty."""
+    """Return a name, shortened, with only characters that every file system accepts; the result may be empty."""
     plain = _UNSAFE.sub("-", name).strip("-.")
     return (plain[-_LONGEST:] if keeps_end else plain[:_LONGEST]).strip("-.")

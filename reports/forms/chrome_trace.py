@@ -20,17 +20,17 @@ _PROGRAM = "program"
 """The name of the track for waits and marks that belong to no group."""
 
 TraceEntry = dict[str, Any]
-"""One of the format's trace events."""
+"""One trace event of Chrome's format."""
 
 
 class _Track(NamedTuple):
-    """A row of the viewer: a thread of the format."""
+    """A row of the viewer, which Chrome's format calls a thread."""
 
     who: RankOrThread
     group: str | None
-    """None for waits and marks that belong to no group."""
+    """The group whose calls the row shows; None for waits and marks that belong to no group."""
     number: int = 0
-    """Counts the tracks of a group: calls that overlap without nesting need several."""
+    """The number of the row within its group: calls that overlap without nesting need several rows."""
 
     @property
     def name(self) -> str:
@@ -61,12 +61,12 @@ class _RunEntries:
         self._title = title
         self._threads: dict[_Track, int] = {}
         self._free_from: dict[int, int] = {}
-        """By thread, the end of its last span."""
+        """For each row of the viewer, the end of its last span."""
         self._thread_of: dict[int, int] = {}
-        """The thread of each call, by the event that issued it."""
+        """By the event that issued a call: the number of the call's row."""
 
     def all_entries(self) -> Iterator[TraceEntry]:
-        """Yield spans, instants and flows, then the names of tracks."""
+        """Yield spans, instants and arrows, then the names of rows."""
         for span in spans_of(self._run):
             yield self._span_entry(span)
         for index, event in enumerate(self._run.events):
@@ -92,7 +92,7 @@ class _RunEntries:
         return entry if span.has_ended else entry | {"cname": "terrible"}
 
     def _span_arguments(self, span: Span, event: Event) -> TraceEntry:
-        """Return name, category and arguments of a span."""
+        """Return the name, category and arguments of a span."""
         when = {"step": event.step, "virtual_seconds": event.time}
         if span.call is None:
             return {"name": f"waits for {event.text}", "cat": "wait", "args": when}
@@ -114,14 +114,17 @@ class _RunEntries:
         return f"{site.file}:{site.line}" if site else ""
 
     def _free_thread(self, span: Span, group: str | None) -> int:
-        """Return the thread of the group's first track that is free for the span."""
+        """Return the first row of the group that is free for the whole span."""
         threads = (self._thread_number(_Track(span.who, group, number)) for number in itertools.count())
         thread = next(thread for thread in threads if self._free_from.get(thread, 0) <= span.start)
         self._free_from[thread] = span.end
         return thread
 
     def _thread_number(self, track: _Track) -> int:
-        """Return a thread number, unique among all ranks and above the process numbers, which name main threads."""
+        """Return the number of a row.
+
+        It is unique among all ranks, and above the process numbers, which name main threads.
+        """
         return self._threads.setdefault(track, (self._first + self._run.world_size) * 1000 + len(self._threads))
 
     def _instant_entry(self, index: int, event: Event) -> TraceEntry:
@@ -170,27 +173,27 @@ def _metadata_entry(name: str, process: int, thread: int, args: TraceEntry) -> T
 
 
 class Span(NamedTuple):
-    """The time of a call, or of a wait that is not for a call."""
+    """The time of a call, or of a wait for something else."""
 
     start: int
-    """The index of the event that begins it."""
+    """Index of the event that begins the span."""
     end: int
     who: RankOrThread
     call: int | None
-    """Index into the run's calls."""
+    """Index of the call, in the run's calls."""
     slot: int | None
     has_ended: bool
 
 
 def spans_of(run: Run) -> list[Span]:
-    """Return the spans, sorted by their start."""
+    """Return the spans of a run, sorted by their start."""
     return sorted([*_call_spans(run), *_wait_spans(run)])
 
 
 def _call_spans(run: Run) -> Iterator[Span]:
     slot_of = run.slots_by_issue
     waited: dict[tuple[int, int], int | None] = {}
-    """By rank and call, the event that ended the wait; None if it has not ended."""
+    """By rank and call: the event that ended the rank's wait for the call; None if the wait has not ended."""
     for index, event in enumerate(run.events):
         if event.call is not None and event.kind in (EventKind.WAIT, EventKind.DONE):
             waited[event.rank, event.call] = index if event.kind is EventKind.DONE else None
@@ -211,7 +214,7 @@ def _call_spans(run: Run) -> Iterator[Span]:
 
 
 def _wait_spans(run: Run) -> Iterator[Span]:
-    """Yield waits for the clock, the store, a lock or another thread."""
+    """Yield spans for waits for the clock, the store, a lock or another thread."""
     open_: dict[RankOrThread, int] = {}
     for index, event in enumerate(run.events):
         if event.call is not None:

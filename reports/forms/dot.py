@@ -1,4 +1,4 @@
-"""Renders the wait-for graph in the language of Graphviz: which ranks wait for which, in which call; a cycle is red."""
+"""Renders the wait-for graph for Graphviz: which ranks wait for which ranks, in which call; a cycle is red."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode,
 from ddpsim.reports.printable import escape_control_characters
 
 _LONGEST = 100
-"""Characters of a label; the rest is cut."""
+"""The most characters of a label; the rest is cut."""
 _CULPRIT, _CYCLE = "#c62828", "#c62828"
 
 

@@ -9,7 +9,7 @@ from ddpsim.reports.printable import VERBS, escape_control_characters
 from ddpsim.simulator.wording import LabelledLine
 
 _FOLLOWING = 3
-"""The number of later events that are shown."""
+"""The number of events shown after the point of divergence."""
 _LAST = 4
 """The number of rows of earlier choices that a terminal shows."""
 DIVERGE_HERE = "runs diverge here"
@@ -17,12 +17,12 @@ DIVERGE_HERE = "runs diverge here"
 
 @dataclass(frozen=True, slots=True)
 class DifferenceSide:
-    """What one of the two runs did at that point."""
+    """What one of the two runs did where they diverge."""
 
     line: LabelledLine
-    """The name of the run, and its first event that differs."""
+    """The name of the run, and its first event that is not equal in the other run."""
     chosen: Chosen | None
-    """The choice that led to the event, if it was searched for."""
+    """The scheduler's choice that led to this event, if it is known."""
     site: Site | None
     following: tuple[str, ...]
 
@@ -32,17 +32,17 @@ class RunDifference:
     """The point at which two runs diverge."""
 
     shared: int
-    """The number of events that are equal in both runs."""
+    """The number of events before that point, which are equal in both runs."""
     before: str
-    """The last of these events; "" if there is none."""
+    """The last event that is equal in both runs; "" if there is none."""
     choices: tuple[Chosen, ...]
-    """The choices that are equal in both; consecutive choices that took the default are one."""
+    """The scheduler's choices that are equal in both runs; consecutive choices that took the default are one row."""
     sides: tuple[DifferenceSide, ...]
-    """The failing run, then the passing run."""
+    """What the failing run did, then what the passing run did."""
 
 
 def first_difference_of(document: Document) -> RunDifference | None:
-    """Return the point at which the two runs of an exploration diverge; None without two runs that differ."""
+    """Return where the two runs of an exploration diverge; None unless it has two runs that differ."""
     difference = document.difference
     if difference is None:
         return None
@@ -55,7 +55,7 @@ def first_difference_of(document: Document) -> RunDifference | None:
 
 
 def marked_events(document: Document) -> dict[int, int | None]:
-    """Return the event at which the runs of an exploration diverge, by the index of the run."""
+    """Return the event at which the runs of an exploration diverge, by the index of the run in the document."""
     explored = document.exploration
     if explored is None or explored.difference is None:
         return {}
@@ -64,7 +64,7 @@ def marked_events(document: Document) -> dict[int, int | None]:
 
 
 def mark_text(document: Document) -> str:
-    """Return the text for that event in the lanes."""
+    """Return the text for the event at which two runs diverge, as the lanes show it."""
     chosen = document.difference.choices if document.difference else None
     return f"{DIVERGE_HERE}, choice {chosen[0].first:,}" if chosen else DIVERGE_HERE
 

@@ -85,7 +85,7 @@ def to_html(document: Document) -> bytes:
 
 
 def legend_signs(run: Run) -> frozenset[str]:
-    """Return the names of the signs that occur: families of calls, kinds of marks, and highlights."""
+    """Return the names of the signs that the page's legend explains: families of calls, kinds of marks, highlights."""
     issued = [run.calls[event.call] for event in run.events if event.kind is EventKind.ISSUE and event.call is not None]
     kinds = {event.kind.value for event in run.events if event.kind in MARKS}
     differing = differing_calls(run).values()
@@ -109,23 +109,23 @@ def legend_signs(run: Run) -> frozenset[str]:
 
 _MOST_LINES = 6
 _MOST_CARDS = 13
-"""The number of findings that the page shows; the text has all."""
+"""The largest number of findings on the page; the text form lists all."""
 _MOST_VALUES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class FindingCard:
-    """A finding on the page, without the lines of the program that an earlier card shows."""
+    """A finding as the page shows it, without lines of the program that an earlier finding shows."""
 
     finding: Finding
     code_lines: tuple[CodeLine, ...]
     lines_left_out: int
     values: tuple[str, ...]
-    """If replicas differ, the value of each rank."""
+    """If replicas differ: the value that each rank has."""
 
 
 def finding_cards_of(run: Run) -> tuple[FindingCard, ...]:
-    """Return the cards at the top of a run's section, the most important first."""
+    """Return the findings at the top of a run's section, the most important first."""
     shown: set[int] = set()
     cards = []
     for finding in run.findings[:_MOST_CARDS]:
@@ -137,7 +137,7 @@ def finding_cards_of(run: Run) -> tuple[FindingCard, ...]:
 
 
 def _replica_values(finding: Finding) -> Iterator[str]:
-    """Yield the rows of values of a divergence, since lanes do not show which rank has which value."""
+    """Yield, for replicas that differ, a row for each value, since lanes do not show which rank has which value."""
     if finding.code.startswith("divergence."):
         rows = [line.strip() for line in finding.text.splitlines() if line.startswith(("  rank ", "  ranks "))]
         yield from rows[:_MOST_VALUES]

@@ -17,7 +17,7 @@ from ddpsim.simulator.wording import LabelledLine
 Decoded = TypeVar("Decoded")
 
 LARGEST_BYTES = 1 << 28
-"""The largest file that is read; a larger one has millions of events, too many for a reader."""
+"""The largest file that is read, in bytes; a larger file has millions of events, too many for a reader."""
 
 
 def to_json(document: Document) -> bytes:
@@ -35,7 +35,7 @@ def encode_json(value: object) -> bytes:
 
 
 def from_json(data: bytes, *, name: str = "the file") -> Document:
-    """Read JSON that `to_json` wrote. Raises ReportError for anything else, with `name` in its message."""
+    """Return the document from JSON that `to_json` wrote. Raises ReportError, with `name`, for other data."""
     version = _decode_json(data, _Versioned, name).version
     if version != VERSION:
         raise ReportError(
@@ -49,7 +49,7 @@ def from_json(data: bytes, *, name: str = "the file") -> Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read the document in a file. Raises ReportError if the file cannot be read or has no document."""
+    """Return the document in a JSON file. Raises ReportError if the file cannot be read or has no document."""
     if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would block
         raise ReportError(f"{path} is not a regular file, expected a result.json that --report wrote: give that file")
     try:
@@ -82,7 +82,7 @@ def document_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the text of the published schema."""
+    """Return the text of the published JSON Schema."""
     return msgspec.json.format(json.dumps(document_schema()), indent=2) + "\n"
 
 
@@ -110,7 +110,7 @@ def _not_a_report(name: str, why: str) -> ReportError:
 
 
 def first_invalid_reference(document: Document) -> str:
-    """Return the first invalid reference, such as "runs[0].events[3] names call 7 of 5"; "" if all are valid."""
+    """Return the first index without a row, such as "runs[0].events[3] names call 7 of 5"; "" if there is none."""
     if not document.runs and document.exploration is None:
         return "it has no run"
     for index, run in enumerate(document.runs):

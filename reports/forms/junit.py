@@ -15,7 +15,7 @@ State = Literal["passed", "failed", "unknown", "not run"]
 """The state of a test case. A run with the expected outcome has passed, also if its verdict is fail."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""XML 1.0, section 2.2: characters that no document may contain, not even escaped."""
+"""Characters that XML 1.0 (section 2.2) forbids in every document, even escaped."""
 _TAGS = {"failed": "failure", "unknown": "error", "not run": "skipped"}
 
 
@@ -25,20 +25,20 @@ class JunitCase:
 
     name: str
     suite: str
-    """The dotted name of its group, such as "ddpsim.torch"."""
+    """The dotted name of the test suite, such as "ddpsim.torch"."""
     state: State
     seconds: float = 0.0
     kind: str = ""
-    """The finding's code."""
+    """The code of the run's finding."""
     message: str = ""
-    """Why it did not pass, in one line."""
+    """One line on why the test case did not pass."""
     text: str = ""
     """The whole text of the run."""
     replay: str = ""
 
 
 def state_of(verdict: Verdict, is_expected: bool | None) -> State:
-    """Return the state of the test case of a run."""
+    """Return the state of a run's test case."""
     if is_expected or (is_expected is None and verdict is Verdict.PASS):
         return "passed"
     return "unknown" if verdict is Verdict.UNKNOWN else "failed"
@@ -50,7 +50,7 @@ def to_junit(document: Document) -> bytes:
 
 
 def junit_cases(document: Document, suite: str = "ddpsim") -> list[JunitCase]:
-    """Return a case for each run, or one case for an exploration, whose runs are only examples."""
+    """Return a test case for each run; an exploration has one case, since its runs are only examples."""
     explored = document.exploration
     if explored is None:
         return [_test_case(run, run.name, run, run.seconds or 0.0, suite, run.text) for run in document.runs]
@@ -78,7 +78,7 @@ def _test_case(
 
 
 def junit_of(cases: Sequence[JunitCase], *, name: str) -> bytes:
-    """Render the cases as one suite."""
+    """Render these test cases as one test suite in XML."""
     states = [case.state for case in cases]
     suite = ElementTree.Element(
         "testsuite",

@@ -1,4 +1,4 @@
-"""Draws the lanes of a run as text: a row for each rank, a character for each call, matched calls in a column."""
+"""Draws a run as text: a row for each rank, a character for each call, calls that match each other in one column."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SEND, RECEIVE, OTHER = ">", "<", "*"
 MISSING, ODD, WAITS, LATE = "?", "!", "=", "-"
 
 Kind = tuple[str, str]
-"""Operation and group."""
+"""The operation and the group of a call."""
 
 _IN_MESH = re.compile(r" \([^()]*\)")
-"""In "tp (dp 1)", the part after the name of the dimension."""
+"""Matches the coordinates in a group's name: "(dp 1)" in "tp (dp 1)"."""
 _SEPARATE_RANKS = 16
-"""If there are more ranks than this, those with equal rows share a row."""
+"""Up to this many ranks, each has its own row; if there are more, ranks with equal rows share a row."""
 _MOST_ROWS = 40
 _LONGEST_LABEL = 24
 _LEAST_TEXT = 12
-"""Columns that a narrow terminal keeps for the text on how a rank ended."""
+"""The columns that a narrow terminal keeps for text on how a rank ended."""
 _WORDS: dict[End, str] = {
     "waiting": "waits",
     "returned": "returned",
@@ -42,7 +42,7 @@ _STYLES = {MISSING: "bold red", ODD: "bold red", WAITS: "yellow", LATE: "dim"}
 
 @dataclass(frozen=True, slots=True)
 class _LaneRow:
-    """A lane as a line of text."""
+    """The row of a rank, of several ranks or of a thread, as a line of text."""
 
     label: str
     cells: str
@@ -52,12 +52,12 @@ class _LaneRow:
 
     @property
     def shows_cause(self) -> bool:
-        """True if the row shows the cause, so it is left out last."""
+        """True if the row shows the cause of the failure; such rows are left out last."""
         return self.lane.is_culprit or bool({MISSING, ODD, *"123456789"} & set(self.cells))
 
 
 class MarkedEvent(NamedTuple):
-    """An event to point at, and the text for it."""
+    """An event that the drawing points at, and the text for it."""
 
     event: int
     text: str
@@ -66,7 +66,10 @@ class MarkedEvent(NamedTuple):
 def draw_lanes_as_text(
     run: Run, width: int, *, is_brief: bool = False, marked: MarkedEvent | None = None
 ) -> Text | None:
-    """Return the lanes with a legend, at most `width` columns wide; None without calls. Brief lanes name no waits."""
+    """Return the drawing and its legend, at most `width` columns wide; None without calls.
+
+    `is_brief`: waits have no names.
+    """
     run = _name_groups_by_dimension(run)
     lanes = lanes_of(run)
     if not lanes.columns:
@@ -92,7 +95,7 @@ def draw_lanes_as_text(
 
 
 def _name_groups_by_dimension(run: Run) -> Run:
-    """Name the groups of a device mesh by their dimension only, so that their calls share a letter."""
+    """Return group names without coordinates in the device mesh, so that calls of such groups share a letter."""
     if not any(rank.coordinates for rank in run.ranks):
         return run
     return replace(run, calls=tuple(replace(call, group=_IN_MESH.sub("", call.group)) for call in run.calls))
@@ -103,7 +106,7 @@ def _side_digit(side: int) -> str:
 
 
 def _side_legend(lanes: Lanes, seen: str) -> list[str]:
-    """Explain the digit of each side, where sides of a mismatch differ and any may be wrong."""
+    """Return a legend for digits: each digit is a set of ranks with equal arguments, where any set may be wrong."""
     words = {_side_digit(item.side): item.odd for item in lanes.items if item.side >= 0}
     return [f"{sign} {words[sign]}" for sign in sorted(words) if sign in seen]
 
@@ -119,7 +122,7 @@ def _make_rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bo
 
 
 def _lane_characters(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[str]:
-    """Return the characters of each lane."""
+    """Return the characters of each row."""
     width = lanes.columns + any(bar.end is None for bar in lanes.bars)  # room for a wait after the last call
     rows = [[" "] * width for _ in lanes.lanes]
     for bar in lanes.bars:
@@ -142,7 +145,7 @@ def _row_label(ranks: tuple[int, ...], lane: Lane) -> str:
 
 
 def _lane_ends(run: Run, lanes: Lanes) -> list[str]:
-    """Return how each lane ended, and in what its call differs from the others."""
+    """Return, for each row, how its rank ended and how its call differs from the other ranks' calls."""
     waits = {each.who: f"waits {'in' if each.slots else 'for'} {each.what}" for each in run.waiting}
     odd = {item.lane: f"differs: {item.odd}" for item in lanes.items if item.odd}
     ends = []
@@ -165,13 +168,13 @@ def _merge_equal_rows(rows: Sequence[_LaneRow]) -> list[_LaneRow]:
 
 
 def _choose_rows(rows: Sequence[_LaneRow]) -> list[_LaneRow]:
-    """Return at most `_MOST_ROWS` rows in their order; rows that show the cause are preferred."""
+    """Return the rows to show, at most `_MOST_ROWS`, in their order; rows that show the cause are preferred."""
     by_worth = sorted(range(len(rows)), key=lambda index: (not rows[index].shows_cause, index))
     return [rows[index] for index in sorted(by_worth[:_MOST_ROWS])]
 
 
 def _visible_columns(rows: Sequence[_LaneRow], columns: int, width: int) -> tuple[int, int]:
-    """Return the first column that is shown, and the number of columns: the last that fit, since failures are there."""
+    """Return the first visible column and the number of visible columns: the last ones, since failures are there."""
     text = max(len(row.text) for row in rows)
     left = width - _label_width(rows, width) - 4
     room = max(left - max(min(text, left // 2), _LEAST_TEXT), 1)
@@ -194,7 +197,7 @@ def _row_text(row: _LaneRow, first: int, room: int, label_width: int) -> Text:
 
 
 def _pointer_line(run: Run, lanes: Lanes, marked: MarkedEvent, first: int, label_width: int) -> Text:
-    """Return a line below the lanes that points at the column of an event and names its rank."""
+    """Return a line of text below the rows that points at an event's column and names its rank."""
     who = run.events[marked.event].who
     before = [item.column for item in lanes.items if item.event <= marked.event and lanes.lanes[item.lane].who == who]
     column = (before[-1] if before else 0) - first
@@ -213,12 +216,12 @@ def _wrap_entries(entries: Sequence[str], width: int) -> list[Text]:
 
 
 def kind_of(call: Call) -> Kind:
-    """Return the kind of a call: calls of a kind have the same letter."""
+    """Return the kind of a call (operation and group): all calls of a kind have one letter."""
     return call.operation, call.group
 
 
 def letters_for(calls: Iterable[Call]) -> dict[Kind, str]:
-    """Return a capital for each kind of collective, from its name if possible; sends and receives are arrows."""
+    """Return a capital letter for each kind of collective, from its name if possible; sends and receives are arrows."""
     found: dict[Kind, str] = {}
     taken = set[str]()
     for call in calls:
@@ -234,7 +237,7 @@ def letters_for(calls: Iterable[Call]) -> dict[Kind, str]:
 
 
 def _candidate_letters(operation: str) -> Iterator[str]:
-    """Yield the initials of the operation's words, then its other letters, then the alphabet."""
+    """Yield letters for an operation: the initials of the name's words, its other letters, then the alphabet."""
     name = operation.upper()
     initials = [word[0] for word in name.split("_") if word]
     yield from (letter for letter in (*initials, *name, *ascii_uppercase) if letter in ascii_uppercase)

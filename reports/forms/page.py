@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 
 def render_page(template: str, values: dict[str, Any], *, styles: Sequence[str], scripts: Sequence[str] = ()) -> bytes:
-    """Render a template that extends base.html.j2. `styles` and `scripts` are names of assets."""
+    """Return an HTML page, from a template based on base.html.j2. `styles` and `scripts` are names of asset files."""
     style = "".join(map(_read_asset, styles))
     script = (
         '(() => {\n"use strict";\n' + "\n".join(map(_read_asset, scripts)) + "\n})();\n" if scripts else ""

@@ -34,7 +34,7 @@ KINDS = {
     EventKind.RETURN: "r",
     EventKind.RAISE: "x",
 }
-"""A letter for each kind of event."""
+"""For each kind of event, the letter that stands for the kind in the data."""
 
 STATES = {"matched": "m", "open": "o", "mismatched": "x"}
 
@@ -42,7 +42,7 @@ FAMILIES = ("collective", "rooted", "barrier", "message", "group")
 
 
 def family_of(call: Call) -> int:
-    """Return the index in FAMILIES of the family of a call."""
+    """Return the index of a call's family (such as reductions) in FAMILIES."""
     row = OPERATIONS.get(call.operation)
     if row is None:  # another program made the document
         family = "collective"
@@ -54,13 +54,14 @@ def family_of(call: Call) -> int:
 
 
 def colours_of(run: Run) -> dict[int, int]:
-    """Return the colour of each slot in which ranks wait forever: 0 for a cause, 1 for a consequence."""
+    """Return a colour for each slot (row of matching calls) in which ranks wait forever: 0 for causes, 1 for
+    consequences."""
     roots = run.root_slots
     return {slot: int(slot not in roots) for slot in run.awaited_slots}
 
 
 class TextTable:
-    """A table of texts without repetition."""
+    """A list of texts in which each text occurs once."""
 
     def __init__(self) -> None:
         self._indices: dict[str, int] = {}
@@ -75,7 +76,7 @@ class TextTable:
 
 
 def page_data_of(run: Run, lanes: Lanes, texts: TextTable, *, marked: int | None = None) -> dict[str, Any]:
-    """Return the data of a run. `marked` is an event to point at, if it is shown."""
+    """Return the data of a run as plain values for JSON. `marked` is an event that the page points at."""
     lane_of = {lane.who: index for index, lane in enumerate(lanes.lanes)}
     kept = [index for index, event in enumerate(run.events) if event.who in lane_of]
     number = {index: new for new, index in enumerate(kept)}
@@ -105,7 +106,7 @@ def page_data_of(run: Run, lanes: Lanes, texts: TextTable, *, marked: int | None
 
 
 def _ends_in_no_lane(run: Run, lanes: Lanes, missing: MissingCall) -> bool:
-    """Return True if the missing half of a message belongs to a waiting rank: an arrow then ends in no lane."""
+    """Return True if half of a message is missing and its rank waits elsewhere: the arrow then leads to no lane."""
     issues = run.slots[missing.slot].issues
     return bool(issues) and run.issued_call(issues[0]).is_point_to_point and lanes.lanes[missing.lane].end == "waiting"
 
@@ -154,14 +155,14 @@ def _call_data(calls: Sequence[Call], texts: TextTable) -> dict[str, Any]:
 
 
 def _pack_column(column: list[Any]) -> list[Any] | dict[str, Any]:
-    """Return the column, or one value with a count if all are equal."""
+    """Return a column of values; if all are equal, return one value with a count."""
     if len(column) > 1 and all(value == column[0] for value in column):
         return {"each": column[0], "count": len(column)}
     return column
 
 
 def _event_data(events: Sequence[Event], lane_of: Mapping[RankOrThread, int], texts: TextTable) -> dict[str, Any]:
-    """Return the events that are shown. Text and time are sparse: few events have a text, and time changes seldom."""
+    """Return the data of the shown events. Text and time are sparse: few events have text, and time seldom changes."""
     times = [(index, event.time) for index, event in enumerate(events)]
     return {
         "kind": "".join(KINDS[event.kind] for event in events),
@@ -185,7 +186,7 @@ def _item_data(items: Sequence[PlacedCall], number: Mapping[int, int], texts: Te
 
 
 def _event_numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
-    """Return the indices in the whole run of the events that are shown and of those that matched slots."""
+    """Return the indices, in the whole run, of the shown events and of the events at which calls matched."""
     return {
         "event": _differences(kept),
         "match": [-1 if slot.match is None else slot.match for slot in run.slots],
@@ -194,7 +195,8 @@ def _event_numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
 
 
 def _slot_data(run: Run, kept: Sequence[int]) -> dict[str, Any]:
-    """Return the state and the ranks of each slot; its match is the event among those shown, or the next of them."""
+    """Return state and ranks of each slot (row of matching calls), and the shown event at or after which its calls
+    matched."""
     sets: dict[tuple[int, ...], int] = {}
     ranks = [sets.setdefault(tuple(sorted(run.events[i].rank for i in slot.issues)), len(sets)) for slot in run.slots]
     return {
@@ -224,7 +226,7 @@ class SourceLine(NamedTuple):
 
 
 def source_excerpt(site: Site, around: int = 1) -> tuple[SourceLine, ...]:
-    """Return the line of a site with up to `around` lines before and after it; () if its file could not be read."""
+    """Return a line of the program with up to `around` lines before and after it; () if its file could not be read."""
     numbered = [
         (site.first + offset, text)
         for offset, text in enumerate(site.source)

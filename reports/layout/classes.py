@@ -11,7 +11,7 @@ from ddpsim.reports.layout.lanes import EventMark, Lanes, MissingCall, PlacedCal
 InLane = TypeVar("InLane", PlacedCall, EventMark, WaitBar, MissingCall)
 
 LARGEST = 64
-"""The largest number of lanes on a page."""
+"""The largest number of lanes (rows of ranks) on a page."""
 
 
 def shown_lanes(run: Run, *, largest: int = LARGEST) -> Lanes:
@@ -29,7 +29,7 @@ def shown_lanes(run: Run, *, largest: int = LARGEST) -> Lanes:
 
 
 def _group_equal_lanes(run: Run, lanes: Lanes) -> dict[int, tuple[int, ...]]:
-    """Return the ranks of each class, by its first lane. Lanes are of one class if calls, marks and ends are equal."""
+    """Return the ranks of each set of equal lanes, by the first lane of the set: calls, marks and ends are equal."""
     traces = _lane_contents(run, lanes)
     found: dict[Any, int] = {}
     ranks: dict[int, list[int]] = {}
@@ -40,7 +40,7 @@ def _group_equal_lanes(run: Run, lanes: Lanes) -> dict[int, tuple[int, ...]]:
 
 
 def _lane_contents(run: Run, lanes: Lanes) -> list[list[Any]]:
-    """Return what each lane shows, without indices of events, which differ in all lanes."""
+    """Return the signs and texts of each lane, without indices of events, which differ between all lanes."""
     traces: list[list[Any]] = [[] for _ in lanes.lanes]
     for item in lanes.items:
         traces[item.lane].append((item.call, item.slot, item.column, item.odd))
@@ -53,14 +53,14 @@ def _lane_contents(run: Run, lanes: Lanes) -> list[list[Any]]:
 
 
 def _importance(lanes: Lanes, lane: int) -> tuple[bool, bool, bool, int]:
-    """Return the sort key by which lanes are kept; False comes first."""
+    """Return the sort key of a lane's importance: unimportant lanes are left out first; False means important."""
     shown = lanes.lanes[lane]
     is_missed = any(each.lane == lane for each in lanes.missing)
     return not shown.is_culprit, not is_missed, shown.end != "waiting", lane
 
 
 def _keep_lanes(lanes: Lanes, kept: dict[int, tuple[int, ...]], left_out: int) -> Lanes:
-    """Return only the kept lanes, each for all ranks of its class."""
+    """Return the picture with only the kept lanes; each lane stands for all ranks with an equal lane."""
     new = {lane: index for index, lane in enumerate(kept)}
 
     def moved(things: tuple[InLane, ...]) -> tuple[InLane, ...]:

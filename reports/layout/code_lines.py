@@ -16,20 +16,21 @@ from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.wording import rank_list
 
 CULPRIT, WAITS, OTHER = "culprit", "waits", "other"
-"""Roles of ranks at a line: to blame, only waiting, matched with a culprit. Sides of a mismatch are side0, side1."""
+"""Roles of ranks at a line of the program: to blame, only waiting, or matched with a rank to blame. If ranks disagree
+and any may be wrong, the roles are side0, side1 and so on."""
 _MOST_PRESENT = 4
 SIDES = 4
-"""The number of colours for sides; the fifth side looks like the first."""
+"""The number of colours for ranks that disagree; a fifth set of ranks looks like the first."""
 
 
 class RanksAtLine(NamedTuple):
-    """Ranks at a line of the program."""
+    """Ranks that did the same at a line of the program."""
 
     role: str
     who: str
     """The ranks or threads, such as "ranks 0, 2" or "rank 1, thread reader"."""
     text: str
-    """What they did there, in words for one rank or several; may be ""."""
+    """What these ranks did there, in words for one rank or several; may be ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ class CodeLine:
     """A line of the program, with the ranks at it."""
 
     site: int
-    """Index into the run's sites."""
+    """Index of the line, in the run's sites."""
     caller: int | None
-    """Index of the line in another file that called it."""
+    """Index of the line in another file that called this line."""
     present: tuple[RanksAtLine, ...]
 
     @property
@@ -49,7 +50,7 @@ class CodeLine:
 
 
 class _RankAtLine(NamedTuple):
-    """One rank or thread at a line."""
+    """One rank or thread at a line of the program."""
 
     role: str
     text: str
@@ -59,7 +60,7 @@ class _RankAtLine(NamedTuple):
 
 
 def code_lines_of(run: Run, finding: Finding) -> tuple[CodeLine, ...]:
-    """Return the lines that a finding is about, that of the culprits first; () if no line is known."""
+    """Return the program's lines that a finding is about, the line to blame first; () if no line is known."""
     there = list(_ranks_in_mismatch(run, finding) if finding.is_mismatch else _blamed_ranks(run, finding))
     if finding is run.leading and not finding.is_mismatch:
         there += _waiting_ranks(run, set(finding.ranks))
@@ -84,7 +85,7 @@ def _group_by_line(run: Run, there: Iterable[_RankAtLine]) -> Iterator[CodeLine]
 
 
 def _ranks_at_line(run: Run, groups: Sequence[tuple[tuple[str, str], list[RankOrThread]]]) -> Iterator[RanksAtLine]:
-    """Yield the ranks at a line. Of many groups that did different things, only the first are described."""
+    """Yield the ranks at a line of the program. If they did many different things, only the first are described."""
     yield from (RanksAtLine(role, _name_ranks(run, who), text) for (role, text), who in groups[:_MOST_PRESENT])
     rest: dict[str, list[RankOrThread]] = {}
     for (role, _), who in groups[_MOST_PRESENT:]:
@@ -106,7 +107,7 @@ def _name_ranks(run: Run, all_: list[RankOrThread]) -> str:
 
 
 def _ranks_in_mismatch(run: Run, finding: Finding) -> Iterator[_RankAtLine]:
-    """Yield the ranks of a mismatch with their calls: the one that differs and the others, or the sides."""
+    """Yield the ranks whose matched calls differ: the differing rank and the others, or all if any may be wrong."""
     differing = differing_calls(run)
     for index in finding.slots:
         for issue in sorted(run.slots[index].issues, key=lambda issue: run.events[issue].rank):
@@ -121,13 +122,13 @@ def _ranks_in_mismatch(run: Run, finding: Finding) -> Iterator[_RankAtLine]:
 
 
 def _describe_call(name: str, more: str, call: Call) -> str:
-    """Describe a call by its name, what differs in it, and its origin; a shorter form of the origin is left out."""
+    """Return a call's name, what differs in it, and which part of DDP made it, as text without repetition."""
     words = ["" if more in (call.purpose, call.origin) else more, call.origin]
     return ": ".join(filter(None, [name, ", ".join(filter(None, words))]))
 
 
 def _blamed_ranks(run: Run, finding: Finding) -> Iterator[_RankAtLine]:
-    """Yield where the ranks of the finding are: in a wait, or after their last call."""
+    """Yield the line of each rank that a finding blames: the line at which it waits, or its last call."""
     waiting = {each.who: each for each in run.waiting}
     first = finding.sites[0] if finding.sites else None
     last = _last_calls(run) if finding.code.startswith("deadlock.") else {}
@@ -156,7 +157,7 @@ def _waiting_ranks(run: Run, named: set[int]) -> Iterator[_RankAtLine]:
 
 
 def _rank_in_wait(run: Run, waiting: Waiting, role: str) -> _RankAtLine:
-    """Describe a rank or thread in a wait: for its own call, in the first of its slots, or for something else."""
+    """Return the line and text of a waiting rank or thread: at its own call, or at what else it waits for."""
     issues = run.slots[waiting.slots[0]].issues if waiting.slots else ()
     if not issues:
         return _RankAtLine(role, f"waiting for {waiting.what}", waiting.who, waiting.site)
@@ -167,7 +168,7 @@ def _rank_in_wait(run: Run, waiting: Waiting, role: str) -> _RankAtLine:
 
 
 def _call_name(run: Run, call: Call) -> str:
-    """Name a call; a message with its peer, and with tag and group if the run has several."""
+    """Return the name of a call; for a message with its peer, and with tag and group if the run has several."""
     words = f"{call.operation} #{call.sequence}"
     if call.peer is not None:
         words += " from " if call.operation == "recv" else " to "

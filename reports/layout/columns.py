@@ -18,49 +18,50 @@ from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
 
 Node = int
-"""Calls that share a column: the index of their slot, or for a single call -1 minus the index of its event."""
+"""Calls that share a column: the index of their slot (matched calls), or for a single call -1 minus its event's
+index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The column of each call of a run, by the index of the event that issued it."""
+    """The column (horizontal position) of each call of a run, by the index of the event that issued the call."""
 
     column: dict[int, int]
     arrival: dict[int, int]
     """The column at which the rank reached the call: left of the call's column if other ranks came later."""
     taken: tuple[int, ...] = ()
-    """By column, a bit for each lane that has a call there or that a line between calls crosses."""
+    """By column: a bit for each lane that has a call there, or that a line between two calls crosses."""
 
     def is_taken(self, column: int, lane: int) -> bool:
-        """Return True if the column of a lane is used, so another sign there would be misread."""
+        """Return True if a sign in this column of this lane would be misread, since the place is used."""
         return column < len(self.taken) and bool(self.taken[column] >> lane & 1)
 
 
 def columns_of(run: Run, lane_of: Mapping[RankOrThread, int]) -> Columns:
-    """Return the columns of the calls; `lane_of` has the lane of each rank and thread."""
+    """Return the columns of a run's calls; `lane_of` has the lane (row) of each rank and thread."""
     return _ColumnPlacement(_find_call_order(run, lane_of), _lanes_of_missing_calls(run, lane_of)).place_all()
 
 
 @dataclass(slots=True)
 class _CallOrder:
-    """Which calls must be left of which; all numbers are indices of events that issued calls."""
+    """Which calls must be left of which calls; numbers are indices of the events that issued the calls."""
 
     nodes: dict[int, Node] = field(default_factory=dict)
     lane: dict[int, int] = field(default_factory=dict)
     before: dict[int, list[int]] = field(default_factory=dict)
-    """The previous calls in its lane and in its group, and the partners of messages that its lane had waited for."""
+    """By call: the previous calls in its lane and group, and the partners of messages that its rank had waited for."""
     message: dict[int, int] = field(default_factory=dict)
-    """The send of each receive that found its message, or waited for it at once."""
+    """The send of each receive whose message was there already, or for which the rank waited at once."""
 
 
 def _find_call_order(run: Run, lane_of: Mapping[RankOrThread, int]) -> _CallOrder:
     nodes, partners = _nodes_and_partners(run)
     order = _CallOrder(nodes)
     passed: dict[int, list[int]] = {}
-    """By lane, the calls that its next call must be to the right of."""
+    """By lane, the calls that must be left of the lane's next call."""
     issued: dict[tuple[int, int], int] = {}
     latest: dict[tuple[int, str], int] = {}
-    """By rank and group, the last call that was a collective."""
+    """By rank and group, the latest collective."""
     for index, event in enumerate(run.events):
         lane, main = lane_of[event.who], lane_of[RankOrThread(event.rank)]
         if event.call is None:
@@ -90,7 +91,7 @@ def _find_call_order(run: Run, lane_of: Mapping[RankOrThread, int]) -> _CallOrde
 
 
 def _nodes_and_partners(run: Run) -> tuple[dict[int, Node], dict[int, int]]:
-    """Return the node of each call, and the partner of each send and receive that were matched."""
+    """Return the column node of each call, and the partner of each matched send and receive."""
     nodes: dict[int, Node] = {}
     partners: dict[int, int] = {}
     for index, slot in enumerate(run.slots):
@@ -105,7 +106,7 @@ def _nodes_and_partners(run: Run) -> tuple[dict[int, Node], dict[int, int]]:
 
 
 def _lanes_of_missing_calls(run: Run, lane_of: Mapping[RankOrThread, int]) -> dict[int, list[int]]:
-    """Return by node the lanes in which a call is missing, without the lanes of ranks that wait in another slot."""
+    """Return, by column node, the lanes in which a call is missing, without ranks that wait in another slot."""
     open_ = [(index, run.slots[index]) for index in run.awaited_slots]
     stuck = {run.events[issue].rank for _, slot in open_ for issue in slot.issues}
     found = {}
@@ -117,14 +118,14 @@ def _lanes_of_missing_calls(run: Run, lane_of: Mapping[RankOrThread, int]) -> di
 
 
 class _ColumnPlacement:
-    """Places nodes from left to right: each as soon as all nodes that must be left of it are placed."""
+    """Assigns columns from left to right: each call once all calls that must be left of it have a column."""
 
     def __init__(self, order: _CallOrder, coming: Mapping[Node, list[int]]) -> None:
         self._order = order
         self._coming = coming
         self._taken: list[int] = []
         self._reached: dict[int, int] = {}
-        """By call, the first column that the order of calls allows for its node."""
+        """By call: the first column that the order of calls allows."""
         self._members: dict[Node, list[int]] = {}
         self._blockers: dict[Node, int] = {}
         self._followers: dict[int, list[int]] = {}
@@ -138,7 +139,7 @@ class _ColumnPlacement:
             self._blockers[node] = sum(len(self._calls_before(issue)) for issue in members)
 
     def place_all(self) -> Columns:
-        """Place all nodes."""
+        """Assign a column to every call."""
         ready = deque(node for node, blockers in self._blockers.items() if not blockers)
         rest = iter(self._order.before)
         while len(self._column) < len(self._order.before):
@@ -149,7 +150,7 @@ class _ColumnPlacement:
         return Columns(self._column, arrival, tuple(self._taken))
 
     def _arrival_column(self, issue: int) -> int:
-        """Return the column at which the rank reached the call; lack of room further right is no wait."""
+        """Return the column at which a rank reached the call; a column further right for lack of room is no wait."""
         room = self._first_column_after(self._order.before[issue])
         return room if room < self._reached[issue] else self._column[issue]
 
@@ -174,7 +175,7 @@ class _ColumnPlacement:
                     ready.append(freed)
 
     def _take_free_column(self, column: int, lanes: list[int]) -> int:
-        """Return the first column from this one on that is free between these lanes, and mark it as used."""
+        """Return the first column, from `column` on, that is free between two lanes, and mark it as used."""
         between = (2 << max(lanes)) - (1 << min(lanes))
         while column < len(self._taken) and self._taken[column] & between:
             column += 1
@@ -183,7 +184,7 @@ class _ColumnPlacement:
         return column
 
     def _split_node(self, first: int) -> Node:
-        """Split the node of the earliest unplaced call, because it waits for itself; return the call's own node."""
+        """Give matched calls separate columns, since their order has a cycle; return the earliest call's node."""
         members = self._members.pop(self._nodes[first])
         for issue in members:
             node = self._nodes[issue] = -1 - issue

@@ -10,29 +10,29 @@ from ddpsim.reports.layout.lanes import Lanes
 from ddpsim.simulator.events import EventKind
 
 _FEW = 40
-"""No column is folded if there are at most this many."""
+"""If a picture has at most this many columns, none is folded."""
 _BEFORE = 10
-"""Columns that are kept before an important column; `_AFTER` are kept after it."""
+"""The number of columns kept before an important column; `_AFTER` columns are kept after it."""
 _AFTER = 4
 _FIRST = 4
 _LEAST = 12
-"""Fewer columns are not worth folding."""
+"""The least number of columns to fold."""
 _TELLING = frozenset({EventKind.FAULT, EventKind.NOTE, EventKind.RAISE})
 
 
 class Fold(NamedTuple):
-    """Columns, from the first to the last, that may be shown as one."""
+    """Consecutive columns that may be shown as one."""
 
     first: int
     last: int
     what: str
-    """The label, such as "steps 1 to 40"."""
+    """The label of the fold, such as "steps 1 to 40"."""
     why: str
-    """Why they may be folded."""
+    """Why these columns may be folded."""
 
 
 def folds_of(run: Run, lanes: Lanes, marked: int | None = None) -> tuple[Fold, ...]:
-    """Return the folds from left to right; `marked` is an event to point at."""
+    """Return the columns to fold, from left to right; `marked` is an event that the picture points at."""
     if lanes.columns <= _FEW:
         return ()
     kept = _kept_columns(run, lanes, marked)

@@ -20,56 +20,59 @@ _ALIKE = DifferingCall("", is_odd=False)
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A row: one rank, several ranks that did the same, or a thread."""
+    """A lane (row of the picture): one rank, several ranks that did the same, or a thread."""
 
     who: RankOrThread
-    """The rank or thread whose calls are shown."""
+    """The rank or thread whose calls the lane shows."""
     ranks: tuple[int, ...]
-    """All ranks that the lane is for."""
+    """All ranks that the lane stands for."""
     end: End
     text: str
-    """The error that it raised, or what it waits for."""
+    """The error that the rank raised, or what it waits for."""
     is_culprit: bool = False
-    """True if a finding blames it."""
+    """True if a finding blames the rank."""
     coordinates: str = ""
     """The rank's position in the program's device mesh."""
 
 
 class PlacedCall(NamedTuple):
-    """A call with its position."""
+    """A call with its position in the picture."""
 
     event: int
-    """The index of the event that issued it."""
+    """The index of the event that issued the call."""
     lane: int
     call: int
     slot: int
     column: int
     arrival: int
-    """The column at which the rank reached the call; it waited from there if `column` is further right."""
+    """The column at which the rank reached the call; the rank waited from there if `column` is further right."""
     odd: str = ""
-    """What differs in this call, if it is one of those that differ from the others of the slot."""
+    """If this call differs from the calls that match it: what differs."""
     beside: str = ""
-    """The same aspect of a call that is one of the others of such a slot."""
+    """If this call is one that a differing call matches: its value for the same argument."""
     side: int = -1
-    """The number of its side, if the sides of a mismatch differ and any may be wrong; else -1."""
+    """If matched calls differ and any may be wrong: the number of the set of ranks with this value; else -1."""
 
 
 class EventMark(NamedTuple):
-    """An event that is no call: a step, a store operation, a note, the end of a rank. Equal kinds may share a mark."""
+    """A sign for an event that is no call: a step, a store operation, a note, the end of a rank.
+
+    Consecutive equal kinds may share a sign.
+    """
 
     events: tuple[int, ...]
     lane: int
     position: float
-    """The position, between columns."""
+    """The sign's position, between columns."""
 
 
 class WaitBar(NamedTuple):
-    """A wait for a rank that came later, drawn as a bar."""
+    """A wait for a rank that came later, drawn as a bar in the lane."""
 
     lane: int
     start: float
     end: float | None
-    """The end; None if the wait never ended, so the bar reaches the right edge."""
+    """The bar's end; None if the wait never ended, so the bar reaches the right edge."""
     wait: int
     """The event that began the wait."""
     done: int | None
@@ -86,7 +89,7 @@ class MissingCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Everything that a renderer draws. Items and marks are in the order of their events."""
+    """The positions of all that a renderer draws. Calls and signs are in the order of their events."""
 
     lanes: tuple[Lane, ...]
     items: tuple[PlacedCall, ...]
@@ -94,18 +97,18 @@ class Lanes:
     bars: tuple[WaitBar, ...]
     missing: tuple[MissingCall, ...]
     columns: int
-    """The number of columns."""
+    """The number of columns of the picture."""
     left_out: int = 0
     """The number of lanes that are not shown (`classes`)."""
 
     @property
     def is_shared(self) -> bool:
-        """True if a lane is for several ranks."""
+        """True if a lane stands for several ranks."""
         return any(len(lane.ranks) > 1 for lane in self.lanes)
 
 
 def lanes_of(run: Run) -> Lanes:
-    """Return the lanes of a run, one for each rank and each thread. A run without a trace has no items."""
+    """Return the lanes of a run, one for each rank and each thread. A run without a trace has no calls in them."""
     whose = _lane_numbers(run)
     lane_of = [whose[event.who] for event in run.events]
     columns = columns_of(run, whose)
@@ -168,7 +171,8 @@ def _place_calls(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Pl
 def _place_missing_calls(
     run: Run, whose: dict[RankOrThread, int], items: Sequence[PlacedCall], columns: Columns
 ) -> tuple[MissingCall, ...]:
-    """Return positions for calls that never came: the slot's column, or a free one after the last call of the lane."""
+    """Return positions for calls that never came: the column of the waiting calls, or a free one after the lane's last
+    call."""
     last: dict[int, int] = {}
     for item in items:
         last[item.lane] = max(last.get(item.lane, -1), item.column)
@@ -186,18 +190,18 @@ def _place_missing_calls(
 
 
 class _MarksAndBars:
-    """Collects the marks between the calls of each lane, and its waits, in one pass over the events."""
+    """Collects the signs between calls, and the waits, of each lane in one pass over the events."""
 
     def __init__(self, run: Run, lane_of: Sequence[int], items: Sequence[PlacedCall]) -> None:
         self._run = run
         self._partner = _partner_columns(items)
         self._open: dict[int, tuple[float, int, float]] = {}
-        """By lane, the wait that has not ended: its start, its event, and the position at which it would end."""
+        """By lane, the wait that has not ended: its start, its event, and the position where its bar would end."""
         self._last: dict[int, int] = {}
         self._behind: dict[int, float] = {}
-        """By lane, the position after which the next mark is: that of the last call, or the end of a bar."""
+        """By lane, the position behind which the next sign is placed: the last call, or the end of a bar."""
         self._between: dict[int, list[list[int]]] = {}
-        """By lane, the marks since its last call; consecutive events of a kind are one mark."""
+        """By lane, the events since its last call that need a sign; consecutive events of a kind share one sign."""
         self._marks: list[EventMark] = []
         self._bars: list[WaitBar] = []
         self._issued: dict[tuple[int, int], PlacedCall] = {}
@@ -208,15 +212,18 @@ class _MarksAndBars:
             self._place_marks(lane)
 
     def marks(self) -> tuple[EventMark, ...]:
-        """Return the marks, in the order of their events."""
+        """Return the signs, in the order of their events."""
         return tuple(sorted(self._marks))
 
     def bars(self) -> tuple[WaitBar, ...]:
-        """Return the waits that are drawn, and those that never ended."""
+        """Return the bars of waits that ended, and of waits that never ended."""
         return (*self._bars, *self._unended_waits())
 
     def _unended_waits(self) -> Iterator[WaitBar]:
-        """Yield waits that never ended. For a stopped rank, the bar ends at the call that it waits for."""
+        """Yield bars for waits that never ended.
+
+        For a rank that was stopped, the bar ends at the call that it waits for.
+        """
         for_good = {each.who for each in self._run.waiting}
         for lane, (start, wait, end) in self._open.items():
             event = self._run.events[wait]
@@ -263,7 +270,7 @@ class _MarksAndBars:
             between.append([index])
 
     def _place_marks(self, lane: int) -> None:
-        """Spread the marks since the last call or wait over the middle of the gap after it."""
+        """Spread the signs since the last call or wait over the middle of the gap behind it."""
         between = self._between.pop(lane, [])
         for number, events in enumerate(between):
             position = self._behind.get(lane, -1) + 0.3 + 0.4 * (number + 0.5) / len(between)
@@ -271,7 +278,7 @@ class _MarksAndBars:
 
 
 def _partner_columns(items: Sequence[PlacedCall]) -> dict[int, int]:
-    """Return for each call the column of the last call of its slot, where waits for the slot end."""
+    """Return, for each call, the column of the last call that matches it, where a wait for the match ends."""
     furthest: dict[int, int] = {}
     for item in items:
         furthest[item.slot] = max(furthest.get(item.slot, 0), item.column)

@@ -1,4 +1,4 @@
-"""Finds what differs between the calls of a slot, and which calls differ from the others."""
+"""Finds what differs between calls that match each other, and which of the calls differ from the others."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from ddpsim.reports.document import Call, Run
 
 _ORIGIN = attrgetter("origin")
 _ASPECTS: tuple[Callable[[Call], str], ...] = (attrgetter("operation"), attrgetter("signature"), _ORIGIN)
-"""The aspects in which calls may differ, the most important first."""
+"""The properties in which matched calls may differ, the most important first."""
 
 
 class DifferingCall(NamedTuple):
-    """A call of a slot whose calls differ from each other."""
+    """A call that matches calls with other arguments."""
 
     text: str
-    """Its value of the aspect that differs, in a word or two."""
+    """The call's value of the property that differs, in a word or two."""
     is_odd: bool
     side: int = -1
-    """The number of its side in the order of ranks, from 0, if any side may be wrong; else -1."""
+    """If any call may be wrong: the number of the set of calls with this value, in the order of ranks; else -1."""
 
 
 def differing_calls(run: Run) -> dict[int, DifferingCall]:
-    """Return the calls of slots whose calls differ, by issuing event. Odd are those of the finding's ranks, or all."""
+    """Return calls that match each other but differ, by the event that issued each.
+
+    Odd are calls of blamed ranks, or all.
+    """
     found: dict[int, DifferingCall] = {}
     for finding in run.findings:
         has_sides = finding.is_mismatch and run.has_sides(finding)
@@ -45,7 +48,7 @@ def differing_calls(run: Run) -> dict[int, DifferingCall]:
 
 
 def _aspect_texts(calls: list[Call], aspect: Callable[[Call], str]) -> dict[Call, str]:
-    """Return the text for this aspect of each call: an operation with its purpose, or only the purpose of an origin."""
+    """Return, for each call, its value of the property as text; a call's purpose in DDP is named as well, or alone."""
     purposes = {(aspect(call), call.purpose) for call in calls}
     is_plain = len({purpose for _, purpose in purposes}) == len(purposes) and all(purpose for _, purpose in purposes)
     if aspect is _ORIGIN and is_plain:
@@ -55,7 +58,7 @@ def _aspect_texts(calls: list[Call], aspect: Callable[[Call], str]) -> dict[Call
 
 
 class NearMiss(NamedTuple):
-    """A send and a receive that would match if the field in the text were equal."""
+    """A send and a receive that would match if one field were equal: its text names the field."""
 
     send: int
     """The index of the event that issued the send."""
@@ -64,7 +67,7 @@ class NearMiss(NamedTuple):
 
 
 def near_misses(run: Run) -> tuple[NearMiss, ...]:
-    """Return the pairs in the order of the sends; each call is in at most one pair."""
+    """Return pairs of a send and a receive that nearly match, in order of the sends; no call is in two pairs."""
     single = [slot.issues[0] for slot in run.slots if slot.state == "open" and len(slot.issues) == 1]
     messages = [issue for issue in single if run.issued_call(issue).is_point_to_point]
     receives = [issue for issue in messages if run.issued_call(issue).operation == "recv"]
@@ -79,7 +82,8 @@ def near_misses(run: Run) -> tuple[NearMiss, ...]:
 
 
 def _difference_of_messages(run: Run, send: int, receive: int) -> str:
-    """Return what differs, such as "tag 7 ≠ tag 8"; "" if nothing differs, or they are not of the same two ranks."""
+    """Return what differs, such as "tag 7 ≠ tag 8"; "" if nothing differs, or the two calls are of other pairs of
+    ranks."""
     sent, received = run.issued_call(send), run.issued_call(receive)
     if sent.peer != run.events[receive].rank or received.peer not in (run.events[send].rank, -1):
         return ""

@@ -15,7 +15,7 @@ import networkx as nx
 from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, digraph, fold_graph
 
 _LETTER = 7.4
-"""The approximate width of a letter."""
+"""The approximate width of a letter in a label."""
 _SMALL_LETTER = 6.4
 _BOX_HEIGHT = 42.0
 _PILE = 5.0
@@ -28,43 +28,43 @@ _ROW = 64.0
 _BETWEEN = 36.0
 """The distance between neighbouring boxes of a circle."""
 _LONGEST = 34
-"""Letters of a label; the rest is cut."""
+"""The most letters of a label; the rest is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node with its position."""
+    """A node of the wait-for graph (ranks, or a thread) with its position."""
 
     node: WaitNode
     label: str
     state: str
-    """How it ended; for a folded node also the number of ranks."""
+    """How the ranks ended; for a folded node also their number."""
     x: float
-    """The position of its centre."""
+    """The horizontal position of the box's centre."""
     y: float
     width: float
     pile: float
-    """The offset of a second box behind it, which shows that it is folded; else 0."""
+    """The offset of a second box behind this one, drawn if the node is folded; else 0."""
     height: float = _BOX_HEIGHT
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """An edge from border to border; it is bent if there is an edge in the other direction."""
+    """An edge of the graph from border to border, bent if there is an edge in the other direction."""
 
     edge: WaitEdge
     label: str
     path: str
     x: float
-    """The position of its label."""
+    """The horizontal position of the edge's label."""
     y: float
     anchor: Literal["start", "middle", "end"]
-    """The part of the label that is at that position; labels of a circle are outside of it."""
+    """Which part of the label is at that position; labels of a circle are outside of the circle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The drawn graph."""
+    """The wait-for graph with positions of boxes and arrows."""
 
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
@@ -117,7 +117,7 @@ def _make_box(node: WaitNode, x: float, y: float) -> Box:
 
 
 def _place_nodes(graph: DrawnWaitGraph, widths: list[float]) -> list[Point]:
-    """Return the centres of nodes: the circle in the middle, the others in columns near their neighbours."""
+    """Return the centres of nodes: the circle in the middle, all others in columns near their neighbours."""
     layers = _find_layers(graph)
     middle = layers[graph.cycle[0]] if graph.cycle else 0
     gap = _layer_distance(graph)
@@ -146,7 +146,7 @@ def _mean_of_neighbours(node: int, graph: DrawnWaitGraph, placed: Mapping[int, P
 
 
 def _place_column(x: float, wanted: Iterable[tuple[float, int]]) -> dict[int, Point]:
-    """Place nodes below each other, each near the height that is wanted."""
+    """Place nodes below each other, each near the height given for it."""
     wanted = sorted(wanted)
     rows: list[float] = []
     for y, _ in wanted:
@@ -156,7 +156,7 @@ def _place_column(x: float, wanted: Iterable[tuple[float, int]]) -> dict[int, Po
 
 
 def _place_on_circle(cycle: Sequence[int], across: float, down: float) -> dict[int, Point]:
-    """Place nodes on an ellipse, clockwise from the top; two nodes side by side."""
+    """Return the centres of nodes on an ellipse, clockwise from the top; two nodes are side by side."""
     first = math.pi if len(cycle) == 2 else -math.pi / 2
     turns = (first + 2 * math.pi * number / len(cycle) for number in range(len(cycle)))
     return {node: (across * math.cos(turn), down * math.sin(turn)) for node, turn in zip(cycle, turns, strict=True)}
@@ -226,7 +226,7 @@ def _label_outside_circle(
 
 
 def _move_label_off_boxes(arrow: Arrow, circle: list[Box]) -> Arrow:
-    """Move the label outwards, off the boxes: near the top and bottom of a circle it would cover one."""
+    """Move the label outwards, off the boxes: near the top and bottom of a circle, the label would cover a box."""
     down = arrow.y - sum(box.y for box in circle) / len(circle)
     start, end = _label_span(arrow)
     y = arrow.y

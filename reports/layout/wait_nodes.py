@@ -19,7 +19,7 @@ from ddpsim.simulator.wording import rank_list
 Digraph: TypeAlias = "nx.DiGraph[int]"
 
 _What = tuple[object, ...]
-"""Key of a wait: ranks with equal keys wait for the same thing. A thread has a key of its own."""
+"""The key of a wait: ranks with equal keys wait for the same thing. A thread has its own key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class WaitNode:
 
     @property
     def label(self) -> str:
-        """The names of its ranks and threads."""
+        """The names of the node's ranks and threads."""
         ranks = rank_list({who.rank for who in self.members})
         threads = {who.thread for who in self.members}
         if len(threads) > 1:
@@ -44,12 +44,12 @@ class WaitNode:
 
 @dataclass(frozen=True, slots=True)
 class WaitEdge:
-    """The source waits for the target; both are indices of nodes."""
+    """The source node waits for the target node; both are indices of nodes."""
 
     source: int
     target: int
     label: str
-    """What it waits for, such as "all_reduce #3"."""
+    """What the source waits for, such as "all_reduce #3"."""
     in_cycle: bool
     any_suffices: bool = False
     """True if the source needs only one of its targets."""
@@ -62,7 +62,8 @@ class DrawnWaitGraph:
     nodes: tuple[WaitNode, ...]
     edges: tuple[WaitEdge, ...]
     cycle: tuple[int, ...] = ()
-    """Nodes that wait for each other in a cycle, in its order: the cycle of the finding, else the first cycle."""
+    """Nodes that wait for each other in a cycle, in its order: the finding's cycle if it has one, else the first
+    cycle."""
 
 
 def wait_graph_of(run: Run) -> DrawnWaitGraph | None:
@@ -80,7 +81,7 @@ def wait_graph_of(run: Run) -> DrawnWaitGraph | None:
 
 
 def is_mismatch(run: Run) -> bool:
-    """Return True if the first finding of the run is a mismatch."""
+    """Return True if the run's first finding is about matched calls with different arguments."""
     return run.leading is not None and run.leading.is_mismatch
 
 
@@ -89,7 +90,8 @@ def _wait_key(waiting: Waiting) -> _What:
 
 
 def _targets_of_waits(run: Run) -> dict[_What, tuple[RankOrThread, ...]]:
-    """Return the ranks that each wait is for, once for all equal waits, since thousands may wait for thousands."""
+    """Return the ranks that each wait is for, computed once for all equal waits, since thousands may wait for
+    thousands."""
     found: dict[_What, tuple[RankOrThread, ...]] = {}
     for waiting in run.waiting:
         if (what := _wait_key(waiting)) not in found:
@@ -150,7 +152,7 @@ def _make_edges(
 
 
 def _wait_label(run: Run, waiting: Waiting, *, has_groups: bool) -> str:
-    """Return the text of a node: the call that it waits for, with the group if there are several groups."""
+    """Return the text of a node: the call that its ranks wait for, with the group if the run has several groups."""
     slot = run.slots[waiting.slots[0]] if waiting.slots else None
     if slot is None or not slot.issues:
         return waiting.what
@@ -161,7 +163,7 @@ def _wait_label(run: Run, waiting: Waiting, *, has_groups: bool) -> str:
 
 
 def _find_cycle(nodes: int, edges: Iterable[WaitEdge]) -> tuple[int, ...]:
-    """Return the first cycle that is found, starting at its lowest node; () if there is none."""
+    """Return the first cycle of the graph, starting at its lowest node; () if there is none."""
     graph = digraph(nodes, sorted(edges, key=lambda edge: (edge.source, edge.target)))
     try:
         found = [source for source, _ in nx.find_cycle(graph)]
@@ -183,10 +185,10 @@ LARGEST = 24
 """The largest number of nodes in a readable picture."""
 
 _KEPT = 10
-"""Nodes that are kept. With at most four folded parts of the cycle, and ten folded nodes outside of it (five ends,
-blamed or not), that is 24."""
+"""The number of nodes that are kept. With at most four folded parts of the cycle, and ten folded nodes outside of it,
+that makes 24."""
 _FIRST, _LAST = 4, 3
-"""Nodes that are kept at the ends of a long cycle: with the folded node between them, eight."""
+"""The number of nodes kept at the beginning and at the end of a long cycle: with a folded node between, eight."""
 
 
 def fold_graph(graph: DrawnWaitGraph) -> DrawnWaitGraph:
@@ -199,7 +201,7 @@ def fold_graph(graph: DrawnWaitGraph) -> DrawnWaitGraph:
 
 
 def _kept_nodes(graph: DrawnWaitGraph) -> set[int]:
-    """Return the kept nodes. At most half of those outside the cycle are culprits, to leave room for waiting ranks."""
+    """Return the nodes to keep. Of those outside the cycle, at most half are to blame: waiting ranks need room."""
     cycle = graph.cycle
     kept = list(cycle if len(cycle) <= _FIRST + 1 + _LAST else (*cycle[:_FIRST], *cycle[-_LAST:]))
     beside = _neighbours(graph)
@@ -210,7 +212,7 @@ def _kept_nodes(graph: DrawnWaitGraph) -> set[int]:
 
 
 def _important_nodes(graph: DrawnWaitGraph, beside: Sequence[Sequence[int]]) -> set[int]:
-    """Return the culprits, without the cycle if all of it is to blame; without both, the node with most edges."""
+    """Return the nodes to blame, without a cycle if all of it is to blame; else the node with most edges."""
     culprits = {index for index, node in enumerate(graph.nodes) if node.is_culprit}
     if not culprits and not graph.cycle:
         return {max(range(len(beside)), key=lambda node: len(beside[node]))}
@@ -264,7 +266,7 @@ def _merge_nodes(nodes: Sequence[WaitNode]) -> WaitNode:
 
 
 def _merge_edges(source: int, target: int, edges: Iterable[WaitEdge]) -> WaitEdge:
-    """Merge edges into one. If one of them is in the cycle, the label is that of the cycle's edge."""
+    """Merge several edges into one. If one of them is in the cycle, its label is kept."""
     edges = list(edges)
     said = [edge for edge in edges if edge.in_cycle] or edges
     labels = {edge.label for edge in said}

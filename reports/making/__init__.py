@@ -1,1 +1,1 @@
-"""Documents, made from what the simulator returns: `result.document_of` and `exploration.document_of_exploration`."""
+"""Makes documents: `result_document` makes one of a run's result, `exploration_document` one of an exploration."""

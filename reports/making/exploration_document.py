@@ -18,7 +18,7 @@ from ddpsim.simulator.transcript import TakenChoice, event_text
 from ddpsim.simulator.wording import rank_list
 
 _MOST_BEFORE = 200
-"""The number of rows of choices that are kept before the first choice that differs."""
+"""The number of rows of choices kept before the first choice that differs."""
 
 
 def document_of_exploration(
@@ -30,7 +30,7 @@ def document_of_exploration(
     conclusion: str = "",
     parting: DivergencePoint | None = None,
 ) -> Document:
-    """Return a document with an exploration and two runs; `parting` is the first choice in which they differ."""
+    """Return the document of an exploration and two of its runs; `parting` is their first choice that differs."""
     runs: list[Run] = []
 
     def add(result: Result | None, which: str) -> int | None:
@@ -62,7 +62,7 @@ def document_of_exploration(
 
 
 def difference_of(failing: Trace, passing: Trace, parting: DivergencePoint | None = None) -> Difference | None:
-    """Return the first event that differs in two traces, with the choice that led to it; None if they are equal."""
+    """Return the first event that differs in two traces, with the choice that led to it; None if all are equal."""
     pairs = zip(failing, passing, strict=False)
     shared = next((i for i, (one, other) in enumerate(pairs) if one.line() != other.line()), None)
     if shared is None:
@@ -81,7 +81,7 @@ def difference_of(failing: Trace, passing: Trace, parting: DivergencePoint | Non
 
 
 def _choice_rows(choices: Sequence[TakenChoice]) -> Iterator[Chosen]:
-    """Yield a row for each choice; consecutive choices that took the default share a row."""
+    """Yield a row for each choice of the scheduler; consecutive choices that took the default share a row."""
     for is_default, same in groupby(enumerate(choices, start=1), key=lambda each: each[1].taken == 0):
         numbered = list(same)
         yield from [_choice_row(numbered)] if is_default else (_choice_row([each]) for each in numbered)

@@ -14,7 +14,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, Call, channel_of_message, is_othe
 from ddpsim.simulator.events import Event, EventKind
 
 Key = tuple[str, int, int, str]
-"""Group, sequence, rank and operation; a collective has rank -1 and operation ""."""
+"""Which call an event belongs to: group, sequence, rank and operation; a collective has rank -1 and operation ""."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +33,7 @@ class _GrowingSlot:
 
 
 class SlotCollector:
-    """Collects the slots of a run, event by event."""
+    """Collects the slots of a run (each: calls that match each other), event by event."""
 
     def __init__(self) -> None:
         self._by_key: dict[Key, _GrowingSlot] = {}
@@ -42,7 +42,7 @@ class SlotCollector:
         self._numbers: dict[_GrowingSlot, int] = {}
 
     def process_event(self, index: int, event: Event) -> None:
-        """Process an event; only those that issue or complete a call matter."""
+        """Process an event; only events that issue or complete a call matter."""
         call = event.call
         if call is None:
             return
@@ -57,26 +57,26 @@ class SlotCollector:
                 slot.match = index
 
     def number_slots(self) -> None:
-        """Number the slots, after all events."""
+        """Number the slots (rows of matching calls), after all events."""
         self._numbers = {slot: number for number, slot in enumerate(dict.fromkeys(self._by_key.values()))}
 
     def slots_of_calls(self, calls: Sequence[Call]) -> tuple[int, ...]:
-        """Return the slots of these calls, without repetition."""
+        """Return the slots (rows of matching calls) of these calls, without repetition."""
         return tuple(self._numbers[slot] for slot in self._find_slots(calls))
 
     def mark_mismatched(self, calls: Sequence[Call]) -> None:
-        """Record that matched calls differ."""
+        """Record that calls that match each other have different arguments."""
         for slot in self._find_slots(calls):
             slot.is_mismatched = True
 
     def record_missing_ranks(self, call: Call, missing: tuple[int, ...]) -> None:
-        """Record the ranks that are missing in a call that a rank waits for."""
+        """Record the ranks whose call is missing, for a call that a rank waits for."""
         for slot in self._find_slots([call]):
             slot.missing = missing
             slot.any_suffices |= call.peer == ANY_SOURCE
 
     def slot_rows(self) -> tuple[Slot, ...]:
-        """Return the slots as values of the document."""
+        """Return the slots (rows of matching calls) as values of the document."""
         return tuple(
             Slot(each.group, each.sequence, tuple(each.issues), each.state, each.match, each.missing, each.any_suffices)
             for each in self._numbers
@@ -86,7 +86,7 @@ class SlotCollector:
         return {slot: None for call in calls if (slot := self._by_key.get(_slot_key(call)))}
 
     def _pair_messages(self, arrival: Call, text: str) -> bool:
-        """Put the later call into the slot of its partner, so that both share it; return whether there is a partner."""
+        """Put the later call into the slot of its partner; return whether there is a partner."""
         halves = self._halves.get(channel_of_message(arrival), [])
         partner = next((half for half in halves if is_other_half(half, arrival, text)), None)
         if partner is None or arrival not in halves:

@@ -24,8 +24,8 @@ from ddpsim.simulator.waits import CallWait
 from ddpsim.simulator.waits import Waiting as Waited
 
 MOST_EVENTS = 2_000_000
-"""Of a longer trace, a document has only this many last events, since a failure is at the end. A program that runs
-until its budget is used up records more than any form can show."""
+"""The most events in a document; of a longer trace it has the last events, since a failure is at the end. A program
+that runs until its budget is used up records more than any form can show."""
 
 
 def document_of(
@@ -37,13 +37,16 @@ def document_of(
     conclusion: str = "",
     seconds: float | None = None,
 ) -> Document:
-    """Return a document with this run. The default name is the result's program; `seconds` is wall time."""
+    """Return the document of one run, from its result.
+
+    The default name is the result's program; `seconds` is wall time.
+    """
     run = replace(run_of(result, name=name, how=how), is_expected=is_expected, conclusion=conclusion, seconds=seconds)
     return Document(run.name, (run,), environment=environment())
 
 
 def run_of(result: Result, *, name: str = "", how: str = "") -> Run:
-    """Return the run of a result, for a document of several runs that are not judged one by one."""
+    """Return the run of a result, for a document of several runs whose outcome is not judged one by one."""
     making = _RunTables(result)
     return Run(
         name=name or result.program,
@@ -80,7 +83,7 @@ class _RunTables:
         self.sites = SiteTable()
         self._calls: dict[Call, int] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
-        """Index into the run's calls, by a call of the trace without its rank."""
+        """By a call of the trace without its rank: the index into the run's calls."""
         self._met = SlotCollector()
         last = islice(result.trace, events_left_out(result.trace), None)
         self.events = tuple(self._event_row(index, event) for index, event in enumerate(last))
@@ -170,7 +173,7 @@ class _RunTables:
 
 
 def _phase_text(origin: Origin) -> str:
-    """Return the purpose of a call in a word or two, such as `activations 2` for those of micro-batch 2."""
+    """Return a call's purpose in a word or two, such as `activations 2` for the activations of micro-batch 2."""
     if origin.part is not None:
         return origin.part.what.replace(" of micro-batch", "").removeprefix("unit ")
     return "" if origin.is_of_program else origin.phase.value
@@ -202,29 +205,29 @@ def _installed_version(distribution: str) -> str:
 
 
 _AROUND = 3
-"""Lines of source before a line, and after it."""
+"""The number of source lines shown before a line, and after it."""
 _LONGEST = 200
-"""Characters of a line of source; the rest is cut."""
+"""The most characters of a source line; the rest is cut."""
 
 
 class SiteTable:
-    """The table of sites, in the order of their first use."""
+    """The table of the program's lines that calls come from, in the order of first use."""
 
     def __init__(self) -> None:
         self._indices: dict[CallSite, int] = {}
 
     def index_of(self, site: CallSite | None) -> int | None:
-        """Return the index of a site; None if there is no site."""
+        """Return the index of a line of the program; None if the line is unknown."""
         if site is None or site == NOWHERE:
             return None
         return self._indices.setdefault(site, len(self._indices))
 
     def indices_of(self, sites: Iterable[CallSite]) -> tuple[int, ...]:
-        """Return the indices of these sites, without those that are NOWHERE."""
+        """Return the indices of these lines of the program, without unknown lines."""
         return tuple(index for site in sites if (index := self.index_of(site)) is not None)
 
     def site_rows(self) -> tuple[Site, ...]:
-        """Return the sites with their source, read now: a file that changed since the run shows its present lines."""
+        """Return the lines with their source, read now: if a file changed since the run, with its present text."""
         return tuple(map(_read_source, self._indices))
 
 
@@ -240,7 +243,7 @@ def _read_source(site: CallSite) -> Site:
 
 
 def _shown_path(site: CallSite) -> str:
-    """Return the path relative to the working folder, or only the file name if it is elsewhere."""
+    """Return a file's path relative to the working folder, or only the file name if the file is elsewhere."""
     try:
         path = os.path.relpath(site.path)
     except ValueError:  # another drive

@@ -36,7 +36,7 @@ A worker of pytest-xdist sends them to the process that writes index.html.
 """
 
 _OWED = pytest.StashKey[tuple[pytest.TestReport, RunOnRanks]]()
-"""The stash key of a test item for a failure whose report is not written yet."""
+"""Key in a test item's stash for a failure whose report is not written yet."""
 
 _SECTION = "ddpsim report, written at teardown"
 """A section of the teardown's report; pytest shows sections named "teardown" with the failure of the test."""
@@ -98,7 +98,7 @@ def _document_of_run(item: pytest.Item, report: pytest.TestReport, run: RunOnRan
 
 
 def _how_it_was_run(item: pytest.Function) -> str:
-    """Return transport, policy and seed in the form of the console's reports."""
+    """Return transport, policy and seed of the failing run, in the form of the console's reports."""
     options = item.stash[OPTIONS_KEY]
     if item.config.getoption("ddpsim_replay") is not None:
         return "replayed"
@@ -110,7 +110,7 @@ def _how_it_was_run(item: pytest.Function) -> str:
 
 
 def _conclusion_line(run: RunOnRanks) -> str:
-    """Return one line on the found and expected outcome, taken from the failure if it has such a line."""
+    """Return one line on the found and the expected outcome, taken from the failure's text if a line there has them."""
     line = run.error.line if isinstance(run.error, RanksFailed) else ""
     if line and line not in {f"{finding.code}: {finding.summary}" for finding in run.result.findings}:
         return line

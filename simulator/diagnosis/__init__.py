@@ -1,1 +1,1 @@
-"""Diagnosis: why a run stopped, from frozen values alone. Pure: no torch, no thread."""
+"""Diagnosis: why a simulated run stopped, computed from recorded values alone. It uses no torch and no thread."""

@@ -1,4 +1,4 @@
-"""Deadlock findings: made from the wait-for graph, with a line of text for each rank."""
+"""Makes findings about deadlocks from the wait-for graph, each with a line of text for every rank."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, Thr
 from ddpsim.simulator.wording import LabelledLine, join_names, rank_list, ranks_by_value
 
 _MOST_CALLS = 4
-"""How many different calls a summary lists."""
+"""The most different calls that a summary lists."""
 
 
 def find_deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
-    """Return one finding for each deadlock in the graph; equal thread deadlocks of many ranks share one."""
+    """Return one finding for each deadlock in the graph. Equal deadlocks of threads on several ranks share one."""
     snapshot = graph.snapshot
     readings = merge_thread_deadlocks(snapshot, graph.find_wait_reasons())
     of_messages = [reading for reading in readings if _wait_for_messages(snapshot, reading)]
@@ -37,7 +37,7 @@ def find_deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
 
 
 def waiting_lines(snapshot: Snapshot) -> list[str]:
-    """Return a line for each waiting rank or thread, for a run that ended for another reason."""
+    """Return a line for each waiting rank or thread, of a run that ended for another reason than a deadlock."""
     return format_table([row for rank in snapshot.ranks for row in _rows_of_rank(snapshot, rank, ended=False)])
 
 
@@ -49,12 +49,12 @@ def lines_of_ranks(snapshot: Snapshot, ranks: Sequence[int]) -> tuple[str, ...]:
 
 
 def rank_rows(snapshot: Snapshot, rank: RankSnapshot) -> list[TableRow]:
-    """Return the table's rows for a rank and its waiting threads."""
+    """Return rows for the finding's table: one for a rank, and one for each of its waiting threads."""
     return _rows_of_rank(snapshot, rank, ended=rank.state is not RankState.WAITING)
 
 
 def _distance_from_outlier(reading: WaitReason, odd: MessageOutlier) -> int:
-    """Sort key: first the reading in which the outlier's rank waits, then those in which other ranks wait for it."""
+    """Sort key of a reason for waiting: first if the outlier's rank waits, then if other ranks wait for that rank."""
     rank = odd.call.rank
     return 0 if rank in reading.victims else 1 if rank in reading.culprits else 2
 
@@ -62,7 +62,7 @@ def _distance_from_outlier(reading: WaitReason, odd: MessageOutlier) -> int:
 def _deadlock_finding(
     snapshot: Snapshot, reading: WaitReason, odd: MessageOutlier | None = None, root: MessageOutlier | None = None
 ) -> Finding:
-    """Make a finding; `odd` is its cause, `root` the cause of an earlier finding, which may have led to this one."""
+    """Return the finding for one deadlock. `odd` is the message to blame; an earlier finding's `root` may be, too."""
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines: list[str | LabelledLine] = [
         heading(reading.code, snapshot.choice_points),
@@ -106,7 +106,7 @@ def _deadlock_finding(
 
 
 def _loop_counts(snapshot: Snapshot, reading: WaitReason) -> list[LabelledLine]:
-    """Return how often the waiting and the missing ranks went through a loop, as lines."""
+    """Return lines that say how often the waiting and the missing ranks ran a loop."""
     if reading.code is Code.DEADLOCK_CYCLE:
         missing = tuple(messages_after_loop(snapshot, reading))
     else:
@@ -135,7 +135,7 @@ def _tie_note(snapshot: Snapshot, reading: WaitReason) -> list[LabelledLine]:
 
 
 def _wait_in_own_collectives(snapshot: Snapshot, reading: WaitReason) -> bool:
-    """Return True if ranks wait in collectives that the program calls itself."""
+    """Return True if ranks wait in collectives that the user's program calls, not DDP."""
     calls = snapshot.calls_of(reading.victims)
     return bool(calls) and all(call.origin.is_of_program and not call.is_point_to_point for call in calls)
 
@@ -147,9 +147,10 @@ def _wait_for_messages(snapshot: Snapshot, reading: WaitReason) -> bool:
 
 
 def _sites_of_rank(rank: RankSnapshot, *, has_left: bool) -> list[Site]:
-    """Return the lines where a rank waits, raised or ended; if it `has_left` a loop, its last line there comes first.
+    """Return the lines where a rank waits, raised or ended; if the rank `has_left` a loop, its last line there is
+    first.
 
-    The program's own call may be missing because a group was destroyed; a wrapper's is missing because a loop ended.
+    The program's own call may be missing because a group was destroyed; a DDP wrapper's, because a loop ended.
     """
     if rank.waits:
         others = [wait.site for wait in rank.waits if not isinstance(wait, CallWait) and wait.site != NOWHERE]
@@ -161,7 +162,7 @@ def _sites_of_rank(rank: RankSnapshot, *, has_left: bool) -> list[Site]:
 
 
 def _rows_of_rank(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> list[TableRow]:
-    """Return the rows of a rank (if it waits, or if `ended` ranks are listed, too) and of its waiting threads."""
+    """Return table rows for a rank (if it waits, or if `ended` ranks are listed, too) and for its waiting threads."""
     rows = [_row_of_main_thread(snapshot, rank)] if ended or rank.wait is not None else []
     for thread in rank.threads:
         if thread.wait is not None:
@@ -171,7 +172,7 @@ def _rows_of_rank(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> lis
 
 
 def _row_of_main_thread(snapshot: Snapshot, rank: RankSnapshot) -> TableRow:
-    """Return the row of a rank's main thread: how it ended, or what it waits for."""
+    """Return the table row of a rank's main thread: how it ended, or what it waits for."""
     if rank.state is RankState.RAISED:
         return TableRow(rank.rank, error_as_verb(rank.error), str(rank.error_site or ""), _after_last_call(rank))
     if rank.state is RankState.UNRECORDED:
@@ -193,7 +194,7 @@ def _row_of_main_thread(snapshot: Snapshot, rank: RankSnapshot) -> TableRow:
 
 
 def _describe_wait(snapshot: Snapshot, rank: RankSnapshot, number: int, wait: Wait | None) -> tuple[str, str, str]:
-    """Return what a thread waits for, where, and which ranks are missing there."""
+    """Return text on what a thread waits for, at which line, and which ranks have not made the call."""
     if isinstance(wait, StoreWait):
         return f"waits for {wait}", str(wait.site), "no rank sets " + ("it" if len(wait.keys) == 1 else "them")
     if isinstance(wait, (LockWait, ThreadWait)):
@@ -225,7 +226,8 @@ def _describe_end(rank: RankSnapshot) -> tuple[str, Site | None]:
 
 
 def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[LabelledLine]:
-    """Return what the waiting calls belong to (DDP, FSDP, ...) if the program did not make them itself."""
+    """Return lines that say which part of torch (DDP, FSDP, ...) made the waiting calls; [] for the program's own
+    calls."""
     calls = [call for rank in ranks for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls[:1]]
     texts: dict[str, None] = {}
     for call in calls:
@@ -247,7 +249,7 @@ def _on_group(call: Call) -> str:
 
 
 def _summary(snapshot: Snapshot, reading: WaitReason) -> str:
-    """Return one line: the waiting ranks, and what they wait for."""
+    """Return one line that names the waiting ranks and what they wait for."""
     victims = _who_waits(reading.victims)
     culprits = ("any of " if reading.any_suffices else "") + rank_list(reading.culprits)
     if reading.code is Code.DEADLOCK_CYCLE:
@@ -272,7 +274,7 @@ def _who_waits(ranks: Sequence[int]) -> str:
 
 
 def _summary_of_dead_ranks(snapshot: Snapshot, victims: Sequence[int], culprits: str) -> str:
-    """Return the summary for dead ranks, with the calls that the others wait in."""
+    """Return one line that names the dead ranks, and the calls in which other ranks wait."""
     calls = ranks_by_value((rank, _first_call_text(snapshot.ranks[rank])) for rank in victims)
     dead = f"for {culprits}, which raised"
     if len(calls) == 1:
@@ -282,6 +284,6 @@ def _summary_of_dead_ranks(snapshot: Snapshot, victims: Sequence[int], culprits:
 
 
 def _first_call_text(rank: RankSnapshot) -> str:
-    """Return the first call that the rank or one of its threads waits in; "" if it waits for something else."""
+    """Return text on the first call in which the rank or its thread waits; "" if no call is waited for."""
     call = next(iter(rank.calls), None)
     return f" in {call.operation} #{call.sequence}{_on_group(call)} at {call.location}" if call else ""

@@ -48,7 +48,7 @@ def ranks_at_fault(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
 
 
 def advise_deadlock(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, ...]) -> list[LabelledLine]:
-    """Return the cause and what to try; `culprits` are the ranks at fault."""
+    """Return the advice (cause and what to try) for a deadlock; `culprits` are the ranks at fault."""
     if reading.code is Code.DEADLOCK_THREADS:
         return advise_threads(snapshot, reading)
     if reading.code is Code.DEADLOCK_DEAD_RANK:
@@ -81,7 +81,7 @@ def advise_deadlock(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int
 
 
 def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[LabelledLine]:
-    """Advise for the record of a real job, which does not show why a rank made no call."""
+    """Return the advice for a deadlock in the record of a real job, which does not show why a rank made no call."""
     first = next((call for call in calls if call.peer in culprits), calls[0])
     if any(snapshot.ranks[rank].state is RankState.UNRECORDED for rank in culprits):
         return Cause.NO_RECORD.lines(who=rank_list(culprits), operation=f"{first.operation} #{first.sequence}")
@@ -91,7 +91,8 @@ def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple
 
 
 def _ended_before_connection(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) -> bool:
-    """Return True if the ended ranks had made the call that others wait for, but ended before it was connected."""
+    """Return True if ended ranks had made the call that others wait for, but ended before they connected to their
+    peers."""
     index = snapshot.slot_by_call.get(call)
     return index is not None and all(
         any(left.rank == rank and snapshot.open_slots[index].is_waiting_for(left) for left in snapshot.left_behind)
@@ -120,7 +121,7 @@ def _advise_users(
 
 
 def _advise_wrappers(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Call]) -> list[LabelledLine]:
-    """Return the advice for ranks that are missing in calls of DDP wrappers."""
+    """Return the advice for ranks that did not make the calls of DDP wrappers that others wait in."""
     missing = rank_list(reading.culprits)
     phases = {call.origin.phase for call in calls}
     if any(call.origin.shadow for call in calls) or Phase.JOIN_CONTROL in phases:
@@ -140,7 +141,7 @@ def _advise_wrappers(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Ca
 
 
 def _finished_the_step(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Call]) -> bool:
-    """True if ranks wait in a bucket of a step which the missing ranks have finished, or whose forward they made."""
+    """True if ranks wait in a bucket of a training step whose forward or whole step the missing ranks have done."""
     done = [snapshot.ranks[rank] for rank in reading.culprits]
     waiting = max(snapshot.ranks[rank].optimizer_steps for rank in reading.victims)
     forwards = {
@@ -153,7 +154,8 @@ def _finished_the_step(snapshot: Snapshot, reading: WaitReason, calls: Sequence[
 
 
 def _may_be_evaluation(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
-    """True if ranks sync buffers in a step that they have finished: a forward without grad does not count as a step."""
+    """True if ranks sync buffers in a step that they have finished: a forward without gradients does not count as a
+    step."""
     return all(
         call.origin.phase is Phase.BUFFERS
         and call.origin.step is not None
@@ -176,7 +178,7 @@ def _is_call_of_few(snapshot: Snapshot, reading: WaitReason) -> bool:
 
 
 def _absent_from_creation(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
-    """Return the ranks that wait elsewhere while others of the cycle create a group with them."""
+    """Return the ranks that wait elsewhere while other ranks of the cycle create a group with them."""
     calls = _cycle_calls(snapshot, reading)
     creating = [call for call in calls if call.operation in CREATING]
     missing = {rank for slot in _slots_of(snapshot, creating) for rank in slot.missing}
@@ -184,9 +186,9 @@ def _absent_from_creation(snapshot: Snapshot, reading: WaitReason) -> tuple[int,
 
 
 def _ranks_in_other_order(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
-    """Return the ranks whose DDP wrappers use groups of equal members in another order than most ranks; or ().
+    """Return the ranks whose DDP wrappers use groups of equal members in another order than most ranks do; () if none.
 
-    For calls of the user's own there is no majority rule: either order may be the intended one.
+    For the user's own calls there is no majority rule: either order may be the intended one.
     """
     calls = _cycle_calls(snapshot, reading)
     slots = _slots_of(snapshot, calls)
@@ -200,7 +202,7 @@ def _ranks_in_other_order(snapshot: Snapshot, reading: WaitReason) -> tuple[int,
 
 
 def _slots_of(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenCalls]:
-    """Return the open slots of these calls; a call that is complete has none."""
+    """Return the slots (rows of matching calls) in which these calls wait; a completed call has none."""
     indices = snapshot.slot_by_call
     return [snapshot.open_slots[indices[call]] for call in calls if call in indices]
 
@@ -239,7 +241,7 @@ def _advise_cycle(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, 
 
 
 def _running_calls_text(snapshot: Snapshot, ranks: Sequence[int]) -> str:
-    """Return, as text, the call that each of these ranks runs while its other calls are queued."""
+    """Return text on the call that each of these ranks runs now, while its other calls are queued."""
     first = {stream.rank: stream.started[0] for stream in snapshot.streams}
     sides = ranks_by_value(
         (rank, f'{first[rank].operation} on "{first[rank].group}" at {first[rank].location}') for rank in ranks

@@ -1,4 +1,4 @@
-"""The state of all ranks at a deadlock, from which findings are made, and `WaitReason`: a reason for the waits."""
+"""The state of all ranks at a deadlock, and `WaitReason`, a reason why ranks wait. Findings are made from both."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ddpsim.simulator.wording import ranges_text
 
 
 class RankState(Enum):
-    """What a rank does when no rank can run."""
+    """What a rank does when no rank can continue."""
 
     WAITING = "waiting"
     RETURNED = "returned"
     RAISED = "raised"
     SILENT = "silent"
-    """Its record has no open call: it may have returned or raised, or be busy. Only for records of real jobs."""
+    """The rank's record has no open call: the rank may have returned or raised, or be busy. Real jobs only."""
     UNRECORDED = "unrecorded"
 
 
@@ -33,7 +33,7 @@ OF_RECORDS = (RankState.SILENT, RankState.UNRECORDED)
 
 @dataclass(frozen=True, slots=True)
 class ThreadSnapshot:
-    """A running thread that a rank has started."""
+    """A running thread that a rank's program has started."""
 
     number: int
     name: str
@@ -50,40 +50,41 @@ class RankSnapshot:
     last_call: Call | None = None
     optimizer_steps: int = 0
     error: str = ""
-    """Type and message of the exception that it raised."""
+    """Type and message of the exception that the rank raised."""
     error_site: Site | None = None
     destroyed: Mapping[str, Site] = field(default_factory=dict)
-    """The groups that it destroyed, each with the line that destroyed it."""
+    """The groups that the rank destroyed, each with the line of the program that destroyed it."""
     threads: tuple[ThreadSnapshot, ...] = ()
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """The waits of its program and of its threads."""
+        """The waits of the rank's program and of its threads."""
         return tuple(wait for wait in (self.wait, *(thread.wait for thread in self.threads)) if wait is not None)
 
     @property
     def calls(self) -> list[Call]:
-        """The calls that its program and its threads wait in."""
+        """The communication calls that the rank's program and its threads wait in."""
         return [call for wait in self.waits if isinstance(wait, CallWait) for call in wait.calls]
 
 
 @dataclass(frozen=True)
 class OpenCalls:
-    """Calls that wait: those of a collective that some ranks have not joined, or one side of a message."""
+    """Calls that wait to be matched: a collective's calls while some ranks have not made theirs, or one side of a
+    message."""
 
     calls: tuple[Call, ...]
     missing: tuple[int, ...]
-    """Global ranks that have not made their call."""
+    """The global ranks that have not made their call."""
     any_suffices: bool = False
     """True if one of the missing ranks is enough (a receive from any source)."""
 
     @property
     def arrived(self) -> tuple[int, ...]:
-        """The ranks that made their call."""
+        """The ranks that have made their call."""
         return tuple(sorted(call.rank for call in self.calls))
 
     def is_waiting_for(self, call: Call) -> bool:
-        """Return True if these calls wait for that call."""
+        """Return True if `call` is one of the calls that are missing here."""
         here = self.calls[0]
         if here.group != call.group or call.rank not in self.missing:
             return False
@@ -98,7 +99,7 @@ class OpenCalls:
 
 
 def collect_open_calls(slots: PendingCollectives, messages: UnmatchedMessages) -> tuple[OpenCalls, ...]:
-    """Return the calls that wait: first those of each collective, then each send and receive."""
+    """Return the waiting calls: first the calls of each collective, then each send and receive."""
     collectives = [OpenCalls(tuple(slot.calls.values()), slot.missing) for slot in slots.list_pending()]
     return (*collectives, *(_open_message(call, slots) for call in messages.open_calls()))
 
@@ -112,37 +113,37 @@ def _open_message(call: Call, slots: PendingCollectives) -> OpenCalls:
 
 
 class StreamSnapshot(NamedTuple):
-    """A rank's calls on a backend that runs them one after another."""
+    """The calls of one rank on a backend that runs a rank's calls one after another."""
 
     rank: int
     started: tuple[Call, ...]
-    """Calls that run now."""
+    """The calls that run now."""
     queued: tuple[Call, ...]
-    """Calls that start, in this order, once the running ones are complete."""
+    """The calls that start, in this order, once the running calls are complete."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All ranks and all waiting calls at a deadlock."""
+    """The state of all ranks and all waiting calls at a deadlock."""
 
     ranks: tuple[RankSnapshot, ...]
     open_slots: tuple[OpenCalls, ...]
     choice_points: int | None = 0
-    """None if this was no simulation (a record of a real job)."""
+    """How many choices the scheduler made; None for the record of a real job."""
     issued: tuple[Call, ...] = ()
     streams: tuple[StreamSnapshot, ...] = ()
-    """The streams with queued calls, by rank."""
+    """By rank, the streams (queues of a backend) with queued calls."""
     left_behind: tuple[Call, ...] = ()
-    """Calls of ranks that ended before they were connected with their peers (kernel/connections.py)."""
+    """Calls of ranks that ended before they connected to their peers (kernel/connections.py)."""
 
     @cached_property
     def slot_by_call(self) -> dict[Call, int]:
-        """The index in `open_slots` of each waiting call."""
+        """For each waiting call, the index of the entry in `open_slots` that has the call."""
         return {call: index for index, slot in enumerate(self.open_slots) for call in slot.calls}
 
     @cached_property
     def stream_by_queued(self) -> dict[Call, StreamSnapshot]:
-        """The stream in which each call is queued."""
+        """For each queued call, the stream (queue of a backend) that has it."""
         return {call: stream for stream in self.streams for call in stream.queued}
 
     def calls_of(self, ranks: Iterable[int]) -> list[Call]:
@@ -162,14 +163,14 @@ class WaitReason:
 
     code: Code
     culprits: tuple[int, ...]
-    """The missing or dead ranks, the ranks of the cycle, or the ranks that wait for a store key."""
+    """The ranks that cause the wait: missing or dead ranks, ranks of the cycle, or ranks that wait for a store key."""
     victims: tuple[int, ...]
-    """Every rank that waits for this, directly or through other ranks."""
+    """Every rank that waits for this reason, directly or through other ranks."""
     cycle: tuple[int, ...] = ()
-    """The shortest cycle, starting at its lowest rank."""
+    """The shortest cycle of ranks that wait for each other, starting at its lowest rank."""
     any_suffices: bool = False
-    """True if one of the culprits would be enough (a receive from any source)."""
+    """True if a call of one of the culprits would be enough (a receive from any source)."""
     threads: tuple[int, ...] = ()
-    """The threads of a cycle within one rank, by number."""
+    """The numbers of the threads in a cycle within one rank."""
     streams: tuple[int, ...] = ()
-    """The ranks of a cycle in which calls wait for one another on a rank's stream."""
+    """The ranks of a cycle in which calls wait for other calls on a rank's stream."""

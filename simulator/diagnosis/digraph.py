@@ -78,11 +78,11 @@ class Digraph(Generic[Node]):
         return finished
 
     def ancestors_of(self, nodes: Iterable[Node]) -> dict[Node, None]:
-        """Return these nodes and all nodes that have a path to one of them."""
+        """Return `nodes` and all nodes with a path to at least one of `nodes`."""
         return _reachable_nodes(self.before, nodes, {})
 
     def descendants_of(self, nodes: Iterable[Node]) -> dict[Node, None]:
-        """Return these nodes and all nodes that are reachable from one of them."""
+        """Return `nodes` and all nodes that are reachable from at least one of `nodes`."""
         return _reachable_nodes(self.after, nodes, {})
 
     def shortest_path(self, start: Node, end: Node) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Shared parts of findings: the first line, the table of ranks, the ranks that differ from most, the order of lines."""
+"""Shared parts of findings: their first line, the table of ranks, ranks that differ from most, lines of the program."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 T = TypeVar("T")
 
 MANY_RANKS = 8
-"""More ranks than this with equal rows share one row."""
+"""If more ranks than this have equal table rows, these ranks share one row."""
 
 _KINDS = {Code.RANK_ERROR: "ERROR", Code.UNCHECKED: "UNKNOWN"}
 
 
 def heading(code: Code, step: int | None = None) -> str:
-    """Return the first line of a diagnosis: its kind, its code, and the step if there is one (records have none)."""
+    """Return the first line of a finding: kind, code, and the step if there is one (a job's records have none)."""
     kind = _KINDS.get(code) or code.value.partition(".")[0].upper()
     return f"{kind}  {code}" + ("" if step is None else f"  at step {step}")
 
@@ -27,7 +27,7 @@ def heading(code: Code, step: int | None = None) -> str:
 def finding_lines(
     code: Code, *parts: Iterable[str | LabelledLine], step: int | None = None
 ) -> tuple[str | LabelledLine, ...]:
-    """Return the text of a finding: its heading, then these parts."""
+    """Return a finding's text: its first line, then these parts."""
     return (heading(code, step), *chain.from_iterable(parts))
 
 
@@ -39,7 +39,7 @@ def summarized_finding(
     sites: tuple[Site, ...] = (),
     calls: Sequence[Call] = (),
 ) -> Finding:
-    """Return a finding whose text is its heading, its summary and these parts."""
+    """Return a finding whose text is a first line, this summary and these parts."""
     return Finding(code, ranks, summary, finding_lines(code, [f"  {summary}"], *parts), sites, calls=tuple(calls))
 
 
@@ -72,7 +72,7 @@ def format_call_table(calls: Iterable[Call]) -> list[str]:
 
 
 def format_table(rows: Sequence[TableRow]) -> list[str]:
-    """Return the rows as aligned lines, by rank; more than MANY_RANKS equal rows share one line."""
+    """Return the table as aligned lines, by rank; more than MANY_RANKS ranks with equal rows share one line."""
     shared = ranks_by_value((row.rank, row._replace(rank=0, coordinates="")) for row in rows)
     names = {row.rank: f"rank {row.rank}" + (f" ({row.coordinates})" if row.coordinates else "") for row in rows}
     if any(len(ranks) > MANY_RANKS for ranks in shared.values()):
@@ -118,7 +118,7 @@ def operations_text(calls: Iterable[Call]) -> str:
 
 
 def sites_text(calls: Iterable[Call]) -> str:
-    """Return the lines that made the calls, as text."""
+    """Return the program's lines that made the calls, as text."""
     return " and ".join(dict.fromkeys(str(call.site) for call in calls))
 
 
@@ -126,25 +126,25 @@ def sites_text(calls: Iterable[Call]) -> str:
 
 
 def sides_text(sides: Mapping[T, Collection[int]]) -> str:
-    """Return the values and the ranks that have each one, as text: `SUM on rank 0 against AVG on ranks 1, 2`."""
+    """Return each value and the ranks that have it, as text: `SUM on rank 0 against AVG on ranks 1, 2`."""
     return " against ".join(f"{value} on {rank_list(ranks)}" for value, ranks in sides.items())
 
 
 def ranks_outside_largest(sides: Iterable[Collection[int]]) -> tuple[int, ...]:
-    """Return the ranks outside the largest side; all ranks if no side is larger than the others."""
+    """Return the ranks outside the largest set of ranks with one value; all ranks if two sets are largest."""
     by_size = sorted(sides, key=len)
     has_largest = len(by_size) > 1 and len(by_size[-2]) < len(by_size[-1])
     return tuple(sorted({rank for side in (by_size[:-1] if has_largest else by_size) for rank in side}))
 
 
 def sites_culprits_first(calls: Iterable[Call], culprits: Collection[int]) -> tuple[Site, ...]:
-    """Return the lines that made the calls, the culprits' lines first."""
+    """Return the program's lines that made the calls, the lines of ranks at fault first."""
     ordered = sorted(calls, key=lambda call: (call.rank not in culprits, call.rank))
     return sites_with_callers([call.site for call in ordered], ordered)
 
 
 def sites_with_callers(sites: Iterable[Site], calls: Sequence[Call]) -> tuple[Site, ...]:
-    """Return each line once; a line called from several other lines is followed by those."""
+    """Return each line of the program once; if several other lines called it, these callers follow."""
     callers: dict[Site, dict[Site, None]] = {}
     for call in calls:
         if call.caller is not None:

@@ -31,14 +31,14 @@ from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 Slot = tuple[str, int]
-"""A group and the number of a collective in it."""
+"""A group, and the number of a collective among the group's collectives."""
 
 
 class NoticedKind(Enum):
-    """The kinds of facts that a rank reports."""
+    """The kinds of facts that a rank reports for hazards."""
 
     REPLICA = "tensors of a replica, or how far its wrapper is"
-    """No hazard by itself: the judge of check="replicas" compares it with the other ranks'."""
+    """A replica's values. The fact is no hazard by itself: check="replicas" compares the values of all ranks."""
     UNWAITED = "a rank returned and had not waited for a call"
     CHANGED = "the owner of a call changed its tensors before the wait"
     SHARED = "a call shares memory with another one in flight, and one of them writes it"
@@ -48,26 +48,26 @@ class NoticedKind(Enum):
 
 
 class Noticed(NamedTuple):
-    """A fact that a rank reports to the kernel. It changes nothing for any rank."""
+    """A fact that a rank reports to the kernel (the simulator's scheduler). Reporting changes nothing for any rank."""
 
     kind: NoticedKind
     calls: tuple[Call, ...] = ()
     detail: Any = None
-    """READ: where the value appeared, as `what the program returned`. NAMED: a `TensorName`. REPLICA: a `ReplicaFact`.
-    """
+    """For kind READ: where the value appeared, such as `what the program returned`. For NAMED: a `TensorName`. For
+    REPLICA: a `ReplicaFact`."""
 
 
 class WatchedRun(NamedTuple):
-    """The facts and calls of an execution, in which hazards are searched for."""
+    """The facts and calls of an execution, in which hazards are searched."""
 
     noticed: Sequence[Noticed]
     issued: Sequence[tuple[Call, int]]
-    """Each call in order of issue, and the number of the thread that made it."""
+    """Each call, in order of issue, with the number of the thread that made the call."""
     have_returned: bool
     """True if the programs of all ranks returned. If not, there are worse findings."""
 
     def calls_by_line(self, kind: NoticedKind) -> list[list[Call]]:
-        """Return the first call of each fact of a kind, grouped by line and operation."""
+        """Return the first call of each fact of one kind, grouped by line of the program and operation."""
         lines: dict[tuple[Site, str], list[Call]] = {}
         for noticed in self.noticed:
             if noticed.kind is kind:
@@ -176,11 +176,11 @@ HAZARDS: tuple[Callable[[WatchedRun], Iterable[Finding]], ...] = (
     _names_in_other_order,
     _different_lines_met,
 )
-"""The functions that find hazards, in the order of their findings."""
+"""The functions that find hazards; their findings are reported in this order."""
 
 
 def _call_site_finding(calls: Sequence[Call]) -> Finding:
-    """Return the finding for calls that met, from different lines of the user's program."""
+    """Return the finding for matched calls that come from different lines of the user's program."""
     sides = ranks_by_value((call.rank, call.site) for call in calls)
     culprits = ranks_outside_largest(sides.values())
     summary = f"{calls[0].operation} calls of {' and '.join(map(str, sides))} meet"
@@ -191,7 +191,7 @@ def _call_site_finding(calls: Sequence[Call]) -> Finding:
 
 
 def _collectives_on_cycles(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
-    """Return the collectives on cycles, or on a path from one cycle to another."""
+    """Return the collectives on cycles of the order of calls, or on a path from one cycle to another."""
     edges = dict.fromkeys(edge for slots in orders for edge in pairwise(slots))  # of many ranks nearly all are the same
     graph = Digraph(edges)
     tangled = [slot for knot in graph.strong_components() for slot in knot]
@@ -221,13 +221,14 @@ def _first_difference(orders: Sequence[Sequence[Call]]) -> int | None:
 
 
 def _call_and_next_group(calls: Sequence[Call], start: int) -> tuple[Call, Call]:
-    """Return a call and the next one on another group."""
+    """Return a call of a rank and the rank's next call on another group."""
     first = calls[start]
     return first, next((call for call in calls[start:] if call.group != first.group), calls[-1])
 
 
 def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, Call]]) -> Finding:
-    """Return the finding for groups in different orders; `pairs` has two calls of each rank that show its order."""
+    """Return the finding for two groups used in different orders; `pairs` has two calls of each rank that show its
+    order."""
     firsts = ranks_by_value((first.rank, first.group) for first, _ in pairs.values())
     # In a cycle of more than two groups, each rank has an order of its own.
     culprits = ranks_outside_largest(
@@ -256,7 +257,7 @@ def _call_text(call: Call) -> str:
 
 
 def _finding_at_line(code: Code, calls: Sequence[Call], fact: str, advice: Iterable[LabelledLine]) -> Finding:
-    """Return the finding for calls of one line, with the first call of each rank in its table."""
+    """Return the finding for calls from one line of the program; its table has the first call of each rank."""
     firsts = {call.rank: call for call in reversed(calls)}
     ranks = tuple(sorted(firsts))
     rows = format_call_table(firsts[rank] for rank in ranks)
@@ -273,7 +274,7 @@ def _calls_text(calls: Sequence[Call]) -> str:
 
 
 def _with_ignored_tags(issued: Sequence[Call], operation: str) -> dict[tuple[str, int, int], list[Call]]:
-    """Return the messages by group, sender and receiver, in order; only where one has an ignored tag."""
+    """Return the messages by group, sender and receiver, in order, if at least one of them has an ignored tag."""
     ways: dict[tuple[str, int, int], list[Call]] = {}
     for call in issued:
         if call.peer is not None and call.peer != ANY_SOURCE and call.operation == operation:
@@ -283,7 +284,8 @@ def _with_ignored_tags(issued: Sequence[Call], operation: str) -> dict[tuple[str
 
 
 def _first_wrong_message(sent: Sequence[Call], received: Sequence[Call]) -> tuple[Call, Call] | None:
-    """Return the first message, and its receive, with different tags; None if the two sides use other tags."""
+    """Return the first message and its receive whose tags differ; None if sender and receiver use different sets of
+    tags."""
     if sorted(call.ignored_tag for call in sent) != sorted(call.ignored_tag for call in received):
         return None
     pairs = zip(sent, received, strict=True)
@@ -306,7 +308,7 @@ def _wrong_message_finding(pair: tuple[Call, Call]) -> Finding:
 
 
 class SharedState(Enum):
-    """Uses of state that belongs to a process, not to a rank."""
+    """Ways in which ranks use state of their process that ranks in processes of their own would not share."""
 
     FOLDER = "changes the working folder"
     SIGNALS = "sets a signal handler, which Python allows the main thread of a process alone"
@@ -316,7 +318,7 @@ class SharedState(Enum):
 
 
 def shared_process_finding(what: SharedState, ranks: tuple[int, ...], site: Site, of: str = "") -> Finding:
-    """Return the finding for one use at one line; `of` is the environment variable or the library."""
+    """Return the finding for one such use at one line; `of` is the environment variable or library."""
     deed = what.value.format(of=of)
     summary = f"{rank_list(ranks)} {in_plural(deed) if len(ranks) > 1 else deed} at {site}" if ranks else deed
     sites = (site,) if ranks else ()

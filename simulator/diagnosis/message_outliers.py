@@ -25,7 +25,7 @@ from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot
 from ddpsim.simulator.wording import LabelledLine
 
 _ENOUGH = 2
-"""How many other calls make a pattern."""
+"""The least number of equal other calls that make a pattern."""
 
 _NEIGHBOUR, _PEER, _TAG, _COUNTED_TAG = _KINDS = range(4)
 
@@ -35,7 +35,7 @@ class MessageOutlier(NamedTuple):
 
     call: Call
     lines: list[LabelledLine]
-    """The cause and what to try."""
+    """Two lines of a report: the cause and what to try."""
     weight: int = 1
 
 
@@ -44,14 +44,14 @@ _LineOf = tuple[Site, str]
 
 
 class _Message(NamedTuple):
-    """A send or receive, with the values that may follow a pattern (by kind: neighbour, peer, tag, counted tag)."""
+    """A send or receive, with its values that may follow a pattern, by kind: neighbour, peer, tag, counted tag."""
 
     call: Call
     values: tuple[int, ...]
 
     @property
     def line(self) -> _LineOf:
-        """The line of the call, with its operation: a batch sends and receives at one line."""
+        """The program's line of the call, with the operation: a batch sends and receives at one line."""
         return self.call.site, self.call.operation
 
     def line_and_value(self, kind: int) -> tuple[_LineOf, int]:
@@ -59,13 +59,13 @@ class _Message(NamedTuple):
 
 
 _Table = Mapping[int, Sequence[_Message]]
-"""By rank, its sends and receives in order."""
+"""The sends and receives of each rank, in order."""
 _Pairs = Counter[tuple[Hashable, Hashable]]
-"""How often one value followed another."""
+"""How often one value followed another value."""
 
 
 def find_message_outlier(snapshot: Snapshot, involved: Collection[int]) -> MessageOutlier | None:
-    """Return the first outlier of the rank that breaks the most patterns, if that rank is `involved`."""
+    """Return the first pattern-breaking call of the rank that breaks the most patterns, if that rank is `involved`."""
     made = _by_rank(snapshot)
     returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
     odd: dict[int, list[MessageOutlier]] = {}
@@ -105,7 +105,7 @@ def _by_rank(snapshot: Snapshot) -> dict[int, list[_Message]]:
 
 
 def _outliers_at_lines(made: _Table, snapshot: Snapshot) -> Iterator[MessageOutlier]:
-    """Find waiting calls whose peer or tag differs from those of all other calls of their line."""
+    """Yield waiting calls whose peer or tag differs from those of all other calls from their line."""
     size = len(snapshot.ranks)
     for ranks in _by_line(made).values():
         calls = [each for own in ranks.values() for each in own]
@@ -130,7 +130,7 @@ class _SingleValue(NamedTuple):
 def _find_single_value(
     calls: Sequence[_Message], counts: Sequence[Counter[int]], kinds: Iterable[int]
 ) -> _SingleValue | None:
-    """Return the one call whose value differs from all others; None if there are two, or if a kind has one value."""
+    """Return the one call whose value differs from all others; None if two calls differ, or if a kind has one value."""
     found = []
     for kind in kinds:
         own = counts[kind]
@@ -152,7 +152,7 @@ def _closes_ring(call: Call, calls: Iterable[_Message]) -> bool:
 
 
 def _outliers_in_sequence(made: _Table) -> Iterator[MessageOutlier]:
-    """Find calls whose peer or tag never follows the previous call's elsewhere, while another value does."""
+    """Yield calls whose peer or tag follows the previous call's nowhere else, while another value does."""
     lines = _count_pairs(made.values(), lambda each: each.line)
     pairs = [_count_pairs(made.values(), methodcaller("line_and_value", kind)) for kind in _KINDS]
     starts = [_sum_pairs(each, 0) for each in pairs]
@@ -172,7 +172,7 @@ def _outliers_in_sequence(made: _Table) -> Iterator[MessageOutlier]:
 
 
 def _outliers_in_order(made: _Table) -> Iterator[MessageOutlier]:
-    """Find calls at a line that follows the previous line nowhere else."""
+    """Yield calls from a line that follows the rank's previous line nowhere else."""
     for ranks in _ranks_by_lines(made):
         pairs = _count_pairs([made[rank] for rank in ranks], lambda each: each.line)
         starts, ends = _sum_pairs(pairs, 0), _sum_pairs(pairs, 1)
@@ -185,7 +185,7 @@ def _outliers_in_order(made: _Table) -> Iterator[MessageOutlier]:
 
 
 def _outliers_in_count(made: _Table, returned: Set[int]) -> Iterator[MessageOutlier]:
-    """Find a rank with one call more, or one less, than each returned rank that reached the same lines."""
+    """Yield a call of a rank with one call more or less than each returned rank that reached the same lines."""
     for ranks in _ranks_by_lines(made):
         for rank in ranks:
             others = [len(made[each]) for each in ranks if each in returned and each != rank]
@@ -198,7 +198,7 @@ def _outliers_in_count(made: _Table, returned: Set[int]) -> Iterator[MessageOutl
 
 
 def _outliers_in_count_at_lines(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
-    """Find a rank that made one call more at a line (the ends of a pipeline reach other lines than its middle)."""
+    """Yield a call of a rank with one call more at a line (the ends of a pipeline reach other lines)."""
     for ranks in _by_line(made).values():
         counts = Counter(len(own) for own in ranks.values())
         usual, times = counts.most_common(1)[0]
@@ -211,7 +211,7 @@ def _outliers_in_count_at_lines(made: _Table, returned: Set[int], snapshot: Snap
 
 
 def _outliers_without_partner(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
-    """Find a rank that waits for a returned rank to which it has no other message, while another rank waits for it."""
+    """Yield the call of a rank that waits for a returned, otherwise unrelated rank while another rank waits for it."""
     talked = Counter(frozenset((each.call.rank, each.call.peer)) for own in made.values() for each in own)
     waiting = [call for slot in snapshot.open_slots for call in slot.calls if call.is_point_to_point]
     for call in waiting:
@@ -223,7 +223,7 @@ def _outliers_without_partner(made: _Table, returned: Set[int], snapshot: Snapsh
 
 
 def _ranks_by_lines(made: _Table) -> Iterable[list[int]]:
-    """Return the ranks, grouped by the set of lines that they reached."""
+    """Return the ranks, grouped by the set of the program's lines that they reached."""
     roles: dict[frozenset[_LineOf], list[int]] = {}
     for rank, own in made.items():
         roles.setdefault(frozenset(each.line for each in own), []).append(rank)
@@ -251,7 +251,7 @@ def _sum_pairs(pairs: _Pairs, side: int) -> Counter[Hashable]:
 
 
 def _followers(pairs: _Pairs, start: Hashable) -> list[Any]:
-    """Return what followed `start`, the most frequent first."""
+    """Return the values that followed `start`, the most frequent first."""
     return [then for (first, then), _ in pairs.most_common() if first == start]
 
 
@@ -270,6 +270,6 @@ def _follower_outlier(name: str, kind: int, before: _Message, each: _Message, pa
 def _make_outlier(
     cause: Advice[[str, str, str, str, str]], call: Call, fact: str, usual: str, weight: int = 1
 ) -> MessageOutlier:
-    """Return an outlier whose call has `fact` where other calls have `usual`."""
+    """Return the outlier for a call whose value is `fact`, where other calls have `usual`."""
     operation = f"{call.operation} #{call.sequence}"
     return MessageOutlier(call, cause.lines(f"rank {call.rank}", operation, str(call.site), fact, usual), weight)

@@ -1,4 +1,4 @@
-"""Mismatch findings: calls that met and do not agree, with a row for each rank, and values passed to `agree()`."""
+"""Findings about matched calls with different arguments (a row for each rank), and about values passed to `agree()`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ddpsim.simulator.wording import LabelledLine, ranks_by_value
 def mismatch_finding(
     calls: Sequence[Call], code: Code, step: int | None, *, complete: bool = True, issued: Sequence[Call] = ()
 ) -> Finding:
-    """Return the finding for calls of one collective that differ in the field of `code`.
+    """Return the finding for matched calls of a collective whose arguments differ; `code` names the argument.
 
-    `complete` is False if members are missing; `issued` are all calls of the run.
+    `complete` is False if some ranks have not made their call; `issued` are all calls of the run.
     """
     culprits = agreement.ranks_that_differ(calls, code)
     lines = [] if complete else [LabelledLine("note", "not every member of the group has arrived")]
@@ -39,7 +39,7 @@ def mismatch_finding(
 def find_early_mismatches(
     slots: PendingCollectives, step: int, issued: Sequence[Call]
 ) -> Iterator[tuple[list[Call], Finding]]:
-    """Yield the calls of each collective that do not agree although members are missing, with their finding.
+    """Yield the calls of each collective whose arguments differ while other ranks' calls are missing, with the finding.
 
     Splits are not compared: that needs the calls of all members.
     """
@@ -68,7 +68,7 @@ def _make_finding(
 
 
 def _tie_note(calls: Sequence[Call], code: Code) -> list[LabelledLine]:
-    """Return a note if there are two sides of equally many ranks, at least two each; [] if not."""
+    """Return a note if the calls have two values on equally many ranks, at least two ranks each; [] if not."""
     sizes = [
         len(ranks)
         for ranks in ranks_by_value((call.rank, _differing_field_text(call, code)) for call in calls).values()
@@ -109,12 +109,12 @@ class AgreedValue(NamedTuple):
 
     rank: int
     value: str
-    """Equal texts for equal values."""
+    """The value as text: equal values have equal texts."""
     site: Site
 
 
 def agreed_values_finding(name: str, number: int, said: Sequence[AgreedValue], step: int) -> Finding:
-    """Return the finding for call `number` of `agree(name)`, given the values of the ranks that made it."""
+    """Return the finding for call `number` of `agree(name)`, given the values that the ranks passed."""
     said = sorted(said)
     sides = ranks_by_value((each.rank, each.value) for each in said)
     culprits = ranks_outside_largest(sides.values())

@@ -35,21 +35,21 @@ FIELDS = {
     Code.MISMATCH_GROUP: "members of the group",
     Code.MISMATCH_ORIGIN: "origin",
 }
-"""By code, the field in which the calls differ."""
+"""For each code of a finding, the field in which the calls differ."""
 
 WRAPPING = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST})
-"""Phases of a wrapper's construction; join ends with a state broadcast, too."""
+"""Phases of a DDP wrapper's construction. A `join` ends with a state broadcast, too."""
 
 _BY_FIELD = {Code.MISMATCH_REDUCTION: Cause.OTHER_REDUCTION, Code.MISMATCH_DTYPE: Cause.OTHER_DTYPE}
 
 _REDUCING = frozenset({Phase.BUCKET, Phase.USED_MAP})
 
 _WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
-"""What a wrapper does after its buckets."""
+"""The phases of a DDP wrapper's calls after its buckets."""
 
 
 def advise_mismatch(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[LabelledLine]:
-    """Return the cause and what to try, for calls of one collective."""
+    """Return the advice (cause and what to try) for matched calls of one collective whose arguments differ."""
     if any(call.origin.shadow for call in calls):
         return _with_joined_ranks(calls)
     parts = advise_parallel_calls(calls, code, _culprits_text(calls, code, culprits))
@@ -65,7 +65,7 @@ def advise_mismatch(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]
 
 
 def advise_message_mismatch(send: Call, receive: Call, code: Code) -> list[LabelledLine]:
-    """Return the cause and what to try, for a message and the receive that takes it."""
+    """Return the advice (cause and what to try) for a message and the receive that takes it, if they differ."""
     if send.ignored_tag != receive.ignored_tag:
         return Cause.TAGS_IGNORED.lines()
     message = advise_message(send, receive, code)
@@ -77,7 +77,7 @@ def advise_message_mismatch(send: Call, receive: Call, code: Code) -> list[Label
 
 
 def _culprits_text(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> str:
-    """Return the culprits as a subject for "passed another root"."""
+    """Return the ranks at fault, as the subject of a sentence such as "... passed another root"."""
     if len(culprits) < len(calls):
         return rank_list(culprits)
     return "each rank" if len(set(compared_values(calls, code))) == len(calls) else "some ranks"
@@ -99,7 +99,7 @@ def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[Labelled
 
 
 def _other_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
-    """Return the cause for one line that passes different arguments on some ranks; records may have no lines."""
+    """Return the cause if one line passes different arguments on some ranks; a job's records may have no lines."""
     if calls[0].site == NOWHERE and code in (Code.MISMATCH_SHAPE, Code.MISMATCH_DTYPE):
         return Cause.OTHER_WITHOUT_LINES
     operation = OPERATIONS.get(calls[0].operation)  # records of real jobs may have operations that are unknown here
@@ -115,7 +115,7 @@ def _other_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
 
 
 def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list[LabelledLine]:
-    """Return the advice for a user's call that met a wrapper's call; the smaller side is at fault."""
+    """Return the advice for a user's own call matched with a DDP wrapper's; the smaller set of ranks is at fault."""
     if all(call.origin.phase in WRAPPING for call in wrappers):
         return Cause.WRAPPED_ALONE.lines(who=ranks_text(users))
     if all(is_later_bucket(call) for call in wrappers):
@@ -132,7 +132,7 @@ def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list
 
 
 def _is_above(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
-    """Return True if the user's calls are above the wrappers' calls in one function, so no loop ended before them."""
+    """Return True if the user's calls are above the wrappers' calls in one function: then no loop ended before."""
     functions = [(call.site.path, call.site.function) for call in (*users, *wrappers)]
     return len(set(functions)) == 1 and max(c.site.line for c in users) < min(c.site.line for c in wrappers)
 
@@ -141,7 +141,7 @@ def _is_above(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
 
 
 def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[LabelledLine]:
-    """Return the advice for calls of DDP wrappers in different phases or steps."""
+    """Return the advice for matched calls of DDP wrappers from different phases or training steps."""
     who = _culprits_text(calls, code, culprits)
     phases = {call.origin.phase for call in calls}
     wrapping = [call for call in calls if call.origin.phase in WRAPPING]
@@ -167,18 +167,18 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
 
 
 def is_later_bucket(call: Call) -> bool:
-    """Return True for a bucket that is not the first one of its step."""
+    """Return True for a bucket's call, if the bucket is not the first of its training step."""
     return call.origin.phase is Phase.BUCKET and (call.origin.bucket or 0) > 0
 
 
 def advise_bucket_left_out(culprits: str, late: Sequence[Call]) -> list[LabelledLine]:
-    """Return the advice for ranks that others wait for in later buckets of a step (`late`)."""
+    """Return the advice for ranks that went on while others wait in later buckets of a step (the calls `late`)."""
     parameters = join_names(late[0].origin.parameters) or "its parameters"
     return Cause.BUCKET_LEFT_OUT.lines(who=culprits, parameters=parameters)
 
 
 def _is_after_step(call: Call, late: Sequence[Call]) -> bool:
-    """Return True if a call comes after the step of the later buckets."""
+    """Return True if `call` belongs to a later training step than the bucket calls `late`."""
     steps = [other.origin.step for other in late if other.origin.step is not None]
     if call.origin.phase is Phase.BUFFERS:
         return bool(late)
@@ -186,7 +186,7 @@ def _is_after_step(call: Call, late: Sequence[Call]) -> bool:
 
 
 def _between_steps(calls: Sequence[Call]) -> list[LabelledLine]:
-    """Return the advice if some ranks made more synchronising forwards than others; else []."""
+    """Return the advice if some ranks made more synchronising forwards than others; [] if not."""
     steps = {call.rank: call.origin.step for call in calls}
     known = [step for step in steps.values() if step is not None]
     if len(known) < len(steps) or min(known) == max(known):
@@ -218,7 +218,7 @@ def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> l
 
     A hook gets the buckets in order, each in every step. So within one step only the hook can omit a call or make one
     more; between steps, a backward may also have been omitted. Calls that a hook chains with `then` have no such order:
-    they may meet a call of another bucket although the hooks are equal, and no rank is at fault.
+    they may be matched with another bucket's call although hooks are equal, and no rank is at fault.
     """
     hooked = [call for call in calls if call.origin.by_hook]
     others = [call for call in calls if call not in hooked]
@@ -234,7 +234,7 @@ def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> l
 
 
 def _hook_one_off(calls: Sequence[Call]) -> list[LabelledLine]:
-    """Return the advice for calls of several steps; [] if all belong to one step."""
+    """Return the advice if a hook made a call more or less, for calls of several steps; [] for calls of one step."""
     latest = max(call.origin.step or 0 for call in calls)
     ahead = [call.rank for call in calls if call.origin.step == latest]
     behind = [call.rank for call in calls if call.rank not in ahead]
@@ -269,13 +269,13 @@ def _with_joined_ranks(calls: Sequence[Call]) -> list[LabelledLine]:
 
 
 def _is_of_own_joinable(call: Call) -> bool:
-    """Return True for a joined rank's call for a Joinable class of the program itself."""
+    """Return True for a joined rank's call that comes from a Joinable class of the user's program."""
     is_control = call.origin.phase is Phase.JOIN_CONTROL and call.origin.wrapper is None
     return is_control or (call.origin.phase is Phase.USER and call.site.function == "main_hook")
 
 
 def advise_post_hooks(calls: Sequence[Call]) -> list[LabelledLine]:
-    """Return the advice if the program's own `post_hook` of a join makes the calls; [] for others."""
+    """Return the advice if the program's own `post_hook` of a join makes the calls; [] if not."""
     if all(c.origin.shadow and c.origin.phase is Phase.USER and c.site.function == "post_hook" for c in calls):
         return Cause.POST_HOOKS_DIFFER.lines(fact=f"{operations_text(calls)} in it at {sites_text(calls)}")
     return []

@@ -16,19 +16,19 @@ from ddpsim.simulator.wording import LabelledLine, rank_list
 
 
 class OfferedChoice(NamedTuple):
-    """A choice point of a run, with its options."""
+    """A choice of the scheduler in a run, with the options that it had."""
 
     point: ChoicePoint
     options: tuple[int, ...]
 
     @property
     def choice_points(self) -> int:
-        """The number of choice points before this one."""
+        """The number of the scheduler's choices before this choice."""
         return self.point.number
 
     @property
     def rank(self) -> int:
-        """The rank whose thread reached the choice point."""
+        """The rank whose thread ran when the choice was made."""
         return self.point.who(self.point.rank).rank
 
     def __str__(self) -> str:
@@ -57,7 +57,8 @@ def find_nondeterminism(first: RecordedRun, second: RecordedRun) -> Finding | No
 
 
 def _differing_event_finding(first: Event | None, second: Event | None) -> Finding:
-    """Return the finding for an event that differs in the second run; None means that the run had ended."""
+    """Return the finding for an event that differs in the second run; None in place of an event means that run had
+    ended."""
     one, other = _event_text(first), _event_text(second)
     if one == other and first is not None and second is not None:  # then they differ in when they happened
         one, other = (f"{one}  at step {event.choice_points}, {event.time:g} s" for event in (first, second))
@@ -67,7 +68,8 @@ def _differing_event_finding(first: Event | None, second: Event | None) -> Findi
 
 
 def differing_choice_finding(first: OfferedChoice | None, second: OfferedChoice | None) -> Finding:
-    """Return the finding for a choice that differs in the second run; None means that the run had ended."""
+    """Return the finding for a choice that differs in the second run; None in place of a choice means that run had
+    ended."""
     one, other = (_ENDED if offer is None else str(offer) for offer in (first, second))
     return _nondeterminism_finding(first, second, one, other)
 

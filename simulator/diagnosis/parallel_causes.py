@@ -1,4 +1,4 @@
-"""Picks the cause of a mismatch or wait of calls by FSDP2, pipelines, DTensors, checkpoints and optimizers."""
+"""Chooses the cause of a mismatch or deadlock in calls of FSDP2, pipelines, DTensors, checkpoints and optimizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ddpsim.simulator.wording import LabelledLine, join_names
 
 
 def advise_parallel_calls(calls: Sequence[Call], code: Code, who: str) -> list[LabelledLine]:
-    """Return the cause and what to try, for calls of one collective; [] if none is a call of these kinds."""
+    """Return the advice (cause and what to try) for one collective's calls; [] if none is of FSDP2, a pipeline and so
+    on."""
     kinds = {parallelism_of(call) for call in calls}
     if kinds == {None}:
         return []
@@ -40,7 +41,7 @@ def advise_parallel_calls(calls: Sequence[Call], code: Code, who: str) -> list[L
 
 
 def advise_message(send: Call, receive: Call, code: Code) -> list[LabelledLine]:
-    """Return the advice for a message of a pipeline's stage and the receive that takes it; [] for others."""
+    """Return the advice for a pipeline stage's message and the receive that takes it; [] for other messages."""
     sends, receives = send.origin.part, receive.origin.part
     if sends is None or receives is None or {parallelism_of(send), parallelism_of(receive)} != {Parallelism.PIPELINE}:
         return []
@@ -68,16 +69,16 @@ _TAKE_EVERY_RANK = {
     Parallelism.OPTIMIZER: (Cause.OPTIMIZER_ALONE, Cause.FEWER_OPTIMIZER_STEPS),
     Parallelism.NORM: (Cause.NORM_ALONE, Cause.NORM_WITHOUT_RANK),
 }
-"""By kind, two causes of waiting: only the waiting ranks make the call, or one rank omitted it."""
+"""For each part of torch, two causes of a deadlock: only the waiting ranks make the call, or one rank omitted it."""
 
 
 def parallelism_of(call: Call) -> Parallelism | None:
-    """Return the part of torch that makes a call, other than DDP; None for the program's own calls and DDP's."""
+    """Return the part of torch, such as FSDP2, that makes a call; None for DDP's calls and the program's own."""
     return None if call.origin.part is None else call.origin.part.parallelism
 
 
 def _advise_meeting_kinds(kind: Parallelism, calls: Sequence[Call]) -> list[LabelledLine]:
-    """Return the advice for calls of a kind (norm or optimizer) that met calls of other kinds."""
+    """Return the advice for calls of one kind (gradient norm or optimizer) matched with calls of other kinds."""
     collecting = [call for call in calls if call.origin.part is not None and call.origin.part.action == COLLECTS_STATE]
     if collecting:
         return Cause.STATE_ALONE.lines(who=ranks_text(collecting))

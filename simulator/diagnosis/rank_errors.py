@@ -1,4 +1,4 @@
-"""Findings for exceptions that a rank's own program raised, and for calls that ranks made while these unwound.
+"""Findings for exceptions of a rank's program, and for calls that ranks made while an exception ended their program.
 
 Known errors are recognised by words of their text or, for the simulator's own errors, by the name of their type.
 """
@@ -24,7 +24,7 @@ _REACHED_BARRIER = "successfully reached monitoredBarrier, but received errors"
 _OTHERS_RAN_OUT = "at least one rank that exhausted inputs"
 
 LOST = "RankLost"
-"""Takes the place of an error's type if the rank's process has ended; the message says how."""
+"""Stands for an error's type if the rank's process has ended; the message says how the process ended."""
 
 _BY_WORDS = (
     (f"{LOST}: ended by os._exit(", Cause.EXITED),
@@ -56,7 +56,7 @@ _BELOW = (
     ("Expected a proper Tensor but got None", r"\b(join|Join)\(.*\n\S", Cause.NO_GRADIENT_IN_JOIN),
     ("!bucket.lengths.empty() INTERNAL ASSERT FAILED", r"\b(join|Join)\(.*\n\S", Cause.NO_GRADIENT_IN_JOIN),
 )
-"""Causes by words of the error and a pattern of the traceback: the user's line that led to the error."""
+"""Causes of errors, by words of the error and a pattern of the user's line in the traceback."""
 
 _BY_TYPE = {
     "InjectedCrashError": Cause.FAULT_INJECTED,
@@ -77,41 +77,44 @@ _FAULTS = {
     "OpenBackwardError": r"(?<!missing) on " + _RANKS,
     "JoinError": _RANKS + r"(?: left it by|,? (?:which )?ran out of input)",
 }
-"""By error type, the pattern of the ranks at fault in its text; other ranks may raise the error, too."""
+"""By error type: the pattern of the ranks at fault in the error's text, since other ranks may raise the error, too."""
 
 
 class FailedBarrier(NamedTuple):
-    """A monitored_barrier that raised an error on each rank that reached it."""
+    """A call of monitored_barrier that raised an error on every rank that made the call."""
 
     call: str
-    """`monitored_barrier #2`."""
+    """The call as text: `monitored_barrier #2`."""
     limit: str
-    """`300 ms`."""
+    """Its timeout as text: `300 ms`."""
     missing: tuple[int, ...]
-    """The ranks that had not reached it in time; empty if its timeout was zero."""
+    """The ranks that had not reached the barrier in time; empty if its timeout was zero."""
     whereabouts: tuple[str, ...] = ()
-    """A line for each missing rank."""
+    """A line of text for each missing rank: where the rank was."""
 
 
 class MissingKeys(NamedTuple):
-    """Store keys that no rank had set when a wait for them timed out."""
+    """The store keys that no rank had set when a wait for these keys timed out."""
 
     keys: tuple[str, ...]
 
 
 Reason = FailedBarrier | MissingKeys
-"""Facts about an error that the simulator raises itself with torch's text."""
+"""Facts about an error that the simulator raises in place of torch, with torch's text."""
 
 
 def error_kind(error: str) -> str:
-    """Return the part of an error that is equal on all ranks. `error` is the type and message in one line."""
+    """Return the part of an error's text that is equal on all ranks. `error` is the type and message in one line."""
     if _NO_MEMBER in error:
         return error.partition(_NO_MEMBER)[0]  # the group's text differs between its members
     return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE, _RAN_OUT, _REACHED_BARRIER) if words in error), error)
 
 
 def error_as_verb(error: str, longest: int = 72) -> str:
-    """Return an error as a verb: `raised KeyError: 'a'` or `was killed by SIGSEGV`. `error` as for `kind`."""
+    """Return an error as a verb: `raised KeyError: 'a'` or `was killed by SIGSEGV`.
+
+    `error` is type and message in one line.
+    """
     type_name, _, message = error.partition(": ")
     return message if type_name == LOST else f"raised {shorten_text(error, longest)}"
 
@@ -123,7 +126,7 @@ def unused_parameter_indices(message: str) -> tuple[int, ...]:
 
 
 def ranks_out_of_input(errors: Mapping[int, str]) -> tuple[int, ...]:
-    """Return the ranks whose error says that they themselves ran out of input."""
+    """Return the ranks whose error says that the rank itself ran out of input."""
     return tuple(sorted(rank for rank, error in errors.items() if _RAN_OUT in error))
 
 
@@ -138,9 +141,9 @@ def rank_error_finding(
 ) -> Finding:
     """Return the finding for equal exceptions that ranks raised at one line.
 
-    `errors` has, by rank, type and message in one line; `unused` the parameters without gradient. `out_of_input` are
-    the ranks at fault if the others only report that some rank ran out of input. `poisoned` are these ranks' calls in
-    flight, whose tensors hold NaN or the largest number of their type.
+    `errors` has type and message by rank; `unused` are parameters without gradient. `out_of_input` are the ranks at
+    fault if others only report that some rank ran out of input. `poisoned` are calls of these ranks in flight: the
+    simulator filled their tensors with NaN or the largest number.
     """
     error = next(iter(errors.values()))
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _ranks_at_fault(errors)
@@ -179,7 +182,7 @@ def _ranks_at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
 
 
 def _find_cause(error: str, unused: Mapping[int, Sequence[str]], traceback_text: str) -> Advice[...] | None:
-    """Return the cause of a known error; None for others."""
+    """Return the cause of an error whose text or type is known; None for other errors."""
     type_name, _, message = error.partition(": ")
     cause = next((cause for words, cause in _BY_WORDS if words in error), _BY_TYPE.get(type_name))
     if cause is None and type_name == "UsageError" and ": " in message:
@@ -216,7 +219,7 @@ def _advise_reason(reason: Reason, who: str) -> list[str | LabelledLine]:
 
 
 def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
-    """Return `a.weight, a.bias`, or `a.weight on rank 0 and b.weight on rank 1` if the ranks differ."""
+    """Return the unused parameters as text: `a.weight, a.bias`, or with ranks if the ranks differ."""
     ranks = ranks_by_value((rank, join_names(names)) for rank, names in sorted(unused.items()))
     if len(ranks) == 1:
         return next(iter(ranks))
@@ -232,16 +235,19 @@ def _unused_in_message(message: str) -> str:
 # --- calls made while an exception unwound, in `finally` for example --------------------------------------------------
 
 _MAY_FOLLOW = ("mismatch.", Code.DEADLOCK_CYCLE.value, Code.DEADLOCK_MISSING_RANK.value)
-"""Codes of possible consequences of an exception; deadlocks on a dead rank name the exception already."""
+"""Codes of findings that may be consequences of an exception; deadlocks on a dead rank name the exception already."""
 
 
 def mark_consequences(findings: Sequence[Finding], errors: Mapping[int, str]) -> list[Finding]:
-    """Return the findings; those caused by ranks that an exception of `errors` was unwinding say so."""
+    """Return the findings.
+
+    A finding says so if an exception in `errors` was ending the program of the ranks that cause it.
+    """
     return [_as_consequence(finding, errors) if _is_consequence(finding, errors) else finding for finding in findings]
 
 
 def _is_consequence(finding: Finding, errors: Collection[int]) -> bool:
-    """Return True if the finding is caused by calls of ranks that were unwinding an exception."""
+    """Return True if the finding is caused by calls that ranks made while an exception ended their program."""
     if not errors or not finding.code.value.startswith(_MAY_FOLLOW):
         return False
     callers = {call.rank for call in finding.calls}

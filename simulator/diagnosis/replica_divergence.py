@@ -1,4 +1,4 @@
-"""Divergence findings: replicas of one model that should be equal, but differ, or differ from training without DDP."""
+"""Findings about replicas of one model that differ between ranks, or differ from training without DDP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EqualRanks(NamedTuple):
 
     ranks: tuple[int, ...]
     value: str
-    """Their value at the first difference between the sides."""
+    """The value that these ranks have at the first difference between the replicas."""
 
 
 class ComparisonEvent(Enum):
@@ -33,32 +33,33 @@ class ComparisonEvent(Enum):
     BACKWARD = "backward"
     """A synchronised backward ended."""
     REDUCED = "reduced"
-    """A forward began after the program reduced a model's gradients itself, without a wrapper."""
+    """A forward began, after the program reduced a model's gradients itself, without a DDP wrapper."""
     UPDATED = "updated"
-    """An optimizer stepped; compared are DTensors that are replicated along a mesh dimension."""
+    """An optimizer stepped; DTensors that are replicated along a mesh dimension are compared."""
     BESIDE = "beside"
-    """An optimizer stepped; compared are parameters along a data-parallel dimension on which they are not placed."""
+    """An optimizer stepped; parameters are compared along a data-parallel mesh dimension on which they have no
+    placement."""
     AVERAGED = "averaged"
     """The program averaged parameters itself."""
     ENDED = "ended"
 
 
 class ComparisonPoint(NamedTuple):
-    """The point of a training at which replicas were compared."""
+    """The point in a training at which replicas were compared."""
 
     wrapper: int
     step: int
-    """The wrapper's latest synchronising forward; 0 before the first."""
+    """The number of the DDP wrapper's latest synchronising forward; 0 before the first."""
     optimizer_step: int = 0
     """The number of the optimizer step since that forward; 0 if this is no optimizer step."""
     text: str = ""
-    """A description, if this is no optimizer step."""
+    """A description of the point, if it is no optimizer step."""
     optimizer: int = 0
-    """The number of the optimizer of the wrapper; each counts its own steps."""
+    """The number of the optimizer among the DDP wrapper's optimizers; each counts its own steps."""
     occasion: ComparisonEvent = ComparisonEvent.USUAL
 
     def is_passed_at(self, other: ComparisonPoint) -> bool:
-        """Return True if a rank that has reached `other` can no longer reach this one."""
+        """Return True if a rank that has reached the point `other` can no longer reach this point."""
         if self.step != other.step or self == other:
             return self.step <= other.step
         if self.text or other.text or self.optimizer != other.optimizer:
@@ -76,25 +77,26 @@ class ComparisonPoint(NamedTuple):
 
 
 def point_of_construction(wrapper: int) -> ComparisonPoint:
-    """Return the moment at which a wrapper was made."""
+    """Return the point at which a DDP wrapper was constructed."""
     return ComparisonPoint(wrapper, 0, text=f"when DDP #{wrapper} was made", occasion=ComparisonEvent.MADE)
 
 
 def point_of_forward(wrapper: int, step: int, optimizer_steps: int) -> ComparisonPoint:
-    """Return the moment of a forward's begin, this many optimizer steps after the latest synchronising forward."""
+    """Return the point at which a forward began, after this many optimizer steps since the latest synchronising
+    forward."""
     text = f"when a forward of DDP #{wrapper} began, after its step {step}"
     return ComparisonPoint(wrapper, step, optimizer_steps, text, occasion=ComparisonEvent.BEGAN)
 
 
 def point_of_backward_end(wrapper: int, step: int, *, has_ended: bool = False) -> ComparisonPoint:
-    """Return the moment of a synchronised backward's end, or of the program's end after it without a step."""
+    """Return the point at which a synchronised backward ended, or the program after such a backward without a step."""
     backward = f"the backward of step {step} of DDP #{wrapper}"
     text = f"when the program had ended after {backward}" if has_ended else f"when {backward} had ended"
     return ComparisonPoint(wrapper, step, text=text, occasion=ComparisonEvent.BACKWARD)
 
 
 def point_of_manual_reduction(group: str, sequence: int, *, has_ended: bool = False) -> ComparisonPoint:
-    """Return the moment after the program reduced gradients itself: the next forward's begin, or the program's end."""
+    """Return the point after the program reduced gradients itself: the next forward's begin, or the program's end."""
     what = f'after all_reduce #{sequence} of gradients on group "{group}"'
     text = f"when the program had ended, {what}" if has_ended else f"when the first forward {what} began"
     return ComparisonPoint(-1, sequence, int(has_ended), text, occasion=ComparisonEvent.REDUCED)
@@ -103,7 +105,7 @@ def point_of_manual_reduction(group: str, sequence: int, *, has_ended: bool = Fa
 def point_of_optimizer_step(
     group: str, step: int, *, is_beside: bool = False, has_ended: bool = False
 ) -> ComparisonPoint:
-    """Return the moment of an optimizer step on parameters that are replicated on the ranks of a group."""
+    """Return the point of an optimizer step on parameters that are replicated on a group's ranks."""
     text = f'{"at the end, " if has_ended else ""}after optimizer step {step} along group "{group}"'
     return ComparisonPoint(
         -2, step, int(has_ended), text, occasion=ComparisonEvent.BESIDE if is_beside else ComparisonEvent.UPDATED
@@ -111,13 +113,13 @@ def point_of_optimizer_step(
 
 
 def point_of_manual_average(group: str, sequence: int) -> ComparisonPoint:
-    """Return the moment after the program averaged parameters itself and trained no more."""
+    """Return the point after the program averaged parameters itself and trained no more."""
     text = f'after all_reduce #{sequence} of parameters on group "{group}"'
     return ComparisonPoint(-1, sequence, text=text, occasion=ComparisonEvent.AVERAGED)
 
 
 def point_of_program_end(wrapper: int, step: int) -> ComparisonPoint:
-    """Return the moment at which the program returned."""
+    """Return the point at which the program returned."""
     text = f"when the program had ended, after step {step} of DDP #{wrapper}"
     return ComparisonPoint(wrapper, step, text=text, occasion=ComparisonEvent.ENDED)
 
@@ -126,31 +128,31 @@ class FirstDifference(Enum):
     """The first input of an optimizer step that differed between ranks."""
 
     START = "start"
-    """The parameters when the step's forward began."""
+    """The parameters differed when the step's forward began."""
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
-    """The optimizer's learning rate or state: all other inputs were equal."""
+    """The optimizer's learning rate or state differed; all other inputs were equal."""
 
 
 class Circumstances(NamedTuple):
-    """Facts about a divergence, other than the values, that decide its cause."""
+    """Facts about replicas that differ, other than their values, that decide which cause is reported."""
 
     is_order: bool = False
     """True if the order of the parameters differs."""
     is_reduced: bool = True
-    """False for a parameter that is in no bucket."""
+    """False if the parameter that differs is in no bucket."""
     unreduced: str = ""
-    """The bucket that was not reduced in this step, as text."""
+    """The bucket that was not reduced in this training step, as text."""
     skipped: str = ""
-    """A text about ranks (`skippers`) that omitted an optimizer step."""
+    """A text on ranks (`skippers`) that omitted an optimizer step."""
     skippers: tuple[int, ...] = ()
     has_run: bool = False
-    """True if a training forward went through the wrapper."""
+    """True if a training forward went through the DDP wrapper."""
     is_late: bool = False
     """True if gradients came after the step's reduction had ended."""
     apart: FirstDifference = FirstDifference.OPTIMIZER
     unwaited: str = ""
-    """A call of the user's that a rank had not waited for, as text."""
+    """A call of the user's program for which a rank had not waited, as text."""
 
 
 _APART = {
@@ -179,9 +181,9 @@ def divergence_finding(
     index: str = "",
     known: Circumstances,
 ) -> Finding:
-    """Return the finding for replicas whose first difference is in `name`, in a tensor at `index`.
+    """Return the finding for replicas that differ first in the tensor `name` at `index`.
 
-    `sites` are, by rank, the lines at which the replicas were compared.
+    `sites` are, by rank, the lines of the program at which the replicas were compared.
     """
     culprits = known.skippers or ranks_outside_largest(side.ranks for side in sides)
     summary = f"{name}{index} differs {_sides_text(sides)} {moment}"
@@ -247,7 +249,7 @@ def _known_sites(sites: Iterable[Site]) -> tuple[Site, ...]:
 def _advise_divergence(
     code: Code, moment: ComparisonPoint, name: str, who: str, known: Circumstances
 ) -> list[LabelledLine]:
-    """Return the cause and what to try, for replicas that differ between ranks."""
+    """Return the advice (cause and what to try) for replicas that differ between ranks."""
     if code is Code.DIVERGENCE_GRADIENTS:
         return Cause.GRADIENTS_DIFFER.lines()
     if code is Code.DIVERGENCE_BUFFERS:
@@ -286,7 +288,7 @@ def _advise_buffers(moment: ComparisonPoint) -> Advice[[]]:
 
 
 class Deviation(NamedTuple):
-    """The first deviation of ranks from training without DDP."""
+    """The first difference between ranks and training without DDP."""
 
     code: Code
     ranks: tuple[int, ...]
@@ -300,7 +302,7 @@ class Deviation(NamedTuple):
 
 
 def advise_deviation(deviation: Deviation, joins: Sequence[JoinSummary]) -> list[LabelledLine]:
-    """Return the cause and what to try; `joins` are the `join()` blocks of the run."""
+    """Return the advice for a difference from training without DDP; `joins` are the run's `join()` blocks."""
     if deviation.is_no_number:
         return Cause.NO_NUMBER.lines()
     if deviation.factor is not None:
@@ -318,7 +320,7 @@ def advise_deviation(deviation: Deviation, joins: Sequence[JoinSummary]) -> list
 
 
 def _cause_in_join(code: Code, phases: set[str]) -> Advice[[str]] | None:
-    """Return the cause that torch's join does not cover, by the phases in which it answered calls for joined ranks."""
+    """Return the cause that torch's join does not cover, by the phases of DDP in which joined ranks answered calls."""
     if code is Code.DIVERGENCE_BUFFERS:
         return Cause.JOINED_WITH_BUFFERS if Phase.BUFFERS.value in phases else None
     if Phase.USER.value in phases:

@@ -1,4 +1,4 @@
-"""The finding for DistributedSamplers whose parts of the data set do not fit together."""
+"""The finding for DistributedSamplers whose ranks do not share out the data set correctly."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class SamplerRead(NamedTuple):
     rank: int
     sampling: SamplerSettings
     made: Site
-    """The line that made the sampler."""
+    """The line of the program that made the sampler."""
     site: Site
-    """The line that iterates over it."""
+    """The line of the program that iterates over the sampler."""
 
 
 _SETTINGS = ("num_replicas", "samples", "shuffle", "drop_last", "seed", "epoch")
 
 
 def sampler_finding(read: Sequence[SamplerRead]) -> Finding | None:
-    """Return the finding for samplers that all ranks made at one line, if their parts do not fit together.
+    """Return the finding for samplers that all ranks made at one line, if their parts do not add up to the data set.
 
     Only if some sampler's `num_replicas` is the world size: another number may belong to a group of ranks.
     """
@@ -82,7 +82,7 @@ def _same_part_finding(read: Sequence[SamplerRead]) -> Finding:
 def _make_finding(
     read: Sequence[SamplerRead], culprits: tuple[int, ...], what: str, advice: Sequence[LabelledLine]
 ) -> Finding:
-    """Return the finding for samplers that differ in `what`."""
+    """Return the finding for samplers whose setting `what` differs."""
     summary = f"samplers made at {read[0].made} differ: {what}"
     rows = format_table([TableRow(each.rank, _settings_text(each.sampling), str(each.site)) for each in read])
     sites = (read[0].site, read[0].made)

@@ -36,7 +36,7 @@ NamedCall = tuple[Call, TensorName]
 def exchanged_names_finding(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
     """Return the finding for the calls of one line and group, if ranks used the same names in different orders.
 
-    Different names may be intended. So all ranks must have the same names, equally often, in calls that met.
+    Different names may be intended. So all ranks must have the same names, equally often, in matched calls.
     """
     ranks = list(named.values())
     names = [[name.text for _, name in calls] for calls in ranks]
@@ -56,7 +56,8 @@ def exchanged_names_finding(named: Mapping[int, Sequence[NamedCall]]) -> Finding
 
 
 def _lengths_to_compare(longest: int) -> range:
-    """Return the lengths to compare: all calls; or fewer if only the first calls have names, without the last round."""
+    """Return how many calls to compare: all; or only the first calls, if later ones have no names, without the last
+    round."""
     return range(longest, longest // 2 if longest >= MOST_NAMED else longest - 1, -1)
 
 

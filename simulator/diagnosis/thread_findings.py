@@ -51,7 +51,7 @@ def _wait_kind(wait: Wait | None) -> tuple[str, Site | None]:
 def describe_thread_wait(
     snapshot: Snapshot, rank: RankSnapshot, number: int, wait: LockWait | ThreadWait
 ) -> tuple[str, str, str]:
-    """Return what a thread waits for, where, and which thread holds it."""
+    """Return text on what a thread waits for, at which line, and which thread holds that."""
     site = str(wait.site) if wait.site.line else ""
     if isinstance(wait, ThreadWait):
         over = "is over, and " if wait.is_at_end else ""
@@ -68,7 +68,7 @@ def cycle_text(snapshot: Snapshot, threads: Sequence[int]) -> str:
 
 
 def advise_threads(snapshot: Snapshot, reading: WaitReason) -> list[LabelledLine]:
-    """Return the cause of a thread deadlock within one rank, and what to try."""
+    """Return the advice (cause and what to try) for a deadlock of threads within one rank."""
     culprits = rank_list(reading.culprits)
     waits = [snapshot.threads[number].wait for number in reading.threads]
     holders = [wait.holder for wait in waits if isinstance(wait, LockWait) and wait.holder is not None]

@@ -1,4 +1,4 @@
-"""Loops that some ranks ran more often, and branches that only some took: counts, and the deadlocks that they cause."""
+"""Loops that some ranks ran more often, and branches that only some ranks took: counts, and deadlocks they cause."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 _MAY_FOLLOW = (Code.DEADLOCK_MISSING_RANK, Code.DEADLOCK_CYCLE)
 
 COUNTERPART = {"send": "recv", "recv": "send"}
-"""By operation, the one on the other side of a message."""
+"""For each operation of a message (such as send), the operation on the other side (recv)."""
 
 _A_LOOP = 2
-"""A rank that reached a line this often reached it in a loop."""
+"""The least number of calls from one line on a rank that shows a loop."""
 
 
 def loop_counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int] = ()) -> list[LabelledLine]:
-    """Return a line for each loop that some ranks ran through more often than others.
+    """Return a line of text for each loop that some ranks ran more often than others.
 
-    Compared are the ranks of `calls` (which met or wait), and the ranks that are `missing` there.
+    Compared are the ranks of `calls` (which match each other or wait), and the ranks that are `missing` there.
     """
     loops = _unequal_loops(calls, issued, missing)
     return [LabelledLine("counts", f"{what} {_counts_text(times, 'time', 'times')}") for what, times in loops]
@@ -87,7 +87,7 @@ def _line_counts(
 def _wrapper_counts(
     calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]
 ) -> Iterator[tuple[str, Mapping[int, int]]]:
-    """Count synchronising forwards by wrapper and rank; calls that `join()` makes for a joined rank do not count."""
+    """Return the number of synchronising forwards by DDP wrapper and rank; calls made for joined ranks do not count."""
     for wrapper in dict.fromkeys(call.origin.wrapper for call in calls if call.origin.wrapper is not None):
         steps = dict.fromkeys(ranks, 0)
         for call in issued:
@@ -130,7 +130,7 @@ def advise_unequal_messages(calls: Sequence[Call], issued: Sequence[Call]) -> li
 
 
 def messages_after_loop(snapshot: Snapshot, reading: WaitReason) -> dict[int, Call]:
-    """Return, by rank, the messages of ranks that reached a loop's collective less often than those waiting there.
+    """Return, by rank, the messages of ranks that made a loop's collective less often than the ranks that wait there.
 
     A line that sent or received before belongs to the loop itself. Callers are compared, too, because a function that
     communicates may be called outside the loop.
@@ -152,7 +152,7 @@ def messages_after_loop(snapshot: Snapshot, reading: WaitReason) -> dict[int, Ca
 
 
 def _peer_line(call: Call, issued: Sequence[Call]) -> Site | None:
-    """Return the peer's line whose messages met those of the call's line; None if there are several."""
+    """Return the peer's line whose messages matched messages of the call's line; None if there are several."""
     if call.peer in (None, ANY_SOURCE):
         return None
     way, other_way = _message_key(call), (call.peer, COUNTERPART[call.operation], call.rank, call.group, call.tag)
@@ -179,35 +179,35 @@ def _times_text(issued: Sequence[Call], rank: int, site: Site) -> str:
 
 
 class OffByOneBranch(NamedTuple):
-    """The first call after which the ranks' calls are off by one."""
+    """The first call after which some ranks' calls are matched one call too early or too late."""
 
     operation: str
     ranks: Mapping[Site, tuple[int, ...]]
-    """By line, the ranks that made the call there."""
+    """For each line of the program, the ranks that made the first such call there."""
     left_over: Site
-    """The line at which ranks wait in the end."""
+    """The line of the program at which ranks wait in the end."""
 
     @property
     def culprits(self) -> tuple[int, ...]:
-        """The ranks outside the largest side; all ranks if there is no largest side."""
+        """The ranks outside the largest set of ranks with one line; all ranks if two sets are largest."""
         return ranks_outside_largest(self.ranks.values())
 
     @property
     def sites(self) -> list[Site]:
-        """The lines of the call, the culprits' lines first."""
+        """The lines of the program that made the call, the lines of ranks at fault first."""
         blamed = self.culprits
         order = {site: (ranks[0] not in blamed, site == self.left_over, ranks) for site, ranks in self.ranks.items()}
         return sorted(order, key=order.__getitem__)
 
     def advice_lines(self) -> list[LabelledLine]:
-        """The cause and what to try, as lines of the report."""
+        """The advice (cause and what to try), as lines of the report."""
         sides = ", ".join(f"{rank_list(self.ranks[site])} at {site}" for site in self.sites)
         surplus = " and ".join(str(site) for site in self.sites if site != self.left_over)
         return Cause.CALLS_ONE_OFF.lines(operation=self.operation, sides=sides, site=surplus)
 
 
 def find_off_by_one_branch(snapshot: Snapshot, reading: WaitReason) -> OffByOneBranch | None:
-    """Return where calls became off by one, if ranks wait because of that."""
+    """Return the call from which ranks' calls are one call apart, if ranks wait because of that; None if not."""
     waits = [snapshot.ranks[rank].wait for rank in reading.victims]
     calls = [call for wait in waits if isinstance(wait, CallWait) for call in wait.calls]
     is_one_line = len(calls) == len(waits) and len({(call.group, call.site, call.caller) for call in calls}) == 1
@@ -238,14 +238,14 @@ def find_off_by_one_branch(snapshot: Snapshot, reading: WaitReason) -> OffByOneB
 
 
 def _come_from_different_lines(calls: list[Call]) -> bool:
-    """Return True if the user's program made the calls from different lines, directly or through a function."""
+    """Return True if the user's program made the calls from different lines, directly or through a shared function."""
     return call_sites_differ(calls) or (
         calls[0].origin.phase is Phase.USER and len({call.caller for call in calls}) > 1
     )
 
 
 def _make_off_by_one_branch(calls: list[Call], left_over: Call) -> OffByOneBranch:
-    """Build the result from a slot's calls, by their callers' lines where those differ (as for a metric's method)."""
+    """Return the branch for matched calls, by their callers' lines where callers differ (as for a metric's method)."""
     by_caller = len({call.caller for call in calls}) > 1
     lines = [call.caller or call.site if by_caller else call.site for call in (*calls, left_over)]
     ranks = ranks_by_value(zip([call.rank for call in calls], lines[:-1], strict=True))

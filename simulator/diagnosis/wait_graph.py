@@ -36,14 +36,14 @@ Graph: TypeAlias = Digraph[Any]
 
 
 class ThreadNode(NamedTuple):
-    """The node of a thread; a rank's main thread has the rank's number."""
+    """The graph's node for a thread; a rank's main thread has the rank's number."""
 
     rank: int
     number: int
 
 
 class StreamNode(NamedTuple):
-    """The node of a rank's stream (its queue of calls)."""
+    """The graph's node for a rank's stream (a backend's queue of calls)."""
 
     rank: int
     name: str = "stream"
@@ -62,7 +62,7 @@ class WaitGraph:
         self.graph: Graph = Digraph()
         self.alternatives: set[Any] = set()
         self.waits: dict[ThreadNode, Wait | None] = {}
-        """By thread, its wait; without started threads that only wait for a timer."""
+        """For each thread, its wait; without started threads that only wait for a timer."""
         for rank in snapshot.ranks:
             self.waits[ThreadNode(rank.rank, rank.rank)] = rank.wait
         for rank in snapshot.ranks:
@@ -74,7 +74,7 @@ class WaitGraph:
     # --- building -----------------------------------------------------------------------------------------------------
 
     def _add_all_nodes(self) -> None:
-        """Add a node for each wait, with the edges to all that it waits for."""
+        """Add a node for each wait, with edges to all nodes that the wait is for."""
         graph, slot_by_call, queued = self.graph, self.snapshot.slot_by_call, self.snapshot.stream_by_queued
         for node in self.waits:
             graph.add_node(node)
@@ -98,7 +98,8 @@ class WaitGraph:
         self._add_store_waits()
 
     def _node_of_missing_call(self, slot: OpenCalls, rank: int) -> ThreadNode | StreamNode:
-        """Return the node that must make a rank's missing call: its stream if the call is queued, or its thread."""
+        """Return the node that must make a rank's missing call: the rank's stream if the call is queued, else its
+        thread."""
         is_queued = any(
             slot.is_waiting_for(call)
             for stream in self.snapshot.streams
@@ -119,7 +120,7 @@ class WaitGraph:
             self.graph.add_edges([(node, wait.lock), (wait.lock, nodes[wait.holder])])
 
     def _add_store_waits(self) -> None:
-        """See Note [Store keys]. A ring of the different waits keeps the graph small."""
+        """Add the waits for store keys; see Note [Store keys]. A ring of the different waits keeps the graph small."""
         by_keys: dict[tuple[str, ...], list[ThreadNode]] = {}
         for node, wait in self.waits.items():
             if isinstance(wait, StoreWait):
@@ -135,7 +136,7 @@ class WaitGraph:
     # --- edges as values ----------------------------------------------------------------------------------------------
 
     def list_waiting(self) -> tuple[Waiting, ...]:
-        """Return each waiting thread and those it waits for, by rank: the graph as values, without slots and keys."""
+        """Return, by rank, each waiting thread and the threads that it waits for; slots and keys are left out."""
         who: dict[Any, RankOrThread] = {
             node: RankOrThread(node.rank, self.snapshot.threads[node.number].name) for node in self.waits
         }
@@ -159,14 +160,15 @@ class WaitGraph:
         return tuple(sorted(found, key=lambda each: each.who))
 
     def _missing_ranks(self, wait: Wait) -> tuple[tuple[int, ...], ...]:
-        """Return, for each call of a wait, the missing ranks of its slot; () if the slot is no longer open."""
+        """Return, for each call of a wait, the ranks whose matching call is missing; () if none is missing any more."""
         slots = [self.snapshot.slot_by_call.get(call) for call in wait.calls] if isinstance(wait, CallWait) else []
         return tuple(() if slot is None else self.snapshot.open_slots[slot].missing for slot in slots)
 
     # --- readings -----------------------------------------------------------------------------------------------------
 
     def find_wait_reasons(self) -> tuple[WaitReason, ...]:
-        """Return a reading for each cycle and for each set of ends that the same ranks wait for, by lowest victim."""
+        """Return a reason for each cycle, and for each set of ends of waits (see `_ends_of_waits`), sorted by lowest
+        victim."""
         readings = [*self._cycles(), *self._ends_of_waits()]
         return tuple(sorted(readings, key=lambda reading: (reading.victims, reading.code, reading.culprits)))
 
@@ -191,7 +193,7 @@ class WaitGraph:
                     yield WaitReason(Code.DEADLOCK_THREADS, ranks, victims, threads=numbers)
 
     def _ends_of_waits(self) -> Iterator[WaitReason]:
-        """Yield a reading for each end of waits: ranks that raised or returned, store keys that no rank sets."""
+        """Yield a reason for each end of a chain of waits: ranks that raised or returned, store keys never set."""
         graph = self.graph
         # Ends with the same nodes before them have the same ancestors, so those are looked for once.
         ends: dict[tuple[RankState, frozenset[Any]], list[Any]] = {}
@@ -242,5 +244,5 @@ def _shortest_cycle(graph: Graph) -> tuple[ThreadNode | StreamNode, ...]:
 
 
 def _node_order(node: ThreadNode | StreamNode) -> tuple[int, bool, int]:
-    """Sort key: by rank, its main thread first."""
+    """Sort key of a node: by rank, the rank's main thread first."""
     return node.rank, isinstance(node, StreamNode), node.number if isinstance(node, ThreadNode) else 0

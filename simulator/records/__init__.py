@@ -1,1 +1,4 @@
-"""Diagnosis of the records that real jobs leave, as values of the simulator. Pure: bytes in, findings out."""
+"""Diagnosis of the records (flight recorder dumps, clogs) that real jobs leave, with the simulator's own values.
+
+Nothing here does input or output: bytes come in, findings go out.
+"""

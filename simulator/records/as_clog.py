@@ -1,4 +1,7 @@
-"""Write a run log as torchcomms' clogs, version 1. They also have reductions, roots and splits."""
+"""Writes the calls of a simulated run as clogs, torchcomms' text logs, in version 1.
+
+Unlike flight recorder dumps, clogs have reductions, roots and splits.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _SHORT = {name: short for short, name in SHORT_DTYPES.items()}
 
 
 def make_clog(run_log: RunLog, rank: int) -> bytes:
-    """Return the log of a rank."""
+    """Return the clog of one rank, as text."""
     lines = ["V|1|base_timestamp=0.000", f"new_comm|comm={DEFAULT}|rank={rank}|world_size={run_log.world_size}"]
     for group, members in run_log.members.items():
         if group != DEFAULT and rank in members:
@@ -59,7 +62,7 @@ def _signature_line(call: Call, members: tuple[int, ...]) -> str:
 
 
 def _element_counts(call: Call, members: tuple[int, ...]) -> list[str]:
-    """Return the elements sent and received; for lists of tensors, the elements of each."""
+    """Return how many elements a call sends and receives; for lists of tensors, the elements of each tensor."""
     signature, row = call.signature, ROWS[call.operation]
     if row.shapes is ShapeCount.NONE:
         return []

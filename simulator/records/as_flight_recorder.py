@@ -1,4 +1,5 @@
-"""Write a run log as dumps of torch's flight recorder, as with NCCL, version 2.10: torch's own reader accepts them."""
+"""Writes the calls of a simulated run as dumps of torch's flight recorder (NCCL, version 2.10); torch's reader accepts
+them."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ _NAMES = {
     "all_gather_coalesced": "ALLGATHER_coalesced",
     "monitored_barrier": "barrier",
 }
-"""NCCL's recorder names of operations, where they differ from torch.distributed's."""
+"""By operation: its name in NCCL's flight recorder, where that differs from torch.distributed's name."""
 _CPP = {name: cpp for cpp, name in CPP_DTYPES.items()}
 _SECOND = 1_000_000_000
 
 
 def make_dump(run_log: RunLog, rank: int) -> bytes:
-    """Return the dump of a rank, pickled as torch does."""
+    """Return the flight recorder dump of one rank, pickled as torch does."""
     names = {group: "0" if group == DEFAULT else group for group in run_log.members}
     config = {
         names[group]: {"name": names[group], "desc": _description(group), "ranks": str(list(members))}
@@ -52,7 +53,7 @@ def _description(group: str) -> str:
 def _make_entry(
     number: int, noted: NotedCall, members: tuple[int, ...], name: str, counts: Counter[tuple[str, str]]
 ) -> dict[str, Any]:
-    """Return one call as an entry of the dump."""
+    """Return one call as an entry of a flight recorder dump."""
     call = noted.call
     counts[call.group, "message" if call.is_point_to_point else "collective"] += 1
     counts[call.group, "any"] += 1
@@ -97,7 +98,7 @@ def _operation_name(call: Call, members: tuple[int, ...]) -> str:
 
 
 def _sent_and_received_sizes(call: Call, members: tuple[int, ...]) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
-    """Return the sizes that a rank sends and receives, as NCCL records them: all parts in one tensor."""
+    """Return the sizes that a rank sends and receives, as NCCL records a call: all parts in one tensor."""
     shapes, size, row = call.signature.shapes, len(members), ROWS[call.operation]
     if row.shapes is ShapeCount.NONE or not shapes:
         return (), ()

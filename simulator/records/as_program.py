@@ -21,7 +21,7 @@ from ddpsim.simulator.records.rank_record import CallProgress
 from ddpsim.simulator.records.record_diagnosis import JobDiagnosis
 
 KEPT = 20
-"""How many of the last collectives of each group are kept; if a rank has no record, only the incomplete ones."""
+"""The number of last collectives of each group that the program has; if a rank has no record, only incomplete ones."""
 _MOST_ELEMENTS = 1024
 _NAMES = {
     "monitored_barrier": "barrier",
@@ -29,19 +29,19 @@ _NAMES = {
     "all_gather_into_tensor_coalesced": "all_gather_into_tensor",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
 }
-"""Operations that programs do not have, each with the nearest one that they have."""
+"""For each operation that programs cannot have, the nearest operation that they can have."""
 
 
 def make_program(diagnosis: JobDiagnosis, *, folder: str = "") -> Program:
-    """Return the program of a job. Raises UsageError for a call that no program can make.
+    """Return a program with a job's last calls. Raises UsageError for a call that no program can make.
 
-    Each call has the line of the job that made it. Paths of files in `folder` become relative to it.
+    Each call keeps the line of the job's code that made it. Paths of files in `folder` become relative to it.
     """
     return _ProgramWriter(diagnosis, folder).write_program()
 
 
 class _ProgramWriter:
-    """One program while it is built."""
+    """Builds one program from a job's records."""
 
     def __init__(self, diagnosis: JobDiagnosis, folder: str) -> None:
         self._folder = os.path.join(folder, "") if folder else ""
@@ -63,7 +63,10 @@ class _ProgramWriter:
         return Program(self._job.world_size, groups, ranks)
 
     def _group_name(self, group: str) -> str:
-        """Return the name of a group. A group of all ranks is the default group, which a clog names differently."""
+        """Return a group's name in the program.
+
+        A group of all ranks becomes the default group, which clogs name differently.
+        """
         is_of_all = self._job.members[group] == tuple(range(self._job.world_size))
         return DEFAULT if is_of_all and DEFAULT not in self._job.members else group
 
@@ -97,7 +100,7 @@ class _ProgramWriter:
         return Issue(name, operation, group, shapes, dtype, reduction, root, splits, call.peer, call.tag, at)
 
     def _site_text(self, site: Site) -> str:
-        """Return the line in the form that programs use; "" if the record has none."""
+        """Return the line that made the call, in the form that programs use; "" if the record has no line."""
         if not site.path or site.line < 1:
             return ""
         function = f" in {site.function}" if site.function else ""
@@ -106,7 +109,7 @@ class _ProgramWriter:
     def _shapes_and_splits(
         self, call: Call, row: Operation, size: int
     ) -> tuple[tuple[Shape, ...], tuple[tuple[int, ...], tuple[int, ...]] | None]:
-        """Return the shapes and splits of a call, reduced if they are too large for a test."""
+        """Return a call's shapes and splits, made smaller if they are too large for a test."""
         count = self._reduced_element_count(call)
         if row.shapes is ShapeCount.NONE:
             return (), None
@@ -124,7 +127,7 @@ class _ProgramWriter:
         return (shapes if is_as_it_was else ((count,),)), None
 
     def _reduced_element_count(self, call: Call) -> int:
-        """Return its number of elements; if that is too large, its rank among all sizes."""
+        """Return a call's number of elements; if sizes are too large, its position among the sorted sizes."""
         elements = _element_count(call)
         return self._elements.index(elements) + 1 if self._elements else elements
 
@@ -134,7 +137,7 @@ def _element_count(call: Call) -> int:
 
 
 def _first_kept_collectives(job: RecordedJob, diagnosis: JobDiagnosis) -> Mapping[str, int]:
-    """Return the first collective of each group that is kept."""
+    """Return, for each group, its first collective that the program has."""
     last: dict[str, int] = {}
     first: dict[str, int] = {}
     for record in job.records.values():
@@ -151,7 +154,7 @@ def _first_kept_collectives(job: RecordedJob, diagnosis: JobDiagnosis) -> Mappin
 
 
 def _kept_calls(job: RecordedJob, rank: int, cuts: Mapping[str, int], kept: Set[int]) -> Iterator[Call]:
-    """Yield the kept calls of a rank, in order; if a group's numbers restart, those after the last restart."""
+    """Yield a rank's calls that the program has, in order; if group numbers restart, those after the last restart."""
     record = job.records[rank]
     call_log = record.call_log
     first = {number: cuts[record.groups[number]] for number in call_log.collectives_by_group}

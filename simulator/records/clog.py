@@ -32,12 +32,15 @@ _UNSIZED = frozenset({"batch_op_issue"})
 
 
 def is_clog(data: bytes) -> bool:
-    """Return True if the data begin like a log, of any version."""
+    """Return True if the data begin like a clog, of any version."""
     return data.startswith(b"V|") and b"base_timestamp=" in data[:200]
 
 
 def read_clog(data: bytes, source: str) -> RankRecord:
-    """Return the record in a log, without a last line that is cut off. Raises RecordError if it cannot be read."""
+    """Return the record in a clog; a last line that is cut off is ignored.
+
+    Raises RecordError if the clog cannot be read.
+    """
     lines = [
         line if line.isprintable() else printable_text(line) for line in data.decode("utf-8", "replace").splitlines()
     ]
@@ -56,24 +59,24 @@ def read_clog(data: bytes, source: str) -> RankRecord:
 
 
 class _ClogParser:
-    """Parses one log, line by line."""
+    """Parses one clog, line by line."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._ranks: dict[str, tuple[int, int]] = {}
-        """For each communicator, the own rank in it and its size."""
+        """For each communicator, this rank's number in it and its size."""
         self._members: dict[str, tuple[int, ...]] = {}
         self._signatures: dict[str, tuple[str, Signature, int | None]] = {}
-        """Communicator, signature and the peer in the communicator, by number."""
+        """By signature number: communicator, signature, and the peer's rank in the communicator."""
         self._queued: list[str] = []
-        """The signature number of each call."""
+        """For each call, the number of its signature."""
         self._running: dict[str, deque[int]] = defaultdict(deque)
-        """The calls of each signature that have not ended, the earliest first."""
+        """For each signature, its calls that have not ended, the earliest first."""
         self._ended: set[int] = set()
         self._has_ends = False
 
     def parse_line(self, line: str) -> None:
-        """Parse a line."""
+        """Parse one line of the clog."""
         head, *rest = line.split("|")
         if head == "new_comm":
             fields = _parse_fields(rest)
@@ -93,7 +96,7 @@ class _ClogParser:
             raise ValueError(head)
 
     def _parse_call_line(self, number: str, rest: list[str]) -> None:
-        """Parse a line that begins, ends or describes a call."""
+        """Parse a line about a call: its signature, its begin or its end."""
         kind = rest[0]
         if kind == "sig":
             self._signatures[number] = self._parse_signature(rest[1], _parse_fields(rest[2:]))
@@ -110,7 +113,7 @@ class _ClogParser:
             raise ValueError(kind)
 
     def make_record(self) -> RankRecord:
-        """Return the record of all lines that were parsed."""
+        """Return the record made from all parsed lines."""
         rank = self._own_rank()
         for name, (_, size) in self._ranks.items():
             if name not in self._members and size == self._world_size():
@@ -156,14 +159,14 @@ class _ClogParser:
         return fields["comm"], signature, int(fields["peer"]) if operation in POINT_TO_POINT else None
 
     def _parse_splits(self, fields: dict[str, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the splits. For an exchange of equal parts the log only has their total number of elements."""
+        """Return a call's splits. For an exchange of equal parts, the clog has only the total number of elements."""
         if "in_splits" in fields:
             return _parse_numbers(fields["in_splits"]), _parse_numbers(fields["out_splits"])
         size = self._ranks[fields["comm"]][1]
         return (int(fields["in_count"]) // size,) * size, (int(fields["out_count"]) // size,) * size
 
     def _parse_root(self, fields: dict[str, str]) -> int | None:
-        """Return the global rank of the root, which the log has as a rank of the communicator."""
+        """Return the global rank of a call's root; the clog has the root's rank in the communicator."""
         if "root" not in fields:
             return None
         rank, members = int(fields["root"]), self._members.get(fields["comm"], ())

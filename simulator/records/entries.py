@@ -28,13 +28,13 @@ T = TypeVar("T")
 
 _MESSAGE = re.compile(r"(?:[^:]*:)?(send|recv) +(\d+)\s*(?:->|<-)\s*(\d+)")
 _BY_OUTPUT = frozenset({"scatter", "recv"})
-"""Operations with an output on every rank, but an input only on some."""
+"""Operations with an output tensor on every rank, and an input tensor only on some ranks."""
 _KEPT = 16
-"""How many dumps are kept for comparison."""
+"""The number of parsed dumps that are kept for comparison."""
 _MOST_ENTRIES = 2**22
 _MOST_FRAMES = 256
 _MOST_NUMBERS = 2**24
-"""The most sizes in a dump: a few bytes of a pickle can refer to one list again and again."""
+"""The most sizes (numbers in shapes) that a dump may have: a short pickle can refer to one list again and again."""
 COMPARED = (
     "record_id",
     "collective_seq_id",
@@ -49,7 +49,7 @@ COMPARED = (
     "retired",
     "is_p2p",
 )
-"""All fields that describe the call; an entry also has the process group, the stack, and times."""
+"""The fields of an entry that describe its call. An entry also has the process group, the stack, and times."""
 
 _DEFAULT = "default_pg"
 _WITHOUT_DESCRIPTION = ("", "undefined")
@@ -72,44 +72,44 @@ class _Entry(msgspec.Struct):
 
 
 class ReadEntries(NamedTuple):
-    """The parsed entries of a dump."""
+    """The parsed entries of a flight recorder dump."""
 
     call_log: CallLog
     groups: tuple[str, ...]
-    """The groups of the call log, by number."""
+    """The groups of the call log, by their numbers."""
     sites: tuple[tuple[Site, Site | None], ...]
-    """For each step its line, and the calling line in another file; () if there are no stacks."""
+    """For each call, its line and the calling line in another file; () if the dump has no stacks."""
     lost: int
-    """The number of calls before the first."""
+    """The number of calls that the dump has lost, before its first one."""
     gaps: int
-    """The number of operations that were counted and not recorded."""
+    """The number of operations that the recorder counted and did not record."""
     own: tuple[int, int] | None
-    """The number of a group, and the own rank in it according to the messages."""
+    """The number of a group, and this rank's number in the group, as the messages show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownDump:
-    """A dump that was parsed before."""
+    """A flight recorder dump that was parsed before."""
 
     rows: Sequence[Any]
     pattern: Sequence[int]
-    """The number of each entry's group."""
+    """For each entry, the number of its group."""
     found: ReadEntries
     places: tuple[int, ...]
-    """For each step the index of its entry in the dump."""
+    """For each call, the index of its entry in the dump."""
 
 
 class EntriesReader:
-    """Parses the entries of the dumps of one job, one dump after another."""
+    """Parses the entries of a job's flight recorder dumps, one dump after another."""
 
     def __init__(self) -> None:
         self._known: list[_KnownDump] = []
-        """The most recently matched dump is last."""
+        """The dumps parsed before; the dump that matched most recently is last."""
         self._signatures: dict[Any, Signature] = {}
         self._steps: dict[LoggedCall, LoggedCall] = {}
 
     def read_entries(self, entries: Any) -> ReadEntries:
-        """Parse the entries. Raises RecordError for contents that no recorder writes."""
+        """Return a dump's entries, parsed. Raises RecordError for contents that no flight recorder writes."""
         if not isinstance(entries, (list, tuple)) or len(entries) > _MOST_ENTRIES:
             what = f"{len(entries)} entries" if isinstance(entries, (list, tuple)) else "entries that are no list"
             raise RecordError(f"a flight recorder's dump with {what}, expected a list of at most {_MOST_ENTRIES}")
@@ -153,7 +153,7 @@ def group_label(name: str, description: str) -> str:
 
 
 def compared_fields(entries: Sequence[Any]) -> list[Any] | None:
-    """Return the compared fields of each entry; None if an entry lacks one, as in older versions."""
+    """Return the compared fields of each entry; None if an entry lacks a field, as in older versions."""
     try:
         return list(map(itemgetter(*COMPARED), entries))
     except (KeyError, TypeError):
@@ -161,7 +161,7 @@ def compared_fields(entries: Sequence[Any]) -> list[Any] | None:
 
 
 def _groups_of_entries(entries: Sequence[Any]) -> tuple[tuple[str, ...], list[int]] | None:
-    """Return the names of the groups, and the group number of each entry; None for invalid entries."""
+    """Return the names of the groups, and each entry's group number; None if an entry is invalid."""
     try:
         column = list(map(tuple, map(itemgetter("process_group"), entries)))
         if any(list(map(type, name)) != [str, str] for name in set(column)):
@@ -175,7 +175,7 @@ def _groups_of_entries(entries: Sequence[Any]) -> tuple[tuple[str, ...], list[in
 
 
 def convert_damaged_safely(value: Any, form: type[T]) -> T:
-    """Return a part of a dump as a value of this type. Raises RecordError if it is damaged."""
+    """Return a part of a dump as a value of this type. Raises RecordError if the part is damaged."""
     try:
         return msgspec.convert(value, form)
     except (TypeError, msgspec.ValidationError, RecursionError, ValueError, OverflowError) as error:
@@ -196,7 +196,7 @@ def _check_size_count(entries: Sequence[Any]) -> None:
 
 
 def _sites_of_steps(entries: Sequence[Any], places: Sequence[int]) -> tuple[tuple[Site, Site | None], ...]:
-    """Return the lines of each step. Each stack is examined once: recorders share the frames of equal stacks."""
+    """Return the line of each call. Each stack is examined once: recorders share the frames of equal stacks."""
     stacks = stack_frames(entries)
     if not any(stacks):
         return ()
@@ -206,7 +206,7 @@ def _sites_of_steps(entries: Sequence[Any], places: Sequence[int]) -> tuple[tupl
 
 
 def stack_frames(entries: Sequence[Any]) -> list[Sequence[Any]]:
-    """Return the frames of each entry; none for an invalid one."""
+    """Return the stack frames of each entry; () for an invalid entry."""
     stacks = [entry.get("frames", ()) for entry in entries]
     if set(map(type, stacks)) <= {list, tuple} and max(map(len, stacks), default=0) <= _MOST_FRAMES:
         return stacks
@@ -216,7 +216,7 @@ def stack_frames(entries: Sequence[Any]) -> list[Sequence[Any]]:
 def _logged_calls(
     entries: Sequence[_Entry], names: Mapping[str, int], signatures: dict[Any, Signature]
 ) -> Iterator[tuple[int, LoggedCall]]:
-    """Yield each step, with the index of its first entry."""
+    """Yield each call of the dump, with the index of its first entry."""
     messages: Counter[int] = Counter()
     index = 0
     while index < len(entries):
@@ -236,7 +236,7 @@ def _logged_calls(
 
 
 def _batch_length(entries: Sequence[_Entry], index: int) -> int:
-    """Return how many entries from `index` form one coalesced group, with its closing entry; 1 if none."""
+    """Return how many entries from `index` form one coalesced batch of calls, with the closing entry; 1 if none do."""
     first, end = entries[index], index + 1
     while end < len(entries) and _is_in_same_group(first, entries[end]):
         end += 1
@@ -244,7 +244,7 @@ def _batch_length(entries: Sequence[_Entry], index: int) -> int:
 
 
 def _calls_of(batch: Sequence[_Entry]) -> Iterator[tuple[int, Sequence[_Entry], _Entry]]:
-    """Yield the calls of a batch: each one's place in it, its entries, and the entry with its progress."""
+    """Yield each call of a coalesced batch: its place in the batch, its entries, and the entry with its progress."""
     messages = [(place, entry) for place, entry in enumerate(batch) if _MESSAGE.match(entry.profiling_name)]
     if messages:
         yield from ((place, [entry], entry) for place, entry in messages)
@@ -256,7 +256,7 @@ def _calls_of(batch: Sequence[_Entry]) -> Iterator[tuple[int, Sequence[_Entry], 
 
 
 def _shared_signature(entries: Sequence[_Entry], known: dict[Any, Signature]) -> Signature:
-    """Return what must match on all ranks. Equal signatures are one object, so that comparing them is fast."""
+    """Return the part of a call that must be equal on all ranks. Equal parts are one object, for fast comparison."""
     key = tuple([(e.profiling_name, e.input_sizes, e.output_sizes, e.input_dtypes, e.output_dtypes) for e in entries])
     if key not in known:
         known[key] = _make_signature(entries)
@@ -264,7 +264,7 @@ def _shared_signature(entries: Sequence[_Entry], known: dict[Any, Signature]) ->
 
 
 def _make_signature(entries: Sequence[_Entry]) -> Signature:
-    """Return the signature of a call, from its entries."""
+    """Return the part of a call that must be equal on all ranks, from the call's entries."""
     operations = list(dict.fromkeys(_operation_name(entry.profiling_name) for entry in entries))
     operation = operations[0]
     if len(entries) > 1:
@@ -292,7 +292,7 @@ def _closes_group(entry: _Entry) -> bool:
 
 
 def _is_in_same_group(first: _Entry, other: _Entry) -> bool:
-    """Return True if two entries belong to one coalesced group."""
+    """Return True if two entries belong to one coalesced batch of calls."""
     if first.is_p2p != other.is_p2p or first.process_group != other.process_group or _closes_group(first):
         return False
     if first.is_p2p:
@@ -301,7 +301,7 @@ def _is_in_same_group(first: _Entry, other: _Entry) -> bool:
 
 
 def _with_progress(steps: list[LoggedCall]) -> list[LoggedCall]:
-    """Mark retired calls as complete if a later call of the group follows: a time-out would have raised."""
+    """Mark "retired" calls as complete if a later call of the group follows: a time-out would have raised an error."""
     if all(step.progress is not CallProgress.UNKNOWN for step in steps):
         return steps
     later: set[int] = set()

@@ -37,14 +37,14 @@ class _Dump(msgspec.Struct):
 
 
 def is_dump(value: Any) -> bool:
-    """Return True if the value looks like a dump, of any version."""
+    """Return True if the value looks like a flight recorder dump, of any version."""
     return isinstance(value, dict) and "version" in value and ("entries" in value or "pg_config" in value)
 
 
 def read_dump(value: Any, source: str, found_in: Callable[[Any], ReadEntries] | None = None) -> RankRecord:
-    """Return the record in a dump, unpickled or parsed; `find_records` parses its entries.
+    """Return the record in a flight recorder dump, given as a plain value. `found_in` parses its entries.
 
-    Raises RecordError for a damaged dump, or an unknown version.
+    Raises RecordError for a damaged dump or an unknown version.
     """
     is_known = _is_known_version(value)
     try:
@@ -58,7 +58,7 @@ def read_dump(value: Any, source: str, found_in: Callable[[Any], ReadEntries] | 
 
 
 def without_incomplete_entry(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a cut-off dump without its last entry, if that is incomplete."""
+    """Return a dump whose file is cut off, without its last entry if that entry is incomplete."""
     entries = value.get("entries")
     if not isinstance(entries, list) or not entries:
         return value
@@ -68,7 +68,7 @@ def without_incomplete_entry(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_known_version(value: dict[str, Any]) -> bool:
-    """Return whether the fields have the known meaning: later versions that begin with 2 may only add fields."""
+    """Return whether a dump's version is known, so its fields are understood: versions 2.x may only add fields."""
     version = value.get("version")
     if not isinstance(version, str) or not re.fullmatch(r"\d{1,4}[.]\d{1,4}", version):
         raise RecordError(
@@ -108,7 +108,7 @@ def _make_record(dump: _Dump, source: str, found_in: Callable[[Any], ReadEntries
 
 
 def _rank_of_messages(found: ReadEntries, members: Mapping[str, tuple[int, ...]]) -> int | None:
-    """Return the global rank that its messages name as the own one; None if members are unknown."""
+    """Return the global rank that sent and received the dump's messages; None if a group's members are unknown."""
     if found.own is None:
         return None
     group, own = found.own
@@ -117,7 +117,7 @@ def _rank_of_messages(found: ReadEntries, members: Mapping[str, tuple[int, ...]]
 
 
 def _member_ranks(group: _Group) -> tuple[int, ...]:
-    """Return the members in a dump: a list, or a list written as text."""
+    """Return a group's members in a dump: a list, or a list written as text."""
     ranks = _parse_members(group.ranks) if isinstance(group.ranks, str) else group.ranks
     if any(rank < 0 for rank in ranks):
         raise RecordError(f"a flight recorder's dump with a rank below 0 among the members of a group, {min(ranks)}")
@@ -132,7 +132,7 @@ def _parse_members(text: str) -> tuple[int, ...]:
 
 
 def _rank_of_communicators(state: Any, members: dict[str, tuple[int, ...]]) -> int | None:
-    """Return the rank according to NCCL's communicator of all ranks; None if there is none."""
+    """Return this rank's number in NCCL's communicator of all ranks; None if there is no such communicator."""
     size = len(members.get("default", ()))
     for communicator in state.values() if isinstance(state, dict) else ():
         if isinstance(communicator, dict) and size and str(communicator.get("nranks")) == str(size):
@@ -143,6 +143,6 @@ def _rank_of_communicators(state: Any, members: dict[str, tuple[int, ...]]) -> i
 
 
 def _is_in_one_group(dump: _Dump) -> bool:
-    """Return True for gloo, where each new group of a rank replaces the one before, and only the first has members."""
+    """Return True for a gloo dump: each new group of a rank replaces the group before; only the first has members."""
     own = dump.pg_config.get("")
     return own is not None and len(dump.pg_config) == 1 and len(_member_ranks(own)) > 0

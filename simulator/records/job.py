@@ -14,17 +14,17 @@ _MOST_RANKS = 2**17
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
-    """The records of one job."""
+    """The records of all ranks of one job."""
 
     world_size: int
     records: Mapping[int, RankRecord]
-    """The records by rank; some ranks may have none."""
+    """The records by rank; some ranks may have no record."""
     members: Mapping[str, tuple[int, ...]]
-    """The global ranks of every group, in group-rank order."""
+    """For each group, the global ranks of its members, in group-rank order."""
     guessed: tuple[str, ...] = ()
-    """Groups without recorded members; the ranks that called with a group count as its members."""
+    """Groups whose members are not recorded; ranks that made a call in such a group count as its members."""
     may_belong: tuple[int, ...] = ()
-    """The ranks that may also be members of those groups."""
+    """The ranks that may also be members of groups without recorded members."""
 
     @property
     def ranks_without_record(self) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ class RecordedJob:
 def combine_records(records: Sequence[RankRecord], world_size: int | None = None) -> RecordedJob:
     """Return the job of these records. Raises RecordError if they are of several jobs, or too few for a diagnosis.
 
-    `world_size` is the number that the user gave; None to take it from the records.
+    `world_size` is the number of ranks that the user gave; None to take it from the records.
     """
     by_rank: dict[int, RankRecord] = {}
     for record in sorted(records, key=lambda each: (each.rank, each.source)):
@@ -59,7 +59,7 @@ def combine_records(records: Sequence[RankRecord], world_size: int | None = None
 
 
 def _world_size(records: Mapping[int, RankRecord], said: int | None) -> int:
-    """Return the world size of the job. Raises RecordError if records contradict each other or the user."""
+    """Return the number of ranks of the job. Raises RecordError if records contradict each other or the user."""
     known = {len(record.members[DEFAULT]): record for record in records.values() if DEFAULT in record.members}
     if len(known) > 1:
         (one, first), (other, second), *_ = sorted(known.items())
@@ -111,7 +111,7 @@ def _check_peers(records: Mapping[int, RankRecord], size: int) -> None:
 def _members_of_groups(
     records: Mapping[int, RankRecord], size: int
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
-    """Return the members of each group, and the groups whose members no record has."""
+    """Return the members of each group, and the groups whose members are in no record."""
     members: dict[str, tuple[int, ...]] = {}
     for record in records.values():
         for group, ranks in record.members.items():

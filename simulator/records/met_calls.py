@@ -25,34 +25,35 @@ ROOTED = frozenset(row.name for row in OPERATIONS.values() if row.has_root)
 
 
 class CollectiveMismatch(NamedTuple):
-    """Calls that met and do not agree."""
+    """Matched calls whose arguments differ."""
 
     calls: tuple[Call, ...]
     code: Code
     is_full: bool
-    """True if every member of the group is among them."""
+    """True if every member of the group has made its call."""
 
 
 @dataclass(slots=True)
 class CollectiveMatches:
-    """The results for the collectives of a job."""
+    """What a comparison of a job's collectives found."""
 
     clashes: list[CollectiveMismatch] = field(default_factory=list)
-    """The first of each group."""
+    """For each group, its first matched calls whose arguments differ."""
     open_slots: list[OpenCalls] = field(default_factory=list)
     stalled: list[tuple[Call, ...]] = field(default_factory=list)
-    """Reached by all members, and not complete; by group, then in order."""
+    """Collectives that all members reached and that did not complete; sorted by group, then in order."""
     without_record: list[tuple[Call, ...]] = field(default_factory=list)
-    """The same, but some members have no record, or none that goes so far."""
+    """Collectives that did not complete, of which some members have no record, or none that goes so far."""
     compared_from: dict[str, int] = field(default_factory=dict)
-    """The first number that was compared, for groups whose beginning a ring has lost."""
+    """For groups whose first calls were lost from a rank's ring buffer: the first collective number that was
+    compared."""
     stale: set[int] = field(default_factory=set)
-    """Ranks whose record lacks calls that other records show as complete, so it was written earlier."""
+    """Ranks whose record was written early: it lacks calls that other records show as complete."""
     count: int = 0
 
 
 def match_collectives(job: RecordedJob) -> CollectiveMatches:
-    """Compare the collectives of every group."""
+    """Return what a comparison of the collectives of every group finds."""
     found = CollectiveMatches()
     for group, lanes in _calls_by_group(job).items():
         _GroupComparison(job, group, lanes, found).compare_calls()
@@ -60,7 +61,7 @@ def match_collectives(job: RecordedJob) -> CollectiveMatches:
 
 
 class _GroupCallsOfRank(NamedTuple):
-    """The calls of a rank in a group."""
+    """The calls of one rank in one group."""
 
     record: RankRecord
     lane: GroupCollectives
@@ -76,7 +77,7 @@ def _calls_by_group(job: RecordedJob) -> dict[str, dict[int, _GroupCallsOfRank]]
 
 
 class _EqualRanks(NamedTuple):
-    """Ranks with equal calls in a group, and the calls of one of them."""
+    """Ranks with equal calls in a group, and the calls of one of these ranks."""
 
     steps: Sequence[LoggedCall]
     lane: GroupCollectives
@@ -89,14 +90,14 @@ class _GroupComparison:
     def __init__(
         self, job: RecordedJob, group: str, by_rank: Mapping[int, _GroupCallsOfRank], found: CollectiveMatches
     ) -> None:
-        """Prepare the members: recorded, without a record, or with one that may lack calls."""
+        """Sort the group's members: with a record, without a record, and with a record that may lack calls."""
         self._group = group
         self._by_rank = by_rank
         self._found = found
         members = job.members[group]
         is_guessed = group in job.guessed
         self._others = tuple(rank for rank in job.may_belong if is_guessed and rank not in members)
-        """The ranks that may be missing, in a group without recorded members."""
+        """In a group without recorded members: the ranks that may be members and made no call."""
         silent = [rank for rank in members if rank in job.records and rank not in by_rank]
         unknown = {rank for rank in silent if job.records[rank].lost}
         self._recorded = tuple(rank for rank in members if rank in job.records and rank not in unknown)
@@ -107,7 +108,7 @@ class _GroupComparison:
         self._without = tuple(rank for rank in members if rank not in job.records)
 
     def compare_calls(self) -> None:
-        """Go through the numbers until calls clash."""
+        """Compare the calls of each number in order, until matched calls differ."""
         first = max(own.lane.first for own in self._by_rank.values())
         if first > 0:
             self._found.compared_from[self._group] = first
@@ -125,13 +126,14 @@ class _GroupComparison:
                 is_after_open = self._record_stall(steps, number)
 
     def _is_missed(self, number: int) -> bool:
-        """Return True if a rank with a record did not reach the call, and its record was not written earlier."""
+        """Return True if a rank has a record without the call, and the record was not written too early to have the
+        call."""
         if self._silent - self._stale:
             return True
         return any(number not in each.lane.places and not self._stale.issuperset(each.ranks) for each in self._alike)
 
     def _calls_numbered(self, number: int) -> list[RecordedCall]:
-        """Return the calls with a number, in the order of the group's ranks."""
+        """Return all ranks' calls with this number, in the order of the group's ranks."""
         here = (self._by_rank[rank] for rank in self._recorded if rank in self._by_rank)
         return [own.record.calls[own.lane.places[number]] for own in here if number in own.lane.places]
 
@@ -148,7 +150,7 @@ class _GroupComparison:
         return True
 
     def _record_missing(self, number: int) -> None:
-        """Record a call that a rank with a record did not reach. It is not open for ranks that have completed it."""
+        """Record a call that a rank with a record did not reach. It is not open where it completed."""
         present = self._calls_numbered(number)
         waiting = tuple(each.call for each in present if each.progress is not CallProgress.COMPLETE)
         is_rooted = present[0].call.operation in ROOTED
@@ -161,7 +163,7 @@ class _GroupComparison:
             self._found.open_slots.append(OpenCalls(waiting, missing))
 
     def _record_stall(self, steps: Sequence[LoggedCall], number: int) -> bool:
-        """Record a call that all reached and no record shows as complete; for each group only the first counts."""
+        """Record a call that all members reached and no record shows as complete: the first for each group."""
         if not any(step.progress is CallProgress.UNFINISHED for step in steps):
             return False
         calls = tuple(each.call for each in self._calls_numbered(number))
@@ -174,7 +176,7 @@ class _GroupComparison:
 
 
 def _group_equal_ranks(by_rank: Mapping[int, _GroupCallsOfRank]) -> tuple[_EqualRanks, ...]:
-    """Return sets of ranks that share a call log, where the group has the same number."""
+    """Return sets of ranks that share a call log and have the same number for the group in it."""
     ranks: dict[int, list[int]] = {}
     lanes: dict[int, _GroupCallsOfRank] = {}
     for rank, own in by_rank.items():
@@ -188,18 +190,18 @@ def _group_equal_ranks(by_rank: Mapping[int, _GroupCallsOfRank]) -> tuple[_Equal
 
 @dataclass(slots=True)
 class MessageMatches:
-    """The results for the messages of a job."""
+    """What a comparison of a job's messages found."""
 
     clashes: list[tuple[Call, Call, Code]] = field(default_factory=list)
-    """A send and its receive; the first for two ranks of a group."""
+    """Sends and their receives whose arguments differ; only the first for two ranks of a group."""
     open_slots: list[OpenCalls] = field(default_factory=list)
     stalled: list[tuple[Call, ...]] = field(default_factory=list)
-    """Messages that were matched and did not complete; the first for two ranks of a group."""
+    """Messages that were matched and did not complete; only the first for two ranks of a group."""
     count: int = 0
 
 
 def match_messages(job: RecordedJob) -> MessageMatches:
-    """Pair the messages between any two ranks of a group."""
+    """Match sends with receives between any two ranks of a group; return what differs or did not complete."""
     found = MessageMatches()
     channels: dict[tuple[str, int, int], tuple[list[RecordedCall], list[RecordedCall]]] = {}
     for record in job.records.values():
@@ -224,14 +226,14 @@ def match_messages(job: RecordedJob) -> MessageMatches:
 
 
 def _add_receive_from_any(job: RecordedJob, receive: RecordedCall, found: MessageMatches) -> None:
-    """Add a receive from any source if it is open: no record says which message it took."""
+    """Add a receive from any source to the open calls, if it is open: no record says which message it took."""
     if receive.progress is CallProgress.UNFINISHED:
         others = tuple(rank for rank in job.members[receive.call.group] if rank != receive.call.rank)
         found.open_slots.append(OpenCalls((receive.call,), others, any_suffices=True))
 
 
 def _pair_messages(sends: Sequence[RecordedCall], receives: Sequence[RecordedCall], found: MessageMatches) -> None:
-    """Pair the sends from one rank to another with the receives there, in order."""
+    """Match the sends from one rank to another with the receives on the other rank, in order."""
     for send, receive in zip(sends, receives, strict=False):
         found.count += 1
         code = message_differing_field(send.call, receive.call)

@@ -18,24 +18,24 @@ from ddpsim.simulator.records.rank_record import RecordError
 from ddpsim.simulator.records.record_texts import printable_text
 
 _ROOM_PER_BYTE = 64
-"""A plain Python value needs at most this many times its pickled size."""
+"""The most bytes that a plain Python value needs, for each byte of its pickle."""
 _ROOM = 2**28
 _BUFFER = 2**20
 _MOST_BYTES = 2**24
-"""The largest cut-off pickle that is repaired, because opcodes are followed in Python."""
+"""The largest cut-off pickle that is repaired, in bytes: its opcodes are followed in Python, which is slow."""
 _MARK, _LIST, _DICT = "mark", "list", "dict"
 _POP, _POP_MARK, _APPENDS, _SETITEMS, _STOP = b"0", b"1", b"e", b"u", b"."
 
 
 class CutShortError(RecordError):
-    """A pickle that ends too early."""
+    """A pickle ends too early."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Builds plain containers, and refuses everything else."""
+    """An unpickler that builds plain containers, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        """Refuse an import."""
+        """Refuse a class or function that the pickle wants to import."""
         raise RecordError(
             f"a pickle that tries to import {printable_text(module)}.{printable_text(name)}, "
             "expected plain values; nothing was run"
@@ -47,7 +47,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def load_plain(data: bytes) -> Any:
-    """Return the plain value in a pickle. Raises RecordError for one that is damaged, cut off, or not plain."""
+    """Return the plain value in a pickle. Raises RecordError if the pickle is damaged, cut off, or not plain."""
     with _bounded_memory(_ROOM + _ROOM_PER_BYTE * len(data)):
         try:
             # Buffered: otherwise each number and text in it costs a call of a Python method.
@@ -90,7 +90,7 @@ def _bounded_memory(more: int) -> Iterator[None]:
 
 
 def complete_cut_pickle(data: bytes) -> bytes | None:
-    """Return a complete pickle made from a cut-off pickle of a dict; None if nothing can be saved."""
+    """Return a complete pickle made from a cut-off pickle of a dict; None if no entry can be saved."""
     if len(data) > _MOST_BYTES:
         return None
     stack, end = _stack_at_cut(data)
@@ -101,7 +101,8 @@ def complete_cut_pickle(data: bytes) -> bytes | None:
 
 
 def _stack_at_cut(data: bytes) -> tuple[list[str], int]:
-    """Return the stack after the last complete opcode, and where that ends; nothing if the pickle is complete."""
+    """Return the unpickler's stack after the last complete opcode, and where that opcode ends; [] and 0 if the
+    pickle is complete."""
     stack: list[str] = []
     file, end = io.BytesIO(data), 0
     try:
@@ -115,7 +116,7 @@ def _stack_at_cut(data: bytes) -> tuple[list[str], int]:
 
 
 def _apply_opcode(stack: list[str], opcode: pickletools.OpcodeInfo) -> bool:
-    """Apply an opcode to the stack; return False if the stack is too short."""
+    """Apply an opcode to a model of the unpickler's stack; return False if the stack is too short."""
     before = [each.name for each in opcode.stack_before]
     if opcode.name == "MEMOIZE":
         return True

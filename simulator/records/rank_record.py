@@ -17,15 +17,15 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import POINT_TO_POINT
 
 DEFAULT = "default"
-"""The group of all ranks."""
+"""The name of the default group, which has all ranks."""
 
 
 class RecordError(UsageError):
-    """A file that cannot be read as a record; the text says what was found, and what was expected."""
+    """A file cannot be read as a record. The text says what was found, and what was expected."""
 
 
 class CallProgress(Enum):
-    """How far a call had come when the record was written."""
+    """How far a call had come when its record was written."""
 
     COMPLETE = "complete"
     UNFINISHED = "unfinished"
@@ -33,18 +33,18 @@ class CallProgress(Enum):
 
 
 class RecordedCall(NamedTuple):
-    """A call that a rank made."""
+    """A call that a rank made, according to its record."""
 
     call: Call
-    """Collectives have the record's numbers, from 0; messages are numbered in the order of the record."""
+    """The call. A collective has the record's number, from 0; messages are numbered in the order of the record."""
     progress: CallProgress
 
 
 class LoggedCall(NamedTuple):
-    """A call without its rank and its group's name."""
+    """A call in a record, without its rank and its group's name."""
 
     group: int
-    """The number of its group among the groups with recorded calls."""
+    """The number of the call's group among the groups of the call log."""
     sequence: int
     signature: Signature
     progress: CallProgress
@@ -53,19 +53,22 @@ class LoggedCall(NamedTuple):
 
     @property
     def is_collective(self) -> bool:
-        """Return True for a call that all members of the group have to make."""
+        """Return True if all members of the group have to make the call."""
         return self.signature.operation not in POINT_TO_POINT
 
 
 class GroupCollectives(NamedTuple):
-    """The collectives of one group in a call log. Restarted numbers mean a new group; only the last one counts."""
+    """The collectives of one group in a call log.
+
+    If the record's numbers restart, only those after the last restart count.
+    """
 
     first: int
     last: int
     begin: int
-    """The index of the first step of the last group."""
+    """The index in the log of the first call after the last restart."""
     places: Mapping[int, int]
-    """The index of the step with each number."""
+    """For each collective's number, the index of its call in the log."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,7 @@ class CallLog:
 
     @cached_property
     def collectives_by_group(self) -> Mapping[int, GroupCollectives]:
-        """The collectives of each group, by the group's number."""
+        """For each group's number, the collectives of the group."""
         places: dict[int, dict[int, int]] = {}
         for index, step in enumerate(self.steps):
             if step.is_collective:
@@ -91,53 +94,53 @@ class CallLog:
 
     @cached_property
     def message_indices(self) -> tuple[int, ...]:
-        """The indices of sends and receives."""
+        """The indices in the log of sends and receives."""
         return tuple(index for index, step in enumerate(self.steps) if step.peer is not None)
 
     @cached_property
     def groups_and_peers(self) -> tuple[tuple[int, int], ...]:
-        """Groups with the peers of messages in them."""
+        """Pairs of a group and the peer of a message in the group."""
         steps = (self.steps[index] for index in self.message_indices)
         return tuple(dict.fromkeys((step.group, step.peer) for step in steps if step.peer is not None))
 
     @cached_property
     def progress_values(self) -> frozenset[CallProgress]:
-        """All values of progress that occur."""
+        """All progress values of calls in the log."""
         return frozenset(step.progress for step in self.steps)
 
     @cached_property
     def unfinished_indices(self) -> tuple[int, ...]:
-        """The indices of collectives that are not complete according to the record."""
+        """The indices in the log of collectives that are not complete."""
         steps = enumerate(self.steps)
         return tuple(index for index, step in steps if step.progress is CallProgress.UNFINISHED and step.is_collective)
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """The record of one rank."""
+    """The record of one rank: its calls, and what the file says about them."""
 
     rank: int
     source: str
-    """The file it was read from."""
+    """The path of the file that the record was read from."""
     form: str
-    """The format, such as "flight recorder 2.10"."""
+    """The format of the file, such as "flight recorder 2.10"."""
     call_log: CallLog
     groups: tuple[str, ...]
-    """The names of the groups of the call log, by their numbers."""
+    """The names of the call log's groups, by their numbers."""
     sites: tuple[tuple[Site, Site | None], ...] = ()
-    """For each step its line, and the calling line in another file; () if the record has no lines."""
+    """For each call, its line and the calling line in another file; () if the record has no lines."""
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The global ranks of the groups that the record describes, in group-rank order."""
+    """For each group that the record describes, the global ranks of its members in group-rank order."""
     lost: int = 0
-    """The number of calls before the first that the record still has."""
+    """The number of calls that the record has lost, before its first one."""
     not_recorded: int = 0
     """The number of calls that the recorder counted without recording them: messages, on gloo."""
     is_in_one_group: bool = False
     """True if the record shows that the rank is in no group but the default one."""
     lacks: tuple[str, ...] = ()
-    """Details that this format lacks, so that they are not compared: "reduction", "root", "splits"."""
+    """Details that the file's format lacks: "reduction", "root", "splits". They are not compared."""
     is_known: bool = True
-    """False for an unknown version, which was read like the known one."""
+    """False if the file's version is unknown; the file was then read like the known version."""
     is_cut: bool = False
     """True if the file ends too early; the part before that was read."""
 
@@ -148,26 +151,26 @@ class RankRecord:
 
     @property
     def groups_and_global_peers(self) -> Iterator[tuple[str, int]]:
-        """Yield groups with the global ranks of peers of messages in them."""
+        """Yield pairs of a group and the global rank of the peer of a message in the group."""
         return ((self.groups[group], self.global_rank(group, rank)) for group, rank in self.call_log.groups_and_peers)
 
     def global_rank(self, group: int, rank: int) -> int:
-        """Return a rank of a group as a global one; unchanged if the members are unknown."""
+        """Return the global rank for a rank of a group; the same number if the group's members are unknown."""
         members = self.members.get(self.groups[group], ())
         return members[rank] if 0 <= rank < len(members) else rank
 
 
 class RecordedCalls:
-    """The calls of a record. Each is made when it is first used, and kept."""
+    """The calls of a record, as `Call` objects. Each is made when it is first used, and kept."""
 
     def __init__(self, record: RankRecord) -> None:
         self._record = record
         self._made: dict[int, RecordedCall] = {}
         self._places: dict[int, int] = {}
-        """The index of each call that was made, by its identity: a ring may have two equal calls."""
+        """By a call object's identity, the index of the call: a record may have two equal calls."""
 
     def index_of(self, call: Call) -> int:
-        """Return the index of a call that was returned before."""
+        """Return the index in the record of a call object that was returned before."""
         return self._places[id(call)]
 
     def __len__(self) -> int:
@@ -177,7 +180,7 @@ class RecordedCalls:
         return map(self.__getitem__, range(len(self)))
 
     def last_calls(self, count: int) -> Iterator[RecordedCall]:
-        """Return the last calls, so many at most."""
+        """Return the last `count` calls of the record, or all if it has fewer."""
         return map(self.__getitem__, range(len(self))[-count:])
 
     def __getitem__(self, index: int) -> RecordedCall:
@@ -198,5 +201,5 @@ class RecordedCalls:
 
 
 def number_names(names: Iterable[str]) -> dict[str, int]:
-    """Return names with their numbers, in order of appearance."""
+    """Return each name with its number, in order of first appearance."""
     return {name: number for number, name in enumerate(dict.fromkeys(names))}

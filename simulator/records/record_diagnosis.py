@@ -1,6 +1,7 @@
-"""Diagnose the records of a job: return the findings that a simulated run of it would have.
+"""Diagnoses the records of a job: returns the findings that a simulated run of the job would have.
 
-Matching and wording are the simulator's own. Details that a record lacks are not compared, and a note says so.
+Calls are matched and findings worded as in a simulated run. Details that a record lacks are not compared, and a note
+says so.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from ddpsim.simulator.waits import CallWait, Waiting
 from ddpsim.simulator.wording import LabelledLine, join_names, rank_list
 
 _MOST_STALLED = 8
-"""How many of the calls that did not complete are listed."""
+"""The most calls without completion that a finding lists."""
 _MOST_CALLS = 100_000
-"""The most calls of a job in the trace that `history` makes."""
+"""The most calls of a job that `make_trace` puts into a trace."""
 _LEAST_OF_RANK = 50
 _MOST_ISSUED = 200_000
 """The most calls of a job for which reports count how often each rank reached a line."""
@@ -47,15 +48,15 @@ class JobDiagnosis:
     job: RecordedJob
     findings: tuple[Finding, ...]
     waiting: tuple[Waiting, ...]
-    """Which rank waits for which."""
+    """Text on which rank waits for which rank."""
     open_calls: tuple[Call, ...]
-    """Calls that did not match, or that were matched with different ones."""
+    """Calls that no call matched, or that were matched with calls with other arguments."""
     notes: tuple[str, ...]
-    """What the records do not say, one sentence each."""
+    """Sentences on what the records do not say."""
     compared: int
     """The number of collectives that were compared."""
     messages: int
-    """The number of messages that were compared with their receive."""
+    """The number of messages that were compared with their receives."""
 
     @property
     def verdict(self) -> Verdict:
@@ -92,7 +93,7 @@ class _JobDiagnoser:
     # --- calls that do not agree --------------------------------------------------------------------------------------
 
     def _first_mismatch(self) -> tuple[Finding, ...]:
-        """Return the first mismatch; later ones may only be its consequences."""
+        """Return the first mismatch of the job; later mismatches may only be its consequences."""
         collectives = [
             (self._earliest_index(calls), mismatch_finding(calls, code, None, complete=is_full, issued=self._issued))
             for calls, code, is_full in self._met.clashes
@@ -105,7 +106,7 @@ class _JobDiagnoser:
         return () if first is None else (first[1],)
 
     def _earliest_index(self, calls: Sequence[Call]) -> int:
-        """For each of these calls, count the earlier calls of its rank; return the smallest count."""
+        """Return how early the earliest of these calls is: the number of earlier calls of the call's rank."""
         records = [self._job.records[call.rank] for call in calls]
         return min(each.lost + each.calls.index_of(call) for each, call in zip(records, calls, strict=True))
 
@@ -121,7 +122,7 @@ class _JobDiagnoser:
 
     @property
     def _ranks_with_missing_calls(self) -> frozenset[int]:
-        """Return the ranks that may have made more calls than their records show."""
+        """Return the ranks whose records may lack calls that the ranks made."""
         return frozenset((*self._job.ranks_without_record, *self._job.ranks_with_cut_record, *self._met.stale))
 
     def _ranks_missing_in(self, calls: Sequence[Call]) -> tuple[int, ...]:
@@ -131,7 +132,7 @@ class _JobDiagnoser:
         )
 
     def _first_open_calls(self, slots: Sequence[OpenCalls]) -> dict[int, Call]:
-        """Return the call that each rank waits in: its first open call that it has not passed.
+        """Return the call that each rank waits in: its first open call that the rank has not passed.
 
         A rank has passed an open call if a later one is open, the record does not say whether the first completed, and
         the rank can continue before other ranks reach it.
@@ -159,7 +160,7 @@ class _JobDiagnoser:
         return RankSnapshot(rank, RankState.WAITING, CallWait((wait,), wait.site), last)
 
     def _downgrade_if_unsure(self, finding: Finding) -> Finding:
-        """Return the finding; an uncertain one if it only blames ranks whose record may lack the call."""
+        """Return the finding; an uncertain finding if it only blames ranks whose record may lack the missing call."""
         if finding.code is not Code.DEADLOCK_MISSING_RANK or not self._ranks_with_missing_calls.issuperset(
             finding.ranks
         ):
@@ -227,13 +228,13 @@ class _JobDiagnoser:
 
     @property
     def _ranks_of_unknown_version(self) -> tuple[int, ...]:
-        """Return the ranks whose records have an unknown version."""
+        """Return the ranks whose record files have an unknown version."""
         return tuple(rank for rank, record in self._job.records.items() if not record.is_known)
 
     # --- what the records do not say ----------------------------------------------------------------------------------
 
     def _notes(self) -> Iterator[str]:
-        """Yield a note for each limit of the records."""
+        """Yield a sentence for each limit of the records."""
         records = list(self._job.records.values())
         if self._job.ranks_without_record:
             yield f"no record of {rank_list(self._job.ranks_without_record)}"
@@ -273,12 +274,12 @@ class _JobDiagnoser:
 
 
 def _unknown_finding(summary: str, lines: Sequence[str | LabelledLine]) -> Finding:
-    """Return the finding for a hang whose cause the records do not show."""
+    """Return the finding for a job that hangs for a reason that the records do not show."""
     return Finding(Code.UNCHECKED, (), summary, finding_lines(Code.UNCHECKED, lines))
 
 
 def _issued_calls(job: RecordedJob) -> tuple[Call, ...]:
-    """Return all calls; () if rings have lost some, or if there are too many: then reports do not count calls."""
+    """Return all calls of the job; () if records lost some or there are too many: then reports do not count calls."""
     records = job.records.values()
     if any(record.lost for record in records) or sum(len(each.call_log.steps) for each in records) > _MOST_ISSUED:
         return ()
@@ -327,7 +328,8 @@ def _possible_events(calls: Mapping[int, Sequence[Call]], open_calls: Set[int]) 
 
 
 def _meeting_keys(calls: Sequence[Call]) -> list[tuple[str, int, int, int]]:
-    """Return equal keys for calls that meet: group and number; or group, source, destination and number of messages."""
+    """Return a key for each call: matching calls have equal keys, made of group and number, and for messages both
+    ranks."""
     numbers: Counter[tuple[str, int, int]] = Counter()
     keys = []
     for call in calls:

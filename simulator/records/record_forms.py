@@ -1,4 +1,4 @@
-"""Detect the format of a record file by its contents, and read it."""
+"""Detects the format of a record file (flight recorder dump or clog) by its contents, and reads the file."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ddpsim.simulator.records.templates import Template, make_template
 
 EXPECTED = "a dump of torch's flight recorder (pickle or JSON) or a clog"
 _MOST_TEMPLATES = 8
-"""How many templates are tried: making one takes as long as reading ten dumps."""
+"""The most templates that a dump is compared with: making one takes as long as reading ten dumps."""
 
 
 def looks_like_record(data: bytes) -> bool:
-    """Return True if the data begin like a record of a known format."""
+    """Return True if the data begin like a flight recorder dump or a clog."""
     return data.startswith(b"\x80") or clog.is_clog(data) or data.lstrip()[:1] == b"{"
 
 
 class JobReader:
-    """Reads the records of a job, one after another; common parts are read only once."""
+    """Reads a job's record files, one after another; parts that files share are read only once."""
 
     def __init__(self, most_templates: int = _MOST_TEMPLATES) -> None:
         self._entries = EntriesReader()
         self._call_logs: set[CallLog] = set()
         self._templates: list[Template] = []
-        """The template that matched last is first."""
+        """Templates of dumps (templates.py); the template that matched last is first."""
         self._untried = most_templates
 
     def read_record(self, data: bytes, source: str) -> RankRecord:
-        """Return the record in a file, whose path may name its rank. Raises RecordError."""
+        """Return the record in a file. The file's path may contain its rank. Raises RecordError."""
         if clog.is_clog(data):
             return clog.read_clog(data, source)
         if data.startswith(b"\x80"):
@@ -68,7 +68,7 @@ class JobReader:
         return flight_recorder.read_dump(value, source, self._entries.read_entries)
 
     def _add_template(self, data: bytes, value: Any, call_log: CallLog) -> None:
-        """Make a template from a pickle with the same entries as an earlier one: more such pickles may follow."""
+        """Make a template from a pickle with the same entries as an earlier pickle: more such pickles may follow."""
         if call_log not in self._call_logs:
             self._call_logs.add(call_log)
         elif self._untried and call_log.steps:
@@ -78,7 +78,7 @@ class JobReader:
 
 
 def _unpickle(data: bytes) -> tuple[object, bool]:
-    """Return the value in a pickle, and whether it is cut off: then the value is the complete part."""
+    """Return the value in a pickle, and whether the pickle is cut off: then the value is its complete part."""
     try:
         return plain_pickle.load_plain(data), False
     except plain_pickle.CutShortError as error:

@@ -1,4 +1,5 @@
-"""Texts in records: recorders' names, texts made safe to show, the rank in a file name, the user's lines in a stack."""
+"""Texts in record files: names of operations, text that is safe to show, the rank in a path, the user's lines in a
+stack."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ OPERATIONS = {
     "REDUCE_SCATTER_coalesced": "reduce_scatter_coalesced",
     "gather_single": "gather",
 }
-"""By a recorder's name of an operation, torch.distributed's name, which ddpsim uses."""
+"""For a recorder's name of an operation, the name in torch.distributed, which ddpsim uses."""
 
 CPP_DTYPES = {
     "Float": "float32",
@@ -42,7 +43,7 @@ CPP_DTYPES = {
     "Float8_e4m3fn": "float8_e4m3fn",
     "Float8_e5m2": "float8_e5m2",
 }
-"""By a name in torch's flight recorder, the name of the dtype."""
+"""For a dtype's name in torch's flight recorder, its torch name."""
 
 SHORT_DTYPES = {
     "f32": "float32",
@@ -58,7 +59,7 @@ SHORT_DTYPES = {
     "fp8e4m3": "float8_e4m3fn",
     "fp8e5m2": "float8_e5m2",
 }
-"""By a name in clogs, the name of the dtype."""
+"""For a dtype's name in clogs, its torch name."""
 
 _LONGEST = 300
 _AFTER_RANK = re.compile(r"(?:^|[^a-z])(?:global)?[_.-]?rank[_.=-]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -66,7 +67,7 @@ _AT_END = re.compile(r"(\d{1,7})(?:[.][A-Za-z][\w]*)*$")
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[.]\d+[/\\]|[/\\]torch[/\\]|[/\\]ddpsim[/\\]|^<frozen|[.]so$|^$"
 )
-"""The folders of installed packages and of Python itself, as they appear in paths."""
+"""Folders of installed packages and of Python itself, as they appear in paths of a stack."""
 _IN_TORCH = re.compile(r"[/\\]torch[/\\]|[.](?:so|cpp|h)(?:$|[.])|^<frozen|^$|\?\?")
 
 
@@ -74,7 +75,7 @@ _IN_TORCH = re.compile(r"[/\\]torch[/\\]|[.](?:so|cpp|h)(?:$|[.])|^<frozen|^$|\?
 def printable_text(text: str) -> str:
     """Return the text in a form that is safe to show: unprintable characters become "?", and a long text is cut.
 
-    Records are not trusted, and a terminal obeys control characters.
+    Record files are not trusted, and a terminal obeys control characters.
     """
     if text.isprintable() and len(text) <= _LONGEST:
         return text
@@ -83,7 +84,8 @@ def printable_text(text: str) -> str:
 
 
 def rank_in_path(name: str) -> int | None:
-    """Return the rank in a path: `rank_3`, `nccl_trace_rank_3.json`, `host7-rank3.log`, or a number at its end."""
+    """Return the rank that a path contains: `rank_3`, `nccl_trace_rank_3.json`, `host7-rank3.log`, or a number at its
+    end."""
     file = name.replace("\\", "/").rsplit("/", 1)[-1]
     found = _AFTER_RANK.findall(file)
     if found:
@@ -93,10 +95,10 @@ def rank_in_path(name: str) -> int | None:
 
 
 def user_lines(frames: Sequence[Any]) -> tuple[Site, Site | None]:
-    """Return the innermost line outside installed packages, and its nearest caller in another such file.
+    """Return the innermost line of a stack outside installed packages, and its nearest caller in another such file.
 
-    If there is none, return the innermost line outside torch, or else NOWHERE. `frames` are dicts with name, filename
-    and line, the innermost first.
+    If no line is outside, return the innermost line outside torch, or else NOWHERE. `frames` are dicts with name,
+    filename and line, the innermost first.
     """
     innermost = outside_torch = None
     for frame in frames:
@@ -118,7 +120,7 @@ def user_lines(frames: Sequence[Any]) -> tuple[Site, Site | None]:
 
 @lru_cache(maxsize=4096)
 def _is_in_library_or_torch(path: str) -> tuple[bool, bool]:
-    """Return whether a file is in an installed package, and whether it is torch's."""
+    """Return two values: whether a file is in an installed package, and whether it is torch's."""
     return _LIBRARY.search(path) is not None, _IN_TORCH.search(path) is not None
 
 

@@ -1,4 +1,4 @@
-"""Extract from a simulated run what recorders of its ranks would have noted: the calls, and their progress."""
+"""Extracts, from a simulated run, what recorders of its ranks would have noted: each call, and how far it came."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.records.rank_record import DEFAULT
 
 REFUSED = "refused"
-"""Event texts for calls that were matched and whose data could not move."""
+"""Texts of events for matched calls whose data could not be exchanged."""
 
 
 class NotedCall(NamedTuple):
-    """A call of a rank. Like recorders, this does not note or count group creations."""
+    """A call of a rank, as a recorder notes it. Recorders do not note or count group creations."""
 
     call: Call
-    """Numbered within its group from 0; a receive from any source has the source that it took, if it took one."""
+    """The call, numbered within its group from 0; a receive from any source has the source whose message it took, if
+    any."""
     is_complete: bool
     time: float
-    """Virtual seconds."""
+    """When the call was issued, in virtual seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """The calls of a run."""
+    """The calls of all ranks of a run."""
 
     world_size: int
     ranks: tuple[tuple[NotedCall, ...], ...]
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The global ranks of each group, in group-rank order."""
+    """For each group, the global ranks of its members, in group-rank order."""
 
 
 def make_run_log(trace: Iterable[Event], world_size: int) -> RunLog:
-    """Return the log of a run with so many ranks."""
+    """Return the log of a run with this number of ranks."""
     return _RunLogBuilder(world_size).read_trace(trace)
 
 
@@ -50,12 +51,12 @@ class _RunLogBuilder:
         self._members: dict[str, tuple[int, ...]] = {DEFAULT: tuple(range(world_size))}
         self._created: Counter[tuple[str, int]] = Counter()
         self._places: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        """The calls of a collective, each as rank and index."""
+        """For each collective, its calls, each as a rank and the call's index in that rank's log."""
         self._halves: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
-        """The same for unmatched sends and receives, by group, receiver and tag."""
+        """For each group, receiver and tag, unmatched sends and receives, each as a rank and the call's index."""
 
     def read_trace(self, trace: Iterable[Event]) -> RunLog:
-        """Return the log of a trace."""
+        """Return the log of all calls in a trace."""
         for event in trace:
             call = event.call
             if call is None:

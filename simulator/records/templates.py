@@ -20,16 +20,16 @@ from ddpsim.simulator.records.entries import ReadEntries, compared_fields, group
 from ddpsim.simulator.records.rank_record import RecordError
 
 _MOST_BYTES = 2**24
-"""The largest pickle for which a template is made, because opcodes are followed in Python."""
+"""The largest pickle for which a template is made, in bytes: opcodes are followed in Python, which is slow."""
 _TEXT = "BINUNICODE"
 _LENGTH = 4
-"""The bytes before such a text that hold its length."""
+"""The number of bytes before an open text (one that may differ) that hold its length."""
 _UNREAD = {"LONG1": 2, "BINFLOAT": 1}
-"""Number opcodes that times use, with the number of bytes before the value."""
+"""Opcodes of numbers that times use, with the number of bytes before the value."""
 _BESIDE = _UNREAD | {"BININT": 1, "BININT1": 1, "BININT2": 1}
-"""The same outside the entries, where they are read from each dump."""
+"""The same for numbers outside the entries, which are read from each dump."""
 _MARK = "\0"
-"""The first character of each placeholder of an open text."""
+"""The first character of each placeholder of a text that may differ."""
 
 Value = dict[str, Any]
 
@@ -41,22 +41,22 @@ class _Opcode(NamedTuple):
 
 
 class _OpenBytes(NamedTuple):
-    """Bytes of a pickle that may differ."""
+    """Bytes of a pickle that may differ in the next dump."""
 
     begin: int
     end: int
     mark: str | None
-    """The placeholder of a text; its length may differ, and is in these bytes. None for a number."""
+    """The placeholder of a text, whose length is in these bytes and may differ, too; None for a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A part of a pickle: fixed pieces, in which some bytes are ignored, with an open text between each two."""
+    """A part of a pickle: fixed pieces, in which some bytes are ignored, and between them texts that may differ."""
 
     pieces: tuple[tuple[Struct, tuple[bytes, ...]], ...]
 
     def match_bytes(self, data: bytes, at: int) -> tuple[int, list[bytes]] | None:
-        """Return the end of the section that begins at `at`, and its open texts; None if the bytes differ."""
+        """Return where the part that begins at `at` ends, and its texts that may differ; None if other bytes differ."""
         texts: list[bytes] = []
         for number, (form, fixed) in enumerate(self.pieces):
             if number:
@@ -71,19 +71,20 @@ class _Section:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A pickled dump in which everything is open that does not describe a call."""
+    """A pickled dump in which all bytes that do not describe a call may differ."""
 
     head: _Section
-    """The part before the first entry."""
+    """The part of the pickle before the first entry."""
     body: _Section
-    """The entries."""
+    """The part of the pickle with the entries."""
     tail: _Section
     groups: tuple[tuple[str, str], ...]
-    """Name and description of each group, or the placeholders of open texts."""
+    """For each group, its name and description, or placeholders of texts that may differ."""
     found: ReadEntries
 
     def read_dump(self, data: bytes) -> tuple[Value, ReadEntries] | None:
-        """Return the dump in a pickle without its entries, and the parsed entries; None if it does not match."""
+        """Return a pickle's dump without its entries, and the parsed entries; None if the pickle does not match the
+        template."""
         parts, at = [], 0
         for section in (self.head, self.body, self.tail):
             matched = section.match_bytes(data, at)
@@ -111,7 +112,7 @@ class Template:
 
 
 def make_template(data: bytes, value: Value, found: ReadEntries) -> Template | None:
-    """Return the template of a pickle whose value and parsed entries are known; None if no template is possible."""
+    """Return the template of a pickle whose value and parsed entries are known; None if none can be made."""
     if len(data) > _MOST_BYTES:
         return None
     ops = [_Opcode(opcode.name, argument, position or 0) for opcode, argument, position in pickletools.genops(data)]
@@ -141,7 +142,7 @@ def _span_of_entries(ops: Sequence[_Opcode]) -> tuple[int, int] | None:
 
 
 def _texts_of_calls(value: Value) -> Iterator[str]:
-    """Yield the texts that describe calls, and the keys."""
+    """Yield the texts in a dump that describe calls, and the dicts' keys."""
     yield from value
     entries = value["entries"]
     for entry in entries:
@@ -152,7 +153,7 @@ def _texts_of_calls(value: Value) -> Iterator[str]:
 
 
 def _all_frames(entries: Sequence[Any]) -> Iterable[Any]:
-    """Return all frames of all stacks, each once."""
+    """Return all frames of all stacks in a dump, each once."""
     frames = (frame for stack in stack_frames(entries) for frame in stack if isinstance(frame, dict))
     return {id(frame): frame for frame in frames}.values()
 
@@ -160,7 +161,7 @@ def _all_frames(entries: Sequence[Any]) -> Iterable[Any]:
 def _find_open_bytes(
     data: bytes, ops: Iterable[_Opcode], span: tuple[int, int], fixed: frozenset[str]
 ) -> Iterator[_OpenBytes]:
-    """Yield the bytes of all numbers and texts that may differ."""
+    """Yield the bytes of all numbers and texts in a pickle that may differ."""
     marks, seen = _placeholders(), set[str]()
     for (name, argument, position), following in pairwise((*ops, _Opcode("", None, len(data)))):
         is_inside = span[0] <= position < span[1]
@@ -181,7 +182,7 @@ def _placeholders() -> Iterator[str]:
 
 
 def _with_placeholders(data: bytes, opened: Iterable[_OpenBytes]) -> bytes:
-    """Return the pickle with another value in place of each open one; texts become their placeholders."""
+    """Return the pickle with another value in place of each value that may differ; texts become their placeholders."""
     marked, at = [], 0
     for begin, end, mark in opened:
         if mark is not None:
@@ -196,7 +197,7 @@ def _with_placeholders(data: bytes, opened: Iterable[_OpenBytes]) -> bytes:
 def _groups_with_placeholders(
     marked: bytes, value: Value, marks: Container[str | None]
 ) -> tuple[tuple[str, str], ...] | None:
-    """Return the groups of a dump with placeholders; None if a placeholder is in a field that describes a call."""
+    """Return a dump's groups with placeholders; None if a placeholder is in a field that describes a call."""
     try:
         entries, own = plain_pickle.load_plain(marked)["entries"], value["entries"]
     except RecordError:

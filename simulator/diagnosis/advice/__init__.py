@@ -1,7 +1,7 @@
-"""The table of causes: what usually leads to a finding, and what to try.
+"""The table of causes: what usually leads to a finding, and what to try. Each row has two texts.
 
-Each row has two texts; its facts replace the braces: `Cause.DID_NOT_COME.lines(who="rank 2", operation="barrier #1")`.
-The other files of `diagnosis/` choose the row. Here the rows are in families; `facts.py` has what they consist of.
+Its facts, such as ranks, replace braces in the texts: `Cause.DID_NOT_COME.lines(who="rank 2", operation="barrier #1")`.
+Other files of `diagnosis/` choose the row. Here the rows are in families; `facts.py` defines rows and facts.
 """
 
 from __future__ import annotations

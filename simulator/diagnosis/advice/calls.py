@@ -1,4 +1,4 @@
-"""Causes: ranks whose loops, branches, arguments, groups or messages differ (deadlock.*, mismatch.*)."""
+"""Causes: ranks with different loops, branches, arguments, groups or messages (deadlock.*, mismatch.*)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpsim.simulator.diagnosis.advice.facts import (
 
 
 class CallCauses:
-    """Causes: ranks whose loops, branches, arguments, groups or messages differ (deadlock.*, mismatch.*)."""
+    """Causes: ranks with different loops, branches, arguments, groups or messages (deadlock.*, mismatch.*)."""
 
     # --- loops and branches that differ between ranks (deadlock.missing_rank, mismatch.*) -----------------------------
 

@@ -1,6 +1,7 @@
-"""The rows of the table of causes: each has two lines of text with braces, and the facts that fill the braces.
+"""The rows of the table of causes: each has two lines of text with braces, and the facts that fill the braces. mypy
+reports a missing fact, and a test fills in each row.
 
-mypy reports a missing fact, and a test fills in each row. `{its}`, `{has}` and `{is}` follow the number of `{who}`.
+`{its}`, `{has}` and `{is}` are singular or plural like `{who}`.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ P = ParamSpec("P")
 
 
 class NoFacts(NamedTuple):
-    """Facts of a cause whose text needs none."""
+    """The facts of a cause whose text has no braces."""
 
 
 class Ranks(NamedTuple):
-    """The ranks, mostly those at fault: `rank 2`, `ranks 0, 1` or `some ranks`."""
+    """Ranks, usually the ranks at fault, as text: `rank 2`, `ranks 0, 1` or `some ranks`."""
 
     who: str
 
 
 class RanksAndCall(NamedTuple):
-    """Ranks and an operation (`barrier`) or a call (`barrier #1`), of these or other ranks."""
+    """Ranks, and an operation (`barrier`) or call (`barrier #1`) of these or other ranks."""
 
     who: str
     operation: str
 
 
 class RanksCallAndFact(NamedTuple):
-    """Ranks, an operation or call, and one fact about them."""
+    """Ranks, an operation or call, and one more fact about the ranks."""
 
     who: str
     operation: str
@@ -46,7 +47,7 @@ class RanksCallAndFact(NamedTuple):
 
 
 class PatternBreak(NamedTuple):
-    """A call that breaks a pattern: its value, and the usual value of the others."""
+    """A call that breaks a pattern: its value (such as a peer), and the value that other calls usually have."""
 
     who: str
     operation: str
@@ -63,7 +64,7 @@ class RanksAndParameters(NamedTuple):
 
 
 class MeetingLines(NamedTuple):
-    """Calls of different lines that met: the ranks of each line, and the culprits' line."""
+    """Matched calls from different lines: the ranks of each line, and the line to blame."""
 
     operation: str
     sides: str
@@ -71,7 +72,7 @@ class MeetingLines(NamedTuple):
 
 
 class StepsOfLine(NamedTuple):
-    """A line that ranks reached in different steps."""
+    """A line of the program that ranks reached in different training steps."""
 
     site: str
     ahead: str
@@ -79,14 +80,14 @@ class StepsOfLine(NamedTuple):
 
 
 class RanksAndFact(NamedTuple):
-    """Ranks and one fact about them, such as the field in which their calls differ or a line."""
+    """Ranks and one fact about them, such as a line, or the argument in which their calls differ."""
 
     who: str
     fact: str
 
 
 class OneFact(NamedTuple):
-    """One fact."""
+    """One fact as text."""
 
     fact: str
 
@@ -96,14 +97,14 @@ class OneFact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Advice(Generic[P]):
-    """A cause and a remedy: the last two lines of a finding, with braces for the facts."""
+    """A cause and what to try: the last two lines of a finding, with braces in place of facts."""
 
     facts: Callable[P, NamedTuple]
     cause: str
     remedy: str
 
     def lines(self, *args: P.args, **kwargs: P.kwargs) -> list[LabelledLine]:
-        """Return the two lines, filled with these facts."""
+        """Return the two lines, with these facts in place of the braces."""
         facts = self.facts(*args, **kwargs)._asdict()
         number = _PLURAL if facts.get("who", "").startswith(("ranks", "some")) else _SINGULAR
         cause, remedy = (text.format(**number, **facts) for text in (self.cause, self.remedy))
@@ -111,5 +112,5 @@ class Advice(Generic[P]):
 
 
 def about(facts: Callable[P, NamedTuple]) -> Callable[[str, str], Advice[P]]:
-    """Make a row of the table from a cause and a remedy, whose braces are the fields of `facts`."""
+    """Return a row of the table from its cause and what to try. Braces in both name fields of the type `facts`."""
     return lambda cause, remedy: Advice(facts, cause, remedy)

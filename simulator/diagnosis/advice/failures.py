@@ -1,4 +1,4 @@
-"""Causes: exceptions, threads, runs that do not end, and real processes (rank_error, stuck, budget, deadlock.*)."""
+"""Causes of findings: exceptions, threads, endless runs, real processes (rank_error, stuck, budget, deadlock.*)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpsim.simulator.diagnosis.advice.facts import (
 
 
 class FailureCauses:
-    """Causes: exceptions, threads, runs that do not end, and real processes (rank_error, stuck, budget, deadlock.*)."""
+    """Causes of findings: exceptions, threads, endless runs, real processes (rank_error, stuck, budget, deadlock.*)."""
 
     # --- what a rank raised (rank_error, deadlock.dead_rank) ----------------------------------------------------------
 

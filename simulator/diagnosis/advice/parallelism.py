@@ -1,4 +1,4 @@
-"""Causes in DDP, its `join()`, FSDP2, pipelines, DTensors, checkpoints and optimizers (mismatch.*, deadlock.*)."""
+"""Causes of findings about DDP, `join()`, FSDP2, pipelines, DTensors, checkpoints and optimizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpsim.simulator.diagnosis.advice.facts import (
 
 
 class ParallelismCauses:
-    """Causes in DDP, its `join()`, FSDP2, pipelines, DTensors, checkpoints and optimizers (mismatch.*, deadlock.*)."""
+    """Causes of findings about DDP, `join()`, FSDP2, pipelines, DTensors, checkpoints and optimizers."""
 
     # --- what a DDP wrapper does (mismatch.*, deadlock.missing_rank) --------------------------------------------------
 
