@@ -46,7 +46,7 @@ from ddpsim.simulator.verdict import Code
 
 
 class _SummedParameter:
-    """A parameter, and the result of its all_reduce."""
+    """A parameter that a program passed to an all_reduce, and the result of the call."""
 
     def __init__(self, parameter: ReplicaTensor, pending: PendingCall, tensor: Tensor) -> None:
         self.parameter = parameter
@@ -61,7 +61,7 @@ class _SummedParameter:
         pending.when_moved = keep_sum
 
     def holds_sum(self) -> bool:
-        """Return whether the parameter holds the sum now, possibly scaled."""
+        """Return whether the parameter now holds the result of its all_reduce, possibly scaled."""
         if self._sum is None or not self.pending.is_complete:
             return False
         with torch.no_grad(), suspend_modes():
@@ -70,7 +70,7 @@ class _SummedParameter:
 
 
 class AveragedGroup(NamedTuple):
-    """The parameters that a rank has averaged in one group since the last forward."""
+    """The parameters that a rank has averaged in one process group since the last forward."""
 
     latest: Call
     size: int
@@ -79,19 +79,19 @@ class AveragedGroup(NamedTuple):
 
 
 class AveragedParameters:
-    """The averaged parameters of one rank."""
+    """The parameters that one rank has averaged since its last forward."""
 
     def __init__(self) -> None:
         self._summed: dict[int, _SummedParameter] = {}
-        """By the id of a parameter, its latest call."""
+        """By the id of a parameter, the latest all_reduce of the parameter."""
 
     def note_all_reduce(self, parameter: ReplicaTensor, pending: PendingCall, moved: Tensor) -> None:
-        """Record that the program passes a parameter to a call; `moved` is the tensor that the call works on."""
+        """Record that the program passes a parameter to an all_reduce; `moved` is the tensor that the call works on."""
         self._summed.pop(id(parameter.tensor), None)
         self._summed[id(parameter.tensor)] = _SummedParameter(parameter, pending, moved)
 
     def take_averages(self) -> Mapping[str, AveragedGroup]:
-        """Return the replicas by group, just before they are trained on, and forget them."""
+        """Return the averaged parameters by process group and forget them, just before the program trains on them."""
         by_group: dict[str, list[_SummedParameter]] = {}
         for each in self._summed.values():
             by_group.setdefault(each.pending.call.group, []).append(each)
@@ -106,37 +106,38 @@ class AveragedParameters:
 _REDUCTIONS = frozenset({"SUM", "AVG", "PREMUL_SUM"})
 _OPERATIONS = frozenset({"all_reduce", "all_reduce_coalesced"})
 _LOOKS = 64
-"""How often per forward all gradients are searched for the tensor of a call."""
+"""How often per forward a call's tensor is searched among all gradients."""
 
 
 class _ReducedParameters(NamedTuple):
-    """The parameters whose gradients one group of a rank has reduced."""
+    """The parameters whose gradients a rank has reduced in one process group."""
 
     size: int
     latest: PendingCall
-    """The latest call that reduced them."""
+    """The latest call that reduced the gradients."""
     parameters: dict[int, ReplicaTensor]
-    """The parameters by id, in the order of their first calls."""
+    """The parameters by id, in the order in which their gradients were first reduced."""
 
 
 class _RankModules:
-    """The modules of one rank, and their gradients and parameters that the program passed to calls."""
+    """The modules of one rank, and those of their gradients and parameters that the program passed to calls."""
 
     def __init__(self) -> None:
         self.roots: list[ref[Module]] = []
         self.known: dict[int, ref[Module]] = {}
-        """The root modules and all modules inside them, by id."""
+        """By id, the root modules (those in no other module) and all modules inside them."""
         self.gradients: dict[int, ReplicaTensor] = {}
-        """The parameters by the address of their gradient."""
+        """The parameters by the memory address of their gradient."""
         self.flat: dict[int, list[tuple[list[ReplicaTensor], Of]]] = {}
-        """The parameters of each root whose gradients, or values, a flat tensor may hold, by its number of elements."""
+        """By number of elements, the parameters of each root module; a flat tensor of that size may hold their
+        gradients or values."""
         self.awaited: list[FlatTensorCall] = []
-        """Flat tensors that were passed to calls; their sums were not found in the gradients yet."""
+        """Flat tensors that were passed to calls, and whose sums the gradients do not hold yet."""
         self.parameters: dict[int, ReplicaTensor] = {}
-        """The parameters by their address."""
+        """The parameters by their memory address."""
         self.averaged = AveragedParameters()
         self.averaged_flat: list[FlatTensorCall] = []
-        """Flat tensors of all parameters of a root that were passed to calls since the last forward."""
+        """Flat tensors of all parameters of a root module that were passed to calls since the last forward."""
         self.looks = 0
         self.replicated: dict[str, _ReducedParameters] = {}
         self.compared: dict[str, int] = {}
@@ -210,7 +211,7 @@ class UnwrappedReplicas:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _record_module(self, rank: int, mine: _RankModules, module: Module) -> None:
-        """Record a module that is not inside a module that ran before it."""
+        """Record a module as a root, if it is in no module that ran before."""
         inside = list(module.modules())
         mine.known.update((id(each), ref(each)) for each in inside)
         wrapped = {
@@ -242,7 +243,8 @@ class UnwrappedReplicas:
     def _find_gradients(
         self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor
     ) -> ReplicaTensor | FlatTensorCall | None:
-        """Return the parameter whose gradient a tensor is, or the flat gradients that it holds."""
+        """Return the parameters whose gradients a tensor holds: that of one parameter, or all gradients in a flat
+        tensor."""
         found = self._find_known_gradients(mine, pending, tensor, content)
         if found is None and mine.looks < _LOOKS:
             mine.looks += 1
@@ -262,7 +264,7 @@ class UnwrappedReplicas:
         return next(filter(None, (flat_tensor_call(pending, tensor, content, *each) for each in candidates)), None)
 
     def _find_parameter(self, mine: _RankModules, tensor: Tensor) -> ReplicaTensor | None:
-        """Return the parameter that a tensor is, or whose `.data` it is."""
+        """Return the parameter that a tensor is, or whose `.data` the tensor is."""
         found = None if tensor.is_sparse else mine.parameters.get(tensor.data_ptr())
         is_there = found is not None and found.tensor.data_ptr() == tensor.data_ptr()
         return found if found is not None and is_there and found.tensor.numel() == tensor.numel() > 0 else None
@@ -315,14 +317,14 @@ class UnwrappedReplicas:
 
 
 def _rank_tensors(pending: PendingCall) -> Sequence[Tensor]:
-    """Return the rank's own tensors of a call."""
+    """Return the tensors that a rank passed to one of its calls."""
     payload = pending.payload if pending.poisoned is None else pending.poisoned.brought
     inputs: Sequence[Tensor] = payload.inputs
     return inputs
 
 
 def _with_unique_names(parameters: Sequence[ReplicaTensor]) -> list[ReplicaTensor]:
-    """Return the parameters with numbers after names that several modules have: the second `weight` is `weight (2)`."""
+    """Return the parameters with unique names: if several modules have a `weight`, the second is named `weight (2)`."""
     seen = Counter[str]()
     numbered = []
     for each in parameters:
