@@ -66,7 +66,7 @@ def mesh_dimension_of(description: str | None) -> str | None:
 
 
 def find_mesh_under_construction(frame: FrameType | None) -> DeviceMeshGrid | None:
-    """Return the device mesh whose process groups are being created on this stack; it may be a slice or view of a mesh."""
+    """Return the device mesh whose process groups this stack creates; it may be a slice or view of a mesh."""
     while frame is not None:
         if frame.f_globals.get("__name__") == "torch.distributed.device_mesh" and "self" in frame.f_locals:
             mesh = frame.f_locals["self"]

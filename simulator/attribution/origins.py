@@ -127,7 +127,7 @@ class OriginTracker:
         return origin, self._phases.known_site_at(innermost), caller, names
 
     def _compiled_sites(self, frame: FrameType, reading: StackFacts | None) -> tuple[Site, Site | None]:
-        """Return the program line from which torch.compile traced the current call, and the line that called that one."""
+        """Return the program line from which torch.compile traced the current call, and that line's caller."""
         traced = traced_sites(reading.graph) if reading is not None and reading.graph is not None else []
         if not traced:
             return site_of_user_frame(frame), self._caller_site(frame, "")

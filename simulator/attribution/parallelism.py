@@ -90,7 +90,7 @@ def _read_redistribution(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _reader_of_distribution(what: str) -> Reader:
-    """Return the frame reader for a torch function that sends a tensor from one rank of a mesh dimension to the others."""
+    """Return the frame reader for a function that sends a tensor from one rank of a mesh dimension to the others."""
 
     def read(reading: StackFacts, frame: FrameType) -> None:
         if reading.part is None:
@@ -350,14 +350,14 @@ def _read_parameter_average(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _set_optimizer_part(reading: StackFacts, optimizer: Any, action: str) -> None:
-    """Name an optimizer as the part that makes the call, with the optimizer inside it: `ZeroRedundancyOptimizer(Adam)`."""
+    """Name an optimizer as the call's part, with the optimizer that it wraps: `ZeroRedundancyOptimizer(Adam)`."""
     if reading.part is None:
         what = f"{type(optimizer).__name__}({type(getattr(optimizer, 'optim', None)).__name__})"
         reading.part = CallPart(Parallelism.OPTIMIZER, what, action)
 
 
 def _read_gradient_norm(reading: StackFacts, frame: FrameType) -> None:
-    """Recognise, on the stack, a redistribution for the norm of all gradients; the outermost function gives the detail."""
+    """Recognise, on the stack, a redistribution for a norm of gradients; the outermost function gives the detail."""
     part = reading.part
     if part is not None and part.parallelism in (Parallelism.DTENSOR, Parallelism.NORM):
         name = frame.f_code.co_name.removeprefix("_")

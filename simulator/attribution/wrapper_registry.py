@@ -71,7 +71,7 @@ class WrapperRegistry:
     # --- replacements -------------------------------------------------------------------------------------------------
 
     def replace_ddp_init_helper(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Replace `DistributedDataParallel._ddp_init_helper`, which makes the Reducer of a new or copied DDP instance."""
+        """Replace `DistributedDataParallel._ddp_init_helper`, which makes the Reducer of new and copied instances."""
 
         @wraps(original)
         def ddp_init_helper(module: Any, *arguments: Any, **options: Any) -> None:

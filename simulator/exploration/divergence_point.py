@@ -72,7 +72,7 @@ def find_closest_pass(
 
 
 def _random_choices(seed: int, length: int) -> tuple[int, ...]:
-    """Return random choices, taken modulo the number of options, so that each of up to six options is equally likely."""
+    """Return random choices, used modulo the number of options, so that each of up to six options is equally likely."""
     numbers = random.Random(seed)
     return tuple(int(numbers.random() * 60) for _ in range(length))
 

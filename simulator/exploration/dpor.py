@@ -215,7 +215,7 @@ class DporRun(HappensBefore):
         return offer.options.index(node.chosen_option)
 
     def _can_be_observed(self, rank: int) -> bool:
-        """Return whether the rank's next step may depend on other ranks' steps; this decides which rank is tried first."""
+        """Return whether the rank's next step may depend on other ranks' steps; it decides which rank is first."""
         return any(
             mode is not AccessMode.CONTRIBUTE
             and (mode is not AccessMode.SEND or self._open_receives.get(object, 0) > 0)

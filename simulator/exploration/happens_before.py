@@ -135,7 +135,7 @@ class MessageRaces:
             self._unless_waited_for.pop(name, None)
 
     def races_of_message(self, channel: Object, step: ObservedStep, clock: Clock) -> list[Race]:
-        """Return the races between earlier receives and a new message, which a rank with this clock issued in `step`."""
+        """Return the races between earlier receives and a new message, issued in `step` by a rank with this clock."""
         found = []
         for name, match in self._matches.get(channel, {}).items():
             send, receive = match
@@ -267,7 +267,7 @@ class HappensBefore(Observer):
         self._join_clock(rank, self._of_calls[name])
 
     def woke_task(self, by: int | None, rank: int) -> None:
-        """Note that rank `by` let `rank` continue; if `by` is None, virtual time advanced after all ranks were blocked."""
+        """Note that rank `by` let `rank` continue; if `by` is None, virtual time passed after all were blocked."""
         self._join_clock(rank, join_clocks(self._clocks) if by is None else self._clocks[by])
 
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The choice points of the current run, each with the options left to try and the sleep set (options that need no try)."""
+"""The choice points of the current run, each with the options to try and the sleep set (options that need no try)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Strategy(Protocol):
         """Return the policy of the next execution; None if no schedule is left."""
 
     def take(self, result: Result) -> Finding | None:
-        """Learn from the result of an execution; return a finding if the strategy finds a further error in the result."""
+        """Learn from the result of an execution; return a finding if the strategy finds a further error in it."""
 
     @property
     def is_complete(self) -> bool:

@@ -47,7 +47,7 @@ _Span = tuple[int, int]
 
 
 class _WatchedTensor:
-    """A watched tensor that shares its storage with no other tensor: a new version counter means that it has changed."""
+    """A watched tensor that shares its storage with no other tensor: a new version counter means a change."""
 
     __slots__ = ("_tensor", "_version")
 
@@ -257,7 +257,7 @@ class HazardWatch(EarlyReadWatch):
         return [call for call in calls if call.origin.phase is _USER]
 
     def poisoned_calls(self, rank: int) -> Sequence[Call]:
-        """Return a rank's calls with poisoned tensors: calls in flight, and calls that leave their tensors undefined."""
+        """Return a rank's calls with poisoned tensors: calls in flight, and calls that leave tensors undefined."""
         pendings = [each.pending for each in self._in_flight[rank].values()]
         in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
         left = self.undefined_tensors(rank)

@@ -129,7 +129,7 @@ class PoisonedTensors:
 
 
 def poison_call(call: Call, payload: Payload, number: Callable[[Call], int]) -> PoisonedTensors | None:
-    """Poison the tensors of a call that is being issued; return None if the call needs no poison or cannot be poisoned."""
+    """Poison the tensors of a call that is being issued; return None if it needs no poison or cannot be poisoned."""
     phase, tensors = call.origin.phase, (*payload.inputs, *payload.outputs)
     if not (phase is _USER or phase is _BUCKET) or not tensors:
         return None

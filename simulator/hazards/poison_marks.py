@@ -64,7 +64,7 @@ def fill_with_mark(tensor: Tensor, number: int) -> None:
 
 
 def integer_mark(dtype: torch.dtype, number: int | None) -> int:
-    """Return the mark of a call for a tensor of integers or booleans; the type's largest value if there is no number."""
+    """Return the mark of a call for a tensor of integers or booleans; the type's largest value if it has no number."""
     if dtype is torch.bool:
         return True
     return torch.iinfo(dtype).max if number is None or dtype is not torch.int64 else _LONG | number
@@ -92,7 +92,7 @@ def may_hold_poison(tensor: Tensor) -> bool:
 
 
 def call_numbers_in(value: Any) -> set[int]:
-    """Return the numbers of the calls whose marks a value contains. The value is a number, tensor, array or container."""
+    """Return the numbers of the calls whose marks are in a value, which is a number, tensor, array or container."""
     found: set[int] = set()
     for each, _ in zip(_numbers_and_tensors_in(value, set()), range(_ITEMS), strict=False):
         if isinstance(each, Tensor):

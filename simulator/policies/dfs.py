@@ -147,7 +147,7 @@ class Dfs:
 
 
 class _RepeatingPolicy:
-    """One execution's policy. It repeats the choices of a given path, then takes the default, and records all choices."""
+    """One execution's policy. It repeats the choices of a given path, then takes the default; all are recorded."""
 
     def __init__(self, path: Sequence[_PathChoice], spins: SpinDetection) -> None:
         self.observer = spins

@@ -112,7 +112,7 @@ def join_names(names: Iterable[str], word: str = "or") -> str:
 
 
 def exploring_policies_text() -> str:
-    """Return, for `--help`, which schedules each exploring policy runs; policies with equal texts are listed together."""
+    """Return, for `--help`, which schedules each exploring policy runs; policies with equal texts are together."""
     by_text: dict[str, list[str]] = {}
     for name in EXPLORING:
         by_text.setdefault(POLICIES[name].explores, []).append(name)

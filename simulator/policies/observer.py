@@ -1,4 +1,4 @@
-"""The interface that receives the steps of a run, to find which steps depend on each other. Only explorations use it."""
+"""Interface that receives the steps of a run, to find which steps depend on each other. Only explorations use it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Observer:
         """
 
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """A rank used a shared object. A receive from any source took a message from `source`, one of the `candidates`."""
+        """A rank used a shared object. A receive from any source took a message of `source`, one of `candidates`."""
 
     def created_key(self, rank: int, key: Object) -> None:
         """A rank stored a key that did not exist. `accessed` was called before."""
 
     def needed_key(self, rank: int, key: Object) -> None:
-        """A rank continues because a store key exists; without the key it would have waited. It accesses the key next."""
+        """A rank continues because a store key exists; otherwise it would have waited. It accesses the key next."""
 
     def removed_key(self, key: Object) -> None:
         """A store key was removed. `accessed` was called before for the rank that removed the key."""

@@ -194,7 +194,7 @@ def _rank_table(divergence: ReplayDivergence, trace: Trace, *, is_open: bool) ->
 
 
 def _rank_row(rank: int, before: Event | None, after: Event | None) -> TableRow:
-    """Return a rank's row: its next action (or its wait, or its last action), the program line, and the call's origin."""
+    """Return a rank's row: its next action (or wait, or last action), the program line, and the call's origin."""
     event, words = (before, _DID) if after is None else (after, _DOES_NEXT)
     if event is None:
         return TableRow(rank, "has done nothing yet")

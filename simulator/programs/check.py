@@ -282,7 +282,7 @@ class RankProgress:
         self._sequences: Counter[tuple[str, bool]] = Counter()
 
     def next_call(self, group: str, signature: Signature, site: Site, *, peer: int | None = None, tag: int = 0) -> Call:
-        """Return the rank's next call, with its number in the group. Messages are counted separately from collectives."""
+        """Return the rank's next call, numbered in its group. Messages are counted separately from collectives."""
         count = (group, signature.operation in POINT_TO_POINT)
         call = Call(self.rank, group, self._sequences[count], signature, site, peer=peer, tag=tag)
         self._sequences[count] += 1

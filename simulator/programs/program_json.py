@@ -99,7 +99,7 @@ def from_json(text: str) -> Program:
 
 
 def program_from_value(value: Any) -> Program:
-    """Return the program in a parsed JSON value. Raises UsageError if the value is not a program, as `from_json` does."""
+    """Return the program in a parsed JSON value. Raises UsageError if the value is no program, as `from_json` does."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         _raise_usage_error("the file", f'no "format": "{FORMAT}"', f"a {FORMAT}")
     version = value.get("version")

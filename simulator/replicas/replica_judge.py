@@ -297,7 +297,7 @@ class ReplicaJudge:
 
 
 def _with_names_of(first: Iterable[str], tensors: Sequence[ReplicaTensor]) -> Sequence[ReplicaTensor]:
-    """Return the tensors with the names that another rank uses at the same positions, if both ranks have equally many."""
+    """Return the tensors with the names that another rank uses at the same positions, if both have equally many."""
     names = list(first)
     if len(names) != len(tensors):
         return tensors
