@@ -51,7 +51,7 @@ def _matches_version(row: ForeignNames) -> bool:
 
 
 def _compare_version(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the installed version of a library and the version in a bound such as "torch 2.15"; None without a bound."""
+    """Return a library's installed version and the version in a bound such as "torch 2.15"; None without a bound."""
     if not bound:
         return None
     library, version = bound.split()

@@ -71,7 +71,7 @@ def integer_mark(dtype: torch.dtype, number: int | None) -> int:
 
 
 def has_room_for_signature(tensor: Tensor) -> bool:
-    """Return whether `fill` puts a mark with the signature into the tensor."""
+    """Return whether `fill_with_mark` puts a mark with the signature into the tensor."""
     return tensor.dtype in _BITS or tensor.dtype is torch.int64 or tensor.is_complex()
 
 
@@ -85,7 +85,7 @@ def remove_marks(tensor: Tensor) -> None:
 
 
 def may_hold_poison(tensor: Tensor) -> bool:
-    """Return whether a tensor has a value that `fill` or `unmark` may have put there."""
+    """Return whether a tensor has a value that `fill_with_mark` or `remove_marks` may have written."""
     if tensor.is_floating_point() or tensor.is_complex():
         return bool((tensor != tensor).any())
     return bool((tensor >= _LONG).any())

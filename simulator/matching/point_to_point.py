@@ -1,4 +1,4 @@
-"""Point-to-point: sends and receives meet by source, destination and tag, in the order they were issued.
+"""Point-to-point: sends and receives are matched by source, destination and tag, in order of issue.
 
 A message goes to the first posted receive that accepts it, whether that receive names the source or takes any
 (as in the MPI standard, section 3.5, "order"). Which of several senders a receive from any source takes is a choice,
@@ -36,7 +36,7 @@ class UnmatchedMessages:
         return None
 
     def waiting_sends(self, receive: Call) -> list[Call]:
-        """Return the waiting messages that a receive may take: by source, the oldest message of each source that fits."""
+        """Return the waiting messages that a receive may take: by source, the oldest of each source that fits."""
         oldest: dict[int, Call] = {}
         for send in self._sends.get(channel_of_message(receive), ()):
             if receive.peer in (ANY_SOURCE, send.rank):

@@ -14,7 +14,7 @@ def call_object(call: Call) -> Object:
 
 
 def order_object(call: Call) -> Object:
-    """Return the object that stands for the order of a rank's calls: threads that change the order change the matching."""
+    """Return the object that is the order of a rank's calls: threads that change it change the matching."""
     if not call.is_point_to_point:
         return ("order", call.rank, call.group)
     to = () if call.operation == "recv" or call.peer is None else (call.peer,)
@@ -82,11 +82,11 @@ class PendingCollectives:
         return slot
 
     def _add_creating_call(self, call: Call) -> PendingCollective:
-        """Add a call that creates a group, and return its slot. Note [Who creates a group].
+        """Add a call that creates a group, and return its collective. Note [Who creates a group].
 
-        Each rank passes its own list of members, so the slot needs every rank that an arrived member names. If the
+        Each rank passes its own list of members, so the collective needs every rank that an arrived member names. If the
         lists are equal, that is the group; if not, the lists are compared once all these ranks have arrived. A rank
-        that arrives with other members after the slot was full finds it full again, with its own call in it.
+        that arrives with other members after the collective was full finds it full again, with its own call in it.
         """
         assert call.signature.members is not None
         key = (call.group, call.sequence)
@@ -123,7 +123,7 @@ class PendingCollectives:
 
 
 def _update_members(slot: PendingCollective) -> None:
-    """Make the slot expect every rank that a member names; an onlooker among these has arrived, with another list."""
+    """Make the collective expect every rank that a member names; an onlooker among these has arrived, with another list."""
     lists = dict.fromkeys(call.signature.members or () for call in slot.calls.values())
     slot.members = next(iter(lists)) if len(lists) == 1 else tuple(sorted({rank for each in lists for rank in each}))
     for rank in [rank for rank in slot.onlookers if rank in slot.members]:
