@@ -84,7 +84,7 @@ class PendingCollectives:
     def _add_creating_call(self, call: Call) -> PendingCollective:
         """Add a call that creates a group, and return its collective. Note [Who creates a group].
 
-        Each rank passes its own list of members, so the collective needs every rank that an arrived member names. If the
+        Each rank passes its own list of members, so the call needs every rank that an arrived member names. If the
         lists are equal, that is the group; if not, the lists are compared once all these ranks have arrived. A rank
         that arrives with other members after the collective was full finds it full again, with its own call in it.
         """
@@ -123,7 +123,7 @@ class PendingCollectives:
 
 
 def _update_members(slot: PendingCollective) -> None:
-    """Make the collective expect every rank that a member names; an onlooker among these has arrived, with another list."""
+    """Make a collective expect every rank that a member names; onlookers among these have arrived, with other lists."""
     lists = dict.fromkeys(call.signature.members or () for call in slot.calls.values())
     slot.members = next(iter(lists)) if len(lists) == 1 else tuple(sorted({rank for each in lists for rank in each}))
     for rank in [rank for rank in slot.onlookers if rank in slot.members]:

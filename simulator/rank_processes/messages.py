@@ -162,7 +162,7 @@ def pickle_value(value: Any) -> bytes:
     """Pickle a return value or an exception of a user's program. Raises pickle's error if it does not pickle.
 
     A class that pickle cannot find, such as one in a function's body, is identified by its address and its name. A
-    class from before the fork has the same address in both processes. `unpickle_value` accepts only classes that it has.
+    class from before the fork has the same address in both processes. `unpickle_value` accepts only known classes.
     """
     buffer = io.BytesIO()
     _ValuePickler(buffer).dump(value)
