@@ -71,7 +71,7 @@ def integer_mark(dtype: torch.dtype, number: int | None) -> int:
 
 
 def has_room_for_signature(tensor: Tensor) -> bool:
-    """Return whether `fill_with_mark` puts a mark with the signature into the tensor."""
+    """Return whether `fill_with_mark` puts a mark with ddpsim's signature into the tensor."""
     return tensor.dtype in _BITS or tensor.dtype is torch.int64 or tensor.is_complex()
 
 
