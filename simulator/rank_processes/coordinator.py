@@ -187,7 +187,7 @@ class RankCoordinator:
                 return answer
 
     def _handle_message(self, mine: RankInbox, entry: QueuedMessage) -> Answer | None:
-        """Carry out a message of a task; return the kernel's answer, or None if the task has another message to send."""
+        """Carry out a message; return the kernel's answer, or None if the task has another message to send."""
         message = entry.message
         if isinstance(message, messages.SendRequest):
             mine.handled = entry
