@@ -17,25 +17,26 @@ import torch
 from ddpsim.simulator.wording import rank_list
 
 _DESCRIPTION = "mesh_"
-"""The beginning of torch's descriptions of such groups, as in `mesh_tp`."""
+"""The beginning of the descriptions that torch gives the groups of a mesh, as in `mesh_tp`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMeshGrid:
-    """The ranks of a mesh."""
+    """The ranks of a device mesh, as a grid with named dimensions."""
 
     names: tuple[str, ...]
-    """The names of the dimensions."""
+    """The names of the mesh dimensions."""
     sizes: tuple[int, ...]
     coordinates: Mapping[int, tuple[int, ...]]
 
     def coordinates_text(self, rank: int) -> str:
-        """Return the coordinates of a rank: `dp 1, tp 0`; "" in a mesh of one dimension, or for a rank outside it."""
+        """Return a rank's coordinates in the mesh: `dp 1, tp 0`; "" for a mesh of one dimension or a rank outside the
+        mesh."""
         own = self.coordinates.get(rank)
         return "" if own is None or len(own) < 2 else join_coordinates(zip(self.names, own, strict=True))
 
     def group_name(self, dimension: str, members: Sequence[int]) -> str:
-        """Return the name of the group of these ranks along a dimension: `tp (dp 1)`."""
+        """Return the name of the process group that these ranks form along a mesh dimension: `tp (dp 1)`."""
         places = [self.coordinates.get(rank) for rank in members]
         common = [
             index
@@ -58,14 +59,14 @@ class DeviceMeshGrid:
 
 
 def mesh_dimension_of(description: str | None) -> str | None:
-    """Return the mesh dimension that a group description of torch names; None if the group is not one of a mesh."""
+    """Return the mesh dimension that torch's description of a process group names; None if the group is of no mesh."""
     if description is None or not description.startswith(_DESCRIPTION) or description == "mesh_default":
         return None
     return readable_dimension(description.removeprefix(_DESCRIPTION))
 
 
 def find_mesh_under_construction(frame: FrameType | None) -> DeviceMeshGrid | None:
-    """Return the mesh whose groups are being created on this stack; for a part or view of a mesh, that part or view."""
+    """Return the device mesh whose process groups this stack creates; it may be a slice or view of a mesh."""
     while frame is not None:
         if frame.f_globals.get("__name__") == "torch.distributed.device_mesh" and "self" in frame.f_locals:
             mesh = frame.f_locals["self"]
@@ -75,7 +76,7 @@ def find_mesh_under_construction(frame: FrameType | None) -> DeviceMeshGrid | No
 
 
 def grid_of_mesh(mesh: Any) -> DeviceMeshGrid | None:
-    """Return the dimensions and coordinates of a device mesh; None if it has no tensor of ranks."""
+    """Return the names of the dimensions and the ranks of a device mesh; None if the mesh has no tensor of ranks."""
     ranks = getattr(mesh, "mesh", None)
     if not isinstance(ranks, torch.Tensor):
         return None
@@ -86,10 +87,10 @@ def grid_of_mesh(mesh: Any) -> DeviceMeshGrid | None:
 
 
 def readable_dimension(dimension: str) -> str:
-    """Return a dimension's name; for torch's `dim_0` of a mesh without names, `dim 0`."""
+    """Return a mesh dimension's name; `dim 0` for `dim_0`, which torch uses in a mesh without names."""
     return dimension.replace("_", " ") if dimension.removeprefix("dim_").isdecimal() else dimension
 
 
 def join_coordinates(parts: Any) -> str:
-    """Return coordinates as text, such as "dp 0, tp 1"."""
+    """Return the coordinates of a rank in a mesh as text, such as "dp 0, tp 1"."""
     return ", ".join(f"{name} {index}" for name, index in parts)

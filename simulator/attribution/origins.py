@@ -38,18 +38,19 @@ from ddpsim.simulator.runtime.call_sites import may_show_as_caller, site_of_user
 from ddpsim.simulator.runtime.host import Host
 
 _OWN_FRAMES = 3
-"""The number of innermost frames that are skipped, because they are always the simulator's."""
+"""The number of innermost stack frames that are skipped, because they are always the simulator's own."""
 
 _USER_SHADOW = Origin(shadow=True)
 _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUILD})
-"""Phases that happen once, or on all ranks at the end of join, so that their calls need no step."""
+"""Phases whose calls need no step: they happen once, or on all ranks at the end of join."""
 
 Located = tuple[Origin, Site, Site | None, tuple[TensorName, ...]]
-"""A call's origin, the line of the user's program that makes it, the line that called that, and the tensors' names."""
+"""Where a call comes from: its origin (wrapper, phase, bucket, step), its program line, that line's caller, and the
+names of the call's tensors."""
 
 
 class OriginTracker:
-    """Finds the origin of each call of one rank."""
+    """Finds the origin (wrapper, phase, bucket and step) of each call of one rank."""
 
     __slots__ = (
         "_host",
@@ -73,12 +74,12 @@ class OriginTracker:
         self.unit_steps = UnitStepCounter()
         self.optimizer_steps = OptimizerStepCounter()
         self.coordinates = ""
-        """The coordinates of the rank in the program's device mesh."""
+        """The coordinates of the rank in the program's device mesh, as text."""
 
     def locate_call(self, signature: Signature, tensors: Sequence[Tensor], start: FrameType | None = None) -> Located:
-        """Return where a call that is being issued with `tensors` comes from.
+        """Return where a call with `tensors`, which is being issued, comes from.
 
-        The stack is read from the frame `start` outwards, by default from the method of the process group.
+        The stack is read outwards from the frame `start`, by default the method of the process group.
         """
         known, learn = self._phases.known.get, self._phases.find_reader
         frame: FrameType | None = start or sys._getframe(_OWN_FRAMES)
@@ -126,7 +127,7 @@ class OriginTracker:
         return origin, self._phases.known_site_at(innermost), caller, names
 
     def _compiled_sites(self, frame: FrameType, reading: StackFacts | None) -> tuple[Site, Site | None]:
-        """Return the program line that a compiled function was traced from, and the line that called it."""
+        """Return the program line from which torch.compile traced the current call, and that line's caller."""
         traced = traced_sites(reading.graph) if reading is not None and reading.graph is not None else []
         if not traced:
             return site_of_user_frame(frame), self._caller_site(frame, "")
@@ -135,7 +136,7 @@ class OriginTracker:
         return traced[0], within or self._caller_site(frame, path)
 
     def _caller_site(self, frame: FrameType, path: str) -> Site | None:
-        """Return the innermost line of the user's program, outwards of a frame, that is not in the file `path`."""
+        """Return the innermost line of the user's program that is outside a frame and not in the file `path`."""
         known, learn = self._phases.known.get, self._phases.find_reader
         outer = frame.f_back
         while outer is not None:
@@ -185,7 +186,7 @@ class OriginTracker:
         return self.unit_steps.current_step(stepped) if reading.step is None else reading.step
 
     def count_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Count the step for the optimizer, and for the units that it has updated."""
+        """Record an optimizer step, for the optimizer and for the FSDP2 units whose parameters it has updated."""
         self.optimizer_steps.count_optimizer_step(optimizer)
         self.unit_steps.count_optimizer_step(optimizer)
 
@@ -213,13 +214,13 @@ class OriginTracker:
         )
 
     def _wrappers_among(self, members: Iterable[Any]) -> list[DdpWrapper]:
-        """Return the wrappers among the members of a join, which may also be optimizers."""
+        """Return the DDP wrappers among the members of a join, which may also contain optimizers."""
         wrappers = [self._wrappers.wrapper_of(member) for member in members if isinstance(member, Module)]
         return [wrapper for wrapper in wrappers if wrapper is not None]
 
 
 def _step_of_wrapper(wrapper: DdpWrapper) -> int:
-    """Return the step of a wrapper, as the engine reports it if it is not torch's."""
+    """Return the current step of a wrapper; for a wrapper of another DDP engine, the step that the engine reports."""
     progress: Mapping[str, Any] = getattr(wrapper.module, PROGRESS, dict)()
     step: int = progress.get("step", wrapper.step)
     return step
@@ -234,7 +235,7 @@ def _origin_in_wrapper(wrapper: DdpWrapper, phase: Phase, bucket: int | None, *,
 
 
 def _declared_origin(reading: StackFacts, declared: Mapping[str, Any], wrapper: DdpWrapper) -> Origin:
-    """Return the origin that another engine declares."""
+    """Return the origin of a call that a DDP engine other than torch's declares (see phases.py)."""
     wrapper.reports_steps = True
     assert reading.phase is not None
     step: int | None = None

@@ -22,7 +22,8 @@ from ddpsim.simulator.transport.payload import Payload
 # --- FSDP2 ------------------------------------------------------------------------------------------------------------
 
 _BEFORE = {"FORWARD": " before forward", "PRE_BACKWARD": " before backward"}
-"""By the training state of a unit; in other states, the program unshards it by hand."""
+"""When an FSDP2 unit's all-gather happens, by the unit's training state; in other states, the program unshards the
+unit."""
 
 
 class UnitStepCounter:
@@ -35,14 +36,14 @@ class UnitStepCounter:
         self._done = 0
 
     def current_step(self, parameter: Tensor | None) -> int | None:
-        """Return the training step of a unit, from 1; None if the optimizers that have stepped do not update it."""
+        """Return the training step of a unit, from 1; None if no optimizer that has stepped updates the unit."""
         if parameter is None:
             return None
         steps: int = self._steps.setdefault(parameter, 0)
         return steps + 1 if steps or not self._done else None
 
     def count_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Count the step for the units whose parameters the optimizer updates."""
+        """Count an optimizer step for the units whose parameters the optimizer updates."""
         self._done += 1
         if not self._steps:
             return
@@ -89,7 +90,7 @@ def _read_redistribution(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _reader_of_distribution(what: str) -> Reader:
-    """Return the reader of a function that sends a tensor from one rank of a mesh dimension to the others."""
+    """Return the frame reader for a function that sends a tensor from one rank of a mesh dimension to the others."""
 
     def read(reading: StackFacts, frame: FrameType) -> None:
         if reading.part is None:
@@ -105,7 +106,8 @@ def _dimension_text(mesh: Any, index: Any) -> str:
 
 
 def _placement_text(placement: Any) -> str:
-    """Return a placement as text: `Shard(0)`, `Replicate`, `Partial(sum)`, `Partial(2-norm)`, or as torch does."""
+    """Return a DTensor placement as text: `Shard(0)`, `Replicate`, `Partial(sum)`, `Partial(2-norm)`; others as in
+    torch."""
     kind = type(placement).__name__
     if kind == "Shard":
         return f"Shard({placement.dim})"
@@ -117,7 +119,7 @@ def _placement_text(placement: Any) -> str:
 
 
 def _read_dtensor_operation(reading: StackFacts, frame: FrameType) -> None:
-    """Reader of a redistribution that an operation of DTensors needs: `for mm`."""
+    """Recognise, on the stack, a redistribution that an operation on DTensors needs: the part's detail is `for mm`."""
     schema = frame.f_locals.get("suggested_input_schema")
     operation = getattr(getattr(schema, "op", None), "_schema", None)
     name = str(getattr(operation, "name", "")).rpartition("::")[2]
@@ -125,7 +127,7 @@ def _read_dtensor_operation(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _read_parallel_layer(reading: StackFacts, frame: FrameType) -> None:
-    """Reader of a redistribution of the inputs or outputs of a layer in tensor parallelism."""
+    """Recognise, on the stack, a redistribution of the inputs or outputs of a tensor-parallel layer."""
     known = frame.f_locals
     layer = known.get("mod", known.get("module"))
     if reading.part is not None and reading.part.parallelism is Parallelism.DTENSOR and isinstance(layer, Module):
@@ -136,7 +138,7 @@ def _read_parallel_layer(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _layer_name(layer: Module, frame: FrameType | None) -> str:
-    """Return the name of a layer inside the outermost module that is being called."""
+    """Return the name of a layer within the outermost module whose forward is running."""
     root: Module = layer
     while frame is not None:
         owner = frame.f_locals.get("self")
@@ -197,7 +199,8 @@ class PipelineMessages:
                 return
 
     def attribute_message(self, origin: Origin, payload: Payload) -> Origin:
-        """Return the origin of a send or receive, with the part of the message if a stage has made it."""
+        """Return the origin of a send or receive; it names the part of the pipeline message if a stage has made the
+        message."""
         if not self._parts or origin.part is not None:
             return origin
         tensor = (*payload.inputs, *payload.outputs)[0]
@@ -211,7 +214,7 @@ _SCHEDULES = "torch.distributed.pipelining.schedules"
 
 
 def _schedule_action(stage: FrameType) -> str:
-    """Return the schedule that makes a stage create a message, and its current action if the schedule is a list of
+    """Return the pipeline schedule in which a stage creates a message; with the current action, if the schedule lists
     actions."""
     when, frame = _CARRIES[stage.f_code.co_name][3], stage.f_back
     while frame is not None and frame.f_globals.get("__name__") in (_STAGE, _SCHEDULES):
@@ -224,7 +227,10 @@ def _schedule_action(stage: FrameType) -> str:
 
 
 def _message_part(frame: FrameType, inner: FrameType) -> CallPart | None:
-    """Return the part for a message of a stage's method; `inner` is its frame, or that of the helper that it calls."""
+    """Return the part (such as activations of a micro-batch) for a message that a stage's method makes.
+
+    `inner` is the frame of the method, or of the helper that the method calls.
+    """
     stage, name = frame.f_locals.get("self"), frame.f_code.co_name
     carried, argument, distance, _ = _CARRIES[name]
     own, batch = getattr(stage, "stage_index", None), frame.f_locals.get(argument)
@@ -238,7 +244,8 @@ def _message_part(frame: FrameType, inner: FrameType) -> CallPart | None:
 
 
 def _read_shape_agreement(reading: StackFacts, frame: FrameType) -> None:
-    """Reader of the agreement on whether stages know their shapes; it uses messages before torch 2.15."""
+    """Recognise, on the stack, the messages by which pipeline stages agree whether shapes are known (before torch
+    2.15)."""
     if reading.part is None and reading.operation in ("all_reduce", "send", "recv"):
         reading.part = CallPart(Parallelism.PIPELINE, "agreement on how shapes are known")
 
@@ -256,7 +263,8 @@ def _read_metadata_receive(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _read_shape_inference(reading: StackFacts, frame: FrameType) -> None:
-    """Reader for torch 2.11: a stage receives shapes from the stage before it, and sends its own to the next one."""
+    """Recognise shape inference (torch 2.11): a stage receives shapes from the previous stage and sends its own to the
+    next."""
     own = getattr(frame.f_locals.get("self"), "stage_index", None)
     if isinstance(own, int) and reading.operation in ("send", "recv"):
         source = own if reading.operation == "send" else own - 1
@@ -303,7 +311,8 @@ PARALLELISM: dict[tuple[str, str], Reader] = {
         for name in ("reduce_scatter", "all_reduce", "all_gather", "broadcast")
     },
 }
-"""By module and name of the function. If a later torch renames a function, its calls count as the user's."""
+"""Functions of torch and their frame readers, by module and name. If a later torch renames a function, its calls count
+as the user's."""
 
 
 class OptimizerStepCounter:
@@ -320,7 +329,7 @@ class OptimizerStepCounter:
         return done + 1
 
     def count_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Count the step."""
+        """Count a step of an optimizer."""
         self._done[optimizer] = self.current_step(optimizer)
 
 
@@ -341,14 +350,14 @@ def _read_parameter_average(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _set_optimizer_part(reading: StackFacts, optimizer: Any, action: str) -> None:
-    """Set the part, named after the optimizer and the one that it wraps: `ZeroRedundancyOptimizer(Adam)`."""
+    """Name an optimizer as the call's part, with the optimizer that it wraps: `ZeroRedundancyOptimizer(Adam)`."""
     if reading.part is None:
         what = f"{type(optimizer).__name__}({type(getattr(optimizer, 'optim', None)).__name__})"
         reading.part = CallPart(Parallelism.OPTIMIZER, what, action)
 
 
 def _read_gradient_norm(reading: StackFacts, frame: FrameType) -> None:
-    """Reader of a redistribution for the norm of all gradients; the outermost function gives the detail."""
+    """Recognise, on the stack, a redistribution for a norm of gradients; the outermost function gives the detail."""
     part = reading.part
     if part is not None and part.parallelism in (Parallelism.DTENSOR, Parallelism.NORM):
         name = frame.f_code.co_name.removeprefix("_")
@@ -367,4 +376,5 @@ OPTIMIZERS: dict[tuple[str, str], Reader] = {
         for name in ("_get_total_norm", "_clip_grads_with_norm_", "clip_grad_norm_")
     },
 }
-"""By module and name of the function. If a later torch renames a function, its calls count as the user's."""
+"""Functions of optimizers and their frame readers, by module and name. If a later torch renames a function, its calls
+count as the user's."""

@@ -26,22 +26,26 @@ DECLARATION = "__ddp_phases__"
 
 
 class FrameReaders:
-    """The readers of functions, found once per code object."""
+    """Finds a reader for each frame of a stack: a function that tells what the frame says about a call.
+
+    Readers are cached.
+    """
 
     __slots__ = ("_codes", "_sites", "compiled", "known")
 
     def __init__(self) -> None:
         self.known: dict[int, Reader] = {}
-        """The reader of each known function, by id of its code object, whose hash is slow."""
+        """The reader of each known function, by the id of the function's code object (hashing the object itself is
+        slow)."""
         self.compiled: set[int] = set()
         """The ids of the functions of the user's program that torch's compiler has rewritten."""
         self._sites: dict[tuple[int, int], Site] = {}
-        """Known lines, by id of the code object and instruction: finding the line of an instruction is slow."""
+        """Known program lines, by id of the code object and instruction: to find the line of an instruction is slow."""
         self._codes: list[CodeType] = []
         # Kept, so that no other code object gets the id of one of them.
 
     def find_reader(self, frame: FrameType) -> Reader:
-        """Find the reader of a frame's function."""
+        """Return the reader for a frame: a function that tells what the frame says about the call."""
         self._codes.append(frame.f_code)
         reader = self.known[id(frame.f_code)] = _reader_of_function(frame)
         if reader is mark_user_frame and is_compiler_rewritten(frame.f_code):
@@ -49,7 +53,7 @@ class FrameReaders:
         return reader
 
     def known_site_at(self, frame: FrameType) -> Site:
-        """Return the current line of a frame of the user's program whose reader is known."""
+        """Return the current program line of a frame of the user's program, if the frame's reader is known already."""
         place = id(frame.f_code), frame.f_lasti
         site = self._sites.get(place)
         if site is None:
@@ -58,24 +62,26 @@ class FrameReaders:
 
 
 def skip_frame(reading: StackFacts, frame: FrameType) -> None:
-    """Reader of a function of no interest: reads nothing."""
+    """Read nothing from a frame: its function says nothing about the call."""
 
 
 def mark_backward_engine(reading: StackFacts, frame: FrameType) -> None:
-    """Reader of autograd's engine: a call directly below it comes from the Reducer, one from Python is the user's."""
+    """Read a frame of autograd's engine: a call made directly below the frame comes from the Reducer; one from Python,
+    from the user."""
     reading.is_complete = True
 
 
 def mark_issuing_frame(reading: StackFacts, frame: FrameType) -> None:
-    """Reader of a function of the simulator between the caller of an operation and the call that it issues."""
+    """Read a frame of the simulator that lies between the caller of an operation and the call that the operation
+    issues."""
 
 
 def mark_user_frame(reading: StackFacts, frame: FrameType) -> None:
-    """Reader of a function of the user's program."""
+    """Read a frame of the user's program."""
 
 
 def mark_program_entry(reading: StackFacts, frame: FrameType) -> None:
-    """Reader of the function that runs a rank's program: frames further out are not read."""
+    """Read the frame that runs a rank's program: frames further out are not read."""
 
 
 def _reader_of_function(frame: FrameType) -> Reader:
@@ -108,7 +114,7 @@ def _reader_of_declared_phase(phase: Phase) -> Reader:
 
 
 def _reader_of_phase(phase: Phase) -> Reader:
-    """Return the reader of a function that sets the phase; a frame further out may give the wrapper."""
+    """Return a reader for a function that sets the phase of a call; a frame further out may give the wrapper."""
 
     def read(reading: StackFacts, frame: FrameType) -> None:
         if reading.phase is None:
@@ -119,7 +125,10 @@ def _reader_of_phase(phase: Phase) -> Reader:
 
 
 def _reader_of_wrapper_method(name: str, phase: Phase) -> Reader:
-    """Return the reader of a function whose local `name` is the wrapper; it sets `phase` if no frame further in did."""
+    """Return a reader for a function whose local variable `name` is the DDP wrapper.
+
+    The reader sets `phase` unless a frame further in has set one.
+    """
 
     def read(reading: StackFacts, frame: FrameType) -> None:
         reading.phase = reading.phase or phase
@@ -223,11 +232,12 @@ _TORCH: dict[tuple[str, str], Reader] = {
     ("ddpsim.simulator.process_group.reducer_patches", "delay_all_reduce"): _read_delayed_all_reduce,
     ("ddpsim.simulator.process_group.work", "_receive_completion"): _read_completion_callback,
 }
-"""By module and name of the function. If a later torch renames a function, its calls count as the user's."""
+"""Functions of torch and their frame readers, by module and name. If a later torch renames a function, its calls count
+as the user's."""
 
 _GRAPH = "<eval_with_key>"
 _COMPILED = "__compiled_fn"
-"""The beginning of the names by which a rewritten function calls its graph."""
+"""The beginning of the names under which a function that torch.compile has rewritten calls its graph."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
 
 

@@ -21,35 +21,36 @@ class StackFacts:
 
     phase: Phase | None = None
     owner: Any = None
-    """The DDP instance, or the object that another engine gives as its wrapper."""
+    """The DDP instance that makes the call, or the object that another DDP engine gives as its wrapper."""
     innermost: FrameType | None = None
-    """The frame that set the phase; its `self` is the owner unless a frame further out gives another one."""
+    """The frame that set the phase; the frame's `self` is the owner unless a frame further out gives another owner."""
     reducer: Any = None
     """The Reducer that makes the call from C++, if it is known."""
     bucket: int | None = None
     has_joined: Any = None
     """The join context that makes this call for a rank that ran out of input."""
     joining: Any = None
-    """The members of a join; set by the first call after the rank ran out of input."""
+    """The members of a join; set in the first call that a rank makes after it ran out of input."""
     ends_join: bool = False
     continues: Any = None
     """The pending call whose completion led to this one."""
     declared: dict[str, Any] | None = None
-    """The facts that another engine declares about the call; see phases.py."""
+    """The facts that another DDP engine declares about the call; see phases.py."""
     is_hooks: bool = False
     """True if a communication hook makes the call."""
     part: CallPart | None = None
-    """The part of another parallelism of torch that makes the call; set by the innermost frame that knows it."""
+    """The part of another parallelism (FSDP2, pipeline, DTensor) that makes the call; set by the innermost frame that
+    knows it."""
     parameters: tuple[str, ...] = ()
-    """Names of the parameters that such a part moves."""
+    """Names of the parameters that the part moves."""
     stepped: Any = None
-    """The optimizer, or a parameter, whose updates count as steps of the part."""
+    """The optimizer whose updates count as the part's steps, or a parameter that those updates change."""
     step: int | None = None
-    """The step of the part, if torch counts it."""
+    """The step of the part, if torch counts steps for it."""
     graph: FrameType | None = None
-    """The innermost frame of a graph from torch's compiler."""
+    """The innermost frame of a graph that torch.compile has made."""
     is_complete: bool = False
-    """True if frames further out need not be read."""
+    """True if the facts are complete, so that frames further out need not be read."""
 
 
 Reader = Callable[[StackFacts, FrameType], None]

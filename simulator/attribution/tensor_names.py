@@ -39,13 +39,13 @@ operations with a list that has a tensor for each rank: the list is in rank orde
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _PLAIN = (Tensor, Parameter)
 _TELLS_NOTHING = frozenset({*_PLAIN, bool, int, float, str, NoneType, FunctionType, ModuleType})
-"""Types of values in a scope that lead to no name: neither modules and optimizers nor containers."""
+"""Types of local variables in which no tensor name is found: neither modules and optimizers nor containers."""
 _FRAMES = 3
 _MISSES = 8
 _MOST_TENSORS = 64
-"""The tensors of a call with more tensors are not named."""
+"""A call with more tensors than this gets no tensor names."""
 _MOST_ENTRIES = 1000
-"""Larger containers are not searched."""
+"""Containers with more entries than this are not searched for names."""
 _OPTIMIZED = 0x1
 """The flag of a function whose `f_locals` are a copy; see CO_OPTIMIZED in Python's `inspect`."""
 
@@ -59,7 +59,7 @@ class TensorNameFinder:
         self._parameters: WeakKeyDictionary[Module, list[tuple[str, Tensor]]] = WeakKeyDictionary()
 
     def names_of_tensors(self, operation: str, tensors: Sequence[Tensor], frame: FrameType) -> tuple[TensorName, ...]:
-        """Return the names of the tensors that the function of a frame passes to a call; () if one has none."""
+        """Return the names of the tensors that a frame's function passes to a call; () if some tensor has no name."""
         line = id(frame.f_code), frame.f_lineno
         if (
             self._misses.get(line, 0) >= _MISSES

@@ -35,7 +35,8 @@ from ddpsim.simulator.calls import Signature
 PROGRESS = "__ddp_progress__"
 
 WrapperKey = tuple[str, int]
-"""The identity of a wrapper on all its ranks: the label of its process group, and its number in that group."""
+"""The identity of a DDP wrapper on all its ranks: the label of its process group, and the wrapper's number in that
+group."""
 
 
 class BucketContents(NamedTuple):
@@ -52,30 +53,30 @@ class DdpWrapper:
         self.key = key
         self.rank = rank
         self.step = 0
-        """The current step, see Note [Steps]."""
+        """The current step of the wrapper, see Note [Steps]."""
         self.reports_steps = False
         """True for a wrapper of another engine that reports the step of each call."""
         self.is_joined = False
-        """True after its rank ran out of input: it answers the collectives of the others."""
+        """True after the wrapper's rank ran out of input, so that it only answers the collectives of other ranks."""
         self.aligned_step = 0
-        """The step at which join ended last."""
+        """The wrapper's step when a join ended last."""
         self.has_late_gradients = False
         """True if a backward accumulated gradients after the reduction of the step had ended."""
         self.chosen_buffers: Mapping[str, str] = {}
-        """When buffers are synchronised that another engine treats as exceptions: "before", "after" or "never"."""
+        """When another engine's exceptional buffers are synchronised: "before" or "after" a forward, or "never"."""
         self._module = ref(module)
         self._buckets: Sequence[BucketContents] = ()
         self.reduced: Collection[str] = ()
-        """The names of the parameters in the buckets that the Reducer made last; empty if they are not known."""
+        """The names of the parameters in the buckets that the Reducer made last; empty if the buckets are not known."""
         self._unreduced: tuple[int, Sequence[str]] | None = None
-        """The first bucket that another engine has not reduced in this step."""
+        """The first bucket that another DDP engine has not reduced in this step."""
         self.has_hook = False
-        """True if a communication hook reduces its buckets, in its own way."""
+        """True if a communication hook of the program reduces the wrapper's buckets."""
         self._observers = observers
         self._backward = -1
-        """The latest backward whose end is reported."""
+        """The latest backward whose end observers are told of."""
         self._names: dict[int, str] = {}
-        """The names of parameters by id."""
+        """The names of the wrapper's parameters, by id."""
         self._next_bucket = 0
         self._uncounted_forward = False
 
@@ -122,7 +123,8 @@ class DdpWrapper:
         self._notify_step_begins()
 
     def update_progress(self, call_step: int = 0) -> None:
-        """Ask another engine for the progress of its wrapper; `call_step` is the step of its current call, if any."""
+        """Ask another DDP engine for the progress of its wrapper; `call_step` is the step of the wrapper's current
+        call, if any."""
         if not self._observers:
             return
         progress: Mapping[str, Any] = getattr(self.module, PROGRESS, dict)()
@@ -137,7 +139,7 @@ class DdpWrapper:
             self._notify_step_begins()
 
     def note_gradient(self) -> None:
-        """Note that a parameter gets its gradient; if all buckets are launched already, it comes too late."""
+        """Note that a parameter gets its gradient; the gradient is late if all buckets are launched already."""
         self._report_end_of_backward(torch._C._current_graph_task_id())
         if self._buckets and self._next_bucket >= len(self._buckets):
             self.has_late_gradients = True
@@ -156,8 +158,8 @@ class DdpWrapper:
     def take_bucket_for(self, signature: Signature) -> int | None:
         """Return the bucket that an all_reduce of the Reducer is for; None if no bucket fits.
 
-        Buckets are launched in order, but unused ones may be left out (`skip_all_reduce_unused_params`). So it is the
-        next bucket of this size.
+        Buckets are launched in order, but unused ones may be left out (`skip_all_reduce_unused_params`). So the result
+        is the next bucket of the tensor's size.
         """
         if signature.operation != "all_reduce":
             return None
@@ -177,7 +179,10 @@ class DdpWrapper:
         return self._buckets[bucket].parameters if bucket < len(self._buckets) else ()
 
     def learn_buckets(self) -> None:
-        """Read the contents of the Reducer's buckets, once per layout; not inside backward, which locks the Reducer."""
+        """Read which parameters the Reducer's buckets contain, once per layout.
+
+        Not inside backward, which locks the Reducer.
+        """
         if not self._buckets:
             module = self.module
             if not self._names:
@@ -190,30 +195,30 @@ class DdpWrapper:
             self.reduced = frozenset(name for bucket in self._buckets for name in bucket.parameters)
 
     def is_reduced(self, parameter: str) -> bool:
-        """Return whether the parameter is in one of the Reducer's buckets, as far as these are known."""
+        """Return whether a parameter is in one of the Reducer's buckets, as far as the buckets are known."""
         return not self.reduced or parameter in self.reduced
 
     @property
     def unreduced_bucket_text(self) -> str:
-        """The first bucket that was not launched in this step, as text; "" if all were."""
+        """Describe the first bucket that was not launched in this step; "" if all were launched."""
         index, names = self._unreduced or (self._next_bucket, self.bucket_parameters(self._next_bucket))
         return f"bucket {index} ({', '.join(names)})" if names else ""
 
     @property
     def is_fully_reduced(self) -> bool:
-        """True if all buckets of this step are reduced, and by nothing but the wrapper."""
+        """True if all buckets of this step are reduced by the wrapper alone, without a hook or mixed precision."""
         reported = self._unreduced is None and bool(self.reduced) and hasattr(self.module, PROGRESS)
         launched = 0 < len(self._buckets) <= self._next_bucket
         is_plain = not self.has_hook and getattr(self.module, "mixed_precision", None) is None
         return (reported or launched) and is_plain and not self.is_joined and self.step > 0
 
     def note_join(self) -> None:
-        """Note that the rank ran out of input, and answers the other ranks' collectives from now on."""
+        """Note that the rank ran out of input: from now on it only answers the other ranks' collectives."""
         self.is_joined = True
         self._notify_step_changed()
 
     def align_step(self, latest_step: int) -> None:
-        """Set the step to the latest one of all ranks, at the end of a join."""
+        """Set the wrapper's step to the latest step of all ranks, at the end of a join."""
         self.step = self.aligned_step = max(self.step, latest_step)
         self.is_joined = False
         self._notify_step_changed()
@@ -223,7 +228,7 @@ class DdpWrapper:
             observer.wrapper_step_changed(self)
 
     def forget_buckets(self) -> None:
-        """Note that the Reducer makes new buckets."""
+        """Forget the buckets, because the Reducer makes new ones."""
         self._buckets = ()
 
     def _notify_step_begins(self) -> None:
@@ -238,16 +243,16 @@ class DdpWrapper:
 
 
 class WrapperObserver(Protocol):
-    """Is notified of what wrappers do."""
+    """Interface: is told what DDP wrappers do."""
 
     def wrapper_step_changed(self, wrapper: DdpWrapper) -> None:
-        """The wrapper's rank ran out of input, or all ranks have reached the end of a join."""
+        """A wrapper's rank ran out of input, or all ranks have reached the end of a join."""
 
     def wrapper_step_begins(self, wrapper: DdpWrapper) -> None:
-        """A synchronising forward has begun, or another engine reports one."""
+        """A synchronising forward of a wrapper has begun, or another DDP engine reports one."""
 
     def wrapper_constructed(self, wrapper: DdpWrapper) -> None:
-        """A wrapper is constructed, and its inner module is known."""
+        """A DDP wrapper is constructed, and its inner module is known."""
 
     def wrapper_backward_ended(self, wrapper: DdpWrapper) -> None:
         """A backward that gave parameters of a wrapper their gradients has ended."""

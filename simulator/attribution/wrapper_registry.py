@@ -24,11 +24,12 @@ class WrapperRegistry:
 
     def __init__(self, running_rank: Callable[[], int | None], latest_step: Callable[[str, int], int]) -> None:
         self.running_rank = running_rank
-        """Returns the rank of the current thread; None outside ranks."""
+        """A function that returns the rank of the current thread; None outside ranks."""
         self.latest_step = latest_step
-        """Returns the latest step of a wrapper on any rank, by its group's label and its number in the group."""
+        """A function that returns the latest step of a wrapper on any rank, by the label of the wrapper's group and its
+        number there."""
         self._of_owner: dict[int, DdpWrapper] = {}
-        """By id, which another object may have later; a WeakKeyDictionary is slower."""
+        """The wrappers by id of their DDP instance (an id may be reused later); a WeakKeyDictionary is slower."""
         self._of_reducer: WeakKeyDictionary[Any, DdpWrapper] = WeakKeyDictionary()
         self._by_rank: dict[int, list[DdpWrapper]] = {}
         self._last_hooked: dict[int, DdpWrapper] = {}
@@ -36,15 +37,16 @@ class WrapperRegistry:
         self.observers: list[WrapperObserver] = []
 
     def wrapper_of(self, owner: Any) -> DdpWrapper | None:
-        """Return the wrapper of a DDP instance, or of another engine's object; None if that has no process group.
+        """Return the wrapper record of a DDP instance or of another engine's object; None if the object has no process
+        group.
 
-        At the first time, which is its first call or the end of its construction, the wrapper gets its number.
+        The wrapper gets its number at the first use: its first call, or the end of its construction.
         """
         wrapper = self._of_owner.get(id(owner))
         return wrapper if wrapper is not None and wrapper.module is owner else self._number_wrapper(owner)
 
     def wrapper_of_reducer(self, reducer: Any) -> DdpWrapper | None:
-        """Return the wrapper that a Reducer belongs to."""
+        """Return the DDP wrapper to which a Reducer belongs."""
         return self._of_reducer.get(reducer)
 
     def wrappers_of_rank(self, rank: int) -> Sequence[DdpWrapper]:
@@ -52,24 +54,24 @@ class WrapperRegistry:
         return self._by_rank.get(rank, ())
 
     def wrappers_around(self, module: Any) -> Sequence[DdpWrapper]:
-        """Return the running rank's wrappers of an inner module."""
+        """Return the running rank's DDP wrappers whose inner module is `module`."""
         rank = self.running_rank()
         return [] if rank is None else [each for each in self._by_rank.get(rank, ()) if each.inner_module is module]
 
     def reducing_wrapper(self, rank: int) -> DdpWrapper | None:
-        """Return the wrapper whose Reducer makes the current call in the rank's backward."""
+        """Return the DDP wrapper whose Reducer makes the current call in the rank's backward."""
         wrappers = self._by_rank.get(rank, ())
         return wrappers[0] if len(wrappers) == 1 else self._last_hooked.get(rank)
 
     def observe_backwards(self, wrapper: DdpWrapper) -> None:
-        """Notify observers of the backwards of another engine's wrapper, as of those of torch's wrappers."""
+        """Tell observers when a backward of another engine's wrapper ends, as for torch's wrappers."""
         if hasattr(wrapper.module, PROGRESS):
             self._hook_parameters(wrapper)
 
     # --- replacements -------------------------------------------------------------------------------------------------
 
     def replace_ddp_init_helper(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Replace `DistributedDataParallel._ddp_init_helper`, which makes the Reducer, also of a copy."""
+        """Replace `DistributedDataParallel._ddp_init_helper`, which makes the Reducer of new and copied instances."""
 
         @wraps(original)
         def ddp_init_helper(module: Any, *arguments: Any, **options: Any) -> None:
@@ -85,7 +87,7 @@ class WrapperRegistry:
         return ddp_init_helper
 
     def replace_prepare_for_forward(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Replace `Reducer.prepare_for_forward`."""
+        """Replace `Reducer.prepare_for_forward`, so that the beginning of a synchronising forward is noticed."""
 
         def prepare_for_forward(reducer: Any) -> None:
             if (wrapper := self._of_reducer.get(reducer)) is not None:
@@ -95,7 +97,7 @@ class WrapperRegistry:
         return prepare_for_forward
 
     def replace_prepare_for_backward(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        """Replace `Reducer.prepare_for_backward`, the last step of a synchronising forward."""
+        """Replace `Reducer.prepare_for_backward`, so that the end of a synchronising forward is noticed."""
 
         def prepare_for_backward(reducer: Any, outputs: Any) -> None:
             if (wrapper := self._of_reducer.get(reducer)) is not None:
@@ -122,7 +124,7 @@ class WrapperRegistry:
         return register_comm_hook
 
     def remove_hooks(self) -> None:
-        """Remove the hooks from the parameters, which a program may have returned."""
+        """Remove our autograd hooks from the parameters, because a program may have returned the parameters."""
         for hook in self._hooks:
             hook.remove()
 
@@ -141,10 +143,10 @@ class WrapperRegistry:
         return wrapper
 
     def _hook_if_needed(self, wrapper: DdpWrapper) -> None:
-        """Hook the parameters, so that it is known which wrapper's Reducer makes the next call of a backward.
+        """Hook the parameters of a rank with several wrappers, to know whose Reducer makes the next call in a backward.
 
-        A post-accumulate-grad hook runs just before the Reducer's hook of the same parameter. A single wrapper on a
-        rank needs no hooks, except for observers, to report late gradients.
+        A post-accumulate-grad hook runs just before the Reducer's hook of the same parameter. A single wrapper needs
+        hooks only if observers want late gradients.
         """
         mine = self._by_rank[wrapper.rank]
         if self.observers:

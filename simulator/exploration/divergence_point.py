@@ -1,8 +1,9 @@
-"""Finds the choice that makes a run fail: the end of the longest prefix of its choices after which it can still pass.
+"""Finds the choice that makes a run fail: the end of the longest prefix of its choices after which a run can still
+pass.
 
 Two schedules of one exploration may differ in their first choice and in a hundred others. The deciding choice is found
-by bisection, because if a run can pass after a prefix, it can pass after every shorter one. After a prefix, three kinds
-of continuation are tried: the choices of the run that passed, the defaults, and some random ones.
+by bisection: a run that can pass after a prefix can pass after every shorter prefix. After a prefix, three kinds of
+continuation are tried: the choices of the run that passed, the defaults, and some random choices.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ddpsim.simulator.transcript import TakenChoice
 from ddpsim.simulator.verdict import Verdict
 
 Run = Callable[[tuple[int, ...]], tuple[Result, Sequence[TakenChoice]]]
-"""Runs the program under these choices (clipped to the options), then the default; returns all choices offered."""
+"""A function that runs the program under given choices (clipped to the options), then the default, and returns all
+choices that the run offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class DivergencePoint:
     """The first choice in which a failing and a passing run differ."""
 
     before: tuple[TakenChoice, ...]
-    """The equal choices before it, in order."""
+    """The equal choices before the differing choice, in order."""
     failing: TakenChoice
     passing: TakenChoice
 
@@ -37,11 +39,12 @@ def find_closest_pass(
     drawn: int = 0,
     is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[Result, DivergencePoint] | None:
-    """Return a passing execution with the longest known prefix of the failing one's choices, and where they differ.
+    """Return a passing execution that shares the longest known prefix of choices with the failing one, and where the
+    two differ.
 
-    Without a passing execution, the default schedule is tried. Returns None if that does not pass, or if the failing
-    schedule passes when it is repeated. `drawn` is the number of random continuations that are tried if the others
-    fail. Once `is_over` returns True, the search ends with the best result so far.
+    Without a passing execution, the default schedule is tried. Returns None if the default schedule does not pass, or
+    if the failing schedule passes when it is repeated. `drawn` is the number of random continuations that are tried if
+    other continuations fail. Once `is_over` returns True, the search ends with the best result so far.
     """
     failed = failing.schedule.choices
     passed = () if passing is None else passing.schedule.choices
@@ -69,19 +72,19 @@ def find_closest_pass(
 
 
 def _random_choices(seed: int, length: int) -> tuple[int, ...]:
-    """Return a random schedule; each of up to six options is equally likely."""
+    """Return random choices, used modulo the number of options, so that each of up to six options is equally likely."""
     numbers = random.Random(seed)
     return tuple(int(numbers.random() * 60) for _ in range(length))
 
 
 def _shared_prefix_length(failed: Sequence[int], passing: Sequence[TakenChoice]) -> int:
-    """Return the length of the prefix of choices that a run shares with the failed one."""
+    """Return how many choices at its beginning a run shares with the failed run."""
     pairs = enumerate(zip(failed, passing, strict=False))
     return next((number for number, (taken, choice) in pairs if taken != choice.taken), 0)
 
 
 def _first_divergence(failed: Sequence[int], passing: Sequence[TakenChoice]) -> DivergencePoint | None:
-    """Return the first choice in which a run differs from the failed one; None if there is none."""
+    """Return the first choice in which a run differs from the failed run; None if no choice differs."""
     for number, (taken, choice) in enumerate(zip(failed, passing, strict=False)):
         if taken != choice.taken:
             if taken >= len(choice.options):

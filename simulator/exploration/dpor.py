@@ -82,7 +82,7 @@ _COMPARED = OF_THE_STORE | OF_THREADS
 
 
 def uncompared_features(used: Iterable[str]) -> list[str]:
-    """Return the used features for which there was no comparison, sorted."""
+    """Return those used features for which DPOR was never compared with running all schedules, sorted."""
     return sorted(set(used) - _COMPARED)
 
 
@@ -96,7 +96,8 @@ class Dpor:
         self._world_size = world_size
         self._path: list[ChoiceNode] = []
         self._new_from = 0
-        """The number of nodes at the start of the path that equal those of the run before; their races are known."""
+        """The number of nodes at the start of the path that equal those of the previous run, so that their races are
+        known."""
         self._loops: dict[Location, bool] = {}
         self._run: DporRun | None = None
         self._differs: Finding | None = None
@@ -105,7 +106,8 @@ class Dpor:
 
     @property
     def outside(self) -> str:
-        """Effects that DPOR does not see, and used features for which it was not compared with all schedules."""
+        """Effects between ranks that DPOR does not see, and used features for which DPOR was not compared with all
+        schedules."""
         names = uncompared_features(self._used)
         used = f", and for {join_names(names)}, for which DPOR was not tested" if names else ""
         return f"files, shared objects, hash order and time{used}"
@@ -121,7 +123,8 @@ class Dpor:
         return self._run
 
     def take(self, result: Result) -> Finding | None:
-        """Check that the execution repeated the choices it shares with the one before; return a finding if not."""
+        """Check that the execution repeated the choices that it shares with the previous execution; return a finding if
+        not."""
         assert self._run is not None
         self._run.spins.conclude_execution()
         self._differs = self._run.find_divergence(is_cut=result.verdict is Verdict.UNKNOWN)
@@ -137,7 +140,10 @@ class Dpor:
 
 
 class DporRun(HappensBefore):
-    """The policy of one execution, and its observer: the happens-before order of the run and the choices in it."""
+    """The policy of one execution.
+
+    As observer, it also records the happens-before order of the run and the choices in it.
+    """
 
     def __init__(
         self, world_size: int, path: list[ChoiceNode], new_from: int, spins: SpinDetection, used: set[str]
@@ -159,7 +165,7 @@ class DporRun(HappensBefore):
         """The rank whose last step was a failed poll, and the index of the node that chose it."""
         self._sleep: Sleep = {}
         self._taken: dict[int, frozenset[int]] = {}
-        """By rank, the sources that its next receive need not try."""
+        """By rank, the message sources that its next receive need not try."""
         self._open_receives: dict[Object, int] = {}
         self._ended_by: int | None = None
         """The index of the node that chose the rank which ended the run early."""
@@ -167,7 +173,7 @@ class DporRun(HappensBefore):
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the index of the option on the path; after the path's end, of the first one worth a try."""
+        """Return the index of the option on the planned path; after the path's end, of the first option worth a try."""
         offer = OfferedChoice(point, tuple(options))
         if self._differs is not None:
             return 0
@@ -192,7 +198,8 @@ class DporRun(HappensBefore):
         return offer.options.index(chosen)
 
     def _continue_failed_poll(self, rank: int, node: int, offer: OfferedChoice) -> int | None:
-        """Return the rank if the same ranks can still run; otherwise its failed poll was a step of its own."""
+        """Choose the rank whose poll failed if the same ranks can still run; otherwise count the failed poll as its own
+        step."""
         self._looks_again = None
         if set(self._path[node].offer.options) == set(offer.options):
             return rank
@@ -208,7 +215,7 @@ class DporRun(HappensBefore):
         return offer.options.index(node.chosen_option)
 
     def _can_be_observed(self, rank: int) -> bool:
-        """Return whether the rank's next step may depend on other ranks' steps; decides which rank is tried first."""
+        """Return whether the rank's next step may depend on other ranks' steps; it decides which rank is first."""
         return any(
             mode is not AccessMode.CONTRIBUTE
             and (mode is not AccessMode.SEND or self._open_receives.get(object, 0) > 0)
@@ -232,7 +239,7 @@ class DporRun(HappensBefore):
         return node
 
     def _wake_rank(self, rank: int) -> None:
-        """Remove a chosen rank from the sleep set, if it is there."""
+        """Remove a chosen rank from the sleep set (ranks that need no try), if it is in the set."""
         self._taken.pop(rank, None)
         if rank in self._sleep:
             self._taken[rank] = self._sleep[rank].sources
@@ -272,7 +279,7 @@ class DporRun(HappensBefore):
     # --- observing ----------------------------------------------------------------------------------------------------
 
     def about_to_access(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
-        """Note the accesses of a rank's next step; its accesses until now belong to the step before."""
+        """Note the accesses of a rank's next step; the rank's accesses until now belong to the step before."""
         if rank in self._sleep:
             self.is_redundant = True
         self._taken.pop(rank, None)  # it belonged to the step that ends here; the next receive may take from any source
@@ -306,12 +313,12 @@ class DporRun(HappensBefore):
         super().woke_task(by, rank)
 
     def cancelled_thread(self, rank: int) -> None:
-        """Note that a rank's thread was cancelled: its next step will not happen."""
+        """Note that a rank's thread was cancelled: the thread's next step will not happen."""
         self._intents[rank] = ()
         self._sleep = {each: sleeper for each, sleeper in self._sleep.items() if each != rank}
 
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """Note an access: it wakes sleeping ranks whose steps depend on it, and may be in races."""
+        """Note an access of a rank: it wakes sleeping ranks whose steps depend on the access, and may be in races."""
         self.spins.accessed(rank, access)
         self._looks_again = None
         if access.mode in (AccessMode.RECEIVE, AccessMode.ANSWER):
@@ -339,7 +346,7 @@ class DporRun(HappensBefore):
             self.is_redundant = True
 
     def used_feature(self, kind: str) -> None:
-        """Note a kind of feature that the program used, on which its coverage depends."""
+        """Note a feature that the program used; whether DPOR covers the program may depend on it."""
         self._used.add(kind)
 
     def run_cut_short(self, rank: int) -> None:

@@ -48,12 +48,12 @@ class Exploration:
     complete: bool
     """True if the executions cover every schedule."""
     verdict: Verdict
-    """Fail if an execution failed, pass if the exploration is complete, otherwise unknown. So policies that draw random
-    schedules do not pass a program that has a choice."""
+    """Fail if an execution failed, pass if every schedule is covered, otherwise unknown. So random policies do not pass
+    a program whose schedule has a choice."""
     first_failure: Result | None
     """The first execution that failed; its schedule and its replay line reproduce it."""
     first_pass: Result | None
-    """The first execution that passed, to compare with; None if none did."""
+    """The first execution that passed, for comparison with a failed one; None if none passed."""
     outcomes: Counter[str]
     """How often each outcome occurred. An outcome is the verdict, the findings' codes with their ranks, and the
     returned values if executions that passed differ in them."""

@@ -23,7 +23,7 @@ from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Code, Verdict
 
 Run = Callable[[Policy, Budget], Result]
-"""Runs one execution under a policy, within the rest of the budget."""
+"""A function that runs one execution under a policy, within the rest of the exploration's budget."""
 
 OnProgress = Callable[[Progress], object]
 
@@ -32,7 +32,7 @@ _P = TypeVar("_P")
 
 
 def report_progress(on_progress: Callable[[_P], object] | None, progress: _P) -> Callable[[_P], object] | None:
-    """Call a user's progress function, if there is one; return it, or None if it raised."""
+    """Call a user's progress function, if there is one; return the function, or None if it raised."""
     if on_progress is not None:
         try:
             on_progress(progress)
@@ -64,10 +64,10 @@ class Explorer:
         self._outcomes: Counter[Outcome] = Counter()
         self._verdicts: Counter[Verdict] = Counter()
         self._first: dict[Verdict, Result] = {}
-        """The first execution of each verdict."""
+        """The first execution with each verdict."""
 
     def explore(self, program: str) -> Exploration:
-        """Run until the end. Ctrl-C ends the exploration and keeps the results so far."""
+        """Run executions until the exploration ends. Ctrl-C ends the exploration and keeps the results so far."""
         try:
             end = self._run_executions()
         except KeyboardInterrupt:
@@ -126,7 +126,10 @@ class Explorer:
 
 
 def run_twice(run: Callable[[Policy], Result], policy: Policy) -> Result:
-    """Run twice under the same choices; return the first result, with a `nondeterminism` finding if they differ."""
+    """Run an execution twice under the same choices.
+
+    Return the first result, with a `nondeterminism` finding if the two differ.
+    """
     first = _RecordingPolicy(policy)
     result = run(first)
     second = _RecordingPolicy(GuidedPolicy(first.choices))

@@ -23,29 +23,27 @@ from ddpsim.simulator.matching.point_to_point import channel_object
 from ddpsim.simulator.policies.observer import CallName, Observer
 
 Clock = list[int]
-"""A vector clock: by rank, how many of its steps came before. Threads that were started later are left out.
-
-Never changed after it was given to a rank, a call or a key.
-"""
+"""A vector clock: by rank, how many of the rank's steps came before. Threads that were started later are left out. A
+clock is never changed after a rank, a call or a key has received it."""
 
 
 @dataclass(slots=True, eq=False)
 class ObservedStep:
-    """One step that others can observe."""
+    """One step of a rank that other ranks can observe."""
 
     position: int
-    """The index among all steps of the run."""
+    """The step's index among all steps of the run."""
     rank: int
     number: int
-    """The number among the rank's steps, from 1."""
+    """The step's number among the rank's steps, from 1."""
     clock: Clock
-    """The vector clock, this step included."""
+    """The vector clock of the step, which includes the step itself."""
     node: int | None
-    """The index of the node that chose the rank; None if no other rank could run."""
+    """The index of the choice node that chose the rank; None if no other rank could run."""
 
 
 class Race(NamedTuple):
-    """Two steps that could have come in either order."""
+    """Two steps of different ranks that could have come in either order."""
 
     earlier: ObservedStep
     later: ObservedStep
@@ -70,7 +68,7 @@ def initial_ranks(race: Race, steps: Sequence[ObservedStep]) -> list[int]:
 
 
 def clock_includes(clock: Clock, rank: int, number: int) -> bool:
-    """Return whether a rank's step of this number happened before the clock."""
+    """Return whether a rank's step with this number comes before the vector clock."""
     return rank < len(clock) and clock[rank] >= number
 
 
@@ -80,14 +78,14 @@ def join_clocks(clocks: Iterable[Clock]) -> Clock:
 
 
 class MessageMatch(NamedTuple):
-    """The steps of a message and of the receive from any source that took it."""
+    """The step that issued a message, and the step that issued the receive from any source that took the message."""
 
     send: ObservedStep
     receive: ObservedStep
 
     @property
     def was_receive_first(self) -> bool:
-        """Return whether the receive was issued before the message."""
+        """Return whether the receive was issued before the message was sent."""
         return self.receive.position < self.send.position
 
 
@@ -109,27 +107,27 @@ class MessageRaces:
 
     def __init__(self) -> None:
         self._steps: dict[CallName, ObservedStep] = {}
-        """By call (messages, and receives from any source), the step that issued it."""
+        """By call (a message, or a receive from any source), the step that issued the call."""
         self._channels: dict[CallName, Object] = {}
-        """By receive from any source, its channel."""
+        """By receive from any source, its channel (group, destination and tag)."""
         self._matches: dict[Object, dict[CallName, MessageMatch]] = {}
-        """By channel and receive, the matches; without receives that were waited for at once."""
+        """By channel and receive, the matched messages; without receives that the rank waited for at once."""
         self._unless_waited_for: dict[CallName, list[Race]] = {}
-        """By receive: races of its message, which count unless its rank waits for the receive at once."""
+        """By receive: the races of its message, which count unless the rank waits for the receive at once."""
 
     def note_call(self, name: CallName, step: ObservedStep, channel: Object, *, is_wild: bool) -> None:
-        """Note that a step issued a message or a receive; `is_wild` for a receive from any source."""
+        """Note that a step issued a message or a receive; `is_wild` is true for a receive from any source."""
         self._steps[name] = step
         if is_wild:
             self._channels[name] = channel
 
     def note_match(self, send: CallName, receive: CallName) -> None:
-        """Note that a receive took a message."""
+        """Note that a receive from any source took a message."""
         if (channel := self._channels.get(receive)) is not None:
             self._matches.setdefault(channel, {})[receive] = MessageMatch(self._steps[send], self._steps[receive])
 
     def note_completion_seen(self, name: CallName, rank: int, number: int) -> None:
-        """Note that a rank, in its step `number`, has seen its call complete."""
+        """Note that a rank, in its step `number`, has seen that a call of its own is complete."""
         matches = self._matches.get(self._channels.get(name, ()), {})
         match = matches.get(name)  # None if it was waited for before
         if match and not match.was_receive_first and (match.receive.rank, match.receive.number) == (rank, number):
@@ -137,7 +135,7 @@ class MessageRaces:
             self._unless_waited_for.pop(name, None)
 
     def races_of_message(self, channel: Object, step: ObservedStep, clock: Clock) -> list[Race]:
-        """Return the races of a new message, issued in `step` by a rank with this clock, with earlier receives."""
+        """Return the races between earlier receives and a new message, issued in `step` by a rank with this clock."""
         found = []
         for name, match in self._matches.get(channel, {}).items():
             send, receive = match
@@ -156,7 +154,7 @@ class MessageRaces:
 
 
 class RecordedAccess(NamedTuple):
-    """One access to an object, and the step that made it."""
+    """One access to a shared object, and the step that made the access."""
 
     step: ObservedStep
     access: Access
@@ -173,24 +171,26 @@ class HappensBefore(Observer):
         self._messages = MessageRaces()
         self._clocks: list[Clock] = [[0] * world_size for _ in range(world_size)]
         self._current: list[ObservedStep | None] = [None] * world_size
-        """By rank, its current step, once the step has done something that others can observe."""
+        """By rank, the rank's current step, once the step has done something that other ranks can observe."""
         self._nodes: list[int | None] = [None] * world_size
-        """By rank, the index of the node that chose it for its current step."""
+        """By rank, the index of the choice node that chose the rank for its current step."""
         self._of_calls: dict[CallName, Clock] = {}
         """By call, the clock of the rank that issued it."""
         self._of_keys: dict[Object, tuple[Clock, int]] = {}
-        """By store key, the clock of the rank that created it, and how many accesses there were by then."""
+        """By store key, the clock of the rank that created the key, and how many accesses of the key there were by
+        then."""
         self._touches: dict[Object, list[RecordedAccess]] = {}
         self._could_have_come_sooner: dict[int, list[ObservedStep]] = {}
         """By rank, the steps that removed a key which was created again before the rank needed it."""
 
         self._waits: dict[int, ObservedStep | None] = {}
-        """By rank, the step in which it began to wait for keys; None if it polls again afterwards."""
+        """By rank, the step in which the rank began to wait for store keys; None if the rank polls again afterwards."""
         self._unless_removed: dict[Object, list[Race]] = {}
-        """By key, the races between such a wait and the step that ended it; they count if the key is removed."""
+        """By key, the races between a wait and the step that ended the wait; these races count only if the key is
+        removed."""
 
     def begin_step(self, rank: int, node: int | None) -> None:
-        """Begin another step of a rank."""
+        """Begin the next step of a rank."""
         self._current[rank] = None
         self._nodes[rank] = node
 
@@ -213,7 +213,7 @@ class HappensBefore(Observer):
             self._join_clock(rank, clock)
 
     def began_to_wait(self, rank: int, *, is_for_good: bool) -> None:
-        """Note that a rank begins to wait for store keys in its current step."""
+        """Note that a rank begins to wait for store keys, in its current step."""
         self._waits[rank] = self._current[rank] if is_for_good else None
 
     def released_rank(self, by: int, rank: int, keys: Sequence[Object]) -> None:
@@ -239,7 +239,8 @@ class HappensBefore(Observer):
             self._messages.note_call(name, step, channel_object(call), is_wild=call.peer == ANY_SOURCE)
 
     def completed_calls(self, names: Sequence[CallName]) -> None:
-        """Note calls that completed together: a rank that sees one complete knows what all their ranks knew."""
+        """Note calls that completed together: a rank that sees its call complete knows what the ranks of all these
+        calls knew."""
         if len(names) == 2:
             self._messages.note_match(*names)
         together = join_clocks(self._of_calls[name] for name in names)
@@ -247,7 +248,7 @@ class HappensBefore(Observer):
             self._of_calls[name] = together
 
     def started_thread(self, rank: int, thread: int) -> None:
-        """Note that a rank started a thread, which begins with the rank's clock."""
+        """Note that a rank started a thread, which begins with the clock of that rank."""
         assert thread == len(self._clocks)
         self._record_access(
             rank, Access(("start", thread), AccessMode.WRITE)
@@ -266,11 +267,11 @@ class HappensBefore(Observer):
         self._join_clock(rank, self._of_calls[name])
 
     def woke_task(self, by: int | None, rank: int) -> None:
-        """Note that rank `by` let `rank` continue; None: virtual time did, after all ranks were blocked."""
+        """Note that rank `by` let `rank` continue; if `by` is None, virtual time passed after all were blocked."""
         self._join_clock(rank, join_clocks(self._clocks) if by is None else self._clocks[by])
 
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """Note an access of a rank, and the races of its step with earlier steps."""
+        """Note an access of a rank, and the races between the rank's step and earlier steps."""
         self._record_access(rank, access, candidates)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -310,7 +311,8 @@ class HappensBefore(Observer):
     def _racing_steps(
         self, rank: int, access: Access, before: Iterable[RecordedAccess]
     ) -> tuple[list[ObservedStep], Clock]:
-        """Return the earlier steps that could also come after this access, and the rank's clock joined with theirs.
+        """Return the earlier steps that could also come after this access, and the rank's clock joined with the clocks
+        of those steps.
 
         `before` are the earlier accesses, the last one first.
         """
@@ -330,7 +332,8 @@ class HappensBefore(Observer):
         return rivals, clock
 
     def _earlier_accesses(self, object: Object) -> Iterator[RecordedAccess]:
-        """Return the accesses of an object, and for store keys those of all keys at once, the last one first."""
+        """Return the earlier accesses of an object, the last first; for a store key, also the accesses of all keys at
+        once."""
         if object[0] == "key" and (object == ALL_KEYS or ALL_KEYS in self._touches):
             kept = [
                 touch

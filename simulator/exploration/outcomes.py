@@ -1,9 +1,9 @@
 """Outcomes: the result of an execution as a short text, equal for all executions with equal results.
 
 An outcome has the verdict and the findings with their ranks, but no times. So equivalent schedules have the same
-outcome, and it does not matter which of them was run.
+outcome, whichever schedule was run.
 
-Numbers in returned values have six digits, since the last ones depend on the processor. A value of an unknown type is
+Numbers in returned values have six digits, since further digits depend on the processor. A value of an unknown type is
 shown as its type: its repr may contain an id(), which differs between runs.
 """
 
@@ -53,8 +53,8 @@ def count_outcomes(outcomes: Counter[Outcome]) -> Counter[str]:
 def _stable_findings(result: Result) -> list[Finding]:
     """Return the findings that do not depend on the progress of other ranks.
 
-    A mismatch ends a run at once, so errors that uninvolved ranks raised before it are chance. So are the hazards of a
-    run that did not pass.
+    A mismatch ends a run at once, so whether an uninvolved rank raised an error before is chance; such errors are left
+    out. So are the hazards of a run that did not pass.
     """
     mismatches = [each for each in result.findings if each.code.value.startswith("mismatch.")]
     if mismatches:
@@ -69,12 +69,12 @@ def _finding_text(finding: Finding) -> str:
 
 _LONGEST = 80
 _MOST_NUMBERS = 4096
-"""A tensor with more numbers is shown by its first ones and its sum."""
+"""A tensor with more numbers is shown by its first numbers and their sum."""
 _DEEPEST = 20
 
 
 def value_text(value: Any) -> str:
-    """Return the text of a value; a long text is cut, and ends in a digest of the whole."""
+    """Return a returned value as text; a long text is cut, and ends in a digest of the whole text."""
     text = _nested_value_text(value, 0)
     if len(text) <= _LONGEST:
         return text

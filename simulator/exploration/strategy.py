@@ -16,16 +16,16 @@ from ddpsim.simulator.verdict import Finding
 
 
 class Strategy(Protocol):
-    """The interface of strategies. `next_policy` and `take` alternate; after a RedundantRun `take` is not called.
+    """The interface of strategies. `next_policy` and `take` alternate.
 
-    `take` may raise RedundantRun, too.
+    If an execution raises RedundantRun, `take` is not called for it; `take` may raise RedundantRun, too.
     """
 
     def next_policy(self) -> Policy | None:
         """Return the policy of the next execution; None if no schedule is left."""
 
     def take(self, result: Result) -> Finding | None:
-        """Learn from an execution; return a finding if the strategy finds a further error in it."""
+        """Learn from the result of an execution; return a finding if the strategy finds a further error in it."""
 
     @property
     def is_complete(self) -> bool:
@@ -37,11 +37,11 @@ class Strategy(Protocol):
 
     @property
     def limits(self) -> str:
-        """A limit on all schedules that are run, such as "with at most 2 preemptions"; "" for none."""
+        """A limit on all schedules that the strategy runs, such as "with at most 2 preemptions"; "" for none."""
 
     @property
     def outside(self) -> str:
-        """Effects between ranks that are not seen when schedules are taken as equivalent, such as "files"."""
+        """Effects between ranks that the strategy ignores when it takes schedules as equivalent, such as "files"."""
 
 
 class ForwardingStrategy:
@@ -92,7 +92,7 @@ class RandomSchedules:
     def __init__(self, seed: int, policy: Callable[[int, int], Policy]) -> None:
         self._seed = seed
         self._policy = policy
-        """Makes a policy from a seed and the expected number of choices."""
+        """A function that makes a policy from a seed and the expected number of choices."""
         self._choices = 0
         """The largest number of choices of an execution so far."""
         self.is_complete = False
@@ -115,7 +115,8 @@ COVERING: dict[str, Callable[[int, int | None], Strategy]] = {
     "dpor": lambda world_size, option: Dpor(world_size),
     "dfs": lambda world_size, option: Dfs(preemptions=option),
 }
-"""By policy name, makes a strategy that can be complete from a world size and the policy's option."""
+"""By policy name, a function that makes a strategy from a world size and the policy's option. These strategies can be
+complete."""
 
 
 def strategy_by_name(
@@ -126,7 +127,7 @@ def strategy_by_name(
     depth: int | None = None,
     preemptions: int | None = None,
 ) -> Strategy:
-    """Return the strategy of a name, with its options. Raises UsageError for an unknown name or option."""
+    """Return the strategy with a given name and options. Raises UsageError for an unknown name or option."""
     given = {"depth": depth, "preemptions": preemptions}
     for owner, option in ((each.name, each.option) for each in POLICIES.values() if each.option is not None):
         value = given[option.name]

@@ -23,7 +23,7 @@ from ddpsim.simulator.foreign_names.names import ForeignNames, NameUse
 
 
 class NameMismatch(NamedTuple):
-    """A name that is missing on this machine, or differs from what ddpsim needs."""
+    """A name of torch or Python that is missing on this machine, or differs from what ddpsim needs."""
 
     name: str
     problem: str
@@ -32,7 +32,7 @@ class NameMismatch(NamedTuple):
 
 
 def find_mismatches(table: Iterable[ForeignNames]) -> list[NameMismatch]:
-    """Return the names of a table that do not fit, without those of libraries other than torch that are missing."""
+    """Return the names of a table that are missing or differ; libraries other than torch may be missing."""
     found = []
     for row in table:
         library = row.owner.partition(".")[0]
@@ -51,7 +51,7 @@ def _matches_version(row: ForeignNames) -> bool:
 
 
 def _compare_version(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the installed version and that of a bound such as "torch 2.15"; None without a bound."""
+    """Return a library's installed version and the version in a bound such as "torch 2.15"; None without a bound."""
     if not bound:
         return None
     library, version = bound.split()
@@ -64,7 +64,7 @@ def _version_numbers(version: str) -> tuple[int, ...]:
 
 
 def _describe_problem(row: ForeignNames, name: str) -> str:
-    """Return the problem of a name; "" if it fits."""
+    """Describe what is wrong with a name on this machine: missing, or another signature; "" if nothing is."""
     if row.use is NameUse.FRAME:
         return _describe_frame_problem(row, name)
     try:
@@ -79,7 +79,7 @@ def _describe_problem(row: ForeignNames, name: str) -> str:
 
 
 def resolve_name_path(path: str) -> Any:
-    """Return the module or attribute with a dotted name. Raises ImportError or AttributeError."""
+    """Return the module or attribute that a dotted name means. Raises ImportError or AttributeError."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         try:
@@ -158,7 +158,7 @@ def _nested_code_objects(code: CodeType) -> Iterator[CodeType]:
 
 
 def _source_file_of(module: str) -> str:
-    """Return the file of a module; only its outermost package is imported."""
+    """Return the source file of a module; only the module's outermost package is imported."""
     top, *rest = module.split(".")
     package: ModuleType = importlib.import_module(top)
     if not rest:

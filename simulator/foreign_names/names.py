@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 
 class NameUse(Enum):
-    """What ddpsim does with a name."""
+    """What ddpsim does with a name of torch, Python or another library."""
 
     REPLACED = "replaced"
     """Replaced by `simulator/runtime/replaced.py`, or by an assignment until the process ends."""
     ADDED = "added"
-    """Set, whether or not the owner has it."""
+    """An attribute that is set, whether or not its module or class has one."""
     EXCHANGED = "exchanged"
     """A value that each rank has for itself; it is exchanged when ranks switch, and restored after a run."""
     HOOKED = "hooked"
@@ -36,22 +36,22 @@ class NameUse(Enum):
     READ = "read"
     """A private name that is called or read."""
     FRAME = "frame"
-    """A function that is recognised on the stack."""
+    """A function that ddpsim recognises on the stack."""
 
 
 class ForeignNames(NamedTuple):
-    """A row of the table: names of one module or class, with the heading."""
+    """A row of the table: names of one module or class, and the heading above the row."""
 
     where: str
     """The part of ddpsim that uses the names, such as "ranks as threads"."""
     why: str
-    """The feature that fails without the names."""
+    """The feature of ddpsim that fails without the names."""
     use: NameUse
     owner: str
     names: tuple[str, ...]
     signature: tuple[str, ...]
     since: str
-    """A version such as "torch 2.13", or ""."""
+    """The first version that has the names, such as "torch 2.13"; "" if every version has them."""
     until: str
 
 

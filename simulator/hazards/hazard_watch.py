@@ -43,11 +43,11 @@ _COPIED_BYTES = 1 << 20
 """A part of a storage larger than this is not watched."""
 
 _Span = tuple[int, int]
-"""The first address of a tensor's memory, and the one after its end."""
+"""The first address of a tensor's memory, and the address after its end."""
 
 
 class _WatchedTensor:
-    """A tensor that shares its storage with no other: a new version is a change."""
+    """A watched tensor that shares its storage with no other tensor: a new version counter means a change."""
 
     __slots__ = ("_tensor", "_version")
 
@@ -61,7 +61,7 @@ class _WatchedTensor:
 
 
 class _WatchedPart:
-    """A tensor that is a part of a larger storage. See Note [Parts]."""
+    """A watched tensor that is a part of a larger storage. See Note [Parts]."""
 
     __slots__ = ("_content", "_has_changed", "_is_current", "_is_output", "_tensor", "_version")
 
@@ -78,7 +78,7 @@ class _WatchedPart:
         self._content = _as_bytes(self._tensor).clone()
 
     def note_outputs_written_next(self) -> None:
-        """Note that the call writes its outputs next."""
+        """Note that the call is about to write its outputs."""
         self._has_changed = self._is_output and self._has_other_content()
 
     def note_completion_delivered(self) -> None:
@@ -106,17 +106,17 @@ class _CallInFlight:
     ) -> None:
         self.pending = pending
         self.watched = watched
-        """The watches on its tensors."""
+        """The watched tensors of the call."""
         self.is_sharing = False
-        """True if another call uses the same memory, and may change its tensors."""
+        """True if another call uses the same memory, and so may change this call's tensors."""
         self._brought = brought
-        """The rank's tensors."""
+        """The tensors that the rank passed to the call."""
         self._read: Sequence[_Span] | None = None
         self._written: Sequence[_Span] = ()
 
     @property
     def watched_parts(self) -> list[_WatchedPart]:
-        """The tensors that are parts of larger storages."""
+        """Those watched tensors of the call that are parts of larger storages."""
         return [each for each in self.watched if isinstance(each, _WatchedPart)]
 
     def has_changed_tensors(self) -> bool:
@@ -124,12 +124,12 @@ class _CallInFlight:
         return any(each.has_changed(self.pending) for each in self.watched)
 
     def shares_memory_with(self, other: _CallInFlight) -> bool:
-        """Return whether one of two calls writes memory that the other one reads or writes."""
+        """Return whether two calls use the same memory, and at least one of them writes it."""
         mine, theirs = self._memory_spans(), other._memory_spans()
         return _overlap_in_memory(mine[1], theirs[0]) or _overlap_in_memory(theirs[1], mine[0])
 
     def _memory_spans(self) -> tuple[Sequence[_Span], Sequence[_Span]]:
-        """Return the memory that the call reads or writes on its rank, and the part that it may write."""
+        """Return the memory that the call reads or writes on its rank, and the part of it that the call may write."""
         if self._read is None:
             inputs, outputs, signature = self._brought.inputs, self._brought.outputs, self.pending.call.signature
             touched = inputs if inputs is outputs else (*inputs, *outputs)
@@ -140,35 +140,36 @@ class _CallInFlight:
 
 
 class _NumberedCall:
-    """A call whose poisoned tensors contain its number."""
+    """A call whose tensors hold poison (NaN) that contains the call's number."""
 
     __slots__ = ("call", "is_done")
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.is_done = False
-        """True if no early read of its tensors needs to be reported any more."""
+        """True if no further early read of the call's tensors needs a report."""
 
 
 class EarlyReadWatch:
-    """Finds reads of poisoned tensors before the wait, on the ranks of this process in one execution."""
+    """Finds reads of a call's tensors before its wait, by the poison (NaN) in them, on the ranks of this process in one
+    execution."""
 
     def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
-        """`ask` sends a request to the kernel."""
+        """`ask` is a function that sends a request to the kernel."""
         self._ask = ask
         self.has_poisoned = False
-        """True if tensors of some call were poisoned."""
+        """True if some call's tensors were poisoned (filled with NaN)."""
         self._undefined: list[list[tuple[Call, ref[Tensor]]]] = [[] for _ in range(world_size)]
-        """The tensors that calls leave undefined, by rank."""
+        """By rank, the tensors whose contents calls leave undefined."""
         self.numbered: dict[int, _NumberedCall] = {}
-        """The latest call with each number."""
+        """By number, the latest call with that number."""
         self._count = [0] * world_size
-        """The number of calls with a number, by rank."""
+        """By rank, how many calls got a number."""
         self._short: dict[int, _NumberedCall] = {}
-        """By rank, the latest call whose tensors had no room for the number."""
+        """By rank, the latest call whose tensors have no room for the call's number."""
 
     def mark_number(self, call: Call) -> int:
-        """Give a call a number for the marks in its tensors; after 65535 calls, numbers repeat."""
+        """Give a call the number that its poison contains; after 65535 calls, numbers repeat."""
         number = (self._count[call.rank] * len(self._count) + call.rank) % MOST + 1
         self._count[call.rank] += 1
         numbered = self.numbered[number] = _NumberedCall(call)
@@ -182,16 +183,17 @@ class EarlyReadWatch:
         self._undefined[pending.call.rank] += [(pending.call, ref(each)) for each in pending.poisoned.undefined]
 
     def undefined_tensors(self, rank: int) -> Sequence[tuple[Call, Tensor]]:
-        """Return the tensors that a rank's calls have left undefined, if they still exist."""
+        """Return those tensors that a rank's calls have left undefined and that still exist."""
         return [(call, tensor) for call, left in self._undefined[rank] if (tensor := left()) is not None]
 
     def ignore_reads_of(self, calls: Sequence[Call]) -> None:
-        """Report no early reads of the tensors of these calls."""
+        """From now on, report no early reads of the tensors of these calls."""
         for numbered in (*self.numbered.values(), *self._short.values()) if calls else ():
             numbered.is_done = numbered.is_done or any(numbered.call is each for each in calls)
 
     def check_for_poison(self, rank: int, value: Any, where: str) -> None:
-        """Report the calls whose marks are in a value of the program, because it read their tensors too early."""
+        """Search a value of the program for poison, and report the calls whose tensors the program has therefore read
+        too early."""
         for number in sorted(call_numbers_in(value)) if self.numbered else ():
             numbered = self._short.get(rank) if number == UNKNOWN else self.numbered.get(number)
             if numbered is not None and not numbered.is_done:
@@ -203,12 +205,12 @@ class HazardWatch(EarlyReadWatch):
     """Watches the calls of the ranks of this process for all hazards, in one execution."""
 
     def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
-        """`ask` sends a request to the kernel."""
+        """`ask` is a function that sends a request to the kernel."""
         super().__init__(world_size, ask)
         self._in_flight: list[dict[int, _CallInFlight]] = [{} for _ in range(world_size)]
-        """The user's and communication hooks' calls that were not waited for yet, by rank and handle."""
+        """By rank and handle, the calls of the user and of communication hooks that were not waited for yet."""
         self.listeners: list[Callable[[PendingCall], None]] = []
-        """Functions that get each of the user's calls."""
+        """Functions that are called with each call of the user."""
 
     def call_issued(self, pending: PendingCall) -> None:
         """Note that a rank issued a call."""
@@ -243,7 +245,8 @@ class HazardWatch(EarlyReadWatch):
             self.check_for_poison(call.rank, pending.payload.inputs, where)
 
     def call_settled(self, pending: PendingCall) -> None:
-        """Note that the rank of a call waits for it, or has found it complete: it may use the tensors again."""
+        """Note that a rank waits for a call or has found the call complete, so that it may use the call's tensors
+        again."""
         in_flight = self._in_flight[pending.call.rank].pop(pending.handle, None)
         if in_flight is not None and not in_flight.is_sharing and in_flight.has_changed_tensors():
             self._report_hazard(NoticedKind.CHANGED, pending.call)
@@ -254,19 +257,22 @@ class HazardWatch(EarlyReadWatch):
         return [call for call in calls if call.origin.phase is _USER]
 
     def poisoned_calls(self, rank: int) -> Sequence[Call]:
-        """Return a rank's calls with poisoned tensors: calls in flight, and calls that left their tensors undefined."""
+        """Return a rank's calls with poisoned tensors: calls in flight, and calls that leave tensors undefined."""
         pendings = [each.pending for each in self._in_flight[rank].values()]
         in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
         left = self.undefined_tensors(rank)
         return in_flight + [call for call, tensor in left if may_hold_poison(tensor) and call not in in_flight]
 
     def program_returned(self, rank: int, value: Any) -> None:
-        """Search the value that a program returned for early reads; calls without a wait have their own finding."""
+        """Search the value that a rank's program returned for early reads.
+
+        Calls without a wait have a finding of their own.
+        """
         self.ignore_reads_of([each.pending.call for each in self._in_flight[rank].values()])
         self.check_for_poison(rank, value, "what the program returned")
 
     def collective_matched(self, pendings: Sequence[PendingCall]) -> None:
-        """Note that the calls of a collective match, and write their outputs next."""
+        """Note that the calls of a collective are matched with each other, and are about to write their outputs."""
         for pending in pendings:
             in_flight = self._in_flight[pending.call.rank].get(pending.handle)
             if in_flight is not None and pending.call.peer is None:
@@ -291,9 +297,9 @@ class HazardWatch(EarlyReadWatch):
         self._ask(Noticed(kind, (call,)))
 
     def _report_shared_memory(self, mine: _CallInFlight, others: Iterable[_CallInFlight]) -> None:
-        """Report a call that shares memory with other calls in flight, of which one writes it.
+        """Report a call that shares memory with other calls in flight, if one of these calls writes that memory.
 
-        The greetings of a pipeline in torch 2.11 share a tensor that nothing reads.
+        Not reported: the greetings of a pipeline in torch 2.11, which share a tensor that nothing reads.
         """
         sharing = [other for other in others if mine.shares_memory_with(other)]
         if sharing:
@@ -304,7 +310,8 @@ class HazardWatch(EarlyReadWatch):
                 each.is_sharing = True
 
     def _remove_marks(self, rank: int) -> None:
-        """Remove the numbers of calls from memory, which may be reused without being written to."""
+        """Remove the calls' numbers from poisoned memory, because later tensors may reuse the memory without writing to
+        it."""
         if not self.has_poisoned:
             return
         for each in self._in_flight[rank].values():
@@ -344,7 +351,7 @@ def _watch_tensors(payload: Any) -> Sequence[_WatchedTensor | _WatchedPart]:
 
 
 def _only_writes_tensors(call: Call) -> bool:
-    """Return whether the call is a broadcast on a rank that is not its root, which does not read the tensors."""
+    """Return whether the call is a broadcast on a rank other than the root: such a rank only writes its tensors."""
     return call.signature.operation == "broadcast" and call.signature.root != call.rank
 
 
@@ -353,7 +360,8 @@ def _overlap_in_memory(written: Sequence[_Span], others: Sequence[_Span]) -> boo
 
 
 def _memory_span(tensor: Tensor) -> _Span:
-    """Return the memory of a tensor; an empty span if it is not contiguous, as others may lie in its gaps."""
+    """Return the memory of a tensor; an empty span if the tensor is not contiguous, as other tensors may lie in its
+    gaps."""
     if tensor.layout is not torch.strided or not tensor.is_contiguous() or not tensor.nbytes:
         return 0, 0
     start = tensor.data_ptr()

@@ -37,9 +37,9 @@ from ddpsim.simulator.transport.payload import Payload
 _MAKING_CALLS = distributed_c10d._rank_not_in_group.__code__.co_filename
 _WAIT_INSIDE = frozenset({"send", "recv"})
 _OWN_FRAMES = 4
-"""The number of innermost frames that are skipped, because they are the simulator's."""
+"""The number of innermost stack frames that are skipped, because they are the simulator's."""
 _FRAMES = 10
-"""The number of frames in which torch's function is searched."""
+"""The number of stack frames in which the function of torch that makes a call is searched."""
 
 _USER, _BUCKET = Phase.USER, Phase.BUCKET  # faster to look up, see scheduler.py
 
@@ -62,7 +62,10 @@ class PoisonedTensors:
     def __init__(
         self, brought: Payload, outputs: Sequence[Tensor], number: int, *, undefined: Sequence[Tensor] = ()
     ) -> None:
-        """`brought` are the rank's tensors. The call writes `outputs` of them and leaves `undefined` undefined."""
+        """`brought` are the tensors that the rank passed to the call.
+
+        The call writes `outputs`, and leaves `undefined` undefined.
+        """
         self.brought = brought
         self.undefined = undefined
         self._number = number
@@ -85,7 +88,7 @@ class PoisonedTensors:
         self._versions = [(tensor, tensor._version) for tensor in tensors.values() if _has_own_version(tensor)]
 
     def has_changed(self, pending: Any) -> bool:
-        """Return whether the program has written to the tensors since the call was issued."""
+        """Return whether the program has written to the call's tensors since the call was issued."""
         if self._is_revealed:
             return False
         if any(tensor._version != version for tensor, version in self._versions):
@@ -98,14 +101,14 @@ class PoisonedTensors:
             return any(not _are_equal(tensor, self._copies[id(tensor)]) for tensor in inputs)
 
     def remove_marks(self) -> None:
-        """Remove the call's number from the poison."""
+        """Remove the call's number from the poison (NaN) in the output tensors."""
         if not self._is_revealed:
             self._is_marked = False
             for tensor in self._outputs:
                 remove_marks(tensor)
 
     def reveal_results(self) -> None:
-        """Copy the results to the program's tensors, which it may read from now on."""
+        """Copy the call's results to the program's tensors, which the program may read from now on."""
         if self._is_revealed:
             return
         self._is_revealed = True
@@ -143,7 +146,7 @@ def poison_call(call: Call, payload: Payload, number: Callable[[Call], int]) -> 
 
 
 def _written_tensors(signature: Signature, payload: Payload, rank: int) -> Sequence[Tensor]:
-    """Return the tensors that the call writes on a rank."""
+    """Return the tensors that the call writes on one rank."""
     root = signature.root
     if root is not None and signature.operation in ("reduce", "gather") and root != rank:
         return ()
@@ -151,7 +154,7 @@ def _written_tensors(signature: Signature, payload: Payload, rank: int) -> Seque
 
 
 def _share_storage(output: Tensor, inputs: Sequence[Tensor]) -> bool:
-    """Return whether an input is in an output's storage."""
+    """Return whether an input of the call lies in the storage of an output."""
     if not inputs:
         return False
     storage = output.untyped_storage().data_ptr()
@@ -174,7 +177,8 @@ def _is_synchronous_call() -> bool:
 
 
 def _has_own_version(tensor: Tensor) -> bool:
-    """Return whether a new version means a change of this tensor, because no other tensor shares its storage."""
+    """Return whether no other tensor shares this tensor's storage, so that a new version counter means a change of this
+    tensor."""
     return not tensor.is_inference() and tensor.nbytes >= tensor.untyped_storage().nbytes()
 
 

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 MOST = (1 << 16) - 1
-"""The largest number of a call."""
+"""The largest number that a call can have in a mark."""
 UNKNOWN = 0
-"""The number in types that have no room for one."""
+"""The number in marks of types that have no room for a call's number."""
 
 _OURS = 0b101101
 _BITS = {
@@ -31,13 +31,14 @@ _BITS = {
     torch.float16: (torch.int16, 0x7E00, -13),
     torch.bfloat16: (torch.int16, 0x7FC0, -16),
 }
-"""By dtype: the integer of its size, a NaN, and the left shift of the mark's 22 bits (signature and number) in it."""
+"""By dtype: the integer type of the same size, a NaN, and the left shift of the mark's 22 bits (signature and
+number)."""
 SHORT = frozenset({"float16", "bfloat16"})
-"""Types with room for the signature only."""
+"""Types of tensors that have room for ddpsim's signature, but not for a call's number."""
 _LONG = 0x7FFF_FFFF_D1CE_0000
-"""The mark in an integer of 64 bits, to which the number of a call is added."""
+"""The mark in an integer of 64 bits, to which the call's number is added."""
 _ITEMS = 10_000
-"""The most values that are searched for marks."""
+"""The most numbers and tensors of one value that are searched for marks."""
 
 
 def is_plain_tensor(tensor: Tensor) -> bool:
@@ -46,7 +47,7 @@ def is_plain_tensor(tensor: Tensor) -> bool:
 
 
 def fill_with_mark(tensor: Tensor, number: int) -> None:
-    """Overwrite a tensor with the mark of a call, or with the largest value of its type if that has no room."""
+    """Fill a tensor with the mark of a call; with the largest value of its type if the type has no room for a mark."""
     if tensor.is_complex():
         fill_with_mark(torch.view_as_real(tensor.resolve_conj()), number)
     elif tensor.dtype in _BITS:
@@ -63,19 +64,19 @@ def fill_with_mark(tensor: Tensor, number: int) -> None:
 
 
 def integer_mark(dtype: torch.dtype, number: int | None) -> int:
-    """Return the mark of a call for a tensor of integers or booleans; without a number, the largest value."""
+    """Return the mark of a call for a tensor of integers or booleans; the type's largest value if it has no number."""
     if dtype is torch.bool:
         return True
     return torch.iinfo(dtype).max if number is None or dtype is not torch.int64 else _LONG | number
 
 
 def has_room_for_signature(tensor: Tensor) -> bool:
-    """Return whether `fill` puts a mark with the signature into the tensor."""
+    """Return whether `fill_with_mark` puts a mark with ddpsim's signature into the tensor."""
     return tensor.dtype in _BITS or tensor.dtype is torch.int64 or tensor.is_complex()
 
 
 def remove_marks(tensor: Tensor) -> None:
-    """Replace the marks of calls in a tensor by plain NaN, or by the largest integer."""
+    """Replace the marks of calls in a tensor by plain NaN or by the largest integer."""
     with torch._C._AutoDispatchBelowADInplaceOrView():
         if tensor.is_floating_point() or tensor.is_complex():
             tensor.masked_fill_(tensor != tensor, float("nan"))
@@ -84,14 +85,14 @@ def remove_marks(tensor: Tensor) -> None:
 
 
 def may_hold_poison(tensor: Tensor) -> bool:
-    """Return whether a tensor has a value that `fill` or `unmark` may have put there."""
+    """Return whether a tensor has a value that `fill_with_mark` or `remove_marks` may have written."""
     if tensor.is_floating_point() or tensor.is_complex():
         return bool((tensor != tensor).any())
     return bool((tensor >= _LONG).any())
 
 
 def call_numbers_in(value: Any) -> set[int]:
-    """Return the numbers of the calls whose marks are in a value: a number, tensor or array, or a container of them."""
+    """Return the numbers of the calls whose marks are in a value, which is a number, tensor, array or container."""
     found: set[int] = set()
     for each, _ in zip(_numbers_and_tensors_in(value, set()), range(_ITEMS), strict=False):
         if isinstance(each, Tensor):
@@ -102,7 +103,7 @@ def call_numbers_in(value: Any) -> set[int]:
 
 
 def _numbers_and_tensors_in(value: Any, seen: set[int]) -> Iterator[float | int | Tensor]:
-    """Yield the numbers and tensors in a value."""
+    """Yield the numbers and tensors that a value (a number, tensor, array or container) contains."""
     if isinstance(value, (float, int, Tensor)):
         yield value
     elif isinstance(value, complex):
@@ -136,7 +137,7 @@ def _call_numbers_in_float(value: float) -> set[int]:
 
 
 def may_hold_mark(tensor: Tensor) -> bool:
-    """Return whether a tensor may hold a mark: a fast check, because every tensor that is passed to a call gets it.
+    """Return whether a tensor may contain a mark: a fast check, made for every tensor that is passed to a call.
 
     A tensor with NaN is not equal to itself; on a GPU torch may not compare a tensor with itself.
     """

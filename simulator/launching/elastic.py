@@ -32,7 +32,7 @@ _HARMLESS = ("-u", "-B")
 
 
 class ElasticAgent:
-    """Replaces torchrun's agent."""
+    """Replaces torchrun's agent, which starts the processes of ranks."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
@@ -110,11 +110,11 @@ class ElasticAgent:
 
 _Settings = Sequence[Mapping[str, str]]
 _Started = tuple[list[int], Callable[[int], int], list[Any]]
-"""A sentinel for each rank, a function for the exit code of a rank, and the pipes for the results."""
+"""A sentinel for each rank, a function that returns the exit code of a rank, and the pipes for the ranks' results."""
 
 
 def _collect_results(sentinels: Sequence[int], returned: Sequence[Any]) -> dict[int, Any]:
-    """Wait for all ranks, and return their results. They are read as they arrive, because a pipe holds little."""
+    """Wait for all ranks, and return their results. Results are read as they arrive, because a pipe holds little."""
     values: dict[int, Any] = dict.fromkeys(range(len(sentinels)))
     receivers = {receiver: rank for rank, receiver in enumerate(returned)}
     left = list(sentinels)

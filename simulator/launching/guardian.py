@@ -18,7 +18,7 @@ _ENTRY_BYTES = 8
 
 
 class Guardian:
-    """The guardian of one run."""
+    """The process that kills what the ranks of one run have started."""
 
     def __init__(self) -> None:
         """Raises UsageError if the system has no process or file left."""
@@ -44,7 +44,7 @@ class Guardian:
         os.close(reading)
 
     def add_process_group(self, pid: int) -> None:
-        """Add the process group of a rank."""
+        """Record the process group of a rank, which is killed at the end."""
         with suppress(BrokenPipeError):  # the guardian failed, which `end` reports
             os.write(self._writing, pid.to_bytes(_ENTRY_BYTES, "little"))
 

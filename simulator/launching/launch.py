@@ -80,7 +80,7 @@ class LauncherRun:
         return bool(self.children)
 
     def _receive_message(self, seconds: float) -> Any:
-        """Wait for a message of the launcher; None if none arrives in time."""
+        """Wait for a message of the launcher; return None if no message arrives in time."""
         if not select.select([self._line], [], [], seconds)[0]:
             return None
         message, files = self._line.receive()

@@ -26,7 +26,7 @@ class WorkerBody:
     """A process of multiprocessing that becomes a rank."""
 
     DupFd = popen_spawn_posix._DupFd
-    """Needed by pickle, as is `duplicate_for_child`."""
+    """A class of multiprocessing that pickle needs here, as it needs `duplicate_for_child`."""
 
     def __init__(self, worker: Any, *, is_forked: bool) -> None:
         """Runs in the launcher. A worker that is not forked is pickled, as multiprocessing does it for "spawn"."""
@@ -45,7 +45,7 @@ class WorkerBody:
             self._data = data.getvalue()
 
     def duplicate_for_child(self, file: int) -> int:
-        """Return the file: it has the same number in the rank."""
+        """Return the file descriptor unchanged: it has the same number in the rank's process."""
         return file
 
     def __call__(self, rank: int) -> None:
@@ -101,4 +101,5 @@ class CommandBody:
 
 
 Body = WorkerBody | CommandBody
-"""Forked, a body continues with the launcher's state; otherwise it starts anew, and imports its modules."""
+"""The program of a rank. Forked, it continues with the launcher's state; otherwise it starts anew and imports its
+modules."""

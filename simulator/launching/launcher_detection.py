@@ -180,7 +180,7 @@ def _referenced_name(node: ast.AST) -> str:
 
 
 def _referenced_names(node: ast.AST) -> Iterator[str]:
-    """Yield all names that a definition uses, and the parts of the modules that it imports."""
+    """Yield all names that a definition in the program uses, and the parts of the modules that it imports."""
     for each in ast.walk(node):
         if isinstance(each, (ast.Name, ast.Attribute)):
             yield _referenced_name(each)

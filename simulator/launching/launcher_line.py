@@ -12,7 +12,7 @@ EXIT_CODE = struct.Struct("<i")
 
 
 class RankStarted(NamedTuple):
-    """A rank is started and waits. Its files come with the message, in the order of `RankPopen`."""
+    """A rank is started and waits. The rank's files come with the message, in the order of `RankPopen`."""
 
     pid: int
 

@@ -37,9 +37,9 @@ class Script:
 
     command: tuple[str, ...]
     counts_ranks: bool = False
-    """If the program starts its ranks itself, the number of those is the world size."""
+    """True if the program starts its ranks itself, so that their number is the world size."""
     within: Callable[[], AbstractContextManager[object]] | None = None
-    """Makes a context manager that is active while the program runs; a function of a module, because it is pickled."""
+    """A function that makes a context manager for the program's run. It belongs to a module, because it is pickled."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Script:
 
     @property
     def target(self) -> str:
-        """The file, or `-m MODULE`, without arguments."""
+        """The program as on the command line, without its arguments: a file, or `-m MODULE`."""
         return shlex.join(self.command[:2] if self.is_module else self.command[:1])
 
     @property
@@ -116,7 +116,7 @@ class Script:
         return os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
 
     def python_file(self) -> str | None:
-        """Return the Python file of the program; None if it has none."""
+        """Return the program's file if it is a Python file, otherwise None."""
         path = self._module_file() if self.is_module else self.command[0]
         return path if path.endswith(".py") else None
 

@@ -74,7 +74,7 @@ def read_search_path(file: int) -> list[str]:
 
 
 def run_server(number: int, caller: int) -> NoReturn:
-    """Serve the process `caller`, which has the other end of socket `number`, until it ends."""
+    """Answer requests of the process `caller`, which has the other end of socket `number`, until that process ends."""
     try:
         is_caller_there = os.pidfd_open(caller)
         if os.getppid() != caller:  # the caller has ended already
@@ -92,7 +92,7 @@ def run_server(number: int, caller: int) -> NoReturn:
 
 
 class _CallerWatch:
-    """Ends this process if the caller ends while this process is busy. Its thread ends, too, so that forks are safe."""
+    """Ends this server if its caller ends while the server is busy. Its thread ends, too, so that forks are safe."""
 
     def __init__(self, is_caller_there: int) -> None:
         self._files = is_caller_there, os.eventfd(0)
@@ -207,7 +207,7 @@ class _RankServer:
 
 
 def _import_for_preload(name: str) -> str:
-    """Import a module; return why ranks with it cannot be forked, or "" if they can."""
+    """Import a module; return why ranks that have loaded it cannot be forked, or "" if they can."""
     try:
         importlib.import_module(name)
     except BaseException as error:

@@ -38,11 +38,11 @@ class ServerGone(UsageError):
     """A server has ended unexpectedly."""
 
     was_ready = False
-    """The server had been ready, so a new one may succeed."""
+    """True if the server was ready before it ended, so that a new server may succeed."""
 
 
 class ServerKey(NamedTuple):
-    """The properties of a server; runs that need equal ones share it."""
+    """The properties of a server; runs that need equal properties share the server."""
 
     hash_seed: int
     preload: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def server_keys(program: Script, hash_seeds: Sequence[int], preload: Sequence[st
 
 
 _APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
-"""Puts servers into another process group, so that Ctrl-C does not reach them."""
+"""Options of Popen that put servers into another process group, so that Ctrl-C does not reach the servers."""
 
 
 class ServerProcess:
@@ -104,7 +104,7 @@ class ServerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """False if the process has ended."""
+        """True while the server's process runs."""
         return self._process.poll() is None
 
     def load_dynamo(self) -> None:
@@ -123,7 +123,7 @@ class ServerProcess:
         self._was_ready = self._was_ready or self.is_alive
 
     def ask_to_fork(self, files: Sequence[Sequence[int]]) -> None:
-        """Ask for processes; `files` has the files of each."""
+        """Ask the server to fork processes; `files` has the files of each process."""
         try:
             self._line.send(ForkProcesses(len(files)), [file for each in files for file in each])
         except ConnectionError:  # the server is gone, which `forked` reports
@@ -132,7 +132,7 @@ class ServerProcess:
             self._raise_server_gone()
 
     def receive_forked(self) -> ForkResult:
-        """Wait for the processes that were asked for."""
+        """Return the processes that the server was asked for, once they are forked."""
         answer: ForkResult = self._receive_answer()
         return answer
 

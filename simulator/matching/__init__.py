@@ -1,1 +1,1 @@
-"""Matching: which calls meet, and whether they agree. Pure: no torch, no thread."""
+"""Matching: which calls of the ranks belong together, and whether these agree. Pure: no torch, no thread."""

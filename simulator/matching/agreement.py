@@ -20,7 +20,10 @@ _BY_SPLITS = frozenset(row.name for row in OPERATIONS.values() if row.splits is 
 
 
 def first_differing_field(calls: Sequence[Call]) -> Code | None:
-    """Return the first field in which calls of one collective differ; None if they agree. They are in rank order."""
+    """Return the first field in which matched calls of one collective differ; None if they agree.
+
+    Calls are in rank order.
+    """
     first, origin = calls[0].signature, calls[0].origin
     signatures_agree = origins_agree = True
     for call in calls:  # one plain loop: this runs for every call of every rank
@@ -39,7 +42,7 @@ def first_differing_field(calls: Sequence[Call]) -> Code | None:
 
 
 def compared_values(calls: Sequence[Call], code: Code) -> list[Hashable]:
-    """Return the value of each call in the field that `code` refers to."""
+    """Return each call's value of the field that the finding's `code` names."""
     if code is Code.MISMATCH_SHAPE and calls[0].operation in _BY_SPLITS:
         return [_row_elements(c.signature) for c in calls]
     if code is Code.MISMATCH_ORIGIN:
@@ -113,7 +116,7 @@ def _shapes_to_agree(signature: Signature) -> Hashable:
 
 
 def _row_elements(signature: Signature) -> tuple[int, int]:
-    """Return the number of elements in a split of 1, for the data sent and for the data received."""
+    """Return how many elements a split of 1 means in a call: of the data sent, and of the data received."""
     if OPERATIONS[signature.operation].splits is SplitRule.TENSORS:
         return 1, 1
     sent, received = signature.shapes
@@ -148,7 +151,7 @@ def _has_equal_parts(calls: Sequence[Call]) -> bool:
 
 
 def _ranks_with_wrong_splits(calls: Sequence[Call]) -> tuple[int, ...]:
-    """Return the one rank that is in every misfitting pair; if there is no such rank, or two, all ranks of pairs."""
+    """Return the rank that is in every misfitting pair; all ranks of the pairs if there is no such rank, or two."""
     pairs = [{sender.rank, receiver.rank} for sender, receiver in _misfitting_pairs(calls)]
     involved = sorted(set().union(*pairs))
     in_all = [rank for rank in involved if all(rank in pair for pair in pairs)]
@@ -156,7 +159,7 @@ def _ranks_with_wrong_splits(calls: Sequence[Call]) -> tuple[int, ...]:
 
 
 def _origins_differ(calls: Sequence[Call]) -> bool:
-    """Return True if some origin does not belong with the first; a call that `join()` makes is never the first."""
+    """Return True if some call's origin does not fit the first call's; a call of `join()` is never the first."""
     first = next((call.origin for call in calls if not call.origin.shadow), calls[0].origin)
     return any(call.origin is not first and not call.origin.matches_origin(first) for call in calls)
 

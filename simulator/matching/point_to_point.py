@@ -1,4 +1,4 @@
-"""Point-to-point: sends and receives meet by source, destination and tag, in the order they were issued.
+"""Point-to-point: sends and receives are matched by source, destination and tag, in order of issue.
 
 A message goes to the first posted receive that accepts it, whether that receive names the source or takes any
 (as in the MPI standard, section 3.5, "order"). Which of several senders a receive from any source takes is a choice,
@@ -12,12 +12,12 @@ from ddpsim.simulator.calls import ANY_SOURCE, Call, channel_of_message
 
 
 def channel_object(call: Call) -> Object:
-    """Return a key that is equal for messages and receives that may meet."""
+    """Return a key that is equal for messages and receives that can be matched with each other."""
     return ("channel", *channel_of_message(call))
 
 
 class UnmatchedMessages:
-    """Sends and receives that have not met yet."""
+    """Sends and receives that have not been matched yet."""
 
     __slots__ = ("_receives", "_sends")
 
@@ -27,7 +27,7 @@ class UnmatchedMessages:
         self._receives: dict[tuple[str, int, int], list[Call]] = {}
 
     def post_send(self, send: Call) -> Call | None:
-        """Return the receive that takes this message; None if the message has to wait for one."""
+        """Return the receive that takes this message; None if no receive is posted, so that the message waits."""
         for receive in self._receives.get(channel_of_message(send), ()):
             if receive.peer in (ANY_SOURCE, send.rank):
                 self._receives[channel_of_message(send)].remove(receive)
@@ -36,7 +36,7 @@ class UnmatchedMessages:
         return None
 
     def waiting_sends(self, receive: Call) -> list[Call]:
-        """Return the waiting messages that a receive may take: the oldest of each source that it accepts, by source."""
+        """Return the waiting messages that a receive may take: by source, the oldest of each source that fits."""
         oldest: dict[int, Call] = {}
         for send in self._sends.get(channel_of_message(receive), ()):
             if receive.peer in (ANY_SOURCE, send.rank):
@@ -58,6 +58,6 @@ class UnmatchedMessages:
             waiting.remove(call)
 
     def open_calls(self) -> list[Call]:
-        """Return every send and receive that waits, by channel and then in order of issue."""
+        """Return every unmatched send and receive, by channel and then in order of issue."""
         waiting = [*self._sends.values(), *self._receives.values()]
         return [call for calls in waiting for call in calls]

@@ -1,4 +1,4 @@
-"""Collectives: calls of a group that have the same number meet in a `Slot`."""
+"""Collectives: calls of a group that have the same number belong together, in one `PendingCollective`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def call_object(call: Call) -> Object:
 
 
 def order_object(call: Call) -> Object:
-    """Return the object that threads of a rank access by calls whose order decides which calls they meet."""
+    """Return the object that is the order of a rank's calls: threads that change it change the matching."""
     if not call.is_point_to_point:
         return ("order", call.rank, call.group)
     to = () if call.operation == "recv" or call.peer is None else (call.peer,)
@@ -32,18 +32,18 @@ class PendingCollective:
         self.calls: dict[int, Call] = {}
         """By rank, in order of arrival."""
         self.onlookers: dict[int, Call] = {}
-        """Calls of ranks that create a group without being a member according to their list; they wait for no rank."""
+        """Calls of ranks that create a group in whose list of members they are not; these calls wait for no rank."""
         self.is_full = False
         """True if every member has arrived."""
 
     @property
     def arrived(self) -> tuple[int, ...]:
-        """The members that have arrived, in order."""
+        """The members whose calls have arrived, in order."""
         return tuple(sorted(self.calls))
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The members that have not arrived, in order."""
+        """The members whose calls have not arrived, in order."""
         return tuple(sorted(rank for rank in self.members if rank not in self.calls))
 
 
@@ -56,10 +56,10 @@ class PendingCollectives:
         self._members: dict[str, tuple[int, ...]] = {}
         self._open: dict[tuple[str, int], PendingCollective] = {}
         self._created: dict[str, PendingCollective] = {}
-        """By group, the slot of the calls that create it; kept for ranks that arrive late with other members."""
+        """By group, the calls that create the group; kept for ranks that arrive late with another list of members."""
 
     def declare_group(self, group: str, members: tuple[int, ...]) -> None:
-        """Add a group. Only its first declaration counts; a rank that disagrees is found when calls are compared."""
+        """Add a group. Only the first declaration counts; a rank that disagrees is found when calls are compared."""
         self._members.setdefault(group, members)
 
     def members_of(self, group: str) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ class PendingCollectives:
         return self._members[group]
 
     def add_call(self, call: Call) -> PendingCollective:
-        """Add a call to its slot and return the slot. A slot that is full now is no longer in the table."""
+        """Add a call to its pending collective, and return that. A collective that is now full is no longer pending."""
         if call.signature.members is not None:
             return self._add_creating_call(call)
         key = (call.group, call.sequence)
@@ -82,11 +82,11 @@ class PendingCollectives:
         return slot
 
     def _add_creating_call(self, call: Call) -> PendingCollective:
-        """Add a call that creates a group, and return its slot. Note [Who creates a group].
+        """Add a call that creates a group, and return its collective. Note [Who creates a group].
 
-        Each rank passes its own list of members, so the slot needs every rank that an arrived member names. If the
+        Each rank passes its own list of members, so the call needs every rank that an arrived member names. If the
         lists are equal, that is the group; if not, the lists are compared once all these ranks have arrived. A rank
-        that arrives with other members after the slot was full finds it full again, with its own call in it.
+        that arrives with other members after the collective was full finds it full again, with its own call in it.
         """
         assert call.signature.members is not None
         key = (call.group, call.sequence)
@@ -107,23 +107,23 @@ class PendingCollectives:
         return slot
 
     def remove_call(self, call: Call) -> None:
-        """Remove a waiting call from its slot."""
+        """Remove a waiting call from its pending collective."""
         slot = self.find_collective(call)
         if slot is not None:
             del slot.calls[call.rank]
 
     def find_collective(self, call: Call) -> PendingCollective | None:
-        """Return the open slot in which a call waits; None once the slot was full."""
+        """Return the pending collective in which a call waits; None if all members have arrived."""
         slot = self._open.get((call.group, call.sequence))
         return slot if slot is not None and slot.calls.get(call.rank) == call else None
 
     def list_pending(self) -> Iterator[PendingCollective]:
-        """Return the slots that are not full, in the order in which they were opened: a copy, since ranks continue."""
+        """Return the collectives that some members have not reached, in the order of their first calls (a copy)."""
         return iter(tuple(self._open.values()))
 
 
 def _update_members(slot: PendingCollective) -> None:
-    """Make the slot expect every rank that a member names; an onlooker among these has arrived, with another list."""
+    """Make a collective expect every rank that a member names; onlookers among these have arrived, with other lists."""
     lists = dict.fromkeys(call.signature.members or () for call in slot.calls.values())
     slot.members = next(iter(lists)) if len(lists) == 1 else tuple(sorted({rank for each in lists for rank in each}))
     for rank in [rank for rank in slot.onlookers if rank in slot.members]:

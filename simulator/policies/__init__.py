@@ -1,1 +1,1 @@
-"""Policies: the algorithms that choose which rank runs next, by `choose(point, options)`."""
+"""Policies: the algorithms that choose which rank runs next. A policy has a method `choose(point, options)`."""

@@ -30,11 +30,11 @@ class _PathChoice:
 
     offer: OfferedChoice
     idle: frozenset[int] = frozenset()
-    """Ranks whose next poll would fail again."""
+    """Ranks that wait in a polling loop: their next poll would fail again."""
     taken: int = 0
     tried: int = 0
     left: list[int] = field(default_factory=list)
-    """Untried options, the next one last."""
+    """The untried options; the search takes the last of them next."""
 
     @property
     def is_preemption(self) -> bool:
@@ -42,7 +42,7 @@ class _PathChoice:
 
     @property
     def option_count(self) -> int:
-        """The number of options that are tried in total."""
+        """The number of options of this choice that the search tries in total."""
         return self.tried + 1 + len(self.left)
 
 
@@ -67,7 +67,7 @@ class Dfs:
         self._loops: dict[Location, bool] = {}
         self._execution: _RepeatingPolicy | None = None
         self._is_cut = False
-        """True if schedules were omitted, by the bound or because an execution did not repeat the one before."""
+        """True if schedules were left out, by the bound or because an execution did not repeat the previous one."""
         self._is_over = False
 
     # --- the interface of a strategy ----------------------------------------------------------------------------------
@@ -79,14 +79,14 @@ class Dfs:
 
     @property
     def limits(self) -> str:
-        """The limit on the schedules that are run."""
+        """The limit on the schedules that the search runs, as text."""
         if not self._bound:
             return "" if self._bound is None else "without preemptions"
         return f"with at most {self._bound} preemption{'s' if self._bound > 1 else ''}"
 
     @property
     def coverage(self) -> float:
-        """The estimated share of covered schedules, if all options of a choice lead to equally many."""
+        """The estimated share of schedules that were run, if all options of a choice lead to equally many schedules."""
         if self._is_over:
             return 1.0
         covered, share = 0.0, 1.0
@@ -105,7 +105,8 @@ class Dfs:
         return self._execution
 
     def take(self, result: Result) -> Finding | None:
-        """Learn the choices of the execution; return a finding if it did not repeat the one before."""
+        """Learn the choices of an execution; return a finding if it did not repeat the choices of the previous
+        execution."""
         assert self._execution is not None
         self._execution.observer.conclude_execution()
         is_cut = result.verdict is Verdict.UNKNOWN
@@ -122,7 +123,7 @@ class Dfs:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _choose_next_path(self) -> None:
-        """Go back to the last choice with an untried option, and take that option."""
+        """Go back to the last choice that has an untried option, and take that option."""
         while self._path and not self._path[-1].left:
             self._path.pop()
         if not self._path:
@@ -133,7 +134,7 @@ class Dfs:
         choice.tried += 1
 
     def _set_untried_options(self, known: int) -> None:
-        """Set the untried options of the choices after the first `known` ones."""
+        """Set the untried options of all choices after the first `known` choices."""
         preemptions = 0
         for index, choice in enumerate(self._path):
             if index >= known:
@@ -146,7 +147,7 @@ class Dfs:
 
 
 class _RepeatingPolicy:
-    """One execution's policy. It repeats the choices of a path, then takes the default, and records all choices."""
+    """One execution's policy. It repeats the choices of a given path, then takes the default; all are recorded."""
 
     def __init__(self, path: Sequence[_PathChoice], spins: SpinDetection) -> None:
         self.observer = spins
@@ -155,7 +156,7 @@ class _RepeatingPolicy:
         self._differs: tuple[OfferedChoice, OfferedChoice] | None = None
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the choice on the path, or 0 after its end."""
+        """Return the choice that the path gives, or 0 after the path's end."""
         now = OfferedChoice(point, tuple(options))
         if point.rank not in options:  # it waits now, or has ended
             self.observer.note_progress()

@@ -1,4 +1,4 @@
-"""The list of named policies, which entry points, console, pytest plugin and tests read; and the simplest two policies.
+"""The list of policies by name, which command line, pytest plugin and tests read; and the two simplest policies.
 
 The rows are in the order in which texts list them. This module imports no torch, as `--help` and the pytest plugin load
 it. Strategies that learn from whole executions are in exploration/strategy.py.
@@ -21,7 +21,7 @@ class RandomWalk:
         self._random = random.Random(seed)
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return a uniformly drawn index."""
+        """Return the index of an option, drawn uniformly."""
         # int(random() * n), not randrange: the same bits on every Python version, and a third of the time.
         return int(self._random.random() * len(options))
 
@@ -51,7 +51,8 @@ class NamedPolicy(NamedTuple):
 
     name: str
     make: Callable[[int, Any, int], Policy] | None = None
-    """Makes the policy from a seed, its option and the expected number of choices; None if it can only explore."""
+    """A function that makes the policy from a seed, its option and the expected number of choices; None if the policy
+    can only explore."""
     draws: bool = False
     """True if the seed decides the schedule; no seed covers all schedules."""
     explores: str = ""
@@ -96,22 +97,22 @@ DEFAULT = "round_robin"
 """The default policy of a single run."""
 DEFAULT_EXPLORING = "dpor"
 DEFAULT_DRAWING = "random"
-"""The default policy if only seeds are given."""
+"""The default policy if the user gives only seeds."""
 
 
 def uses_seed(name: object) -> bool:
-    """Return whether a name is that of a policy that uses its seed."""
+    """Return whether the policy with this name uses its seed."""
     return isinstance(name, str) and name in DRAWING
 
 
 def join_names(names: Iterable[str], word: str = "or") -> str:
-    """Return names as text, as in "round_robin, random or pct"."""
+    """Return policy names as text, as in "round_robin, random or pct"."""
     *others, last = names
     return f"{', '.join(others)} {word} {last}" if others else last
 
 
 def exploring_policies_text() -> str:
-    """Return, for `--help`, the schedules that each exploring policy runs; equal policies are listed together."""
+    """Return, for `--help`, which schedules each exploring policy runs; policies with equal texts are together."""
     by_text: dict[str, list[str]] = {}
     for name in EXPLORING:
         by_text.setdefault(POLICIES[name].explores, []).append(name)

@@ -1,4 +1,4 @@
-"""The interface that receives the steps of a run, to find which depend on each other. Only explorations use it."""
+"""Interface that receives the steps of a run, to find which steps depend on each other. Only explorations use it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddpsim.simulator.accesses import Access, Accesses, Object
 from ddpsim.simulator.calls import Call
 
 CallName = tuple[int, int]
-"""Rank and handle of a call."""
+"""A call, named by its rank and its handle."""
 
 
 class Observer:
@@ -19,37 +19,38 @@ class Observer:
     """
 
     def about_to_access(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
-        """A rank is at a choice point; `accesses` is what it touches when it continues.
+        """A rank is at a choice point; `accesses` are the objects that its next step uses.
 
-        `looks_again`: it repeats a check that has just failed.
+        `looks_again`: the step repeats a check that has just failed.
         """
 
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """A rank touched an object. A receive from any source took a message from `source`, one of the `candidates`."""
+        """A rank used a shared object. A receive from any source took a message of `source`, one of `candidates`."""
 
     def created_key(self, rank: int, key: Object) -> None:
-        """A rank stored a key that did not exist. `touched` was called before."""
+        """A rank stored a key that did not exist. `accessed` was called before."""
 
     def needed_key(self, rank: int, key: Object) -> None:
-        """A rank continues because a key exists; otherwise it would have waited. It touches the key next."""
+        """A rank continues because a store key exists; otherwise it would have waited. It accesses the key next."""
 
     def removed_key(self, key: Object) -> None:
-        """A key was removed. `touched` was called before for the rank that removed it."""
+        """A store key was removed. `accessed` was called before for the rank that removed the key."""
 
     def began_to_wait(self, rank: int, *, is_for_good: bool) -> None:
-        """A rank begins to wait for keys. `touched` was called before for the missing ones.
+        """A rank begins to wait for store keys. `accessed` was called before for the missing keys.
 
-        If `is_for_good`, it continues after `let_go` even if a key is removed before it runs; if not, it checks again.
+        If `is_for_good`, the rank continues after `released_rank` even if a key is removed before it runs; if not, it
+        checks the keys again.
         """
 
     def released_rank(self, by: int, rank: int, keys: Sequence[Object]) -> None:
-        """A rank created the last of the keys that another rank waits for."""
+        """A rank created the last of the store keys that another rank waits for."""
 
     def issued_call(self, rank: int, name: CallName, call: Call) -> None:
         """A rank issued a call."""
 
     def completed_calls(self, names: Sequence[CallName]) -> None:
-        """Calls of several ranks matched."""
+        """Calls of several ranks were matched with each other."""
 
     def saw_completion(self, rank: int, name: CallName) -> None:
         """A rank has seen that its own call is complete."""
@@ -61,13 +62,14 @@ class Observer:
         """A rank has seen that a thread that it started has ended."""
 
     def cancelled_thread(self, rank: int) -> None:
-        """A rank's thread, at a choice point or in a wait, will be unwound instead of continuing."""
+        """A rank's thread, which is at a choice point or in a wait, will end early instead of continuing."""
 
     def used_feature(self, kind: str) -> None:
-        """A rank used a feature of this kind: an operation of the store, a class of `threading`, faults."""
+        """A rank used a feature: an operation of the store, a class of `threading`, or injected faults."""
 
     def run_cut_short(self, rank: int) -> None:
-        """The run ends in a step of this rank, even if other ranks could still run."""
+        """The run ends in a step of this rank, although other ranks may be able to run."""
 
     def woke_task(self, by: int | None, rank: int) -> None:
-        """A waiting rank continues because of rank `by`; None means time passed, which depends on all ranks."""
+        """A waiting rank continues because of rank `by`; None means that virtual time passed, which depends on all
+        ranks."""

@@ -24,10 +24,10 @@ from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 from ddpsim.simulator.errors import UsageError
 
 CHOICES = 100
-"""The assumed number of choices of an execution, if it is unknown."""
+"""The number of choices of an execution that is assumed if the number is unknown."""
 
 DEPTH = 3
-"""The default depth of the bugs to find."""
+"""The default depth (number of deciding orderings) of the bugs to find."""
 
 
 class Pct:
@@ -38,16 +38,18 @@ class Pct:
             raise UsageError(f"depth is {depth!r}, expected a whole number from 1 on: give the depth of the bug")
         self._random = random.Random(seed)
         self._priorities: dict[int, float] = {}
-        """By rank. Initial priorities are from 0 to 1; lowered ones are negative, later ones lower."""
+        """The priorities by rank. Initial priorities are from 0 to 1. Lowered priorities are negative, and decrease
+        with time."""
         self._lows_at: dict[int, list[int]] = {}
-        """By choice number, the new priorities of the ranks that run there."""
+        """By the number of a choice, the lowered priorities that the ranks which run at that choice get."""
         for low in range(-1, -depth, -1):
             self._lows_at.setdefault(self._draw_index(max(1, choices)), []).append(low)
         self._lowest = -depth
         self._made = 0
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the index of the rank of the highest priority; for a source, a uniformly drawn index."""
+        """Return the index of the option with the highest priority; for the source of a receive, a uniformly drawn
+        index."""
         if point.kind is not ChoiceKind.RANK:
             return self._draw_index(len(options))
         for rank in options:

@@ -1,7 +1,7 @@
-"""Policies that follow given choices: `GuidedPolicy` adapts them, `ReplayPolicy` finds where a run diverges.
+"""Policies that follow given choices: `GuidedPolicy` adapts them, `ReplayPolicy` finds where a run diverges from them.
 
 A run that diverges continues to its end, with each choice modulo the number of options. So the error can show what the
-ranks did next. A strict replay raises that error; a lenient one returns the run's result.
+ranks did next. A strict replay raises that error; a lenient replay returns the run's result.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ddpsim.simulator.transcript import TakenChoice, texts_of_call, transcript_l
 class GuidedPolicy:
     """The policy that takes given choices, each modulo the number of options, then the default; it never raises.
 
-    For choices that were recorded from another version of the program, or drawn without knowing the program.
+    It is for choices that were recorded from another version of the program, or drawn without knowing the program.
     """
 
     def __init__(self, choices: Sequence[int], start: RankSeeds | None = None) -> None:
         self._choices = choices
         self.start = start
-        """The way in which rank processes start; None for the program's default."""
+        """The way in which rank processes start (such as fork); None for the program's default."""
         self._next = 0
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the next choice, modulo the number of options."""
+        """Return the next given choice, modulo the number of options."""
         if self._next >= len(self._choices):
             return 0
         choice = self._choices[self._next]
@@ -39,7 +39,7 @@ class GuidedPolicy:
 
 
 _STEPS_BEFORE = 5
-"""How many steps before a divergence are shown."""
+"""How many steps before a divergence the error shows."""
 _CHANGED = "the program or its input has changed since the recording"
 
 
@@ -48,13 +48,13 @@ class ReplayDivergence:
     """The first choice of a recording that the run does not offer."""
 
     number: int
-    """How many recorded choices before this one were possible."""
+    """How many recorded choices before the divergence were possible."""
     choices: tuple[int, ...]
-    """The recorded choices from there on."""
+    """The recorded choices from the divergence on."""
     point: ChoicePoint | None
     """The choice point that the run had reached; None if it had ended."""
     options: tuple[int, ...] = ()
-    """The options there; () if the run had ended."""
+    """The options at that choice point; () if the run had ended."""
 
     @property
     def summary_text(self) -> str:
@@ -82,9 +82,9 @@ class ReplayPolicy:
         self.start = schedule.start
         """The way in which rank processes started in the recorded execution."""
         self._keeps_choices = keeps_choices
-        """True if the options are kept, too: with a thousand ranks, each choice may have a thousand of them."""
+        """True if the options are recorded, too: with a thousand ranks, each choice may have a thousand options."""
         self.choices: list[TakenChoice] = []
-        """All choices with their options, if they are kept."""
+        """All choices with their options, if these are recorded."""
         self.made = 0
         """The number of choices made so far."""
         self._divergence: ReplayDivergence | None = None
@@ -102,7 +102,8 @@ class ReplayPolicy:
 
     @property
     def divergence(self) -> ReplayDivergence | None:
-        """Where the run, which has ended, diverged from the recording; None if it followed it to the end."""
+        """Where the run, which has ended, diverged from the recording; None if the run followed the recording to its
+        end."""
         if self._divergence is None and self.made < len(self._recorded):
             return ReplayDivergence(self.made, self._recorded[self.made :], None)
         return self._divergence
@@ -114,7 +115,7 @@ class ReplayPolicy:
 
 
 def divergence_error(divergence: ReplayDivergence, trace: Trace, choices: Sequence[TakenChoice]) -> ReplayDivergedError:
-    """Return the error for a divergence: the recorded choice, the options, and the steps before."""
+    """Return the error for a divergence: it shows the recorded choice, the options, and the steps before."""
     before = transcript_of(*steps_until_divergence(divergence, trace, choices))[-_STEPS_BEFORE:]
     lines = [divergence.summary_text, f"  recorded   {_recorded_choices_text(divergence)}"]
     if divergence.point is not None:
@@ -153,7 +154,7 @@ def _count_events_before(divergence: ReplayDivergence, trace: Trace) -> int:
 
 
 def _is_before_choice(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
-    """Return whether an event of the choice's step came before the choice.
+    """Return whether an event, which is in the same step as the choice, came before the choice.
 
     Ranks among the options have done nothing in this step yet, except the rank whose receive chooses a message.
     """
@@ -171,12 +172,12 @@ def _recorded_choices_text(divergence: ReplayDivergence) -> str:
 
 
 def _with_title(title: str, lines: list[str]) -> list[str]:
-    """Return indented lines, with a title before the first one."""
+    """Return lines, indented, with a title before the first line."""
     return [f"  {title if number == 0 else '':<9}{line}" for number, line in enumerate(lines)]
 
 
 def _rank_table(divergence: ReplayDivergence, trace: Trace, *, is_open: bool) -> list[str]:
-    """Return a line for each rank that is an option, or (`is_open` false) for each other rank."""
+    """Return a line for each rank that is an option at the divergence; for each other rank if `is_open` is false."""
     point = divergence.point
     assert point is not None
     end = _count_events_before(divergence, trace)
@@ -193,7 +194,7 @@ def _rank_table(divergence: ReplayDivergence, trace: Trace, *, is_open: bool) ->
 
 
 def _rank_row(rank: int, before: Event | None, after: Event | None) -> TableRow:
-    """Return a rank's row: its next action (or its wait, or its last action), the line, and its origin."""
+    """Return a rank's row: its next action (or wait, or last action), the program line, and the call's origin."""
     event, words = (before, _DID) if after is None else (after, _DOES_NEXT)
     if event is None:
         return TableRow(rank, "has done nothing yet")

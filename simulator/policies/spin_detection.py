@@ -19,30 +19,31 @@ from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.policies.observer import Observer
 
 MOST_LOOKS = 100
-"""A thread that polls one object from one location more often than this, without progress, is in a polling loop."""
+"""A thread that polls one object from one location more often than this, without progress elsewhere, is in a polling
+loop."""
 
 Location = tuple[str | int, ...]
 """File, function's first line and current line of every frame on the stack. Lines, because Python compiles a `while`'s
 condition twice; all frames, because a function that polls may be called inside a loop and elsewhere."""
 _Look = tuple[int, Location, Accesses]
-"""A poll: the thread, its location, and the accesses."""
+"""A poll: the thread, its location on the stack, and the objects that it reads."""
 
 
 class SpinDetection(Observer):
-    """Counts the failed polls of one execution; can be its observer."""
+    """Counts the failed polls of one execution, and finds polling loops; it can be the observer of the execution."""
 
     def __init__(self, loops: dict[Location, bool]) -> None:
         self._loops = loops
-        """By location, True for a polling loop; kept for all executions."""
+        """By location, True if the location is a polling loop; kept for all executions."""
         self._progress = 0
         self._counts: dict[_Look, tuple[int, int]] = {}
-        """By poll, the progress counter at that time, and how often it was repeated without progress."""
+        """By poll, the progress counter at that time, and how often the poll was repeated without progress."""
         self._next_polls: dict[int, _Look] = {}
-        """By thread, its next poll; threads that do something else next are not in it."""
+        """By thread, its next poll; threads whose next step is not a poll are left out."""
         self._followed: tuple[_Look, int] | None = None
-        """The poll of the thread that runs alone, and the progress counter when it began."""
+        """The poll of the thread that runs alone, and the progress counter when the thread began to run alone."""
         self.has_learned = False
-        """True if this run classified a location: its choices must be run again."""
+        """True if this run learned whether some location is a polling loop, so that its choices must be run again."""
 
     def would_poll_in_vain(self, number: int) -> bool:
         """Return whether the thread's next poll would fail again."""
@@ -50,7 +51,10 @@ class SpinDetection(Observer):
         return look is not None and self._failed_polls(look) > (1 if self._loops.get(look[1]) else MOST_LOOKS)
 
     def thread_to_run_alone(self, options: Sequence[int]) -> int | None:
-        """Return the thread that runs alone, if there is one. Raises RedundantRun once its location is classified."""
+        """Return the thread that must run alone, if there is one.
+
+        Raises RedundantRun once it is known whether that thread's location is a polling loop.
+        """
         if self._followed is None and self._next_polls:
             self._followed = next(((look, self._progress) for look in self._unclassified_polls(options)), None)
         if self._followed is None:
@@ -66,7 +70,7 @@ class SpinDetection(Observer):
         raise RedundantRun
 
     def conclude_execution(self) -> None:
-        """End the execution. Raises RedundantRun if a thread ran alone to its end."""
+        """Finish the counts at the end of an execution. Raises RedundantRun if a thread ran alone to its end."""
         if self._followed is not None:
             self._classify_location(self._followed[0], is_loop=False)
             raise RedundantRun
@@ -76,7 +80,7 @@ class SpinDetection(Observer):
         self.has_learned = True
 
     def note_progress(self) -> None:
-        """Count progress: something happened that a thread may poll for."""
+        """Count progress: something happened for which a thread may poll."""
         self._progress += 1
 
     def _failed_polls(self, look: _Look) -> int:
@@ -84,14 +88,14 @@ class SpinDetection(Observer):
         return count if progress == self._progress else 0
 
     def _unclassified_polls(self, options: Sequence[int]) -> list[_Look]:
-        """Return the polls that were repeated, at locations that are not classified yet."""
+        """Return the repeated polls at locations of which it is not known yet whether they are polling loops."""
         looks = [look for number in options if (look := self._next_polls.get(number)) is not None]
         return [look for look in looks if look[1] not in self._loops and self._failed_polls(look) > 1]
 
     # --- observing ----------------------------------------------------------------------------------------------------
 
     def about_to_access(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
-        """Note the next poll of a thread, if it polls."""
+        """Note the next poll of a thread, if its next step is a poll."""
         if not looks_again:
             self._next_polls.pop(rank, None)
             return
@@ -100,7 +104,7 @@ class SpinDetection(Observer):
         self._next_polls[rank] = look
 
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """Note an access that other threads may poll for; `issued` does so for calls."""
+        """Note an access for which other threads may poll; `issued_call` does so for calls."""
         if access.mode is AccessMode.WRITE or (access.mode is AccessMode.CONTRIBUTE and access.object[0] != "call"):
             self.note_progress()
 
@@ -117,7 +121,7 @@ class SpinDetection(Observer):
         self.note_progress()
 
     def cancelled_thread(self, rank: int) -> None:
-        """Note that a thread was cancelled, so that it has no next poll."""
+        """Note that a thread was cancelled, so that it polls no more."""
         self._next_polls.pop(rank, None)
 
 

@@ -1,8 +1,8 @@
 """Checks a program without running it: which calls match, which ranks wait forever, and why. Takes about 2 ms.
 
-Matching and diagnosis are those of the simulator, and so is the order: a rank continues until it has to wait, then the
-next rank that can runs, in rank order, and a receive from any source takes the message of the lowest rank. So `check`
-finds what `simulate` finds, except for errors in data.
+Matching and diagnosis are those of the simulator. The order is, too: a rank continues until it has to wait, then the
+next rank that can continue runs, in rank order. A receive from any source takes the message of the lowest rank. So
+`check_program` finds what `simulate` finds, except for errors in data.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ddpsim.simulator.waits import CallWait
 
 
 class RankEnd(NamedTuple):
-    """Where a rank stopped."""
+    """Where and in which state a rank stopped."""
 
     state: RankState | None
     """None if the rank could have continued when a mismatch ended the run."""
     step: int
-    """The index of the step in which the rank stopped; the number of its steps if it completed all."""
+    """The index of the step in which the rank stopped; the number of all its steps if it completed them."""
 
 
 class MatchedCall(NamedTuple):
@@ -53,16 +53,16 @@ class CheckedProgram:
 
     findings: tuple[Finding, ...]
     ends: tuple[RankEnd, ...]
-    """By rank."""
+    """Where each rank stopped, by rank."""
     met: tuple[tuple[MatchedCall, ...], ...]
-    """The matched calls that agree, in the order of their matches; each in group-rank order (a send before its recv).
-    """
+    """The matched calls that agree, in the order of their matches; the calls of a match are in group-rank order (send
+    before recv)."""
     clashing: tuple[tuple[MatchedCall, ...], ...]
-    """The matched calls that disagree: the mismatches."""
+    """The matched calls that disagree, that is, mismatches."""
 
     @property
     def verdict(self) -> Verdict:
-        """Fail if a finding is a failure, otherwise pass."""
+        """Fail if some finding is a failure, otherwise pass."""
         return worst_verdict_of_findings(self.findings)
 
     def __str__(self) -> str:
@@ -73,13 +73,15 @@ class CheckedProgram:
 
 
 SiteOf = Callable[[Issue], Site]
-"""Returns the source line of a call. Hazards and blame depend on whether matched calls come from the same line."""
+"""A function that returns the source line of a call. Hazards and blame depend on whether matched calls have the same
+line."""
 
 
 def check_program(program: Program, *, site_of: SiteOf | None = None) -> CheckedProgram:
-    """Find the errors of a program. By default the line of a call is its name and the name's number: `loss:3`.
+    """Find the errors of a program.
 
-    Raises UsageError if ranks could not run the program.
+    By default, the line of a call is the call's name and the number in the name: `loss:3`. Raises UsageError if ranks
+    could not run the program.
     """
     validate_program(program)
     run = _CheckRun(program, site_of or _sites_by_name(program))
@@ -89,7 +91,7 @@ def check_program(program: Program, *, site_of: SiteOf | None = None) -> Checked
 
 
 def signature_of(issue: Issue) -> Signature:
-    """Return the properties of a call that must agree on all its ranks."""
+    """Return those properties of a call that must be equal on all ranks of the call."""
     splits = issue.splits
     if OPERATIONS[issue.operation].splits is SplitRule.TENSORS:
         lengths = tuple(prod(shape) for shape in issue.shapes)
@@ -116,7 +118,7 @@ class _CheckRun:
             self._slots.declare_group(group, members)
         self._messages = UnmatchedMessages()
         self._issues: dict[Call, Issue] = {}
-        """All calls so far, in order, with their steps."""
+        """All calls so far, in order, each with its step."""
         self._complete: set[Call] = set()
         self._crashed: list[int] = []
         self._noticed: list[Noticed] = []
@@ -250,7 +252,7 @@ class _CheckRun:
         return Snapshot(ranks, collect_open_calls(self._slots, self._messages), self._steps, tuple(self._issues))
 
     def all_findings(self) -> tuple[Finding, ...]:
-        """Return the crashes, then the findings that ended the run, then hazards."""
+        """Return all findings: first crashes, then what ended the run, then hazards."""
         crashes = [rank_error_finding(dict.fromkeys(self._crashed, ERROR), None, "", {})] if self._crashed else []
         have_returned = all(rank.state is RankState.RETURNED for rank in self.ranks)
         issued = [(call, call.rank) for call in self._issues]
@@ -258,7 +260,7 @@ class _CheckRun:
 
 
 ERROR = f"{InjectedCrashError.__name__}: {CRASH}"
-"""The error of a rank that crashes, as text."""
+"""The text of the error with which a rank crashes."""
 
 
 class RankProgress:
@@ -267,20 +269,20 @@ class RankProgress:
     def __init__(self, rank: int, groups: Sequence[Group], steps: Sequence[Step]) -> None:
         self.rank = rank
         self.to_create = [group for group in reversed(groups) if rank in group.ranks]
-        """The groups to create before the first step, the next one last."""
+        """The process groups to create before the first step, the next group last."""
         self.steps = steps
         self.step = 0
         self.state: RankState | None = None
-        """None while the rank can continue."""
+        """The state in which the rank stopped; None while it can continue."""
         self.wait: CallWait | None = None
         self.calls: dict[str, Call] = {}
-        """By name."""
+        """The rank's calls, by name."""
         self.unwaited: dict[str, Call] = {}
         self.last_call: Call | None = None
         self._sequences: Counter[tuple[str, bool]] = Counter()
 
     def next_call(self, group: str, signature: Signature, site: Site, *, peer: int | None = None, tag: int = 0) -> Call:
-        """Return the call that the rank makes next; messages are counted separately from collectives."""
+        """Return the rank's next call, numbered in its group. Messages are counted separately from collectives."""
         count = (group, signature.operation in POINT_TO_POINT)
         call = Call(self.rank, group, self._sequences[count], signature, site, peer=peer, tag=tag)
         self._sequences[count] += 1
@@ -288,7 +290,7 @@ class RankProgress:
         return call
 
     def rank_snapshot(self) -> RankSnapshot:
-        """Return the rank's state, for the diagnosis."""
+        """Return the rank's state in the form that the diagnosis needs."""
         assert self.state is not None
         error = ERROR if self.state is RankState.RAISED else ""
         return RankSnapshot(self.rank, self.state, self.wait, self.last_call, error=error)

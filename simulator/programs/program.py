@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ddpsim.simulator.calls import Shape, Site
 
 DEFAULT = "default"
-"""The group of all ranks."""
+"""The name of the default group, which has all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Group:
 
     name: str
     ranks: tuple[int, ...]
-    """Global ranks, in group-rank order."""
+    """The members' global ranks, in group-rank order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Issue:
     """The name of the operation in torch.distributed; see `Signature.operation`."""
     group: str = DEFAULT
     shapes: tuple[Shape, ...] = ()
-    """The shapes of the tensors, as in `Signature.shapes`."""
+    """The shapes of the call's tensors, as in `Signature.shapes`."""
     dtype: str | None = None
     reduction: str | None = None
     root: int | None = None
@@ -53,11 +53,11 @@ class Issue:
     """The global rank of the other side of a `send` or `recv`; `ANY_SOURCE` to receive from any rank."""
     tag: int = 0
     at: str = ""
-    """The line of another program that the call represents, as in "train.py:14 in step"; "" for none."""
+    """The line of a real program that the call represents, as in "train.py:14 in step"; "" for none."""
 
     @property
     def parsed_site(self) -> Site | None:
-        """The parsed line of `at`; None for none."""
+        """The line in `at`, parsed; None if `at` is empty."""
         found = _PLACE.fullmatch(self.at)
         return None if found is None else Site(found["path"], int(found["line"]), found["function"] or "")
 
@@ -74,12 +74,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """The step that returns before the end of the program."""
+    """The step in which a rank returns before the end of its program."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrashStep:
-    """The step that raises an `InjectedCrashError` with the text `CRASH`."""
+    """The step in which a rank raises an `InjectedCrashError` with the text `CRASH`."""
 
 
 CRASH = "a crash that is a step of the program"
@@ -100,7 +100,8 @@ class Program:
 
 FRACTIONAL = ("float32", "float64", "float16", "bfloat16")
 DTYPES = (*FRACTIONAL, "int32", "int64", "int8", "uint8", "bool")
-"""The dtypes of calls. Not complex ones: torch passes them to some operations as pairs of real numbers."""
+"""The dtypes that calls can have. Complex dtypes are left out: torch passes them to some operations as pairs of real
+numbers."""
 
 REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 

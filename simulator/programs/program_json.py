@@ -32,7 +32,7 @@ VERSION = 1
 
 
 def _json_object_type(name: str, *fields: tuple[str, Any] | tuple[str, Any, Any]) -> type[msgspec.Struct]:
-    """Return the type of a JSON object with these keys, each with its type, and its default if it is optional."""
+    """Return the type of a JSON object with these keys. Each key has a type, and a default if it is optional."""
     return msgspec.defstruct(name, fields, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
@@ -55,7 +55,7 @@ _ISSUE = _json_object_type(
     ("tag", int, 0),
     ("at", str, ""),
 )
-"""The keys are in the order of the fields of `Issue`."""
+"""The keys of an issue in JSON, in the order of the fields of `Issue`."""
 _PLAIN: dict[str, Step] = {"return": Return(), "crash": CrashStep()}
 
 
@@ -99,7 +99,7 @@ def from_json(text: str) -> Program:
 
 
 def program_from_value(value: Any) -> Program:
-    """Return the program in a parsed JSON value. Raises UsageError as `from_json` does."""
+    """Return the program in a parsed JSON value. Raises UsageError if the value is no program, as `from_json` does."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         _raise_usage_error("the file", f'no "format": "{FORMAT}"', f"a {FORMAT}")
     version = value.get("version")
@@ -127,11 +127,11 @@ def _step_from_value(value: Any, where: str) -> Step:
 
 
 _EXPECTED = {"array": "a list", "str": "a text", "int": "a whole number"}
-"""By name of a type in messages of msgspec, the words for it."""
+"""By a type's name in error messages of msgspec, our words for the type."""
 
 
 def _read_object(value: Any, form: type[msgspec.Struct], where: str) -> tuple[Any, ...]:
-    """Return the values of an object in the order of its keys. Raises UsageError for the first wrong value."""
+    """Return the values of a JSON object in the order of its keys. Raises UsageError for the first wrong value."""
     try:
         return structs.astuple(msgspec.convert(value, form))
     except msgspec.ValidationError as error:

@@ -18,11 +18,11 @@ MOST_TAG = 2**31 - 1
 """The largest tag: torch stores it in a C int."""
 
 MOST_ELEMENTS = 2**28
-"""The most elements of a tensor; a larger shape is taken for a mistake."""
+"""The most elements of a tensor; a larger shape is probably a mistake."""
 
 
 def validate_program(program: Program) -> None:
-    """Raise UsageError for the first step that a rank could not run."""
+    """Raise UsageError for the first step of a program that a rank could not run."""
     problem = next(_program_problems(program), None)
     if problem is not None:
         raise UsageError(f"{problem}: correct the program")
@@ -150,7 +150,7 @@ def _shape_problems(issue: Issue, size: int) -> Iterator[str]:
 
 
 def _consistency_problems(issue: Issue, size: int) -> Iterator[str]:
-    """Yield the problems of a call whose shapes and splits do not fit together."""
+    """Yield an error text for each way in which a call's shapes and splits do not fit together."""
     shapes, operation = issue.shapes, issue.operation
     row = IN_PROGRAMS[operation]
     if row.rows is not RowRequirement.ANY and () in shapes:

@@ -12,7 +12,7 @@ _LENGTH = struct.Struct("<Q")
 _READ_BYTES = 1 << 16
 _PACKET_BYTES = 1 << 17
 _MOST_FILES = 253
-"""The system sends no more files with a packet."""
+"""The most files that are sent with a packet; the system sends no more."""
 
 
 class MessageChannel:

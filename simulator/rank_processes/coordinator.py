@@ -66,16 +66,17 @@ class RankCoordinator:
         ctrl_c: CtrlCGuard,
         director: RunDirector | None,
     ) -> None:
-        """`director` controls a run that is debugged from its beginning."""
+        """`director` is the debugger's control of a run that is debugged from its beginning; None without one."""
         self.raisers: list[int] = []
         """The ranks that raised, in the order in which they did."""
         self._kernel = kernel
         self._children = children
         self._watchdog = RankWatchdog(kernel)
         self.lost: dict[int, str] = {}
-        """How the processes ended that sent no last message, by rank."""
+        """By rank whose process sent no last message, how the process ended."""
         self._are_programs = config.is_program
-        """A rank that ends its process with status 0 has succeeded, as under torchrun."""
+        """True if ranks are programs: a rank that ends its process with status 0 has then succeeded, as under
+        torchrun."""
         self._left: set[int] = set()
         """Ranks whose programs have ended by os._exit(0)."""
         self._ctrl_c = ctrl_c
@@ -186,7 +187,7 @@ class RankCoordinator:
                 return answer
 
     def _handle_message(self, mine: RankInbox, entry: QueuedMessage) -> Answer | None:
-        """Handle a message; return None if the task has another one to send."""
+        """Carry out a message; return the kernel's answer, or None if the task has another message to send."""
         message = entry.message
         if isinstance(message, messages.SendRequest):
             mine.handled = entry
@@ -270,7 +271,7 @@ class RankCoordinator:
             life.abort(message.error, self._running_task.rank_number)
 
     def _handle_lost_rank(self, inbox: RankInbox) -> Answer | None:
-        """Handle the loss of a rank's process; if the rank was running, the kernel's answer is for the next task."""
+        """Note that a rank's process is gone; if the rank was running, the kernel's answer is for the next task."""
         child = inbox.child
         rank = self._kernel.run.ranks[child.rank]
         inbox.handled = None
@@ -309,7 +310,7 @@ class RankCoordinator:
         self._handle_waiting_rank(inbox)
 
     def _handle_ctrl_c(self) -> None:
-        """Unwind the ranks at the first Ctrl-C; kill them at the second one."""
+        """At the first Ctrl-C, make the ranks leave their programs; at the second one, kill the processes."""
         if self._ctrl_c.press_count == self._presses:
             return
         self._presses = self._ctrl_c.press_count

@@ -54,7 +54,7 @@ class DebuggerServer:
         self._streams: DebuggerStreams | None = None
 
     def serve_debugger(self, inbox: RankInbox) -> debugger_messages.VisitEnded | None:
-        """Serve the messages of a debugger in a rank, until its session ends."""
+        """Answer the messages of a debugger in a rank, until the debugger's session ends."""
         while inbox.debugger:
             message = inbox.debugger.popleft()
             if isinstance(message, debugger_messages.VisitEnded):

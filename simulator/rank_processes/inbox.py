@@ -68,9 +68,9 @@ class RankInbox:
         self.debugger: deque[DebuggerMessage] = deque()
         """The messages of a debugger in the rank, which are served at once."""
         self.handled: QueuedMessage | None = QueuedMessage(None, messages.WrittenBytes(0, 0))
-        """The message that the kernel serves, until its last answer."""
+        """The message that the kernel works on, until the kernel's last answer to it."""
         self.is_gone = False
-        """The process has ended; its earlier messages are still served."""
+        """True if the rank's process has ended; its earlier messages are still handled."""
         self.ran_too_far = False
         """The rank has computed past the point where the run stops: its messages are dropped until it leaves."""
 
@@ -182,7 +182,7 @@ class UnsentResults:
         self._outcomes: dict[int, messages.CallResult] = {}
         """The results that the rank has not received, by handle, in the order in which calls completed."""
         self._due: set[int] = set()
-        """The handles of results that the kernel would have delivered by now."""
+        """The handles of the calls whose results the kernel would have delivered by now."""
         self.watched: set[int] = set()
         """The handles of undelivered calls on which a future depends."""
 

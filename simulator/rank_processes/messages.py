@@ -44,7 +44,7 @@ class CountTasks(NamedTuple):
 
 
 class WatchCall(NamedTuple):
-    """A future now depends on the completion of a call. Answered by `Seen`."""
+    """A future now depends on the completion of a call. Answered by `WatchedResult`."""
 
     handle: int
 
@@ -131,7 +131,7 @@ class CallResult(NamedTuple):
     """For a receive: the sender's global rank."""
     members: tuple[int, ...]
     left: Any = None
-    """Output tensors that are not in shared memory, by the index of the output; -1 for a gathered tensor."""
+    """Output tensors outside the shared memory, by the index of the output; -1 for a gathered tensor."""
 
 
 class TurnToRun(NamedTuple):
@@ -145,11 +145,11 @@ class TurnToRun(NamedTuple):
     states: tuple[tuple[int, TaskState], ...] = ()
     """The states of the rank's threads by number, if it has started any."""
     outcomes: tuple[tuple[int, CallResult], ...] = ()
-    """The results that the rank receives now, by handle; that of a call which the answer delivers is the last."""
+    """By handle, the results that the rank receives now; the last is that of a call which the answer delivers."""
     error: Exception | None = None
     """The exception of the kernel, instead of an answer."""
     is_speculative: bool = False
-    """The rank continues without the baton; its requests are served when it has it."""
+    """True if the rank continues without the right to run (baton); its requests are handled once it has that right."""
 
 
 class WatchedResult(NamedTuple):
@@ -162,7 +162,7 @@ def pickle_value(value: Any) -> bytes:
     """Pickle a return value or an exception of a user's program. Raises pickle's error if it does not pickle.
 
     A class that pickle cannot find, such as one in a function's body, is identified by its address and its name. A
-    class from before the fork has the same address in both processes. `unpacked` accepts only classes that it has.
+    class from before the fork has the same address in both processes. `unpickle_value` accepts only known classes.
     """
     buffer = io.BytesIO()
     _ValuePickler(buffer).dump(value)

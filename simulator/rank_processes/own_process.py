@@ -68,7 +68,7 @@ def make_own_process(rank_config: RankConfig) -> None:
 
 
 def _clear_exit_handlers() -> None:
-    """Drop the coordinator's exit handlers; those that the rank registers later do run."""
+    """Drop the coordinator's exit handlers; handlers that the rank registers later do run."""
     atexit._clear()
     finalize: Any = weakref.finalize
     finalize._registry.clear()

@@ -113,7 +113,7 @@ class SharedArena:
         return piece
 
     def unpack_payload(self, parcel: PackedPayload) -> Payload:
-        """Return the tensors that `pack` has copied, as views of the shared memory."""
+        """Return the tensors that `pack_payload` has copied, as views of the shared memory."""
         inputs = [self.tensor_at(piece) for piece in parcel.inputs]
         outputs = inputs if parcel.outputs is None else [self.tensor_at(piece) for piece in parcel.outputs]
         return Payload(inputs, outputs, parcel.factor, parcel.splits, [] if parcel.gathers else None)

@@ -22,10 +22,10 @@ class ProcessConfig(NamedTuple):
     world_size: int
     program: Callable[[int], Any]
     is_program: bool
-    """Ranks start as under torchrun, and make their process groups themselves."""
+    """True if ranks start as under torchrun, and make their process groups themselves."""
     announcement: FirstUseAnnouncement
     is_observed: bool = False
-    """The run is explored, so each step reports what it reads and writes."""
+    """True if the run is explored, so that each step reports what it reads and writes."""
     checks_replicas: bool = False
     gpus: int | None = None
     """The number of virtual GPUs; None to create them when a program asks for a GPU and the machine has none."""
@@ -40,7 +40,7 @@ class ProcessConfig(NamedTuple):
     start: RankSeeds = RankSeeds(is_alike=True)
     preload: tuple[str, ...] = ()
     poisons: bool = False
-    """Output buffers are filled with NaN until their call is waited for."""
+    """True if output buffers are filled with NaN until their call is waited for."""
     semantics: BackendSemantics = GLOO
     debugs_rank: int | None = None
     """The rank that a debugger stops at its first line."""

@@ -68,7 +68,7 @@ class ProcessSessionHost:
             self._own_channel.send_message(debugger_messages.SessionClosed())
 
     def read_line(self, text: str, streams: tuple[Any, Any]) -> str:
-        """Have the coordinator read a line."""
+        """Make the coordinator read a line from the user, and return the line."""
         reply: debugger_messages.DebuggerReply = self._own_channel.exchange_messages(debugger_messages.ReadLine(text))
         self._leave_if_over(is_over=reply.is_over)
         if reply.problem:
@@ -78,7 +78,7 @@ class ProcessSessionHost:
         return reply.text
 
     def show_text(self, text: str, streams: tuple[Any, Any]) -> None:
-        """Have the coordinator show a text."""
+        """Make the coordinator show a text to the user."""
         self._own_channel.send_message(debugger_messages.ShowText(text))
 
     def _leave_if_over(self, *, is_over: bool) -> None:
@@ -106,7 +106,7 @@ class ProcessSessionHost:
         return visited or VisitResult()
 
     def serve_other_rank(self, asked: debugger_messages.OpenDebugger | Breakpoints) -> None:
-        """Serve a debugger in another rank, while this rank waits for an answer."""
+        """Do what a debugger in another rank asks for, while this rank waits for an answer."""
         if isinstance(asked, Breakpoints):
             set_breakpoints(asked)
             self._breakpoints = asked
@@ -123,7 +123,7 @@ class ProcessSessionHost:
             self._own_channel.send_message(debugger_messages.VisitEnded(then))
 
     def share_breakpoints(self) -> None:
-        """Set the breakpoints of this process in all ranks."""
+        """Set the debugger's breakpoints, which are those of this process, in all ranks."""
         if (now := current_breakpoints()) != self._breakpoints:
             self._breakpoints = now
             self._own_channel.send_message(now)

@@ -31,7 +31,7 @@ class RankChannel:
         self._files = files
         self._process = os.getpid()
         self.heed_debugger: Callable[[OpenDebugger | Breakpoints], None] | None = None
-        """Serves a debugger in another rank, while this rank waits for an answer."""
+        """A function that answers a debugger in another rank, while this rank waits for an answer."""
         self.is_in_use = False
         """True during an exchange. Leaving the program then would give its answer to the next exchange."""
 

@@ -221,7 +221,7 @@ class _RankProcess:
             raise RankUnwound
 
     def _install_signal_handlers(self) -> None:
-        """Handle the signals of the coordinator."""
+        """Install the functions that run when the coordinator sends the rank a signal."""
         stack = self._rank_config.files.stack
 
         def tell_stack(*arguments: object) -> None:

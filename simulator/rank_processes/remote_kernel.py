@@ -36,11 +36,11 @@ from ddpsim.simulator.runtime.host import PendingCall
 _ENDING = (Continue, Unwind, StrikeFault, RejectRequest)
 
 Open = dict[int, PendingCall]
-"""The rank's calls that are not delivered, by handle."""
+"""By handle, the rank's calls whose results are not delivered yet."""
 
 
 class _RemoteLife(RunLife):
-    """The life of an execution as its rank sees it: failures here are reported to the coordinator."""
+    """The state of an execution as a rank's process sees it: failures here are reported to the coordinator."""
 
     def __init__(self, channel: RankChannel) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class RemoteKernel:
         self._accept_turn(self._own_channel.receive_message())
 
     def handle(self, request: Request) -> Answer:
-        """Serve a request of the running thread. The result of an issued call comes with a later answer."""
+        """Send a request of the running thread, and return the answer. The result of an issued call comes later."""
         if type(request) is IssueCall:
             pending = self._open[request.handle]
             parcel = self._parcels[request.handle] = self._arena.pack_payload(pending.payload)
@@ -153,7 +153,7 @@ class RemoteKernel:
         return not self._is_interrupted
 
     def reply(self, reply: Reply | None) -> Answer:
-        """Continue the request of the running thread."""
+        """Answer the kernel's question to the running thread, and continue the thread's request."""
         return self._take_answer() if self._answers else self._exchange_for_answer(messages.SendReply(reply))
 
     def drop_request(self) -> None:
@@ -174,7 +174,7 @@ class RemoteKernel:
             self._running = self.run.tasks[number]
 
     def is_unwinding(self, task: Task) -> bool:
-        """Return whether a task runs, or will run, only to leave its program."""
+        """Return whether a thread of the rank runs, or will run, only to leave its program."""
         return self.run.life.phase is not RunPhase.RUNNING or task.state is TaskState.CANCELLED
 
     def _exchange_for_answer(self, message: messages.SendRequest | messages.SendReply) -> Answer:

@@ -26,7 +26,7 @@ class RankWatchdog:
         self.clock = Stopwatch()
         self._start = self.clock.elapsed_seconds()
         self._seen: tuple[int, float] = (-1, 0.0)
-        """The turn, identified by its start, and the CPU time at which the rank was last seen computing."""
+        """The turn, identified by its start, and the rank's CPU time when it was last seen computing."""
         self._seen_at = self._looked_at = self._start
         self._interrupted_at: dict[int, float] = {}
         """The time at which each rank was interrupted; a rank is interrupted once, then killed."""

@@ -1,1 +1,1 @@
-"""check="replicas": compares parameters, buffers, gradients and optimizer state across ranks."""
+"""check="replicas": compares the parameters, buffers, gradients and optimizer state of a model across its ranks."""

@@ -1,10 +1,11 @@
-"""Finds calls on one flat tensor of all gradients of a module, and whether their sum becomes the gradients.
+"""Finds calls on one flat tensor that holds all gradients of a module, and whether the call's sum becomes the
+gradients.
 
 A flat tensor holds the gradients if its contents equal theirs when the call is issued, or equal them divided by the
 number of ranks. A program may use the sum for something else, such as a norm. So the parameters count as replicas only
 if the gradients hold the sum, possibly scaled, before they are used.
 
-The same applies to one flat tensor of the parameters, with which a program averages them.
+The same applies to one flat tensor of all parameters, with which a program averages the parameters.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ROUNDINGS = 8
 """The rounding error that is allowed in a scaled gradient, in units in the last place."""
 
 Of = Callable[[ReplicaTensor], Tensor | None]
-"""Returns the tensor of a parameter that a flat tensor holds: its gradient or its value."""
+"""A function that returns what a flat tensor holds of a parameter: the parameter's gradient or its value."""
 
 
 def gradient_of(parameter: ReplicaTensor) -> Tensor | None:
@@ -32,12 +33,12 @@ def gradient_of(parameter: ReplicaTensor) -> Tensor | None:
 
 
 def value_of(parameter: ReplicaTensor) -> Tensor | None:
-    """Return the parameter itself."""
+    """Return the parameter itself, for flat tensors that hold parameters."""
     return parameter.tensor
 
 
 class FlatTensorCall:
-    """A flat tensor that one rank passed to a call: all gradients of a module, or all of its parameters."""
+    """A flat tensor that one rank passed to a call: it holds all gradients, or all parameters, of a module."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ def flat_tensor_call(
 
 
 def _equals_whole_or_share(tensor: Tensor, whole: Tensor, size: int) -> bool:
-    """Return whether a tensor equals another one, or that one divided by `size`."""
+    """Return whether a tensor equals another tensor, or the other tensor divided by `size`."""
     if whole.dtype != tensor.dtype and _are_equal(tensor, (whole / size).to(tensor.dtype)):
         return True  # divided before the conversion to a smaller dtype
     whole = whole.to(tensor.dtype)
@@ -100,7 +101,7 @@ def _equals_whole_or_share(tensor: Tensor, whole: Tensor, size: int) -> bool:
 
 
 def is_multiple_of(tensor: Tensor, whole: Tensor) -> bool:
-    """Return whether a tensor equals another one times a positive number."""
+    """Return whether a tensor equals another tensor times a positive number."""
     coarse = max(torch.finfo(tensor.dtype).eps, torch.finfo(whole.dtype).eps)
     one, other = tensor.double(), whole.double()
     factor = float(one.dot(other) / other.dot(other))
@@ -108,7 +109,7 @@ def is_multiple_of(tensor: Tensor, whole: Tensor) -> bool:
 
 
 def _concatenated(parameters: Sequence[ReplicaTensor], of: Of) -> Tensor | None:
-    """Return the concatenated gradients; None if one is missing or cannot be read."""
+    """Return the concatenated gradients; None if a gradient is missing or cannot be read."""
     gradients = [of(each) for each in parameters]
     found = [each for each in gradients if each is not None and is_plain_tensor(each)]
     return torch.cat([each.reshape(-1) for each in found]) if len(found) == len(gradients) else None
@@ -126,7 +127,7 @@ def _are_parts_of(tensor: Tensor, parameters: Sequence[ReplicaTensor], of: Of) -
 
 
 def _write_versions(parameters: Sequence[ReplicaTensor], of: Of) -> list[tuple[int, int]]:
-    """Return identifiers that change when a gradient is written to, or replaced."""
+    """Return identifiers of the gradients, which change when a gradient is written to or replaced."""
     gradients = [of(each) for each in parameters]
     return [(0, 0) if each is None else (id(each), each._version) for each in gradients]
 

@@ -64,7 +64,8 @@ from ddpsim.simulator.runtime.host import PendingCall
 
 
 def check_reads_first(notice: NoticeReplica, came_to_light: Callable[[int, Any, str], None]) -> NoticeReplica:
-    """Return `notice` with a check before it: do the replicas show that a call in flight was read (see poison.py)?"""
+    """Return a function that calls `notice` after a check: do the replicas show that a call in flight was read (see
+    poison.py)?"""
 
     def notice_reads(fact: ReplicaFact) -> None:
         if isinstance(fact, ReplicaSample):
@@ -82,48 +83,54 @@ NOT_REDUCED = -1
 
 @dataclass(slots=True)
 class _ComparisonProgress:
-    """The progress of a wrapper on one rank. "Then" is when its parameters were last compared at a forward."""
+    """The progress of a wrapper on one rank.
+
+    "Then" means the time when the wrapper's parameters were last compared at a forward.
+    """
 
     size: int
     """The number of ranks in the wrapper's group."""
     step: int = 0
-    """The wrapper's step then."""
+    """The wrapper's step at that time."""
     optimizer_steps: int = 0
-    """The number of optimizer steps since then."""
+    """The number of optimizer steps since that time."""
     all_steps: int = 0
     """The number of all optimizer steps."""
     communicated: int = 0
-    """The number of elements that the program had passed to its own calls then."""
+    """The number of elements that the program had passed to its own calls at that time."""
     backward: int = 0
-    """The latest step whose gradients were compared."""
+    """The latest step of the wrapper whose gradients were compared."""
     gradients_of: int = NOT_REDUCED
-    """The number of optimizer steps before these gradients; NOT_REDUCED once another backward has added to them."""
+    """The number of optimizer steps before the backward that made these gradients; NOT_REDUCED once another backward
+    has added to them."""
 
 
 class ReplicaSampler:
-    """Takes samples of the replicas of one execution."""
+    """Takes samples of the replicas (models with a wrapper) of one execution."""
 
     def __init__(
         self, wrappers: WrapperRegistry, unwaited: Callable[[int], Sequence[Call]], notice: NoticeReplica
     ) -> None:
         self._wrappers = wrappers
         self._unwaited = unwaited
-        """Returns the user's calls that a rank has not waited for."""
+        """A function that returns the user's calls that a rank has not waited for."""
         self._notice = notice
         self._communicated = Counter[int]()
-        """By rank, how many elements the program has passed to its own calls; averages of parameters show in it."""
+        """By rank, how many elements the program has passed to its own calls; the number shows averages of
+        parameters."""
         self._by_hand = UnwrappedReplicas(wrappers, notice, self._communicated)
         self._sharded = ShardedReplicas(notice, self._communicated)
         self._progress: WeakKeyDictionary[DdpWrapper, _ComparisonProgress] = WeakKeyDictionary()
         self._optimizer_steps: dict[tuple[DdpWrapper, int], tuple[int, int]] = {}
-        """By optimizer, see Note [Several optimizers]: the latest step of the wrapper, and the optimizer's since."""
+        """By optimizer, the wrapper's step at the optimizer's latest step, and how many steps the optimizer made since.
+        See Note [Several optimizers]."""
         self._optimizers: dict[DdpWrapper, WeakSet[Any]] = {}
-        """The optimizers that have made a step."""
+        """The optimizers that have stepped."""
         self._latest_parameters: dict[DdpWrapper, Sequence[ReplicaTensor]] = {}
-        """The parameters when they were last compared; kept because the modules may be deleted before the rank returns.
-        """
+        """The parameters when they were last compared. Kept, because a program may delete its modules before it
+        returns."""
         self._starts: dict[DdpWrapper, tuple[str, ...]] = {}
-        """Fingerprints of the parameters when the step began."""
+        """Fingerprints (short texts) of the parameters when the wrapper's step began."""
         self._has_run: set[DdpWrapper] = set()
         """The wrappers whose inner module has run, with or without the wrapper, so that buffers may have changed."""
         self._has_trained: set[WrapperKey] = set()
@@ -180,7 +187,7 @@ class ReplicaSampler:
         )
 
     def wrapper_step_begins(self, wrapper: DdpWrapper) -> None:
-        """Note that a synchronising forward has begun, or that another engine reports one."""
+        """Note that a synchronising forward has begun, or that another DDP engine reports one."""
         self.wrapper_step_changed(wrapper)
         self.wrapper_constructed(wrapper)
         if wrapper.inner_module is not None:
@@ -309,7 +316,8 @@ class ReplicaSampler:
     def _comparable_parameters(
         self, wrapper: DdpWrapper, optimizer: Any, own: Container[int], parameters: Sequence[ReplicaTensor]
     ) -> list[ReplicaTensor]:
-        """Return the parameters to compare after an optimizer's step: all except those that only others change."""
+        """Return the parameters to compare after an optimizer's step: all except those that only other optimizers
+        change."""
         optimizers = self._optimizers.setdefault(wrapper, WeakSet())
         optimizers.add(optimizer)
         others = {each for other in optimizers if other is not optimizer for each in parameter_ids_of(other)}

@@ -13,11 +13,11 @@ from ddpsim.simulator.diagnosis.replica_divergence import FirstDifference
 from ddpsim.simulator.replicas.replica_tensors import ReplicaTensor, StepInputs
 
 _MOST_SIDES = 8
-"""The most groups of ranks that are distinguished; further ranks join the last group."""
+"""The most sets of agreeing ranks that are distinguished; further ranks join the last set."""
 
 
 class AgreeingRanks:
-    """Ranks with equal replicas, and a copy of their tensors."""
+    """Ranks whose replicas are equal, and one copy of the replica's tensors."""
 
     __slots__ = ("ranks", "tensors")
 
@@ -34,13 +34,13 @@ class ReplicaComparison:
     sites: dict[int, Site] = field(default_factory=dict)
     """The current line of each rank."""
     inputs: dict[int, StepInputs] = field(default_factory=dict)
-    """By rank, if the moment is an optimizer step."""
+    """By rank, the inputs of the optimizer step, if the replicas are compared after one."""
     is_late: bool = False
     """True if gradients came on some rank after the reduction of the step had ended."""
     unreduced: str = ""
-    """A bucket that some rank had not reduced."""
+    """A bucket that some rank had not reduced, as text."""
     unwaited: Call | None = None
-    """A call of the user's that some rank had not waited for."""
+    """A call of the user that some rank had not waited for."""
     communicated: int = 0
     """The largest number of elements that a rank's program had passed to its own calls."""
 
@@ -51,7 +51,8 @@ class ReplicaComparison:
 
     @property
     def first_different_input(self) -> FirstDifference:
-        """The input of the optimizer step that differs: the parameters at its start, the gradients, or neither."""
+        """Which input of the optimizer step differs between ranks: the parameters at its start, the gradients, or
+        neither."""
         inputs = self.inputs.values()
         if len({each.start for each in inputs}) > 1:
             return FirstDifference.START
@@ -69,7 +70,7 @@ class ReplicaComparison:
         communicated: int = 0,
         in_any_order: bool = False,
     ) -> None:
-        """Add a rank to the group that it agrees with; with `in_any_order`, the order of the tensors may differ."""
+        """Add a rank to the ranks with an equal replica; with `in_any_order`, the order of the tensors may differ."""
         self.sites[rank] = site
         self.communicated = max(self.communicated, communicated)
         for group in self.groups:
@@ -102,7 +103,7 @@ def first_different_tensor(
 
 
 def _has_same_tensors(first: dict[str, ReplicaTensor], second: Sequence[ReplicaTensor], tolerance: float) -> bool:
-    """Return whether both have the same tensors, in any order and with any names."""
+    """Return whether two replicas have the same tensors, in any order and with any names."""
     left = list(second)
     for mine in first.values():
         index = next((i for i, each in enumerate(left) if _are_equal(mine.tensor, each.tensor, tolerance)), None)
@@ -115,13 +116,13 @@ def _has_same_tensors(first: dict[str, ReplicaTensor], second: Sequence[ReplicaT
 def count_differing_elements(
     first: dict[str, ReplicaTensor], second: dict[str, ReplicaTensor], tolerance: float
 ) -> int:
-    """Count the elements of the parameters that differ."""
+    """Count the elements of parameters that differ between the replicas."""
     both = [(first[name].tensor, each.tensor) for name, each in second.items() if name in first and not each.is_state]
     return sum(mine.numel() for mine, other in both if not _are_equal(mine, other, tolerance))
 
 
 def first_different_position(names: Sequence[Sequence[str]]) -> int | None:
-    """Return the first position at which lists of names differ."""
+    """Return the first position at which two lists of tensor names differ."""
     longest = max(len(own) for own in names)
     return next((i for i in range(longest) if len({own[i] if i < len(own) else None for own in names}) > 1), None)
 
@@ -135,7 +136,7 @@ def _are_equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
 
 
 def first_different_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Return the first index at which a tensor differs from the first one; () for scalars and different shapes."""
+    """Return the index of the first element that differs between two tensors; () for scalars and different shapes."""
     first = tensors[0]
     for tensor in tensors[1:]:
         if tensor.shape == first.shape and first.dim():
@@ -146,7 +147,7 @@ def first_different_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def element_text(named: ReplicaTensor | None, index: tuple[int, ...]) -> str:
-    """Return one element as text; the whole tensor if no index is known."""
+    """Return one element of a tensor as text; the whole tensor if no index is given."""
     if named is None:
         return "nothing of this name"
     tensor = named.tensor

@@ -49,39 +49,39 @@ from ddpsim.simulator.replicas.replica_tensors import (
 from ddpsim.simulator.verdict import Code, Finding
 
 _CHECKS = 64
-"""How often per moment the judge checks whether all ranks have sent their samples."""
+"""How often per comparison the judge checks whether all ranks have sent their samples."""
 
 
 class _SkippedStep(NamedTuple):
-    """An optimizer step after the last synchronising forward that some ranks left out."""
+    """An optimizer step after the last synchronising forward, which some ranks made and others left out."""
 
     moment: ComparisonPoint
     skipper_sites: dict[int, Site]
-    """By rank that left it out, the line of the last step that it made."""
+    """By rank that left the step out, the line of the last optimizer step that the rank made."""
     other_sites: dict[int, Site]
 
 
 class ReplicaJudge:
-    """Judges the replicas of one execution."""
+    """Compares the replicas of all ranks in one execution, and makes the findings."""
 
     def __init__(self, *, tolerance: float = 0.0) -> None:
         self._progress: dict[WrapperKey, dict[int, WrapperProgress]] = {}
-        """The progress of each wrapper, by rank."""
+        """By wrapper, the progress of each rank."""
         self._tolerance = tolerance
         self._open: dict[WrapperKey, dict[ComparisonPoint, ReplicaComparison]] = {}
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
         self._last_skips: dict[WrapperKey, list[_SkippedStep]] = {}
         self._sites: dict[tuple[WrapperKey, int], Site] = {}
-        """The line at which each replica was compared last."""
+        """By wrapper and rank, the program line at which the replica was last compared."""
         self._latest_sites: dict[tuple[WrapperKey, int], Site] = {}
-        """The line of each rank's last optimizer step."""
+        """By wrapper and rank, the line of the rank's last optimizer step."""
         self._ends: dict[WrapperKey, ReplicaComparison] = {}
-        """The final parameters of ranks that returned."""
+        """By wrapper, the final parameters of the ranks that returned."""
         self._sizes: dict[WrapperKey, int] = {}
         self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
         self._persistent = PersistentDivergences(self._findings)
         self.compared = Counter[str]()
-        """The number of comparisons between two or more ranks, by group."""
+        """By process group, the number of comparisons between two or more ranks."""
         self._returned: set[int] = set()
         self._has_trained: set[WrapperKey] = set()
         """The wrappers that have made a training forward."""
@@ -89,7 +89,7 @@ class ReplicaJudge:
     # --- samples ------------------------------------------------------------------------------------------------------
 
     def take_fact(self, fact: ReplicaFact) -> None:
-        """Process a report from a rank."""
+        """Process a report about replicas that a rank has sent."""
         if isinstance(fact, WrapperProgress):
             self._progress.setdefault(fact.key, {})[fact.rank] = fact
         elif isinstance(fact, ReplicaSample):
@@ -135,7 +135,7 @@ class ReplicaJudge:
             end.add_rank(final.rank, parameters, site=site, tolerance=self._tolerance, communicated=final.communicated)
 
     def _progress_on_ranks(self, key: WrapperKey) -> Sequence[WrapperProgress]:
-        """Return the progress of a wrapper on the ranks that have constructed it so far."""
+        """Return the progress of a wrapper on each rank that has constructed the wrapper so far."""
         return tuple(self._progress.get(key, {}).values())
 
     def findings(self) -> Sequence[Finding]:
@@ -162,9 +162,10 @@ class ReplicaJudge:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _is_complete(self, sample: ReplicaSample, comparison: ReplicaComparison) -> bool:
-        """Return whether every rank has sent its sample that still can.
+        """Return whether every rank that still can send its sample has sent it.
 
-        For speed, not every arrival is checked in a large world; a later moment closes those that were missed.
+        In a large world, this is not checked at every arrival, for speed; a later comparison completes those that were
+        missed.
         """
         here, size = comparison.compared_ranks, sample.size
         if len(here) < size and len(here) % max(1, size // _CHECKS):
@@ -262,7 +263,7 @@ class ReplicaJudge:
         )
 
     def _has_passed(self, peer: WrapperProgress, moment: ComparisonPoint) -> bool:
-        """Return whether a rank has passed this step, without having joined."""
+        """Return whether a rank has passed this step of the wrapper, and has not run out of input (joined)."""
         return peer.step > moment.step and peer.aligned_step < moment.step and not peer.is_joined
 
     def _note_skipped_last_step(self, key: WrapperKey, moment: ComparisonPoint, comparison: ReplicaComparison) -> None:
@@ -283,9 +284,9 @@ class ReplicaJudge:
             )
 
     def _ended_with_different_parameters(self, key: WrapperKey, skippers: Iterable[int], others: Iterable[int]) -> bool:
-        """Return whether a rank that skipped the last step ended with other parameters than one that made it.
+        """Return whether a rank that left out the last step ended with other parameters than a rank that made it.
 
-        They may be equal after a broadcast, or after loading a state.
+        The parameters may be equal after a broadcast, or after loading a state.
         """
         groups = self._ends[key].groups if key in self._ends else []
         sides = [
@@ -315,22 +316,22 @@ class _DivergencePeriod:
     communicated: int
     """The number of elements that the program had passed to its own calls at first."""
     moments: int = 1
-    """The number of comparisons in which parameters differed."""
+    """The number of comparisons in which the parameters differed."""
 
 
 class PersistentDivergences:
     """The differences between replicas that are not repaired later, in one execution."""
 
     def __init__(self, found: Mapping[_Key, Finding]) -> None:
-        """`found` are the findings of optimizer steps."""
+        """`found` are the findings of comparisons after optimizer steps."""
         self._found = found
         self._divergences: dict[WrapperKey, _DivergencePeriod] = {}
         self._longest: dict[WrapperKey, int] = {}
-        """The number of moments in the longest period that the program ended by an average."""
+        """The number of comparisons in the longest period of difference that the program ended by an average."""
         self._later: dict[_Key, Finding] = {}
 
     def note_parameters_differ(self, key: WrapperKey, elements: int, communicated: int) -> None:
-        """Record that parameters differ."""
+        """Record that the parameters differ between ranks."""
         divergence = self._divergences.get(key)
         if divergence is None:
             self._divergences[key] = _DivergencePeriod(elements, communicated)
@@ -347,20 +348,21 @@ class PersistentDivergences:
         return True
 
     def is_average_due(self, key: WrapperKey) -> bool:
-        """Return whether the parameters have differed no longer than before an earlier average."""
+        """Return whether the parameters have differed no longer than in an earlier period that ended by an average."""
         divergence = self._divergences.get(key)
         return divergence is not None and divergence.moments <= self._longest.get(key, 0)
 
     def note_difference(self, key: WrapperKey, finding: Finding) -> None:
-        """Record a difference at a moment that is not an optimizer step."""
+        """Record a difference that was found elsewhere than after an optimizer step."""
         self._later.setdefault((key, finding.code), finding)
 
     def note_agreement(self, key: WrapperKey, code: Code) -> None:
-        """Record that the replicas are equal by now."""
+        """Record that the replicas are equal again."""
         self._later.pop((key, code), None)
 
     def remaining_findings(self) -> list[Finding]:
-        """Return the findings of other moments than optimizer steps; parameters take precedence over gradients."""
+        """Return the findings that were made elsewhere than after optimizer steps; those on parameters precede those on
+        gradients."""
         parameters_found = {key for key, code in self._found if code is not Code.DIVERGENCE_BUFFERS}
         parameters_found |= {
             key for key, code in self._later if code is Code.DIVERGENCE_PARAMETERS and not self.is_average_due(key)

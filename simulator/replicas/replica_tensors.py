@@ -1,4 +1,4 @@
-"""The tensors of one replica that are compared with other ranks, and the reports on them that replica_judge.py takes.
+"""The tensors of one replica, which are compared with other ranks, and the reports with them for replica_judge.py.
 
 The reports are frozen values (`NoticedKind.REPLICA`).
 """
@@ -28,7 +28,7 @@ class ReplicaTensor(NamedTuple):
     is_state: bool = False
 
     def __reduce__(self) -> tuple[type[ReplicaTensor], tuple[Any, ...]]:
-        """Pickle the tensor without its graph, and without the rest of the storage that it is a part of."""
+        """Pickle the tensor without its autograd graph, and without the rest of its storage."""
         return ReplicaTensor, (self.name, self.tensor.detach().cpu().clone(), *self[2:])
 
 
@@ -56,7 +56,7 @@ def wrapper_buffers(wrapper: DdpWrapper, chosen: Collection[str | None]) -> list
 
 
 def optimizer_state_of(parameters: Sequence[ReplicaTensor], optimizer: Any) -> list[ReplicaTensor]:
-    """Return the optimizer state of these parameters that has their shape."""
+    """Return those tensors of the optimizer state that have the shape of their parameter."""
     return [
         ReplicaTensor(f"{key} of {name}", _to_dense(value), Code.DIVERGENCE_PARAMETERS, is_optional=True, is_state=True)
         for name, parameter, *_ in parameters
@@ -71,7 +71,7 @@ def optimizer_gradients(parameters: Sequence[ReplicaTensor], own: Container[int]
 
 
 def gradient_tensors(parameters: Sequence[ReplicaTensor]) -> list[ReplicaTensor]:
-    """Return the gradients that exist."""
+    """Return the gradients of these parameters, as far as gradients exist."""
     return [
         ReplicaTensor(f"gradient of {name}", _to_dense(gradient.detach()), Code.DIVERGENCE_GRADIENTS, is_optional=True)
         for name, parameter, *_ in parameters
@@ -80,23 +80,26 @@ def gradient_tensors(parameters: Sequence[ReplicaTensor]) -> list[ReplicaTensor]
 
 
 def fingerprint(tensors: Iterable[Tensor | None]) -> tuple[str, ...]:
-    """Return texts that are the same for equal tensors, and almost never for others."""
+    """Return a short text for each tensor; texts are equal for equal tensors, and almost never for different ones."""
     return tuple("" if tensor is None else _tensor_fingerprint(_to_dense(tensor.detach())) for tensor in tensors)
 
 
 def _tensor_fingerprint(tensor: Tensor) -> str:
-    """Return the sum of running sums, which depends on the order, too; as text, because nan does not equal nan."""
+    """Return a checksum of a tensor as text: the sum of its running sums, which depends on the order of elements.
+
+    As text, because nan does not equal nan.
+    """
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return str(values.flatten().cumsum(0, dtype=torch.float64).sum().item())
 
 
 def syncs_buffers(module: Any) -> bool:
-    """Return whether the wrapper is configured to synchronise buffers in forwards, though not in every one."""
+    """Return whether the wrapper is configured to synchronise buffers in forwards, though not in every forward."""
     return bool(getattr(module, "forward_sync_buffers", getattr(module, "broadcast_buffers", True)))
 
 
 def syncs_buffers_last(module: Any) -> bool:
-    """Return whether a buffer hook runs after the forward."""
+    """Return whether the wrapper's buffer hook runs after the forward."""
     hook = getattr(module, "buffer_hook", None)
     return hook is not None and getattr(hook.buffer_comm_hook_location, "name", "") == "POST_FORWARD"
 
@@ -106,7 +109,7 @@ def _ignored_names(module: Any) -> Any:
 
 
 def _to_dense(tensor: Tensor) -> Tensor:
-    """Return a tensor that can be compared: a sparse one becomes dense."""
+    """Return a tensor in a form that can be compared: a sparse tensor becomes dense."""
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
@@ -114,7 +117,7 @@ class StepInputs(NamedTuple):
     """The inputs of one rank's optimizer step, as fingerprints: equal texts mean equal tensors."""
 
     start: tuple[str, ...]
-    """The parameters when the step's forward began."""
+    """The parameters when the forward of the step began."""
     gradients: tuple[str, ...]
 
 
@@ -128,17 +131,19 @@ class ReplicaSample(NamedTuple):
     moment: ComparisonPoint
     tensors: Sequence[ReplicaTensor]
     site: Site | None
-    """None once the program has returned: findings then name the line of the latest sample."""
+    """The program line of the sample; None once the program has returned, as findings then name the line of the latest
+    sample."""
     has_trained: bool
     """True if the wrapper has made a training forward."""
     inputs: StepInputs | None = None
-    """Set, like the next three fields, if the moment is an optimizer step."""
+    """The inputs of the optimizer step; set, like the next three fields, only if the sample is taken after such a
+    step."""
     unreduced: str = ""
-    """The first bucket that was not launched in the step."""
+    """The first bucket that was not launched in the wrapper's step."""
     is_late: bool = False
     """True if gradients came after the reduction of the step had ended."""
     unwaited: Call | None = None
-    """A call of the user's that the rank had not waited for."""
+    """A call of the user that the rank had not waited for."""
     communicated: int = 0
     """The number of elements that the rank's program has passed to its own calls so far."""
 
@@ -151,14 +156,14 @@ class WrapperProgress(NamedTuple):
     step: int
     """The number of its latest synchronising forward."""
     aligned_step: int
-    """The step at which join ended last."""
+    """The wrapper's step when a join ended last."""
     is_joined: bool
-    """True after its rank ran out of input: it answers the collectives of the others."""
+    """True after the wrapper's rank ran out of input, so that it only answers the collectives of other ranks."""
     reduced: frozenset[str]
-    """The names of the parameters in its buckets; empty if these are not known."""
+    """The names of the parameters in the wrapper's buckets; empty if the buckets are not known."""
 
     def is_reduced(self, parameter: str) -> bool:
-        """Return whether the parameter is in one of the buckets, as far as these are known."""
+        """Return whether a parameter is in one of the wrapper's buckets, as far as the buckets are known."""
         return not self.reduced or parameter in self.reduced
 
 
@@ -173,4 +178,4 @@ class FinalParameters(NamedTuple):
 ReplicaFact = ReplicaSample | WrapperProgress | FinalParameters
 
 NoticeReplica = Callable[[ReplicaFact], None]
-"""Sends a report to the judge."""
+"""A function that sends a report about replicas to the judge (replica_judge.py)."""

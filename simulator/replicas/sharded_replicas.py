@@ -32,7 +32,7 @@ _DATA_PARALLEL = re.compile(r"(^|_)(dp|ddp|data|replicate|replicas?)(_|$)")
 
 
 class _GroupReplica(NamedTuple):
-    """The tensors that a rank shares with the ranks of one group."""
+    """The tensors that a rank has in common with the ranks of one process group."""
 
     group: Any
     is_beside: bool
@@ -52,7 +52,8 @@ class ShardedReplicas:
         """The tensors that each rank's latest step changed."""
 
     def optimizer_step_ended(self, rank: int, optimizer: Any, names: Mapping[int, str]) -> None:
-        """Note that a rank's optimizer has changed parameters; `names` has the known names, by id."""
+        """Note that a rank's optimizer has changed parameters; `names` has the parameters' names by id, as far as
+        known."""
         kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
         if kind is None:
             return
@@ -97,7 +98,7 @@ def _local_tensor(parameter: Any) -> Tensor:
 
 
 def _data_parallel_groups(parameter: Any) -> Iterator[Any]:
-    """Yield the data-parallel groups of the whole mesh whose dimension a DTensor does not use."""
+    """Yield the data-parallel groups along those dimensions of the whole mesh that a DTensor does not use."""
     mesh = parameter.device_mesh
     root = getattr(mesh, "_get_root_mesh", lambda: mesh)()
     if root is mesh or root.get_coordinate() is None or not _local_tensor(parameter).numel():
@@ -111,7 +112,7 @@ def _data_parallel_groups(parameter: Any) -> Iterator[Any]:
 
 
 def _replicating_groups(parameter: Any) -> Iterator[Any]:
-    """Yield the groups whose ranks have the same part of a DTensor as the current rank."""
+    """Yield the process groups whose ranks have the same part of a DTensor as the current rank."""
     mesh = parameter.device_mesh
     if mesh.get_coordinate() is None or not _local_tensor(parameter).numel():
         return

@@ -46,7 +46,7 @@ from ddpsim.simulator.verdict import Code
 
 
 class _SummedParameter:
-    """A parameter that the program passed to an all_reduce, and the result of that all_reduce."""
+    """A parameter that a program passed to an all_reduce, and the result of the call."""
 
     def __init__(self, parameter: ReplicaTensor, pending: PendingCall, tensor: Tensor) -> None:
         self.parameter = parameter
@@ -61,7 +61,7 @@ class _SummedParameter:
         pending.when_moved = keep_sum
 
     def holds_sum(self) -> bool:
-        """Return whether the parameter equals the all_reduce's result now, up to a factor."""
+        """Return whether the parameter now holds the result of its all_reduce, possibly scaled."""
         if self._sum is None or not self.pending.is_complete:
             return False
         with torch.no_grad(), suspend_modes():
@@ -70,7 +70,7 @@ class _SummedParameter:
 
 
 class AveragedGroup(NamedTuple):
-    """The parameters that a rank has averaged over one group since its last forward."""
+    """The parameters that a rank has averaged in one process group since the last forward."""
 
     latest: Call
     size: int
@@ -79,20 +79,19 @@ class AveragedGroup(NamedTuple):
 
 
 class AveragedParameters:
-    """The parameters that the program of one rank has averaged itself."""
+    """The parameters that one rank has averaged since its last forward."""
 
     def __init__(self) -> None:
         self._summed: dict[int, _SummedParameter] = {}
-        """For each parameter's id, its latest all_reduce."""
+        """By the id of a parameter, the latest all_reduce of the parameter."""
 
     def note_all_reduce(self, parameter: ReplicaTensor, pending: PendingCall, moved: Tensor) -> None:
-        """Record that the program passes a parameter to an all_reduce; `moved` is the tensor that the all_reduce works
-        on."""
+        """Record that the program passes a parameter to an all_reduce; `moved` is the tensor that the call works on."""
         self._summed.pop(id(parameter.tensor), None)
         self._summed[id(parameter.tensor)] = _SummedParameter(parameter, pending, moved)
 
     def take_averages(self) -> Mapping[str, AveragedGroup]:
-        """Return the averaged parameters by group, just before the program trains them further, and forget them."""
+        """Return the averaged parameters by process group and forget them, just before the program trains on them."""
         by_group: dict[str, list[_SummedParameter]] = {}
         for each in self._summed.values():
             by_group.setdefault(each.pending.call.group, []).append(each)
@@ -107,44 +106,45 @@ class AveragedParameters:
 _REDUCTIONS = frozenset({"SUM", "AVG", "PREMUL_SUM"})
 _OPERATIONS = frozenset({"all_reduce", "all_reduce_coalesced"})
 _LOOKS = 64
-"""How often per forward all gradients are searched for the tensor of an all_reduce."""
+"""How often per forward a call's tensor is searched among all gradients."""
 
 
 class _ReducedParameters(NamedTuple):
-    """The parameters of a rank whose gradients were reduced over one group."""
+    """The parameters whose gradients a rank has reduced in one process group."""
 
     size: int
     latest: PendingCall
-    """The latest all_reduce of their gradients."""
+    """The latest call that reduced the gradients."""
     parameters: dict[int, ReplicaTensor]
     """The parameters by id, in the order in which their gradients were first reduced."""
 
 
 class _RankModules:
-    """The modules of one rank, and the gradients and parameters that its program passed to an all_reduce."""
+    """The modules of one rank, and those of their gradients and parameters that the program passed to calls."""
 
     def __init__(self) -> None:
         self.roots: list[ref[Module]] = []
         self.known: dict[int, ref[Module]] = {}
-        """By id, the root modules and all modules inside them."""
+        """By id, the root modules (those in no other module) and all modules inside them."""
         self.gradients: dict[int, ReplicaTensor] = {}
         """The parameters by the memory address of their gradient."""
         self.flat: dict[int, list[tuple[list[ReplicaTensor], Of]]] = {}
-        """By number of elements: the parameters of a root module whose gradients or values one flat tensor may hold."""
+        """By number of elements, the parameters of each root module; a flat tensor of that size may hold their
+        gradients or values."""
         self.awaited: list[FlatTensorCall] = []
-        """Flat tensors that were passed to an all_reduce and whose sums were not found in the gradients yet."""
+        """Flat tensors that were passed to calls, and whose sums the gradients do not hold yet."""
         self.parameters: dict[int, ReplicaTensor] = {}
         """The parameters by their memory address."""
         self.averaged = AveragedParameters()
         self.averaged_flat: list[FlatTensorCall] = []
-        """Flat tensors of all parameters of a root module, passed to an all_reduce since the last forward."""
+        """Flat tensors of all parameters of a root module that were passed to calls since the last forward."""
         self.looks = 0
         self.replicated: dict[str, _ReducedParameters] = {}
         self.compared: dict[str, int] = {}
 
 
 class UnwrappedReplicas:
-    """Compares the replicas of models without a DDP wrapper, during one execution."""
+    """Compares the replicas of models that have no wrapper, for one execution."""
 
     def __init__(self, wrappers: WrapperRegistry, notice: NoticeReplica, communicated: Counter[int]) -> None:
         self._wrappers = wrappers
@@ -153,7 +153,7 @@ class UnwrappedReplicas:
         self._ranks: dict[int, _RankModules] = {}
 
     def training_forward_begins(self, rank: int, module: Module) -> None:
-        """Record that a module begins a training forward."""
+        """Note that a module begins a training forward."""
         mine = self._ranks.setdefault(rank, _RankModules())
         known = mine.known.get(id(module))
         if known is None or known() is not module:
@@ -165,7 +165,7 @@ class UnwrappedReplicas:
             self._sample_averaged(rank, mine)
 
     def call_issued(self, pending: PendingCall) -> None:
-        """Record that a rank's program makes a communication call."""
+        """Note that a rank's program makes a call."""
         call = pending.call
         mine = self._ranks.get(call.rank)
         signature = call.signature
@@ -190,19 +190,19 @@ class UnwrappedReplicas:
         self._record_reduction(mine, pending, found)
 
     def optimizer_step_begins(self, rank: int, own: Container[int]) -> None:
-        """Record that an optimizer is about to use the gradients of its `own` parameters, given by their ids."""
+        """Note that an optimizer is about to use the gradients of its `own` parameters, given by their ids."""
         if (mine := self._ranks.get(rank)) is not None and mine.awaited:
             self._record_applied_sums(mine)
             mine.awaited = [each for each in mine.awaited if not _has_parameter_of(each, own)]
 
     def parameter_names_of_rank(self, rank: int) -> dict[int, str]:
-        """Return, by id, the names of the parameters of a rank's models that have run a forward."""
+        """Return the names of the parameters of a rank's models that have run, by id."""
         roots = [root() for root in self._ranks[rank].roots] if rank in self._ranks else []
         named = [pair for root in roots if root is not None for pair in root.named_parameters()]
         return {id(parameter): name for name, parameter in named}
 
     def rank_returned(self, rank: int) -> None:
-        """Record that a rank's program returned."""
+        """Note that a rank's program returned."""
         if (mine := self._ranks.pop(rank, None)) is not None:
             self._record_applied_sums(mine)
             self._sample_averaged(rank, mine, has_ended=True)
@@ -211,7 +211,7 @@ class UnwrappedReplicas:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _record_module(self, rank: int, mine: _RankModules, module: Module) -> None:
-        """Record a root module: a module that is not inside a module that ran before."""
+        """Record a module as a root, if it is in no module that ran before."""
         inside = list(module.modules())
         mine.known.update((id(each), ref(each)) for each in inside)
         wrapped = {
@@ -223,13 +223,13 @@ class UnwrappedReplicas:
             mine.roots.append(ref(module))
 
     def _record_applied_sums(self, mine: _RankModules) -> None:
-        """Record the reductions of flat tensors whose sums are now in the gradients."""
+        """Record the calls on flat tensors whose sums the gradients hold now."""
         for each in [each for each in mine.awaited if each.is_applied()]:
             mine.awaited.remove(each)
             self._record_reduction(mine, each.pending, each.parameters)
 
     def _record_reduction(self, mine: _RankModules, pending: PendingCall, found: Sequence[ReplicaTensor]) -> None:
-        """Record that an all_reduce reduced the gradients of these parameters."""
+        """Record that a call reduced the gradients of these parameters."""
         group = pending.call.group
         if found:
             before = mine.replicated.get(group)
@@ -243,7 +243,8 @@ class UnwrappedReplicas:
     def _find_gradients(
         self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor
     ) -> ReplicaTensor | FlatTensorCall | None:
-        """Return the parameter whose gradient is this tensor, or the gradients that this flat tensor holds."""
+        """Return the parameters whose gradients a tensor holds: that of one parameter, or all gradients in a flat
+        tensor."""
         found = self._find_known_gradients(mine, pending, tensor, content)
         if found is None and mine.looks < _LOOKS:
             mine.looks += 1
@@ -263,7 +264,7 @@ class UnwrappedReplicas:
         return next(filter(None, (flat_tensor_call(pending, tensor, content, *each) for each in candidates)), None)
 
     def _find_parameter(self, mine: _RankModules, tensor: Tensor) -> ReplicaTensor | None:
-        """Return the parameter that is this tensor, or whose `.data` is this tensor."""
+        """Return the parameter that a tensor is, or whose `.data` the tensor is."""
         found = None if tensor.is_sparse else mine.parameters.get(tensor.data_ptr())
         is_there = found is not None and found.tensor.data_ptr() == tensor.data_ptr()
         return found if found is not None and is_there and found.tensor.numel() == tensor.numel() > 0 else None
@@ -316,14 +317,14 @@ class UnwrappedReplicas:
 
 
 def _rank_tensors(pending: PendingCall) -> Sequence[Tensor]:
-    """Return the tensors of a call that belong to the calling rank."""
+    """Return the tensors that a rank passed to one of its calls."""
     payload = pending.payload if pending.poisoned is None else pending.poisoned.brought
     inputs: Sequence[Tensor] = payload.inputs
     return inputs
 
 
 def _with_unique_names(parameters: Sequence[ReplicaTensor]) -> list[ReplicaTensor]:
-    """Return the parameters by unique name: the second module's `weight` becomes `weight (2)`."""
+    """Return the parameters with unique names: if several modules have a `weight`, the second is named `weight (2)`."""
     seen = Counter[str]()
     numbered = []
     for each in parameters:
@@ -338,6 +339,6 @@ def _has_parameter_of(flat: FlatTensorCall, own: Container[int]) -> bool:
 
 
 def _has_gradient_at(parameter: ReplicaTensor, address: int) -> bool:
-    """Return whether a parameter's gradient is still at this memory address."""
+    """Return whether a parameter's gradient is still at an address."""
     gradient = parameter.tensor.grad
     return gradient is not None and gradient.data_ptr() == address

@@ -1,8 +1,8 @@
-"""The shrinker: runs passes that make a value simpler, as long as the result still fails.
+"""The shrinker: runs passes that make a failing value simpler, as long as the result still fails.
 
-A pass turns a value into simpler ones, the largest change first. The first of them that still fails is the next value,
-and the pass starts again from there. At the end no single step of any pass gives a simpler failing value: the value is
-1-minimal. A simpler one may exist that takes two steps at once.
+A pass turns a value into simpler values, the largest change first. The first of these that still fails is the next
+value, and the pass starts again from there. At the end no single step of any pass gives a simpler failing value: the
+value is 1-minimal. A simpler value may exist that takes two steps at once.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Size(NamedTuple):
     groups: int = 0
     """The number of process groups except the default one."""
     shapes: int = 0
-    """How far numbers are from their plain values: shapes, splits, roots, tags, rows and options of networks."""
+    """How far numbers are from the plainest ones: shapes, splits, roots, tags, rows and options of networks."""
     options: int = 0
-    """How far words are from the plainest ones (dtypes, reductions, ...), plus the waits that do not follow their call.
-    """
+    """How far words (dtypes, reductions, ...) are from the plainest ones, plus the waits that do not directly follow
+    their call."""
     switches: int = 0
     """The number of choices of the schedule that are not the default."""
     choices: int = 0
-    """The number of choices up to and with the last switch."""
+    """The number of choices up to and including the last choice that is not the default."""
     total: int = 0
-    """The sum of all choices."""
+    """The sum of all choices, which are indices of options."""
 
     def with_schedule(self, choices: Sequence[int]) -> Size:
         """Return the size of the same program under a schedule."""
@@ -54,7 +54,7 @@ class Size(NamedTuple):
 Value = TypeVar("Value")
 
 ShrinkPass = Callable[[Value], Iterable[Value]]
-"""Returns values that are simpler than the given one, the largest change first."""
+"""A function that yields values which are simpler than the given value, the largest change first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ class ShrinkAttempt(Generic[Value]):
     """The result of trying a value."""
 
     failed: Value | None
-    """The failing value, which may be simpler than the tried one or have another schedule; None if it did not fail."""
+    """The failing value: the tried value, a simpler one, or one with another schedule. None if the tried value did not
+    fail."""
     executions: int = 1
 
 
@@ -101,13 +102,13 @@ class ShrunkValue(Generic[Value]):
     tries: int
     """The number of tried values."""
     executions: int
-    """The number of runs."""
+    """The number of runs of the program."""
     end: ShrinkEnd
     seconds: float
 
     @property
     def is_minimal(self) -> bool:
-        """Return whether no single step makes the value simpler; otherwise a simpler one may exist."""
+        """Return whether no single step makes the value simpler; otherwise a simpler failing value may exist."""
         return self.end is ShrinkEnd.MINIMAL
 
 
@@ -153,7 +154,7 @@ class _Shrinking(Generic[Value]):
         self._tried = {self._key(self._simplest)}
 
     def run_to_end(self) -> ShrunkValue[Value]:
-        """Run all passes repeatedly, until none makes the value simpler."""
+        """Run all passes again and again, until no pass makes the value simpler."""
         try:
             while self._run_passes():
                 pass
@@ -165,7 +166,7 @@ class _Shrinking(Generic[Value]):
         return ShrunkValue(self._simplest, self._size, self._tries, self._executions, end, self._elapsed_seconds)
 
     def _run_passes(self) -> bool:
-        """Run each pass to its end; return whether the value became simpler."""
+        """Run each pass until it finds nothing more; return whether the value became simpler."""
         before = self._size
         for shrink_pass in self._passes:
             while any(self._try_value(simpler) for simpler in shrink_pass(self._simplest)):
@@ -173,7 +174,7 @@ class _Shrinking(Generic[Value]):
         return self._size < before
 
     def _try_value(self, value: Value) -> bool:
-        """Try a value unless it was tried before; if it fails and is simpler, it becomes the simplest one."""
+        """Try a value unless it was tried before; if the value fails and is simpler, it becomes the simplest value."""
         if self._size_of(value) >= self._size or (key := self._key(value)) in self._tried:
             return False
         if self._executions >= self._budget.executions or self._elapsed_seconds >= self._budget.seconds:
@@ -205,12 +206,12 @@ class FailureKind(NamedTuple):
     """The type of the exception, if the first finding is that a rank raised one."""
 
     def matches_result(self, result: Result) -> bool:
-        """Return whether a run failed in this way."""
+        """Return whether a run failed in this way, given its result."""
         return result.verdict is Verdict.FAIL and _failure_kind(result) == self
 
 
 def failure_kind_of(result: Result, name: str) -> FailureKind:
-    """Return how a run failed. Raises UsageError if it did not; `name` is the user's name for the program."""
+    """Return how a run failed. Raises UsageError if the run did not fail; `name` is the user's name for the program."""
     if result.verdict is not Verdict.FAIL:
         not_struck = f" ({result.not_struck})" if result.not_struck else ""
         raise UsageError(

@@ -29,7 +29,8 @@ STRUCTURE = StructureShrinker(
         },
     }
 )
-"""The fields that may change. Names, operations and peers stay, because a reader recognises the program by them."""
+"""By type of step, the fields that may change. Names, operations and peers stay, because a reader recognises the
+program by them."""
 
 
 def size_of_program(program: Program) -> Size:
@@ -57,32 +58,32 @@ def _count_late_waits(steps: tuple[Step, ...]) -> int:
 
 _FEW_NAMES = 12
 _FEW_STEPS = 14
-"""With at most this many, every pair is left out together: it may be that neither can be left out alone."""
+"""With at most this many steps, every pair of steps is also removed together: maybe neither can be removed alone."""
 
 
 def fewer_rounds(program: Program) -> Iterator[Program]:
-    """Remove a block of calls on all ranks; calls with the same name belong together."""
+    """Yield programs without a block of calls on all ranks; calls with the same name belong together."""
     names = _call_names(program)
     for kept in without_a_block(names):
         yield _without_names(program, {*names}.difference(kept))
 
 
 def fewer_rounds_in_pairs(program: Program) -> Iterator[Program]:
-    """Remove any two names of calls, if there are few."""
+    """Yield programs without two of the names of calls, if there are few names."""
     names = _call_names(program)
     for pair in combinations(names, 2) if len(names) <= _FEW_NAMES else ():
         yield _without_names(program, pair)
 
 
 def fewer_steps_in_pairs(program: Program) -> Iterator[Program]:
-    """Remove any two steps, if there are few."""
+    """Yield programs without two of the steps, if there are few steps."""
     places = [(rank, index) for rank, steps in enumerate(program.ranks) for index in range(len(steps))]
     for pair in combinations(places, 2) if len(places) <= _FEW_STEPS else ():
         yield _keep_steps(program, lambda rank, index, step, pair=pair: (rank, index) not in pair)  # type: ignore[misc]
 
 
 def other_groups(program: Program) -> Iterator[Program]:
-    """Move the calls of a group to the default group or another one."""
+    """Yield programs in which the calls of one group are moved to the default group or another group."""
     for group in program.groups:
         others = tuple(other for other in program.groups if other is not group)
         for name in (DEFAULT, *(other.name for other in others)):
@@ -91,7 +92,7 @@ def other_groups(program: Program) -> Iterator[Program]:
 
 
 def _call_names(program: Program) -> tuple[str, ...]:
-    """Return the names of the calls, rank by rank in program order."""
+    """Return the names of a program's calls, rank by rank in program order."""
     return tuple(dict.fromkeys(step.name for steps in program.ranks for step in steps if isinstance(step, Issue)))
 
 
@@ -112,7 +113,7 @@ def _move_to_group(step: Step, group: Group, name: str) -> Step:
 
 
 def _only_valid_programs(shrink_pass: Callable[[Program], Iterator[Program]]) -> Callable[[Program], Iterator[Program]]:
-    """Return the pass with its programs repaired, and without those that ranks could not run."""
+    """Wrap a pass, so that its programs are repaired, and those that ranks could not run are left out."""
 
     def valid(program: Program) -> Iterator[Program]:
         for simpler in map(repair_program, shrink_pass(program)):
@@ -131,7 +132,7 @@ def _is_valid_program(program: Program) -> bool:
 
 
 def fewer_ranks(program: Program) -> Iterator[Program]:
-    """Remove a block of ranks; of few ranks, keep only two or three.
+    """Yield programs without a block of ranks; of few ranks, keep only two or three.
 
     A step that names a removed rank is left out, or names another rank instead.
     """
@@ -144,10 +145,9 @@ def fewer_ranks(program: Program) -> Iterator[Program]:
 
 
 def reduce_to_ranks(program: Program, kept: Sequence[int], *, stand_in: int | None) -> Program:
-    """Reduce a program to some of its ranks, in ascending order.
+    """Reduce a program to some of its ranks, in ascending order. `stand_in` replaces a removed peer or root.
 
-    A removed peer or root is replaced by `stand_in`. If that is None, a message to the peer is left out, and the first
-    member becomes the root.
+    If it is None, a message to the peer is left out, and the first member becomes the root.
     """
     members = members_of(program)
     number: dict[int | None, int] = {rank: index for index, rank in enumerate(sorted(kept))}
@@ -169,7 +169,7 @@ def reduce_to_ranks(program: Program, kept: Sequence[int], *, stand_in: int | No
 
 
 def _keep_members_parts(call: Issue, indices: Sequence[int], size: int) -> Issue:
-    """Return the call with its splits, shapes or rows reduced to the members with these indices."""
+    """Return a call whose splits, shapes or rows are reduced to the group members with these indices."""
     if call.splits is not None:
         sent, received = (tuple(side[index] for index in indices) for side in call.splits)
         return replace(call, splits=(sent, received))
@@ -182,7 +182,7 @@ def _keep_members_parts(call: Issue, indices: Sequence[int], size: int) -> Issue
 
 
 def repair_program(program: Program) -> Program:
-    """Remove unused groups, calls that a rank cannot make and the waits for them, and make shapes fit."""
+    """Remove unused groups, calls that a rank cannot make and the waits for these calls, and make shapes fit."""
     members = members_of(program)
     steps_of = [_repair_steps(rank, steps, members) for rank, steps in enumerate(program.ranks)]
     used = {step.group for steps in steps_of for step in steps if isinstance(step, Issue)}
@@ -207,7 +207,7 @@ def _repair_steps(rank: int, steps: tuple[Step, ...], members: dict[str, tuple[i
 
 
 def _fit_shapes_and_root(call: Issue, members: tuple[int, ...]) -> Issue:
-    """Return the call with a root that is a member, and with as many rows as the splits or members need."""
+    """Return a call whose root is a member, and whose tensors have as many rows as the splits or members need."""
     shapes, size = call.shapes, len(members)
     root = call.root if call.root in (None, *members) else members[0]
     if call.splits is not None:
@@ -230,4 +230,4 @@ _PASSES: tuple[Callable[[Program], Iterator[Program]], ...] = (
 )
 
 PASSES = tuple(map(_only_valid_programs, _PASSES))
-"""The passes, which yield valid programs only."""
+"""The passes for programs, in the order in which they run; they yield valid programs only."""

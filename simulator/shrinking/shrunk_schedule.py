@@ -23,18 +23,20 @@ from ddpsim.simulator.shrinking.structure import smaller_numbers, with_one_simpl
 Choices = tuple[int, ...]
 
 _MOST_SINGLE = 60
-"""The most indices that are tried for a single switch, and the most pairs of switches that are removed together."""
+"""The most positions that are tried for a single switch (a choice that is not the default), and the most pairs of
+switches that are removed together."""
 
 _LEAST_LARGEST = 3
-"""As a single switch, every choice up to this is tried, even if no choice is so large: an earlier index may need it."""
+"""For a single switch, every option up to this one is tried, even if no choice is so large: an earlier switch may need
+it."""
 _MOST_REGROUPED = 8
-"""Only this many switches are regrouped; more are first removed one by one."""
+"""At most this many switches are regrouped; more switches are first removed one by one."""
 _MOST_MERGED = 9
-"""The most choices that are tried in place of two, besides their sum."""
+"""The most choices that are tried in place of two switches, besides the sum of the two."""
 
 
 def without_trailing_defaults(choices: Choices) -> Choices:
-    """Remove the default choices at the end, which a schedule need not contain."""
+    """Return the choices without default choices at the end, which a schedule need not contain."""
     end = len(choices)
     while end and choices[end - 1] == 0:
         end -= 1
@@ -42,7 +44,7 @@ def without_trailing_defaults(choices: Choices) -> Choices:
 
 
 def truncate_choices(choices: Choices) -> Iterator[Choices]:
-    """Keep no choices, then the first half, the first three quarters, ... all but the last."""
+    """Yield shorter schedules: no choices, then the first half, the first three quarters, ... all but the last."""
     left = len(choices)
     while left:
         yield without_trailing_defaults(choices[: len(choices) - left])
@@ -50,13 +52,14 @@ def truncate_choices(choices: Choices) -> Iterator[Choices]:
 
 
 def zero_switches(choices: Choices) -> Iterator[Choices]:
-    """Replace a block of switches by the default choice."""
+    """Yield schedules in which a block of switches (choices that are not the default) is replaced by the default
+    choice."""
     for kept in without_a_block(_switch_indices(choices)):
         yield without_trailing_defaults(tuple(choice if index in kept else 0 for index, choice in enumerate(choices)))
 
 
 def zero_switch_pairs(choices: Choices) -> Iterator[Choices]:
-    """Replace any two switches by the default choice."""
+    """Yield schedules in which two of the switches are replaced by the default choice."""
     switches = _switch_indices(choices)
     pairs = [(one, other) for index, one in enumerate(switches) for other in switches[:index]]
     for pair in pairs[:_MOST_SINGLE]:
@@ -64,7 +67,7 @@ def zero_switch_pairs(choices: Choices) -> Iterator[Choices]:
 
 
 def merge_switches(choices: Choices) -> Iterator[Choices]:
-    """Replace two consecutive switches by one, at the place of the first."""
+    """Yield schedules in which one switch replaces two consecutive switches, at the place of the first of the two."""
     switches = _switch_indices(choices)
     for first, second in pairwise(switches):
         both = choices[first] + choices[second]
@@ -91,19 +94,19 @@ def regroup_switches(choices: Choices) -> Iterator[Choices]:
 
 
 def use_single_switch(choices: Choices) -> Iterator[Choices]:
-    """Replace all switches by one, the earliest first."""
+    """Yield schedules in which one switch replaces all switches, the earliest place first."""
     for index in range(min(len(choices), _MOST_SINGLE)):
         for choice in range(1, max(_LEAST_LARGEST, *choices) + 1):
             yield (*(0,) * index, choice)
 
 
 def remove_choices(choices: Choices) -> Iterator[Choices]:
-    """Remove a block of choices, so that later ones come earlier."""
+    """Yield schedules without a block of choices, so that later choices come earlier."""
     yield from map(without_trailing_defaults, without_a_block(choices))
 
 
 def make_choices_smaller(choices: Choices) -> Iterator[Choices]:
-    """Replace one choice by 1, by half of it, or by one less."""
+    """Yield schedules in which one choice is replaced by 1, by half of its value, or by one less."""
     return with_one_simpler(choices, smaller_numbers)
 
 
@@ -121,7 +124,7 @@ PASSES = (
     remove_choices,
     make_choices_smaller,
 )
-"""The passes, in the order in which they run."""
+"""The passes for schedules, in the order in which they run."""
 
 
 if TYPE_CHECKING:
@@ -147,7 +150,7 @@ class ShrunkSchedule:
 
     @property
     def is_minimal(self) -> bool:
-        """Return whether no single step makes the schedule simpler; otherwise a simpler one may exist."""
+        """Return whether no single step makes the schedule simpler; otherwise a simpler failing schedule may exist."""
         return self.end is ShrinkEnd.MINIMAL
 
 

@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 Value = TypeVar("Value")
 
 _FEW_VALUES = 6
-"""At most this many values are also tried as pairs and triples."""
+"""Tuples of at most this many values are also tried as pairs and triples of their values."""
 
 
 def index_blocks(count: int) -> Iterator[range]:
@@ -40,7 +40,7 @@ def index_blocks(count: int) -> Iterator[range]:
 
 
 def without_a_block(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
-    """Yield the values without one block of them."""
+    """Yield the values without a block of them, for each block."""
     for block in index_blocks(len(values)):
         yield (*values[: block.start], *values[block.stop :])
 
@@ -67,12 +67,13 @@ def smaller_numbers(number: int, least: int = 1) -> list[int]:
 
 
 _MOST_MOVED = 30
-"""The elements of a longer tuple are not moved: 30 elements can be moved in 435 ways."""
+"""In a tuple with more elements than this, no element is moved: 30 elements can be moved in 435 ways."""
 
 Row: TypeAlias = "tuple[object, ...] | int"
-"""What is plain in a field: its words, the plainest first, or the plain value of all numbers in it."""
+"""What is plain in a field of a record: the field's words, the plainest first, or the plain value of all its
+numbers."""
 Table: TypeAlias = "Mapping[type, Mapping[str, Row]]"
-"""By type of record, the fields that may change. Other fields and other types stay the same."""
+"""By type of record, the fields that may change. Fields and types that are not in the table stay the same."""
 
 
 class StructureShrinker:
@@ -82,21 +83,21 @@ class StructureShrinker:
         self._table = table
 
     def with_fewer_elements(self, value: Value) -> Iterator[Value]:
-        """Remove a block of one of the value's tuples or mappings."""
+        """Yield copies of the value without a block of one of its tuples or mappings."""
         return self._apply_everywhere(value, (), _with_fewer_elements)
 
     def with_plainer_leaf(self, value: Value) -> Iterator[Value]:
-        """Replace one number or word by a plainer one."""
+        """Yield copies of the value with one number or word replaced by a plainer one."""
         return self._apply_everywhere(value, (), _plainer_values)
 
     def with_equal_parts_changed(self, value: Value) -> Iterator[Value]:
-        """Make one step in all equal parts of the value at once, so that they stay equal."""
+        """Yield copies of the value with one step made in all equal parts at once, so that these parts stay equal."""
         for part, row in dict.fromkeys(self._all_parts(value, ())):
             for other in (*_plainer_values(part, row), *_with_fewer_elements(part, row)):
                 yield self._with_part_replaced(value, (), (part, row), other)
 
     def with_element_moved_forward(self, value: Value) -> Iterator[Value]:
-        """Move one element of a tuple nearer to its beginning."""
+        """Yield copies of the value with one element of a tuple moved nearer to the tuple's beginning."""
         return self._apply_everywhere(value, (), _with_element_moved_forward)
 
     def distance_of_words(self, value: object) -> int:
@@ -126,7 +127,7 @@ class StructureShrinker:
         )
 
     def _children_of(self, part: Any, row: Row) -> Iterator[tuple[Any, Any, Row]]:
-        """Yield the children of a part in the tree, each with its key and its row of the table."""
+        """Yield the children of a record, tuple or mapping: key, child, and the row of the table for the child."""
         if type(part) in self._table:
             yield from ((name, getattr(part, name), its_row) for name, its_row in self._table[type(part)].items())
         elif isinstance(part, Mapping) or type(part) is tuple:
@@ -174,13 +175,14 @@ def _number_distance(part: Any, row: Row) -> int:
 
 
 def _nearer_numbers(number: int, plain: int) -> Iterator[int]:
-    """Yield the plain number, the number half way to it, and the next one towards it."""
+    """Yield numbers nearer to the plain number: the plain number itself, the number half way to it, and the next one
+    towards it."""
     if number != plain:
         yield from dict.fromkeys((plain, (number + plain) // 2, number - 1 if number > plain else number + 1))
 
 
 def _with_children(part: Any, changed: Mapping[Any, Any]) -> Any:
-    """Return a part of the tree with some children replaced."""
+    """Return a copy of a record, tuple or mapping with some children replaced."""
     if not changed:
         return part
     if type(part) is tuple:

@@ -1,1 +1,1 @@
-"""Transports: how bytes move once a slot is full."""
+"""Transports: how the tensors of a call move between ranks, once all ranks have made the call."""

@@ -204,7 +204,7 @@ class HostCopy:
     def __init__(self, payload: Payload) -> None:
         self._original = payload
         self._copies: dict[int, Tensor] = {}
-        """Copies by id() of the original tensor, because an input may also be an output."""
+        """The copies by id() of the original tensor, because one tensor may be both input and output."""
         self.payload = payload
         if any(needs_host_copy(tensor) for tensor in (*payload.inputs, *payload.outputs)):
             gathered: list[Tensor] | None = None if payload.gathered is None else []

@@ -27,7 +27,7 @@ from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
 Moving = Callable[[Sequence[Payload], str, int], None]
-"""Takes the payloads in group-rank order, the reduction ("" for none), and the root's group rank (-1 for none)."""
+"""A function that moves data: it takes all payloads in group-rank order, the reduction ("" for none), and the root."""
 
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "SUM": torch.Tensor.add_,
@@ -46,7 +46,7 @@ class MemoryTransport:
     """The transport `memory`, which has no state."""
 
     def move_data(self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]) -> None:
-        """Move the data of a call; the arguments are those of `Gloo.move_data`."""
+        """Move the data of a call; the arguments are those of `GlooTransport.move_data`."""
         root = None if signature.root is None else members.index(signature.root)
         move_payloads(signature.operation, [pending.payload for pending in pendings], signature.reduction, root)
 

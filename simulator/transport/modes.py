@@ -16,7 +16,7 @@ from torch._ops import _len_torch_dispatch_stack_pre_dispatch, _pop_mode_from_pr
 from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _push_mode
 
 _TAKEN_OFF: ContextVar[tuple[Any, ...] | None] = ContextVar("_TAKEN_OFF", default=None)
-"""The suspended dispatch modes of the thread, the outermost last; None if none are suspended."""
+"""The suspended dispatch modes of the running thread, the outermost last; None if no mode is suspended."""
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 

@@ -16,7 +16,7 @@ class Payload(NamedTuple):
     factor: Any = None
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     gathered: list[Tensor] | None = None
-    """Receives the gathered tensor of an operation that has no output tensors."""
+    """The list that receives the gathered tensor of an operation without output tensors."""
 
     def with_copied_inputs(self) -> Payload:
         """Return a payload with copies of the inputs, so that the caller may change its tensors."""

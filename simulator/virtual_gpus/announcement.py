@@ -19,7 +19,7 @@ class FirstUseAnnouncement:
         os.ftruncate(self.file, mmap.PAGESIZE)
         self._said = mmap.mmap(self.file, mmap.PAGESIZE)
         self.wait: Callable[[], None] = lambda: None
-        """Called before deciding whether this rank is the first."""
+        """A function that is called before it is decided whether this rank is the first."""
 
     def close(self) -> None:
         """Close the file in this process."""

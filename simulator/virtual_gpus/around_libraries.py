@@ -28,7 +28,7 @@ from ddpsim.simulator.virtual_gpus.gpus import VirtualDevices
 
 
 def replace_when_imported(gpus: VirtualDevices) -> None:
-    """Change these modules now if they are imported, otherwise when they are."""
+    """Change these modules now if they are imported already, otherwise when a program imports them."""
     changes: dict[str, Callable[[ModuleType], None]] = {
         "safetensors": _replace_safe_open,
         "torch.distributed.tensor._random": partial(replace_tracker, gpus),
@@ -134,7 +134,7 @@ class _TrackerState:
         return state
 
     def set_state(self, state: Tensor) -> None:
-        """Set the state."""
+        """Set the seed and the offset, given as sixteen bytes."""
         self._kept = state.detach().clone().view(torch.int64)
 
 

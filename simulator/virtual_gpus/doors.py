@@ -41,7 +41,7 @@ class GpuRequestProbes:
         self._gpus = gpus
         self._count = count
         self._put_there = put_there
-        """Called with a description of the request."""
+        """A function that is called with a description of the request for a GPU."""
         self._replaced = ReplacedAttributes()
 
     def install_probes(self) -> None:
@@ -68,7 +68,7 @@ class GpuRequestProbes:
         what: str,
         instead: Callable[..., Any] | None = None,
     ) -> None:
-        """Replace a function; a call for which `asks` is true installs the GPUs, then calls the original."""
+        """Replace a function: a call for which `asks` is true installs the virtual GPUs, then calls the original."""
 
         def closed(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
@@ -102,7 +102,7 @@ class GpuRequestProbes:
 
 
 def _is_compiler_frame(frame: FrameType) -> bool:
-    """Return whether torch's compiler calls: it lists all devices, in any program."""
+    """Return whether a frame is of torch's compiler, which lists all devices in any program."""
     return str(frame.f_globals.get("__name__")).startswith(("torch._dynamo", "torch._inductor"))
 
 

@@ -101,7 +101,8 @@ class VirtualGpuMode(TorchFunctionMode):
         return result
 
     def _label_moved(self, tensor: Tensor, result: Tensor, label: int | None) -> Tensor:
-        """What a move gives: the tensor itself only where nothing changed."""
+        """Return what a move to a GPU gives: the tensor itself only if nothing changed, otherwise a new one with a
+        label."""
         if result is tensor and gpu_number_of(tensor) != label:
             result = tensor.clone(memory_format=torch.preserve_format)
         if result is not tensor:
@@ -113,7 +114,7 @@ class VirtualGpuMode(TorchFunctionMode):
         return self._label_moved(args[0], args[0], self._gpus.index_of(device))
 
     def _handle_to(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Handle `Tensor.to`: keep the tensor on the CPU, and label it with the GPU that the arguments name."""
+        """Replace `Tensor.to`: keep the tensor on the CPU, and label it with the GPU that the arguments name."""
         tensor, label = args[0], gpu_number_of(args[0])
         rest = []
         for value in args[1:]:
@@ -173,7 +174,7 @@ def _reduce_without_label(func: Function, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _call_instead(form: Function) -> Handler:
-    """Return a handler that calls another function, and copies the label of its arguments to the result."""
+    """Return a function that calls another function, and copies the GPU label of its arguments to the result."""
 
     def handle(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         label = first_gpu_number([*args, *kwargs.values()])

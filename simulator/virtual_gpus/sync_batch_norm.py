@@ -17,7 +17,7 @@ def _reduced_dimensions(tensor: Tensor) -> list[int]:
 
 
 def _to_summation_type(tensor: Tensor) -> Tensor:
-    """Convert to the type in which sums are computed, at least single precision."""
+    """Convert a tensor to the type in which sums are computed, at least single precision."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
