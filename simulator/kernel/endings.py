@@ -73,7 +73,7 @@ def stop_without_enabled_task(run: RunState) -> Generator[Answer, AwaitedExterna
 
 
 def stop_out_of_steps(run: RunState, me: Task) -> Generator[Answer, StackReport, NoReturn]:
-    """Stop the run, which has passed too many choice points."""
+    """Stop the run, which has made more steps than its limit."""
     stack = yield ReportStack()
     end_with_findings(run, RunEnding.STEPS, limit_finding(run, RunEnding.STEPS, me, stack))
 

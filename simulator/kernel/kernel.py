@@ -41,7 +41,7 @@ Serve = Callable[[Task, Any], Any]
 
 
 class Kernel:
-    """Decides which rank of a run runs, and which calls match. The host, which runs the ranks, calls these methods."""
+    """Decides which rank runs next, and which calls match. The host, which runs the ranks, calls these methods."""
 
     def __init__(
         self,

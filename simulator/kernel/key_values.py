@@ -163,7 +163,7 @@ class KeyValueStore:
     def _pop_from_queue(self, me: Task, request: StoreOperation) -> Script:
         """Take the oldest value of a queue.
 
-        None if the queue is empty and the caller does not wait, or the key is no queue.
+        None if the queue is empty and the caller does not wait, or the key has a plain value.
         """
         (key,) = request.keys
         while key not in self._queues:

@@ -1,4 +1,4 @@
-"""Makes Python's garbage collector run less often while a run runs.
+"""Makes Python's garbage collector run less often during a run.
 
 By default it would scan all objects of the process again and again while 1,024 ranks build their models: a quarter of
 the run. So objects that exist at the start are frozen (`gc.freeze`), and the threshold of new objects that triggers a

@@ -125,7 +125,7 @@ class CallWatch(Protocol):
 
 
 class Host(Protocol):
-    """Runs the ranks of one run; these are the methods that a rank's process groups call."""
+    """Runs the ranks of a simulation; these are the methods that a rank's process groups call."""
 
     world_size: int
     is_observed: bool

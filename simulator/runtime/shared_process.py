@@ -1,6 +1,6 @@
 """Detects changes that ranks as threads make to the process that they share. Real ranks have a process each.
 
-While a run runs, these are replaced by functions that also record their use in ranks: `os.chdir`, `signal.signal`, the
+During a run, these are replaced by functions that also record their use in ranks: `os.chdir`, `signal.signal`, the
 start of multiprocessing processes (except DataLoader workers), and reads of RANK, LOCAL_RANK and WORLD_SIZE from
 `os.environ` during the import of the program's own modules: a module is imported once, for all ranks. Libraries that
 keep a rank's state in their modules are known by name.

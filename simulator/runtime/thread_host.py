@@ -78,7 +78,7 @@ any."""
 
 
 class ThreadHost:
-    """Runs the ranks of one run as threads."""
+    """Runs the ranks of one simulation as threads."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Runs one run whose ranks are threads, collects their exceptions and returns the findings."""
+"""Carries out one run whose ranks are threads, collects their exceptions and returns the findings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Threads that ranks start. Each belongs to its rank, and runs only while it has the baton.
 
-While a run runs, `RankThreads` replaces Python's threads and locks. Conditions, events, semaphores, barriers, queues,
+During a run, `RankThreads` replaces Python's threads and locks. Conditions, events, semaphores, barriers, queues,
 timers, futures and executors are built on these in Python, so they are simulated, too.
 """
 
