@@ -1,4 +1,4 @@
-"""The texts that debugger commands about all ranks print: functions of a view of the execution, an immutable value."""
+"""The texts that debugger commands about all ranks print, made from an `ExecutionView`, a snapshot of the run."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _MOST_CALLS = 16
 
 @dataclass(frozen=True, slots=True)
 class ExecutionView:
-    """The state of an execution at one point in time."""
+    """A snapshot of the state of a run."""
 
     snapshot: Snapshot
     running: int | None = None
-    """The rank that has the baton."""
+    """The rank that runs now; all others wait for their turn."""
     here: int | None = None
-    """The rank that the debugger is in."""
+    """The rank in which the debugger is open."""
     findings: tuple[Finding, ...] = ()
-    """The findings so far, including calls that already differ although other ranks have not made theirs yet."""
+    """The findings so far. Calls that differ are among them, even if other ranks have not made theirs yet."""
     enabled: frozenset[int] = frozenset()
-    """The ranks that can run, including the running one."""
+    """The ranks that can run, including the rank that runs now."""
     places: Mapping[int, Site] = field(default_factory=dict)
     """The current line of each rank's program, if known."""
     stacks: Mapping[int, str] = field(default_factory=dict)
@@ -48,7 +48,10 @@ class ExecutionView:
 
 
 def make_view(run: RunState, here: int | None, places: Mapping[int, Site], stacks: Mapping[int, str]) -> ExecutionView:
-    """Return the current view for a debugger in rank `here`. `places` and `stacks`: where each rank is."""
+    """Return a snapshot of the run for a debugger in rank `here`.
+
+    `places` and `stacks`: the line and the stack of each rank.
+    """
     early = tuple(finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls()))
     return ExecutionView(
         run.snapshot(),
@@ -62,7 +65,7 @@ def make_view(run: RunState, here: int | None, places: Mapping[int, Site], stack
 
 
 def reason_not_debuggable(run: RunState, rank: int, has_begun: Callable[[], bool]) -> str:
-    """Return why a rank cannot be debugged; "" if it can. `has_begun` is called only for an existing rank."""
+    """Return why no debugger can be opened in a rank; "" if it can. `has_begun` is called only for an existing rank."""
     if rank >= len(run.ranks):
         return f"there is no rank {rank}, expected 0 to {len(run.ranks) - 1}"
     main = run.ranks[rank].main
@@ -77,7 +80,7 @@ def reason_not_debuggable(run: RunState, rank: int, has_begun: Callable[[], bool
 
 
 def answer_command(topic: DebuggerTopic, argument: str, view: ExecutionView) -> str:
-    """Return the text that a command prints. Raises DebuggerCommandError for an invalid argument."""
+    """Return the text that a debugger command prints. Raises DebuggerCommandError for an invalid argument."""
     if argument and topic is not DebuggerTopic.CALLS:
         raise DebuggerCommandError(f"{topic.value} takes no argument, found {argument!r}")
     return _ANSWERS[topic](view) if topic is not DebuggerTopic.CALLS else answer_calls(view, argument)
@@ -101,7 +104,7 @@ def _rows_of_rank(view: ExecutionView, rank: int) -> list[TableRow]:
 
 
 def answer_slots(view: ExecutionView) -> str:
-    """Return the calls that wait for other ranks, with the ranks that arrived and the missing ones."""
+    """Return text for `slots`: the calls that wait for other ranks, with the arrived and the missing ranks."""
     lines = []
     for slot in view.snapshot.open_slots:
         lines.append(f"  {slot.calls[0]}   {_arrived_and_missing(slot)}")
@@ -125,7 +128,7 @@ def _origin_suffix(call: Call) -> str:
 
 
 def answer_calls(view: ExecutionView, argument: str = "") -> str:
-    """Return the latest calls, one line each: the rank, the source line, and if the call still waits or has matched."""
+    """Return the latest calls, one line each: the rank, the source line, and whether the call still waits."""
     if argument and not (argument.isdecimal() and int(argument) < view.world_size):
         raise DebuggerCommandError(
             f"rank is {argument!r}, expected 0 to {view.world_size - 1}, or nothing for all ranks"

@@ -1,7 +1,7 @@
 """Breakpoints that apply to all ranks. pdb keeps one table of breakpoints per process.
 
-The table of the process that started the execution is authoritative: later runs in that process use it, too. Hit
-counts and the `commands` of a breakpoint stay with the debugger in which they were made.
+The table of the process that started the run is authoritative: later runs in that process use it, too. Hit counts and
+the `commands` of a breakpoint stay with the debugger in which they were made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class Breakpoints(NamedTuple):
 
 
 def current_breakpoints() -> Breakpoints:
-    """Return the breakpoints of this process. Does not import `bdb`: without it there are no breakpoints."""
+    """Return pdb's breakpoints of this process.
+
+    Does not import `bdb`: if it is not loaded, there are no breakpoints.
+    """
     bdb: Any = sys.modules.get("bdb")
     if bdb is None:
         return Breakpoints()
@@ -53,7 +56,7 @@ def _breakpoint_value(point: Any) -> Breakpoint:
 
 
 def set_breakpoints(all_of_them: Breakpoints) -> None:
-    """Replace all breakpoints of this process by these."""
+    """Replace all pdb breakpoints of this process by the given ones."""
     if all_of_them == current_breakpoints():
         return
     import bdb

@@ -1,4 +1,4 @@
-"""The kernel of a run under `ddpsim debug`. A director can pause it before any step and before its end."""
+"""The kernel of a run under `ddpsim debug`. A director (director.py) tells it where to pause for the user."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ddpsim.simulator.kernel.states import RunEnding, RunLife, RunPhase
 from ddpsim.simulator.kernel.tasks import Task
 
 _FOUND = (RunEnding.DEADLOCK, RunEnding.MISMATCH, RunEnding.STEPS, RunEnding.POLLS)
-"""Endings that a debugger can explain: every rank is still at the line that it reached."""
+"""Reasons of a run's end that a debugger can explain: every rank is still at the line that it reached."""
 
 
 class _LifeWithEndHook(RunLife):
-    """A `RunLife` that calls a function before the run ends."""
+    """A `RunLife` (the state of a run) that calls a function just before the run ends."""
 
     def __init__(self, before_end: Callable[[RunEnding], None]) -> None:
         super().__init__()
@@ -33,19 +33,22 @@ class _LifeWithEndHook(RunLife):
 
 
 class DirectedKernel(Kernel):
-    """A `Kernel` that asks a director where to pause."""
+    """A `Kernel` that asks the run's director where to pause."""
 
     def __init__(self, world_size: int, director: RunDirector, *, are_threads: bool, **terms: Any) -> None:
-        """`are_threads`: a rank is still at the call that it issues. A rank process may already have run further."""
+        """`are_threads`: ranks are threads, so a rank is still at the call that it issues.
+
+        A rank process may have run further.
+        """
         super().__init__(world_size, policy=director, **terms)
         self._director = director
         self._are_threads = are_threads
         self.run.life = _LifeWithEndHook(self._pause_at_finding)
         self._due: dict[int, str] = {}
-        """The ranks that pause at their next request, each with the reason."""
+        """The ranks in which a debugger opens at their next request, each with the reason."""
 
     def handle(self, request: Request) -> Answer:
-        """Serve a request of the running task."""
+        """Take a request of the running task (a rank's program or thread), and pause first if the director says so."""
         if isinstance(request, IssueCall):
             self._note_call(request.call)
             if self._are_threads:
@@ -57,7 +60,7 @@ class DirectedKernel(Kernel):
         return super().handle(request)
 
     def resume_task(self, task: Task) -> Answer:
-        """Continue a task that has received the baton."""
+        """Let a task continue whose turn it is, and pause in its rank if the director says so."""
         self.run.running = task
         has_begun = bool(task.scripts)
         if self._is_running and has_begun and task.is_main and self._director.pauses_where_rank_runs(task.rank_number):
@@ -82,7 +85,7 @@ class DirectedKernel(Kernel):
             self._due[call.rank] = f"step {self.run.steps}: rank {call.rank} makes {call}"
 
     def _pause_before_request(self) -> None:
-        """Pause, if the goal is here, before a request at which another rank may run first."""
+        """Pause before a request at which another rank may run first, if the user's goal is there."""
         rank, steps = self._running_task.rank_number, self.run.steps
         if not self._is_running:
             return
@@ -103,7 +106,10 @@ class DirectedKernel(Kernel):
             self._director.pause_run(self._running_task.rank_number, header)
 
     def _pause_at_finding(self, ending: RunEnding) -> None:
-        """Pause in a culprit rank, or else in a waiting one. A rank that has ended has no program to look at."""
+        """Pause in a rank that caused the finding, or else in a waiting one.
+
+        In an ended rank there is nothing to see.
+        """
         self._pause_at_call()  # a rank process has run further since its call
         if not self._is_running:
             return

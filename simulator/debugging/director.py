@@ -1,6 +1,6 @@
 """The director of a debugged run: it decides where the run pauses and which rank runs next.
 
-It is a scheduling policy: it first replays recorded choices, then takes those that the user types.
+To the kernel it is a scheduling policy: it first replays recorded choices, then takes those that the user types.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.runtime.prompt_server import ReadLine, read_edited_line
 
 Save = Callable[[tuple[int, ...], str], str]
-"""Saves the choices made so far, under a name or "", and returns the reply to the user. Raises DebuggerCommandError."""
+"""A function that saves the choices made so far, under a name or "", and returns the reply to the user. Raises
+DebuggerCommandError."""
 
 
 class RunDirector:
@@ -41,20 +42,23 @@ class RunDirector:
         read: ReadLine = read_edited_line,
         save: Save | None = None,
     ) -> None:
-        """`choices` are the recorded ones. `goal` is where to pause first; None means at the first finding."""
+        """`choices` are the recorded ones to replay.
+
+        `goal` says where to pause first; None means at the first finding.
+        """
         self.goal = goal
         self.start = start
-        """How the ranks start; None for the default of the program."""
+        """How the ranks start in the recorded run; None for the program's default."""
         self.read = read
         self.open_debugger: Callable[[int, str], None] | None = None
-        """(rank, header) -> opens a debugger in a rank until the user continues the program; the run may have ended
-        then. Set by the code that runs the ranks."""
+        """A function (rank, header) that opens a debugger in a rank until the user continues the program; the run may
+        have ended then. Set by the code that runs the ranks."""
         self._requests = 0
-        """The number of requests so far at which another rank may run first."""
+        """How many requests so far were ones before which another rank may run."""
         self._is_made = True
-        """False while the run is paused before the latest of these requests."""
+        """False while the run is paused before the latest of the requests that `_requests` counts."""
         self._call: PauseAtCallOfRank | None = None
-        """The call at which the run is paused. A rank process has already issued it."""
+        """The call at which the run is paused. If the rank is a process, it has already issued the call."""
         self._choices = tuple(choices)
         self._made = 0
         self._wish: int | None = None
@@ -63,7 +67,7 @@ class RunDirector:
     # --- the policy ---------------------------------------------------------------------------------------------------
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the index of the option to take."""
+        """Return the index of the option (which rank runs next) to take."""
         self._made += 1
         if self._made <= len(self._choices):
             return self._choices[self._made - 1] % len(options)
@@ -76,11 +80,14 @@ class RunDirector:
 
     @property
     def rank_of_start_goal(self) -> int | None:
-        """The rank in whose first line the run pauses; None if the goal is another one."""
+        """The rank at whose first line the run has to pause; None if the user's goal is another one."""
         return self.goal.rank if isinstance(self.goal, PauseAtStart) else None
 
     def pauses_at_request(self, steps: int) -> bool:
-        """Count a request that a rank is about to make, at step `steps`. True if the run pauses before it."""
+        """Count a request that a rank is about to make at step `steps`.
+
+        True if the run has to pause before the request.
+        """
         self._requests += 1
         goal = self.goal
         if isinstance(goal, PauseAtRequest):
@@ -96,7 +103,7 @@ class RunDirector:
             self._is_made = True
 
     def pauses_at_call(self, call: Call, number: int) -> bool:
-        """True if the run pauses at this call, which is call `number` of its rank, counted from 0."""
+        """True if the run has to pause at a call, which is the `number`-th of its rank, counted from 0."""
         goal, here = self.goal, PauseAtCallOfRank(call.rank, number)
         is_it = (
             (isinstance(goal, PauseAtNextCall) and goal.rank == call.rank)
@@ -108,11 +115,11 @@ class RunDirector:
         return is_it
 
     def pauses_where_rank_runs(self, rank: int) -> bool:
-        """True if the run pauses where this rank runs next."""
+        """True if the run has to pause as soon as this rank runs next."""
         return isinstance(self.goal, PauseWhereRankRuns) and self.goal.rank == rank
 
     def pause_run(self, rank: int, header: str, *, steps: int | None = None) -> None:
-        """Pause here. `steps` is given at the end of a run. The next debugger command sets the next goal."""
+        """Open a debugger here. `steps` is given at the end of a run. The user's next command sets the next goal."""
         header = (
             f"{self.missed_goal_text(steps)}\n{header}"
             if steps is not None and self.missed_goal_text(steps)
@@ -126,7 +133,7 @@ class RunDirector:
             self._call = None
 
     def missed_goal_text(self, steps: int) -> str:
-        """Return a line on the goal that a run of `steps` steps did not reach; "" if it missed none."""
+        """Return a line that says which goal a run of `steps` steps did not reach; "" if it reached its goal."""
         goal = self.goal
         if isinstance(goal, PauseAtStep) and goal.step > steps:
             return f"there is no step {goal.step}: the run ends at step {steps}"

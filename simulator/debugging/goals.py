@@ -10,13 +10,16 @@ from ddpsim.simulator.debugging.session_host import DebuggerCommandError
 
 
 class PauseAtStep(NamedTuple):
-    """Pause before the choice point with this number, in whichever rank is there."""
+    """Pause before the step with this number, in whichever rank runs then."""
 
     step: int
 
 
 class PauseAtRequest(NamedTuple):
-    """Pause before the request with this number, counted from 1, of those where another rank may run first."""
+    """Pause before a request with this number, counted from 1.
+
+    Only requests at which another rank may run first count.
+    """
 
     number: int
 
@@ -28,7 +31,7 @@ class PauseAtStart(NamedTuple):
 
 
 class PauseAtNextCall(NamedTuple):
-    """Pause where a rank makes its next call."""
+    """Pause where a given rank makes its next communication call."""
 
     rank: int
 
@@ -40,19 +43,19 @@ class PauseAtCall(NamedTuple):
     sequence: int
 
     def matches_call(self, call: Call) -> bool:
-        """True if a call is the one of this goal."""
+        """True if a call is the one at which this goal pauses."""
         return call.operation == self.operation and call.sequence == self.sequence
 
 
 class PauseAtCallOfRank(NamedTuple):
-    """Pause where a rank makes its call with this number, counted over all groups from 0."""
+    """Pause where a rank makes its call with this number, counted over all its groups from 0."""
 
     rank: int
     number: int
 
 
 class PauseWhereRankRuns(NamedTuple):
-    """Pause where a rank runs next."""
+    """Pause as soon as a given rank runs next."""
 
     rank: int
 
@@ -63,7 +66,7 @@ Goal = (
 
 
 class GoBackError(Exception):
-    """Ends a run so that it can be replayed, with the choices made so far, up to an earlier point."""
+    """Raised to end a run, which is then replayed with the choices made so far, up to an earlier point."""
 
     def __init__(self, goal: Goal, choices: tuple[int, ...]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Replaces `pdb.Pdb` while an execution runs, for `breakpoint`, `pdb.set_trace`, `pdb.post_mortem` and pytest.
+"""Replaces `pdb.Pdb` during a run, for `breakpoint`, `pdb.set_trace`, `pdb.post_mortem` and pytest.
 
 These all look the class up in the module `pdb`. Importing pdb takes 30 ms, so it is not imported here: an import hook
-replaces the class when the program imports it.
+replaces the class when the program imports pdb.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 
 class PdbReplacement(MetaPathFinder):
-    """Replaces pdb's debugger class by that of one execution."""
+    """Replaces the class `pdb.Pdb` by the debugger class of one run."""
 
     def __init__(self, session_host: SessionHost) -> None:
         self._session_host = session_host
@@ -43,7 +43,7 @@ class PdbReplacement(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of pdb, with a loader that also replaces the class."""
+        """Return the import spec of pdb, with a loader that also replaces `pdb.Pdb`."""
         if fullname != "pdb":
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -73,7 +73,7 @@ def _clear_pytest_debugger_cache() -> None:
 
 
 def debugger_class(session_host: SessionHost) -> type[Any]:
-    """Return the debugger class of an execution."""
+    """Return the debugger class of a run, a subclass of `pdb.Pdb`."""
     importlib.import_module("pdb")  # first: the import hook calls this function again
     from ddpsim.simulator.debugging.rank_debugger import RankDebugger
 

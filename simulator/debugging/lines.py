@@ -1,4 +1,4 @@
-"""The input and output streams of a debugger in a rank. Output is kept until the next prompt."""
+"""The input and output streams of a debugger in a rank. Written text is kept until the debugger prompts for input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpsim.simulator.debugging.session_host import SessionHost
 
 
 class DebuggerStream(io.TextIOBase):
-    """The input and output stream of a debugger in a rank: the execution's session host reads and writes them."""
+    """The input and output stream of a debugger in a rank. The run's session host reads from and writes to the user."""
 
     def __init__(self, session_host: SessionHost, streams: tuple[Any, Any]) -> None:
         self._session_host = session_host
@@ -32,7 +32,7 @@ class DebuggerStream(io.TextIOBase):
         return len(text)
 
     def readline(self, size: int | None = -1) -> str:  # type: ignore[override]
-        """Show the kept text, which ends with the prompt, and wait for a line; "" at the end of the input."""
+        """Show the kept text, which ends with the prompt, and wait for a typed line; "" at the end of the input."""
         text, self._written = self._written, ""
         try:
             return self._session_host.read_line(text, self._streams) + "\n"
@@ -64,7 +64,7 @@ class DebuggerConsole(code.InteractiveConsole):
             self.interact("", "")
 
     def raw_input(self, prompt: str = "") -> str:
-        """Wait for a line."""
+        """Show the prompt and wait for a typed line."""
         self._lines.write(prompt)
         line = self._lines.readline()
         if not line:

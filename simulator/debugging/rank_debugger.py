@@ -25,25 +25,25 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.call_sites import frames_outwards, installed_package_of, is_project_code
 
 _NOT_STEPPED_INTO = ("ddpsim.simulator", "ddpsim.simulator.*", "ddpsim.scenarios.pytest_plugin.*")
-"""Modules that run the program and do not belong to it."""
+"""Modules of Python that run the user's program and are no part of it, so the debugger does not step into them."""
 
 
 class RankDebugger(pdb.Pdb):
-    """pdb with commands for all ranks. Outside of ranks it behaves exactly as pdb."""
+    """pdb with commands that show or steer all ranks. Outside of ranks it behaves exactly as pdb."""
 
     session_host: ClassVar[SessionHost]
-    """The link to the execution that the ranks belong to."""
+    """The link to the run to which the debugged rank belongs."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._is_visit = False
-        """True while this is a session in another rank than the paused one."""
+        """True while the user looks at this rank by the `rank R` command; the run is paused in another rank."""
         self._visit_ended_by = ""
-        """The command that ended that session."""
+        """The command by which the user left this rank again."""
         self._awaits_program = False
 
     def interaction(self, frame: FrameType | None, *traceback: Any) -> None:
-        """Read commands until one continues the program."""
+        """Read debugger commands until one continues the program."""
         if self.session_host.is_unwinding_rank():
             self.set_continue()
             return
@@ -59,7 +59,10 @@ class RankDebugger(pdb.Pdb):
 
     @contextmanager
     def _opened_session(self, frame: FrameType | None) -> Iterator[None]:
-        """Set prompt, streams and stack for commands in a frame of the program. Changes nothing outside of ranks."""
+        """A context that sets prompt, streams and stack for commands in a frame of the program.
+
+        Changes nothing outside of ranks.
+        """
         who = self.session_host.debugged_thread_name()
         if not who or isinstance(self.stdin, DebuggerStream):
             yield
@@ -89,9 +92,10 @@ class RankDebugger(pdb.Pdb):
         return text.removeprefix(folder) if self.session_host.debugged_thread_name() else text
 
     def debug_paused_rank(self) -> str:
-        """Debug a paused rank, on its own thread, and return the command for the rank that asked; "" for none.
+        """Open a debugger in a paused rank, on the rank's own thread.
 
-        If the program has raised an exception, this is a post-mortem session on it.
+        Return the command that the asking rank has to carry out; "" for none. If the program has raised an exception,
+        this is a post-mortem session.
         """
         self._is_visit, self._visit_ended_by = True, ""
         frame, error = program_frame(sys._getframe()), sys.exc_info()[1]
@@ -110,7 +114,7 @@ class RankDebugger(pdb.Pdb):
 
     @classmethod
     def apply_breakpoints(cls) -> None:
-        """Make the current thread pause at all breakpoints of the process, whichever rank has set them."""
+        """Make the current thread pause at all breakpoints of the process, whichever rank's debugger set them."""
         tracing = getattr(sys.gettrace(), "__self__", None)
         if isinstance(tracing, RankDebugger):
             tracing._reload_breakpoints()
@@ -127,14 +131,17 @@ class RankDebugger(pdb.Pdb):
             sys.settrace(None)
 
     def _trace_for_breakpoints(self) -> None:
-        """Pause at breakpoints and nowhere else."""
+        """A trace function that pauses at breakpoints and nowhere else."""
         self.reset()
         self.botframe = sys._getframe()
         self.set_continue()
         self._trace_program()
 
     def stop_here(self, frame: FrameType) -> bool:
-        """True if the program is to pause in a frame. It never pauses while the rank leaves its program."""
+        """True if the program has to pause in a frame.
+
+        It never pauses while the rank's program is being ended early.
+        """
         if self.session_host.is_unwinding_rank():
             self.set_continue()
             return False
@@ -146,7 +153,7 @@ class RankDebugger(pdb.Pdb):
             super().user_call(frame, argument_list)
 
     def user_line(self, frame: FrameType) -> None:
-        """Pause at a line."""
+        """Pause at a line of the program, called by pdb."""
         self._awaits_program = False
         super().user_line(frame)
 
@@ -216,8 +223,8 @@ class RankDebugger(pdb.Pdb):
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
         """Return the stack and the index of the frame to select.
 
-        After an exception in a visited rank, select the innermost frame of the project's own files. `down` then
-        reaches the library frames below it.
+        After an exception in another rank that the user looks at, select the innermost frame of the project's own
+        files. `down` then reaches the library frames below it.
         """
         stack, index = super().get_stack(f, t)
         if t is None or not self._is_visit:
@@ -321,7 +328,7 @@ class RankDebugger(pdb.Pdb):
         return self.do_continue("") if self._send_director_command(command.strip()) else None
 
     def _send_director_command(self, command: str) -> bool:
-        """Carry out a command that steers the run. False if it cannot be done."""
+        """Carry out a command that steers the run, such as `switch`. False if it cannot be done."""
         try:
             reply = self.session_host.run_director_command(command)
         except DebuggerCommandError as error:
@@ -334,7 +341,10 @@ class RankDebugger(pdb.Pdb):
     # --- continuing ---------------------------------------------------------------------------------------------------
 
     def onecmd(self, line: str) -> bool:
-        """Carry out a command. In a visited rank, a command that continues the program is left to the paused rank."""
+        """Carry out a typed command.
+
+        If the user only looks at this rank, the paused rank continues the program instead.
+        """
         is_over = bool(super().onecmd(line))
         if is_over and self._is_visit and not self._visit_ended_by:
             self._visit_ended_by = "quit" if self.quitting else "continue"

@@ -11,7 +11,7 @@ from ddpsim.simulator.errors import UsageError
 
 
 class DebuggerTopic(Enum):
-    """A debugger command that shows all ranks."""
+    """A debugger command that shows the state of all ranks."""
 
     RANKS = "ranks"
     SLOTS = "slots"
@@ -24,35 +24,38 @@ NOT_DIRECTED = "{} works only in a run that `ddpsim debug` has started"
 
 
 class DebuggerCommandError(UsageError):
-    """A typed command cannot be done; the text says why, in one line, and the debugger session continues."""
+    """A typed command cannot be done. The error's text says why, in one line, and the debugger session continues."""
 
 
 class VisitResult(NamedTuple):
     """The result of debugging another rank with the `rank R` command."""
 
     then: str = ""
-    """The command typed there that the paused rank has to carry out; "" if there is none."""
+    """The command typed in that rank that the paused rank has to carry out; "" if there is none."""
     problem: str = ""
     """Why the other rank cannot be debugged; "" if it could."""
 
 
 class SessionHost(Protocol):
-    """What a debugger in a rank needs from the execution that the rank belongs to."""
+    """What a debugger in a rank needs from the run that the rank belongs to."""
 
     def debugged_thread_name(self) -> str:
         """Return the name of the rank or thread that the debugger is in, such as "rank 2"; "" outside of ranks."""
 
     def is_unwinding_rank(self) -> bool:
-        """True if the rank is leaving its program because the run has ended. False outside of ranks."""
+        """True if the rank's program is being ended early, because the run has ended. False outside of ranks."""
 
     def opened_debugger(self, frame: FrameType | None) -> AbstractContextManager[object]:
-        """Mark the debugger as open, in a frame of the program. Raises RankUnwound if the execution has ended."""
+        """Mark a debugger as open, in a frame of the program. Raises RankUnwound if the run has ended."""
 
     def read_line(self, text: str, streams: tuple[Any, Any]) -> str:
-        """Show a text whose last line is the prompt, and wait for a line. Raises EOFError at the end of the input."""
+        """Show a text whose last line is the prompt, and wait for a typed line.
+
+        Raises EOFError at the end of the input.
+        """
 
     def show_text(self, text: str, streams: tuple[Any, Any]) -> None:
-        """Show a text."""
+        """Show a text to the user."""
 
     def answer_command(self, topic: DebuggerTopic, argument: str) -> str:
         """Return the text that answers a command about all ranks. Raises DebuggerCommandError."""
@@ -61,10 +64,10 @@ class SessionHost(Protocol):
         """Open a debugger in another rank until the user leaves that rank."""
 
     def share_breakpoints(self) -> None:
-        """Set the breakpoints of this process in all ranks."""
+        """Set the pdb breakpoints of this process in all ranks."""
 
     def run_director_command(self, command: str) -> str:
-        """Carry out a command that steers the run; return the reply. Raises DebuggerCommandError, RankUnwound."""
+        """Carry out a command that steers the run, and return the reply. Raises DebuggerCommandError, RankUnwound."""
 
     def abort_run(self, error: BaseException) -> NoReturn:
-        """End the execution with an error, which the caller of the run gets."""
+        """End the run with an error that is raised to the run's caller."""

@@ -30,7 +30,7 @@ def shorten_stack(stack: str, folder: str) -> str:
 
 
 def frame_count_line(packages: Iterable[str]) -> str:
-    """Return the line that replaces consecutive frames of these packages."""
+    """Return the line that stands for consecutive stack frames of installed packages."""
     names = list(packages)
     return f"  ... {len(names)} frame{'s' * (len(names) != 1)} of {', '.join(dict.fromkeys(names))}"
 
@@ -41,7 +41,7 @@ def _package_of_entry(frame: str) -> str:
 
 
 def group_equal_stacks(stacks: Iterable[tuple[int, str]]) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield each different stack once, with the ranks that have it."""
+    """Yield each different stack once, with the list of ranks that have this stack."""
     ranks: dict[str, list[int]] = {}
     for rank, stack in stacks:
         ranks.setdefault(stack, []).append(rank)

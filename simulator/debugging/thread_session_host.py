@@ -1,4 +1,4 @@
-"""The session host of debuggers in ranks that are threads."""
+"""Connects debuggers in ranks that are threads with the run: input and output, and commands about all ranks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 Switch = Callable[[int | None, int | None], None]
-"""Swaps the state of the process, such as `os.environ`, from one rank to another."""
+"""A function that swaps the state of the process, such as `os.environ`, from one rank's to another's."""
 
 
 class ThreadSessionHost:
-    """The session host of one execution."""
+    """Connects the debuggers in the ranks of one run with that run."""
 
     def __init__(self, host: ThreadHost, kernel: Kernel, switch: Switch, director: RunDirector | None = None) -> None:
         """`director` is given for a run that `ddpsim debug` started."""
@@ -40,9 +40,11 @@ class ThreadSessionHost:
         self._switch = switch
         self._visited: RankThread | None = None
         self._streams = DebuggerStreams(None, None)
-        """The streams of the debugger that was opened first. A visited rank may have replaced its own."""
+        """The streams of the debugger that was opened first. Another rank's program may have replaced its own
+        streams."""
         self._open: dict[int, FrameType] = {}
-        """The program's frame in each rank that has an open debugger. Inner frames belong to the debugger."""
+        """For each rank with an open debugger, the program's frame in which it was opened. Inner frames are the
+        debugger's."""
         self._breakpoints = current_breakpoints()
         """The breakpoints that are set in all ranks."""
 
@@ -52,7 +54,7 @@ class ThreadSessionHost:
         return "" if me is None else str(me) if me.has_task else f"rank {me.rank}"
 
     def is_unwinding_rank(self) -> bool:
-        """True if the rank that runs here is leaving its program."""
+        """True if the program of the rank that runs here is being ended early."""
         return self._host.is_stopping and self._debugged_thread() is not None
 
     def _debugged_thread(self) -> RankThread | None:
@@ -63,7 +65,7 @@ class ThreadSessionHost:
 
     @contextmanager
     def opened_debugger(self, frame: FrameType | None) -> Iterator[None]:
-        """Mark a debugger as open: communication is refused in it."""
+        """Mark a debugger as open. Communication calls are refused while it is."""
         me = self._debugged_thread()
         assert me is not None, "a debugger asks before it opens"
         if self._host.is_stopping:
@@ -79,13 +81,13 @@ class ThreadSessionHost:
                 self._open.pop(me.rank, None)
 
     def read_line(self, text: str, streams: tuple[Any, Any]) -> str:
-        """Have the thread that started the execution read a line."""
+        """Let the thread that started the run read a line of the user's input."""
         if self._visited is None:
             self._streams = DebuggerStreams(*streams)
         return self._host.prompt_server.wait_for_line(text, self._streams)
 
     def show_text(self, text: str, streams: tuple[Any, Any]) -> None:
-        """Show a text."""
+        """Show a text to the user."""
         write_text(text, DebuggerStreams(*streams) if self._visited is None else self._streams)
 
     # --- all ranks ----------------------------------------------------------------------------------------------------
@@ -113,7 +115,7 @@ class ThreadSessionHost:
     # --- other ranks --------------------------------------------------------------------------------------------------
 
     def visit_rank(self, rank: int) -> VisitResult:
-        """Open a debugger on another rank's thread, with that rank's process state in place."""
+        """Open a debugger on another rank's thread, with that rank's state of the process."""
         if problem := reason_not_debuggable(self._run, rank, lambda: rank in self._frames_by_rank()):
             return VisitResult(problem=problem)
         me, other = self._debugged_thread(), self._host.ranks[rank].main
@@ -152,7 +154,7 @@ class ThreadSessionHost:
     # --- going on -----------------------------------------------------------------------------------------------------
 
     def run_director_command(self, command: str) -> str:
-        """Carry out a command that steers the run and return the reply."""
+        """Carry out a command that steers the run, such as `switch`, and return the reply."""
         me = self._debugged_thread()
         assert me is not None
         if self._director is None:
@@ -189,7 +191,8 @@ class ThreadSessionHost:
         return visited.then or f"rank {me.rank if me.rank in frames else next(iter(frames))}"
 
     def prepare_program(self, rank: int) -> None:
-        """Before a rank's program: set breakpoints, and pause at its first line if that is the director's goal."""
+        """Before a rank's program: set breakpoints, and pause at the program's first line if the director's goal is
+        there."""
         if current_breakpoints().those:
             debugger_class(self).apply_breakpoints()
         if self._director is not None and (
@@ -199,7 +202,7 @@ class ThreadSessionHost:
             debugger_class(self)().pause_at_first_line()
 
     def abort_run(self, error: BaseException) -> NoReturn:
-        """End the execution with an error."""
+        """End the run with an error that is raised to the run's caller."""
         running = self._host.baton.running
         self._run.life.abort(error, None if running is None else running.rank)
         raise RankUnwound

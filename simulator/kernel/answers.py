@@ -1,4 +1,4 @@
-"""Answers of the kernel to requests, as frozen values."""
+"""The kernel's answers to requests of ranks, as frozen values."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ class Continue(NamedTuple):
 
 
 class Unwind(NamedTuple):
-    """The caller must leave its program, because the execution or its rank has ended."""
+    """The caller must end its program early, because the run or the caller's rank has ended."""
 
 
 class StrikeFault(NamedTuple):
-    """An injected fault strikes the caller, and again at each call that it makes while it unwinds."""
+    """An injected fault strikes the caller: its program gets an exception, and again at each call it makes while it
+    ends."""
 
     fault: Crash | EarlyReturn
     call_number: int
 
 
 class RejectRequest(NamedTuple):
-    """The request was invalid; the caller's program gets an error."""
+    """The request was invalid: the program that made the request gets an error."""
 
     kind: str
     text: str
@@ -38,7 +39,10 @@ class RejectRequest(NamedTuple):
 
 
 class SwitchTask(NamedTuple):
-    """The caller waits until it gets the baton back. `to` is the next task; None once all tasks have ended."""
+    """The caller sleeps, and task `to` runs next; None once all tasks have ended.
+
+    A task is a rank's program or thread.
+    """
 
     to: int | None
 
@@ -50,7 +54,7 @@ class DeliverCompletion(NamedTuple):
 
 
 class MoveTensors(NamedTuple):
-    """Calls of several ranks match: the host moves their data."""
+    """Calls of several ranks match: the host copies or reduces the data of their tensors."""
 
     signature: Signature
     calls: tuple[tuple[int, int], ...]
@@ -60,11 +64,11 @@ class MoveTensors(NamedTuple):
 
 
 class ReportStack(NamedTuple):
-    """The host is asked for the current stack of the caller's program."""
+    """The kernel asks the host for the current stack of the caller's program."""
 
 
 class AwaitExternalThreads(NamedTuple):
-    """No task can run. The host is asked to wait for a thread that belongs to no rank and may wake one."""
+    """No task can run. The host has to wait for a thread outside the simulation that may wake a task."""
 
 
 Answer = (

@@ -1,4 +1,4 @@
-"""Begins, issues, matches and completes calls. How a rank waits for calls is in pauses.py."""
+"""Begins, issues, matches and completes the communication calls of ranks. How a rank waits for calls: pauses.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _new = tuple.__new__
 
 
 class CallMatcher:
-    """The calls of one execution."""
+    """All communication calls of one run: matches each call with the calls of other ranks."""
 
     def __init__(self, run: RunState, turns: Scheduler, pauses: Pauses, faults: FaultPlan) -> None:
         self._run = run
@@ -40,16 +40,17 @@ class CallMatcher:
         self._has_faults = bool(faults)
         self._streams = run.streams
         self._starting: deque[IssuedCall] = deque()
-        """Calls at the head of their streams that have not reached their collective yet."""
+        """Calls that are first in their rank's stream and have not been counted yet as arrived at their collective."""
         self._issued: dict[int, IssuedCall] = {}
         # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
         self._lines_met: set[frozenset[Site]] = set()
-        """Sets of program lines whose calls have already been reported as matched from different lines."""
+        """Sets of program lines. Collectives that ranks called from these different lines have been reported
+        already."""
 
     # --- before a call ------------------------------------------------------------------------------------------------
 
     def on_begin(self, me: Task, request: BeginCall) -> Script | None:
-        """Handle a `BeginCall` request: a choice point before a call, where injected faults strike."""
+        """Answer a rank's `BeginCall` request: a choice point before a call, where injected faults strike."""
         successor = self._turns.yield_point(me, request.intent)
         if successor is None and me.fault is None and not self._has_faults:
             me.rank.calls_made += 1
@@ -79,7 +80,7 @@ class CallMatcher:
     # --- issuing ------------------------------------------------------------------------------------------------------
 
     def on_issue(self, me: Task, request: IssueCall) -> Script | None:
-        """Handle an `Issue` request: record the call, and match it with the calls of other ranks."""
+        """Answer a rank's `Issue` request: record the call, and match it with the calls of other ranks."""
         run = self._run
         handle, call = request
         # As IssuedCall(...) makes it, in half the time.
@@ -105,31 +106,32 @@ class CallMatcher:
         return self._start_call(me, call)
 
     def _start_queued_calls(self, me: Task) -> Script:
-        """Start the calls at the head of their streams, in a loop and not recursively, as there may be many."""
+        """Start the calls that are first in their rank's stream. A loop and no recursion, as there may be many."""
         while self._starting:
             script = self._start_call(me, self._starting.popleft().call)
             if script is not None:
                 yield from script
 
     def _start_call(self, me: Task, call: Call) -> Script | None:
-        """Let a call take its place in its collective, or match it with a message."""
+        """Count a call as arrived at its collective, or match a send with its receive."""
         if call.peer is not None:
             return self._post_message(me, call)
         slot = self._run.slots.add_call(call)
         return self._match_collective(me, slot) if slot.is_full else None
 
     def on_open_batch(self, me: Task, request: OpenBatch) -> None:
-        """Handle an `OpenBatch` request: the rank's next calls form one batch on its stream."""
+        """Answer a rank's `OpenBatch` request: the rank's next calls form one batch of its stream."""
         if self._streams is not None:
             self._streams.open_batch(me.rank_number)
 
     def on_close_batch(self, me: Task, request: CloseBatch) -> None:
-        """Handle a `CloseBatch` request: the batch is complete."""
+        """Answer a rank's `CloseBatch` request: the rank adds no more calls to its batch."""
         if self._streams is not None:
             self._streams.close_batch(me.rank_number)
 
     def on_announce(self, me: Task, request: AnnounceGroup) -> Script:
-        """Handle an `AnnounceGroup` request: a rank outside a new group states what it knows of the group."""
+        """Answer a rank's `AnnounceGroup` request: a rank outside a new group states which members it believes the
+        group has."""
         slot = self._run.slots.add_call(request.call)
         if request.call.rank in slot.calls and slot.is_full:
             yield from self._match_collective(me, slot)
@@ -178,7 +180,10 @@ class CallMatcher:
         yield from self._match_message(me, send, call)
 
     def _choose_source(self, me: Task, receive: Call, candidates: Sequence[Call]) -> Call:
-        """Return the send that a receive matches. A receive from any source has a choice."""
+        """Return the send that matches a receive.
+
+        For a receive from any source, the schedule chooses one of the sends.
+        """
         ranks = [call.rank for call in candidates]
         chosen = candidates[self._turns.choose(ChoiceKind.SOURCE, me.number, ranks)]
         observer = self._run.observer
@@ -198,14 +203,20 @@ class CallMatcher:
         yield from self._complete_calls(me, send.signature, (send, receive), members, taken)
 
     def _record_last_arrival(self, me: Task, call: Call) -> None:
-        """Record that a call was the last of its collective. A mismatched call ends the run, so the order matters."""
+        """Record that a call was the last to arrive at its collective.
+
+        If calls differ, the run ends, so the order matters.
+        """
         if self._run.observer is not None:
             self._run.observer.accessed(me.number, Access(call_object(call), AccessMode.READ))
 
     def _complete_calls(
         self, me: Task, signature: Signature, calls: Sequence[Call], members: tuple[int, ...], text: str = ""
     ) -> Script:
-        """Move the data of matched calls. Their ranks are notified when they run next."""
+        """Move the data of matched calls, and mark the calls as complete.
+
+        Each rank learns of this when it runs next.
+        """
         run = self._run
         met = [self._issued.pop(id(call)) for call in calls]
         names = tuple([issued.name for issued in met])
@@ -226,7 +237,8 @@ class CallMatcher:
                 self._streams.remove_call(issued, self._starting)
 
     def on_missing(self, me: Task, request: AskMissingRanks) -> tuple[int, ...]:
-        """Handle a `AskMissingRanks` request: return the ranks that have not made their call of a collective."""
+        """Answer a rank's `AskMissingRanks` request: return the ranks that have not made their call of a given
+        collective."""
         call = me.rank.open[request.handle].call
         slot = self._run.slots.find_collective(call)
         if slot is None:  # the call itself waits in its stream

@@ -15,26 +15,26 @@ from ddpsim.simulator.matching.slots import PendingCollectives
 
 
 class RankConnections:
-    """The connections between the ranks of one execution."""
+    """The connections between the ranks of one run. Two ranks connect at the first call that they make together."""
 
     def __init__(self, slots: PendingCollectives, messages: UnmatchedMessages) -> None:
         self._slots = slots
         self._messages = messages
         self.left_behind: list[Call] = []
-        """Calls of ranks that ended, and that do not arrive."""
+        """Calls of ended ranks that never arrive, because their rank ended before it was connected to the others."""
         self._groups: set[str] = set()
         """Groups whose ranks are all connected."""
         self._pairs: set[tuple[str, frozenset[int]]] = set()
 
     def record_connections(self, calls: Sequence[Call]) -> None:
-        """Record that the ranks of matched calls are connected."""
+        """Record that the ranks of matched calls are now connected to each other."""
         if calls[0].peer is None:
             self._groups.add(calls[0].group)
         else:
             self._pairs.add((calls[0].group, frozenset(call.rank for call in calls)))
 
     def rank_ended(self, rank: RankRecord) -> None:
-        """Remove the calls that an ended rank did not wait for, where no rank is connected to it."""
+        """Remove an ended rank's unfinished calls from groups where no other rank is connected to that rank."""
         for issued in rank.open.values():
             call = issued.call
             if self._is_connected(call):

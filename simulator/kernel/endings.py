@@ -1,4 +1,4 @@
-"""How an execution stops, and the findings that give the reason."""
+"""How a run stops, and the findings that tell the user why."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ddpsim.simulator.wording import LabelledLine
 
 
 class RequestEnded(Exception):
-    """Raised in a script to end its request with an answer after which the caller does not continue."""
+    """Raised while the kernel serves a request: the caller gets an answer after which its program does not continue."""
 
     def __init__(self, answer: Unwind | StrikeFault | RejectRequest = UNWIND) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class RequestEnded(Exception):
 
 
 def end_with_findings(run: RunState, ending: RunEnding, *findings: Finding) -> NoReturn:
-    """Stop the execution with findings; the caller is unwound."""
+    """Stop the run with findings; the calling rank's program is ended early."""
     run.findings.extend(add_batch_counts(findings, run.batch_counts()))
     run.waiting = WaitGraph(run.snapshot()).list_waiting()
     if run.observer is not None:
@@ -49,9 +49,9 @@ def end_with_findings(run: RunState, ending: RunEnding, *findings: Finding) -> N
 
 
 def stop_without_enabled_task(run: RunState) -> Generator[Answer, AwaitedExternalThreads, bool]:
-    """Stop because no task can run and the clock has no alarm. Report why tasks wait, if any do.
+    """Stop because no task can run and no time-out is pending. Report why tasks wait, if any do.
 
-    Return True instead if a thread outside the simulation woke a task.
+    Return True instead if a thread outside the simulation woke a task. A task is a rank's program or thread.
     """
     if all(rank.main.is_finished for rank in run.ranks):
         run.life.begin_stop(RunEnding.FINISHED)
@@ -73,13 +73,13 @@ def stop_without_enabled_task(run: RunState) -> Generator[Answer, AwaitedExterna
 
 
 def stop_out_of_steps(run: RunState, me: Task) -> Generator[Answer, StackReport, NoReturn]:
-    """Stop the run, which has passed too many choice points."""
+    """Stop the run, which has made more steps than its limit."""
     stack = yield ReportStack()
     end_with_findings(run, RunEnding.STEPS, limit_finding(run, RunEnding.STEPS, me, stack))
 
 
 def stop_out_of_polls(run: RunState, me: Task, polls: int) -> Generator[Answer, StackReport, NoReturn]:
-    """Stop the run: a rank polls, and no other rank can run."""
+    """Stop the run: a rank checks for something again and again, and no other rank can run to change it."""
     stack = yield ReportStack()
     end_with_findings(run, RunEnding.POLLS, limit_finding(run, RunEnding.POLLS, me, stack, polls=polls))
 
@@ -87,9 +87,10 @@ def stop_out_of_polls(run: RunState, me: Task, polls: int) -> Generator[Answer, 
 def limit_finding(
     run: RunState, ending: RunEnding, task: Task | None, stack: StackReport | None, *, polls: int = 0
 ) -> Finding:
-    """Return the finding of a passed limit. It lists what the other ranks wait for, as a possible reason.
+    """Return the finding that a time or step limit has passed.
 
-    Ranks may still run while this finding of a wall-time limit is made, so its lines may describe different instants.
+    It lists what the other ranks wait for, a possible reason. At a wall-time limit ranks may still run while the
+    finding is made, so its lines may describe different instants.
     """
     budget, snapshot = run.budget, run.snapshot()
     if ending is RunEnding.STUCK:

@@ -1,4 +1,4 @@
-"""Process groups: their names, their ranks, and which of their barriers were given up."""
+"""Process groups: their names, their ranks, and the monitored_barriers given up because ranks were missing."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from ddpsim.simulator.kernel.tasks import Task
 
 
 class GroupRecords:
-    """The process groups of one execution."""
+    """All process groups of one run, with their labels, which name the groups in findings."""
 
     def __init__(self, run: RunState) -> None:
         self._run = run
         self._labels: dict[tuple[str, int], str] = {}
-        """The group's label, by torch's name and the number of groups that had this name before."""
+        """Each group's label, by torch's name of the group and the number of earlier groups that had this name."""
         self._taken: dict[str, int] = {}
-        """By label, the number of groups that asked for it: groups of a second mesh may have the names of the first."""
+        """The number of groups for which a label was proposed: groups of two device meshes may have equal names."""
         self._given_up: dict[tuple[str, int], tuple[int, ...]] = {}
-        """The ranks that were missing at an abandoned barrier, by group and sequence number."""
+        """The ranks that were missing when a monitored_barrier was given up, by group and the barrier's number in the
+        group."""
 
     def on_name_group(self, me: Task, request: NameGroup) -> str:
-        """Handle a `NameGroup` request: return the group's label, which is unique in the run."""
+        """Answer a rank's `NameGroup` request: return the group's label, its name in findings, which is unique in the
+        run."""
         key = (request.name, request.made)
         if key not in self._labels:
             taken = self._taken[request.proposed] = self._taken.get(request.proposed, 0) + 1
@@ -36,23 +38,24 @@ class GroupRecords:
         return self._labels[key]
 
     def on_declare(self, me: Task, request: DeclareGroup) -> None:
-        """Handle a `DeclareGroup` request: record the group's members."""
+        """Answer a rank's `DeclareGroup` request: record the group's members."""
         self._run.slots.declare_group(request.group, request.members)
         if request.is_beside_streams and self._run.streams is not None:
             self._run.streams.exempt_group(request.group)
 
     def on_destroy(self, me: Task, request: DestroyGroup) -> None:
-        """Handle a `DestroyGroup` request: record the line at which the rank destroyed the group."""
+        """Answer a rank's `DestroyGroup` request: record the line at which the rank destroyed the group."""
         me.rank.destroyed.setdefault(request.group, request.site)
 
     def on_give_up(self, me: Task, request: GiveUpBarrier) -> None:
-        """Handle a `GiveUpBarrier` request: record the ranks for which a barrier was abandoned."""
+        """Answer a rank's `GiveUpBarrier` request: record which ranks were missing at a barrier given up."""
         self._given_up[request.group, request.sequence] = request.missing
 
     def on_given_up(self, me: Task, request: AskGivenUpBarrier) -> tuple[int, ...]:
-        """Handle a `AskGivenUpBarrier` request: return the ranks for which a barrier was abandoned."""
+        """Answer a rank's `AskGivenUpBarrier` request: return the ranks that were missing at a barrier given up."""
         return self._given_up.get((request.group, request.sequence), ())
 
     def on_whereabouts(self, me: Task, request: AskWhereabouts) -> tuple[str, ...]:
-        """Handle a `AskWhereabouts` request: return lines that say where ranks are."""
+        """Answer a rank's `AskWhereabouts` request: return lines of text that say what other ranks wait for or how they
+        ended."""
         return lines_of_ranks(self._run.snapshot(), request.ranks)

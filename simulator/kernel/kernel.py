@@ -1,8 +1,8 @@
-"""The kernel of one execution takes requests of ranks and returns answers. See the package's docstring.
+"""The kernel of one run takes requests of ranks and returns answers. See the package's docstring.
 
 Prior art. Shuttle and Loom run the tasks of one test on one thread and choose the next task at each operation; so does
-this kernel, but its tasks are real threads or processes, and it never runs one: a host carries out its answers.
-A request that may have to wait is served by a generator, which pauses at the wait.
+this kernel, but its tasks are real threads or processes, and it never runs one: a host carries out its answers. A
+request that may have to wait is served by a generator, which pauses at the wait.
 
 Rejected designs: a method for each frequent request (`begin_call`, `issue` and `wait_for` had one each, in four
 classes), as each had to be kept equal to the table of handlers; a scheduler thread, as each switch between tasks would
@@ -37,11 +37,11 @@ from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.policies.observer import Observer
 
 Serve = Callable[[Task, Any], Any]
-"""Handles a request: returns the answer's value, or a script that produces it."""
+"""A function that takes a request of a rank and returns the answer's value, or a generator that produces the value."""
 
 
 class Kernel:
-    """The kernel of one execution. The host, which runs the ranks, calls these methods."""
+    """Decides which rank runs next, and which calls match. The host, which runs the ranks, calls these methods."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Kernel:
     ) -> None:
         observer: Observer | None = getattr(policy, "observer", None)
         self.run = run = RunState(world_size, budget, observer, semantics)
-        """The state of the execution. The kernel changes it; a host only ends its life, by `break_off`."""
+        """The state of the run. The kernel changes it; a host may only stop the run, with an error."""
         if observer is not None and faults:
             observer.used_feature("faults")
         self._turns = turns = Scheduler(run, policy)
@@ -107,7 +107,7 @@ class Kernel:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> Answer:
-        """Handle a request of the running task and return the answer."""
+        """Take a request of the running task (a rank's program or thread) and return the answer."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         try:
@@ -120,23 +120,26 @@ class Kernel:
         return GO_ON if served is None else IN_TIME if served is True else Continue(served)
 
     def watch_completion(self, handle: int) -> bool:
-        """Note that code depends on a call's completion. False, as this kernel delivers every completion anyway."""
+        """Note that the program depends on a call's completion.
+
+        Return False: this kernel announces every completion anyway.
+        """
         return False
 
     def reply(self, said: Reply | None) -> Answer:
-        """Continue the running task's request with the host's reply to the last answer."""
+        """Pass the host's reply to the kernel's last answer, and return the next answer for the running task."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         return self._advance_script(me, said)
 
     def drop_request(self) -> None:
-        """Give up the running task's request, because the host could not do what the last answer asked for."""
+        """Give up the running task's request, because the host could not do what the kernel's last answer asked for."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         me.scripts.pop().close()
 
     def resume_task(self, task: Task) -> Answer:
-        """Return the answer for a task that got the baton: what it waited for, or what it starts with."""
+        """Return the answer that a task waited for, now that its turn has come. A new task is told to begin."""
         self.run.running = task
         if self.is_unwinding(task):
             if task.scripts:
@@ -161,33 +164,33 @@ class Kernel:
     # --- for the host only -------------------------------------------------------------------------------------------
 
     def first_task(self) -> int:
-        """Return the number of the task that runs first."""
+        """Return the number of the task (a rank's program) that runs first."""
         return self._turns.first_task()
 
     def is_unwinding(self, task: Task) -> bool:
-        """True if a task has the baton, or will get it, only to unwind its program."""
+        """True if the task runs, or will run again, only to end its program early."""
         return self.run.life.phase is not RunPhase.RUNNING or task.state is TaskState.CANCELLED
 
     def stop_run(self, ending: RunEnding) -> None:
-        """Start to unwind every task; `next_unfinished` returns the order."""
+        """Begin to end every task's program early. `next_task_to_unwind` gives the order."""
         self.run.life.begin_stop(ending)
 
     def stop_at_limit(self, ending: RunEnding, task: Task | None, stack: StackReport | None) -> None:
-        """Stop because a limit of wall time has passed, and record a finding."""
+        """Stop the run because a limit of wall time has passed, and record a finding."""
         self.run.findings.append(limit_finding(self.run, ending, task, stack))
         self.stop_run(ending)
 
     def give_baton(self, number: int | None) -> None:
-        """Record that the host gives a task the baton; `resume` follows when the task runs."""
+        """Record that the host lets a task run next. The host calls `resume_task` when the task runs."""
         self.run.running = None if number is None else self.run.tasks[number]
 
     def abandon_task(self, task: Task) -> None:
-        """Stop without a task that never returns; the other tasks are unwound."""
+        """Stop the run without a task that cannot be interrupted; the programs of all other tasks are ended early."""
         task.change_state(TaskChange.ABANDON)
         self._turns.disable_task(task)
 
     def remove_lost_rank(self, rank: RankRecord, error: RankError | None) -> Answer | None:
-        """Remove a rank that disappeared without a report. `error` is None if its program ended that way.
+        """Remove a rank whose process disappeared. `error` is None if its program had ended normally.
 
         If the rank was running, return the answer for the task that runs next.
         """
@@ -198,11 +201,11 @@ class Kernel:
         return self._advance_script(me, None)
 
     def remove_unstarted_task(self, task: Task) -> None:
-        """Remove a task that the host could not start; it has no program to unwind."""
+        """Remove a task that the host could not start; the task has no program to end."""
         task.change_state(TaskChange.UNWIND)
 
     def next_task_to_unwind(self) -> int | None:
-        """Return the task to unwind next; None once all have ended."""
+        """Return the next task whose program has to be ended early; None once all have ended."""
         successor = self._turns.next_unfinished_task()
         if successor is None:
             self.run.life.mark_ended()
@@ -210,5 +213,5 @@ class Kernel:
 
     @property
     def schedule(self) -> tuple[int, ...]:
-        """Return the schedule so far: the choices made."""
+        """Return the schedule of the run so far: the choices of which rank runs next."""
         return tuple(self._turns.choices)

@@ -1,9 +1,8 @@
 """The key-value store that all ranks share.
 
-A wait without its own time-out never times out. A key that is never set is reported exactly, as a deadlock.
-
-An exploration receives what each operation did, not what it might have done: one that changes nothing is a read.
-A rank that repeats a read and gets the same result polls: it lets the other ranks run.
+A wait without its own time-out never times out: if the key is never set, the deadlock is reported. The exploration of
+schedules is told what each operation did: an operation that changed nothing counts as a read. A rank that repeats a
+read with the same result is taken to poll: the other ranks run first.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _READING = frozenset({"get", "multi_get", "check", "wait", "queue_len"})
 _OF_ALL_KEYS = frozenset({"num_keys", "list_keys"})
 _WRITING = frozenset({"set", "multi_set", "add", "compare_set"})
 MAY_WAIT = frozenset({"get", "multi_get", "check", "wait", "queue_pop"})
-"""Operations that may have to wait for their keys."""
+"""Store operations that may have to wait until their keys exist."""
 _LOOKS_OF_READERS = 2
-"""So many equal reads in a row, with nothing else between them, count as polling. One repeated write counts at once."""
+"""So many equal reads in a row count as polling. For an operation such as `compare_set`, one repetition is enough."""
 
 
 class KeyValueStore:
-    """The values that ranks of one execution stored, and which ranks wait for which keys."""
+    """The values that the ranks of one run stored, and which ranks wait for which keys."""
 
     def __init__(self, run: RunState, turns: Scheduler, pauses: Pauses) -> None:
         self._run = run
@@ -44,17 +43,17 @@ class KeyValueStore:
         self._pauses = pauses
         self._values: dict[str, bytes] = {}
         self._queues: dict[str, list[bytes]] = {}
-        """Queues that are not empty."""
+        """The queues of the store, by key, while they have items."""
         self._waiting: dict[int, tuple[Task, tuple[str, ...]]] = {}
-        """The waits of tasks, by task number."""
+        """Which keys each task (a rank's program or thread) waits for, by task number."""
         self._looked: dict[tuple[int, StoreOperation], tuple[object, int, int]] = {}
-        """By task: its last operation that changed nothing, the writes made until then, and the number of
-        repetitions."""
+        """By task: its last operation that changed nothing, the number of writes before it, and how often it was
+        repeated."""
         self._written: dict[int, int] = {}
-        """By task, the number of operations that changed something."""
+        """By task, the number of store operations that changed a value."""
 
     def on_operation(self, me: Task, request: StoreOperation) -> Script:
-        """Handle a `StoreOperation` request: a choice point, an event, and the operation."""
+        """Answer a rank's `StoreOperation` request: let other ranks run, record an event, and do the operation."""
         operation, keys = request.operation, request.keys
         accesses = _accesses(operation, keys)
         if self._run.observer is not None:
@@ -79,7 +78,7 @@ class KeyValueStore:
             raise RequestEnded(RejectRequest("ValueError", str(error))) from error
 
     def _get_values(self, me: Task, request: StoreOperation) -> Script:
-        """Return the values of keys once all exist."""
+        """Return the values of keys; wait until all of them exist."""
         if request.operation == "multi_get":
             yield from self._await_keys(me, request.keys, request)
         found = []
@@ -102,7 +101,10 @@ class KeyValueStore:
         return total
 
     def _compare_set(self, me: Task, request: StoreOperation) -> bytes:
-        """Replace the first value (empty if the key does not exist) by the second; return the resulting value."""
+        """Replace a key's value if it equals the first argument (empty for a missing key).
+
+        Return the resulting value.
+        """
         (key,), (expected, desired) = request.keys, request.values
         found = self._values.get(key)
         if found == expected or (found is None and not expected):
@@ -132,12 +134,12 @@ class KeyValueStore:
         return len(self._values)
 
     def _list_keys(self, me: Task, request: StoreOperation) -> tuple[str, ...]:
-        """Return the keys sorted by name, as torch promises no order and the order of creation must not be seen."""
+        """Return the keys sorted by name. torch promises no order, and the order of creation varies."""
         self._report_reads(me, ALL_KEYS[1:])
         return tuple(sorted(key for key in self._values if key.startswith(request.prefix)))
 
     def _check_keys(self, me: Task, request: StoreOperation) -> Script:
-        """True if all keys exist. If not, the other ranks run first."""
+        """True if all keys exist. If not, return False after the other ranks have run."""
         if not self._all_exist(request.keys):
             yield from self._pauses.poll_task(me, _accesses("check", request.keys))
         self._report_reads(me, request.keys)
@@ -159,7 +161,10 @@ class KeyValueStore:
         self._wake_waiting(me, key)
 
     def _pop_from_queue(self, me: Task, request: StoreOperation) -> Script:
-        """Take a queue's oldest value. None if it is empty and the caller does not wait, or the key has a value."""
+        """Take the oldest value of a queue.
+
+        None if the queue is empty and the caller does not wait, or the key has a plain value.
+        """
         (key,) = request.keys
         while key not in self._queues:
             if not request.may_wait or key in self._values:  # as torch's stores: it waits for the key, whatever it has
@@ -210,7 +215,10 @@ class KeyValueStore:
             self._report_access(me, key, AccessMode.READ, is_needed=is_needed)
 
     def _report_access(self, me: Task, key: str | int, mode: AccessMode, *, is_needed: bool = False) -> None:
-        """Report an access to the exploration. A needed key exists by now; the rank would have waited for it."""
+        """Report the keys that an operation reads or writes to the exploration.
+
+        A key that a rank waited for exists by now.
+        """
         if mode is AccessMode.WRITE:
             self._written[me.number] = self._written.get(me.number, 0) + 1
         observer = self._run.observer
@@ -222,7 +230,7 @@ class KeyValueStore:
     # --- looks --------------------------------------------------------------------------------------------------------
 
     def _unchanged_result(self, request: StoreOperation) -> object:
-        """Return the result of an operation that changes nothing now; None if it would change something or wait."""
+        """Return an operation's result if it changes nothing now; None if it changes a value or has to wait."""
         operation, keys, values = request.operation, request.keys, self._values
         if operation in _OF_ALL_KEYS:
             return len(values)
@@ -241,7 +249,7 @@ class KeyValueStore:
         return found if operation in _READING and None not in found else None
 
     def _has_found_before(self, me: Task, request: StoreOperation, found: object) -> bool:
-        """True if the task's last operation was the same one with the same result."""
+        """True if the task's last operation was the same as this one and had the same result."""
         done = me.rank.calls_made + self._written.get(me.number, 0)
         before = self._looked.get((me.number, request))
         times = 1 if before is None or before[:2] != (found, done) else before[2] + 1
@@ -260,9 +268,10 @@ class KeyValueStore:
         self._wake_waiting(me, key)
 
     def _report_removed_key(self, key: str) -> None:
-        """Report a removed key to the exploration, and each rank that waits for this key and others.
+        """Report to the exploration that a key was removed, for each rank that waits for this key and others.
 
-        Such a rank lacks the key from now on. It would not lack it if the other keys had been set sooner.
+        Such a rank lacks the key from now on. In a schedule where the other keys were set sooner, the rank would have
+        gone on.
         """
         observer = self._run.observer
         if observer is None:
@@ -274,7 +283,8 @@ class KeyValueStore:
                 observer.about_to_access(number, _accesses("wait", keys))
 
     def _report_released_rank(self, me: Task, number: int, keys: Sequence[str]) -> None:
-        """Report a rank that continues. By this, the rank that set the last of its keys has seen the other keys."""
+        """Report to the exploration that a waiting rank continues: whoever set its last missing key has seen its other
+        keys."""
         observer = self._run.observer
         if observer is not None and self._run.tasks[number].state is TaskState.WAITING:
             for key in keys[1:] and keys:  # a single key, which this rank has just set
@@ -282,7 +292,10 @@ class KeyValueStore:
             observer.released_rank(me.number, number, tuple([("key", key) for key in keys]))
 
     def _wake_waiting(self, me: Task, key: str) -> None:
-        """Wake all ranks that wait only for `key`. A rank that wants to take the value checks again."""
+        """Wake all ranks that wait only for `key`.
+
+        A rank that wants to take the value checks again whether it is there.
+        """
         for number, (_, keys) in [each for each in self._waiting.items() if key in each[1][1]]:
             if self._all_exist(keys):
                 self._report_released_rank(me, number, keys)
@@ -291,7 +304,7 @@ class KeyValueStore:
         self._update_waits(key)
 
     def _update_waits(self, key: str) -> None:
-        """Update the ranks that wait for `key` and others: each waits for the keys that are missing now."""
+        """Update the ranks that wait for `key` and other keys: each now waits for the keys that are still missing."""
         for task, keys in self._waiting.values():
             if key in keys and isinstance(task.wait, StoreWait):
                 task.wait = replace(task.wait, keys=self._missing_keys(keys))
@@ -300,9 +313,9 @@ class KeyValueStore:
         return tuple([key for key in keys if not self._all_exist((key,))])
 
     def _await_keys(self, me: Task, keys: Sequence[str], request: StoreOperation) -> Script:
-        """Wait until all keys exist. False if the time-out of the `wait` request passed first.
+        """Wait until all keys exist. False if the time-out of the store's `wait` passed first.
 
-        The keys may have been set at that instant, before the rank ran.
+        Even then the keys may exist, set at the same instant.
         """
         if self._all_exist(keys):
             return True

@@ -21,19 +21,19 @@ from ddpsim.simulator.kernel.tasks import RankRecord, Script, Task
 
 
 def threads_object(rank: int) -> Object:
-    """Return the object that stands for the set of a rank's threads."""
+    """Return the name under which the exploration of schedules knows the set of a rank's threads."""
     return ("thread", "all", rank)
 
 
 class TaskLifecycle:
-    """How the tasks of one execution begin, wake each other, and end."""
+    """How tasks (programs and threads of ranks) begin, wake each other, and end, in one run."""
 
     def __init__(self, run: RunState, turns: Scheduler) -> None:
         self._run = run
         self._turns = turns
 
     def on_start_thread(self, me: Task, request: StartThread) -> int:
-        """Handle a `StartThread` request: add a task for the thread, and return its number."""
+        """Answer a rank's `StartThread` request: add a task for the thread, and return its number."""
         run, rank = self._run, me.rank
         task = Task(run.started, rank, request.name)
         rank.tasks.append(task)
@@ -47,11 +47,11 @@ class TaskLifecycle:
         return task.number
 
     def on_wake(self, me: Task, request: WakeTask) -> None:
-        """Handle a `WakeTask` request: enable a waiting task."""
+        """Answer a rank's `WakeTask` request: let a waiting task run again."""
         self._turns.wake_task(request.number, from_outside=request.from_outside)
 
     def on_cancel(self, me: Task, request: CancelThread) -> None:
-        """Handle a `CancelThread` request: let a thread of the caller's rank be unwound."""
+        """Answer a rank's `CancelThread` request: a thread of the caller's rank has to end early."""
         run, task = self._run, self._run.tasks.get(request.number)
         if task is None:  # the thread has already ended
             return
@@ -61,30 +61,30 @@ class TaskLifecycle:
         task.change_state(TaskChange.CANCEL)
 
     def on_saw_end(self, me: Task, request: SawThreadEnd) -> None:
-        """Handle a `SawThreadEnd` request: report to the exploration that the caller saw a thread end."""
+        """Answer a rank's `SawThreadEnd` request: tell the exploration that the caller saw a thread end."""
         if self._run.observer is not None:
             self._run.observer.joined_thread(me.number, request.number)
 
     def on_finish(self, me: Task, request: FinishTask) -> Script:
-        """Handle a `FinishTask` request: the task gives the baton away and never gets it back."""
+        """Answer a rank's `FinishTask` request: another task runs, and the caller never again."""
         self._turns.end_task(me, request.how)
         if me.is_main and self._run.connections is not None:
             self._run.connections.rank_ended(me.rank)
         yield from self.switch_from_ended_task(me)
 
     def on_returned(self, me: Task, request: ProgramReturned) -> None:
-        """Handle a `ProgramReturned` request: the rank's program returned."""
+        """Answer a rank's `ProgramReturned` request: the rank's program returned."""
         self._run.record_event(EventKind.RETURN)
 
     def on_raised(self, me: Task, request: ProgramRaised) -> None:
-        """Handle a `Raised` request: the rank's program raised an exception."""
+        """Answer a rank's `Raised` request: the rank's program raised an exception."""
         me.rank.error = request.error
         self._run.record_event(EventKind.RAISE, text=request.error.kind)
 
     def remove_lost_rank(self, rank: RankRecord, error: RankError | None) -> bool:
-        """End all tasks of a rank that has disappeared. True if the running task was one of them.
+        """End all tasks of a rank whose process disappeared. True if the running task was one of them.
 
-        Without an error, its program ended normally.
+        `error` is None if the rank's program had ended normally.
         """
         run = self._run
         was_running = run.running is not None and run.running.rank is rank
@@ -107,7 +107,7 @@ class TaskLifecycle:
         return was_running
 
     def switch_from_ended_task(self, me: Task) -> Script:
-        """Give the baton away from a task that has ended."""
+        """Let the next task run, after a task has ended."""
         successor = yield from self._turns.next_task(me.number)  # this asks the policy, which may need an interrupt
         if successor is None:
             self._run.life.mark_ended()

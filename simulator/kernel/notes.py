@@ -1,4 +1,5 @@
-"""Reports of tasks: accesses, notes, counts, and values that should fit together on all ranks."""
+"""What ranks report to the kernel: accesses to shared objects, events, counts, and values that should agree on all
+ranks."""
 
 from __future__ import annotations
 
@@ -31,68 +32,69 @@ _Lines = tuple[Site, Site]
 
 
 class RankReports:
-    """Handles the reports of one execution's tasks."""
+    """Takes what the ranks of one run report, and compares the values that should agree."""
 
     def __init__(self, run: RunState) -> None:
         self._run = run
         self._agree_calls: Counter[tuple[str, int]] = Counter()
-        """The number of values that a rank reported under a name."""
+        """By rank and name, how many values the rank has reported under this name."""
         self._agreed: dict[tuple[str, int], list[AgreedValue]] = {}
-        """The values, by name and number, until all ranks have reported theirs."""
+        """The values that ranks reported, by name and count, until every rank has reported its value."""
         self._passes: Counter[tuple[_Lines, int]] = Counter()
-        """The number of times that a rank iterated over the samplers of two lines."""
+        """By rank and the sampler's lines, how often the rank has iterated over the sampler."""
         self._read: dict[tuple[_Lines, int], list[SamplerRead]] = {}
-        """What each rank read, by lines and pass, until all ranks have come."""
+        """Which part of the data set each rank reads, by sampler lines and iteration, until all ranks have reported."""
         self._differing: set[_Lines] = set()
-        """Lines whose samplers already have a finding."""
+        """Lines of samplers that already have a finding, so no second one is made."""
 
     def on_touch(self, me: Task, request: ReportAccesses) -> None:
-        """Handle a `Touch` request: report the accesses to the exploration."""
+        """Answer a rank's `ReportAccesses` request: pass the accesses to the exploration of schedules."""
         if self._run.observer is not None:
             for access in request.accesses:
                 self._run.observer.accessed(me.number, access)
 
     def on_release(self, me: Task, request: ReleaseObject) -> None:
-        """Handle a `ReleaseObject` request: report to the exploration that an object was released."""
+        """Answer a rank's `ReleaseObject` request: tell the exploration that a lock or similar object was released."""
         if self._run.observer is not None:
             self._run.observer.created_key(me.number, request.object)
 
     def on_acquire(self, me: Task, request: AcquireObject) -> None:
-        """Handle an `AcquireObject` request: report to the exploration that a released object was acquired."""
+        """Answer a rank's `AcquireObject` request: tell the exploration that a lock or similar object was acquired."""
         if self._run.observer is not None:
             self._run.observer.needed_key(me.number, request.object)
 
     def on_use(self, me: Task, request: ReportUse) -> None:
-        """Handle a `ReportUse` request: report to the exploration that a kind of object is used."""
+        """Answer a rank's `ReportUse` request: tell the exploration that the program uses locks, or another kind of
+        object."""
         if self._run.observer is not None:
             self._run.observer.used_feature(request.kind)
 
     def on_note(self, me: Task, request: WriteNote) -> None:
-        """Handle a `WriteNote` request: write an event into the trace."""
+        """Answer a rank's `WriteNote` request: write an event into the trace."""
         self._run.record_event(request.kind, text=request.text)
 
     def on_noticed(self, me: Task, request: Noticed) -> None:
-        """Record what was noticed in a rank. A replica is compared at once, before its tensors change."""
+        """Record what a check noticed in a rank. A model replica is compared at once, before its tensors change."""
         if request.kind is NoticedKind.REPLICA:
             self._run.judge(request.detail)
         else:
             self._run.noticed.append(request)
 
     def on_latest_step(self, me: Task, request: AskLatestStep) -> int:
-        """Handle a `AskLatestStep` request: return the latest step that a call of a wrapper belongs to."""
+        """Answer a rank's `AskLatestStep` request: return the latest training step of a DDP wrapper's calls."""
         return self._run.steps_of_wrappers.get(request, 0)
 
     def on_loader_begun(self, me: Task, request: LoaderStarted) -> None:
-        """Handle a `LoaderStarted` request: count the batches of a data loader."""
+        """Answer a rank's `LoaderStarted` request: count the batches of a data loader."""
         me.rank.batches.setdefault(request.site, []).append(request.batches)
 
     def on_step_done(self, me: Task, request: StepDone) -> None:
-        """Handle a `StepDone` request: count the step of an optimizer."""
+        """Answer a rank's `StepDone` request: count an optimizer step of the rank."""
         me.rank.optimizer_steps += 1
         self._run.record_event(EventKind.STEP, text=str(me.rank.optimizer_steps))
 
     def on_agree(self, me: Task, request: ReportAgreedValue) -> None:
-        """Record a value of a rank. End the execution if another rank reported a different one."""
+        """Record a value that must agree on all ranks. End the run if another rank reported a different value."""
         if self._run.life.phase is not RunPhase.RUNNING:
             return  # reports of a rank that is being unwound are ignored
         rank = me.rank.rank
@@ -108,10 +110,10 @@ class RankReports:
             del self._agreed[request.name, number]
 
     def on_sampled(self, me: Task, request: SamplerStarted) -> None:
-        """Record which part of a data set a rank reads, and compare the parts once all ranks have come.
+        """Record which part of a data set a rank's sampler reads, and compare the parts once all ranks have reported.
 
-        The n-th pass of a rank is compared with the n-th pass of the others. Passes that some rank does not make are
-        not compared.
+        A rank's n-th iteration is compared with the n-th of every other rank. An iteration that some rank does not make
+        is ignored.
         """
         if self._run.life.phase is not RunPhase.RUNNING:
             return

@@ -1,4 +1,5 @@
-"""Pauses: points at which other tasks may run before the running task, and waits for another task or the clock."""
+"""Pauses of a running task (a rank's program or thread): let other tasks run first, or wait for another task or the
+clock."""
 
 from __future__ import annotations
 
@@ -28,11 +29,12 @@ from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, Thr
 _WAIT, _DONE, _TIMED_OUT = EventKind.WAIT, EventKind.DONE, TaskState.TIMED_OUT  # faster to look up, see scheduler.py
 
 _CLOCK_READS_PER_POLL = 1_000
-"""So many reads of the clock in a row, with nothing else between them, count as a loop that waits for time to pass."""
+"""A program that reads the clock so often in a row, and does nothing else, is taken to wait in a loop for time to
+pass."""
 
 
 class Pauses:
-    """The pauses of one execution. Requests are handled here, and other parts of the kernel build on these scripts."""
+    """Serves the requests of one run at which a task may pause. Other parts of the kernel use these generators, too."""
 
     def __init__(self, run: RunState, turns: Scheduler) -> None:
         self._run = run
@@ -44,15 +46,15 @@ class Pauses:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def on_checkpoint(self, me: Task, request: Checkpoint) -> Script:
-        """Handle a `Checkpoint` request: other tasks may run."""
+        """Answer a rank's `Checkpoint` request: other tasks may run first."""
         return self.pass_checkpoint(me, request.intent)
 
     def on_poll(self, me: Task, request: Poll) -> Script:
-        """Handle a `Poll` request: all other tasks run first."""
+        """Answer a rank's `Poll` request, after a check that failed: all other tasks run first."""
         return self.poll_task(me, request.intent)
 
     def on_block(self, me: Task, request: Block) -> Script:
-        """Handle a `Block` request: wait until another task wakes the caller."""
+        """Answer a rank's `Block` request: wait until another task wakes the caller."""
         wait = request.wait
         if not isinstance(wait, ThreadWait):
             return (yield from self.block_task(me, wait, request.timeout_seconds))
@@ -64,11 +66,11 @@ class Pauses:
             other.joiners.remove(me.number)
 
     def on_sleep(self, me: Task, request: Sleep) -> Script:
-        """Handle a `Sleep` request. A sleep of 0 seconds lets the other tasks run."""
+        """Answer a rank's `Sleep` request: wait in virtual time. A sleep of 0 seconds lets the other tasks run."""
         return self.sleep_task(me, request.seconds)
 
     def on_read_clock(self, me: Task, request: ReadClock) -> float | Script:
-        """Handle a `ReadClock` request: return the virtual time in seconds."""
+        """Answer a rank's `ReadClock` request: return the virtual time in seconds."""
         run = self._run
         self._clock_reads = self._clock_reads + 1 if run.steps == self._clock_read_at else 0
         self._clock_read_at = run.steps
@@ -81,7 +83,7 @@ class Pauses:
     # --- for calls ----------------------------------------------------------------------------------------------------
 
     def on_wait_for(self, me: Task, request: WaitFor) -> bool | Script:
-        """Handle a `WaitFor` request: wait until one of some calls is complete."""
+        """Answer a rank's `WaitFor` request: wait until one of the rank's calls is complete."""
         handles = request.handles
         successor = self._turns.yield_point(me)
         if successor is None and self._run.observer is None and not me.rank.delivering:
@@ -116,7 +118,7 @@ class Pauses:
         return in_time
 
     def on_is_complete(self, me: Task, request: IsComplete) -> bool | Script:
-        """Handle an `IsComplete` request: return whether a call is complete."""
+        """Answer a rank's `IsComplete` request: return whether a call is complete."""
         look = request.look
         if request.handle in me.rank.open:
             return self._check_completion(me, request, self.poll_task(me, (look,)))
@@ -136,13 +138,14 @@ class Pauses:
         return is_complete
 
     def on_others_deliver(self, me: Task, request: AskOthersDeliver) -> bool:
-        """Handle an `AskOthersDeliver` request: return whether another thread of the rank delivers a completion."""
+        """Answer a rank's `AskOthersDeliver` request: return whether another thread of the rank is running a call's
+        callbacks."""
         return any(task is not me for _, task in me.rank.delivering)
 
     def _see_completions(self, me: Task, handles: Sequence[int]) -> Script:
-        """Record which calls the caller, which waited for them, sees complete.
+        """Record that the caller sees some of its calls complete.
 
-        Other threads finish their deliveries first.
+        If other threads run callbacks of these calls, wait for them.
         """
         rank, observer = me.rank, self._run.observer
         if observer is not None:
@@ -155,13 +158,16 @@ class Pauses:
     # --- what they are made of ----------------------------------------------------------------------------------------
 
     def pass_checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
-        """A choice point before the accesses `intent`. Completions that came in the meantime are then delivered."""
+        """Let other tasks run before the accesses `intent`.
+
+        Then run the callbacks of calls that were completed meanwhile.
+        """
         successor = self._turns.yield_point(me, intent)
         if successor is not None:
             yield from self.wait_for_turn(me, successor)
 
     def wait_for_turn(self, me: Task, successor: int) -> Script:
-        """Give the baton to `successor` and continue later. `Scheduler.yield_point` made the choice."""
+        """Let task `successor` run, and return when the caller's turn comes. `Scheduler.yield_point` chose the task."""
         if successor != me.number:
             yield self._turns.switch_to(successor)
         if self._run.steps > self._most_steps:
@@ -170,7 +176,7 @@ class Pauses:
             yield from self._deliver_completions(me)
 
     def poll_task(self, me: Task, intent: Accesses = ()) -> Script:
-        """A choice point for a caller whose check failed: the other tasks run first."""
+        """Let all other tasks run first, as the caller has checked for something in vain."""
         run, turns = self._run, self._turns
         if run.observer is not None:
             run.observer.about_to_access(me.number, intent, looks_again=True)
@@ -187,7 +193,7 @@ class Pauses:
             yield from self._deliver_completions(me)
 
     def block_task(self, me: Task, wait: Wait, timeout_seconds: float | None = None) -> Script:
-        """Wait until another task wakes the caller. False if the time-out passed first."""
+        """Wait until another task wakes the caller. False if the caller's time-out passed first."""
         run, turns = self._run, self._turns
         if run.observer is not None:
             run.observer.about_to_access(me.number, _accesses_after_wait(wait, has_alarm=timeout_seconds is not None))
@@ -223,9 +229,9 @@ class Pauses:
         yield from self.block_task(me, ClockWait(seconds), seconds)
 
     def _deliver_completions(self, me: Task) -> Script:
-        """Deliver completions to the running task, in the order in which they came. Futures are set there.
+        """Announce completed calls to the running task, in the order of completion: futures are set and callbacks run.
 
-        Any thread of the rank may be the one that runs next: a thread may wait for a call that another thread issued.
+        Any thread of the rank may get this task, as a thread may wait for a call that another thread issued.
         """
         completed, delivering = me.rank.completed, me.rank.delivering
         while completed:
@@ -238,7 +244,7 @@ class Pauses:
 
 
 def _accesses_after_wait(wait: Wait, *, has_alarm: bool) -> Accesses:
-    """Return the accesses of a task that continues after a wait. After a time-out it checks what it waited for."""
+    """Return what a task accesses when it continues after a wait. After a time-out it checks what it waited for."""
     if isinstance(wait, StoreWait):
         return tuple(Access(("key", key), AccessMode.READ) for key in wait.keys)
     if isinstance(wait, LockWait):

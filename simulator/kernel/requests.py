@@ -1,7 +1,7 @@
-"""Requests of ranks to the kernel, and replies of the host to answers that ask it for work, as frozen values.
+"""Requests of ranks to the kernel, and the host's replies to answers that ask it for work, as frozen values.
 
-`Kernel` lists what each request does; this file lists what each carries. They are `NamedTuple`s, as calls are, because
-one is made at each step of each rank.
+The package's docstring tells what the kernel does for each request; this file has its fields. They are `NamedTuple`s,
+which are made fast: each rank makes one at each step.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ddpsim.simulator.waits import Wait
 
 
 class Checkpoint(NamedTuple):
-    """A choice point and nothing else."""
+    """The caller lets other tasks (programs and threads of ranks) run here, and does nothing else."""
 
     intent: Accesses = ()
-    """The accesses that the caller makes when it continues."""
+    """The shared objects that the caller reads or writes when it continues."""
 
 
 class Poll(NamedTuple):
-    """The caller's check failed: all other tasks run first."""
+    """The caller has checked for something in vain: all other tasks run before it checks again."""
 
     intent: Accesses = ()
 
@@ -45,14 +45,17 @@ class BeginCall(NamedTuple):
 
 
 class IssueCall(NamedTuple):
-    """The caller makes a call. If the call completes a collective, or matches a message, the data moves now."""
+    """The caller makes a communication call.
+
+    If this completes a collective or matches a message, the data moves now.
+    """
 
     handle: int
     call: Call
 
 
 class WaitFor(NamedTuple):
-    """The caller waits until one of its rank's calls is complete. The answer is False after a time-out."""
+    """The caller waits until one of its rank's calls is complete. The answer is False if the time-out passed first."""
 
     handles: tuple[int, ...]
     timeout_seconds: float | None = None
@@ -66,14 +69,14 @@ class IsComplete(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The caller waits until it is woken. The answer is False after a time-out."""
+    """The caller waits until another task wakes it. The answer is False if the time-out passed first."""
 
     wait: Wait
     timeout_seconds: float | None = None
 
 
 class StoreOperation(NamedTuple):
-    """An operation of the key-value store. Keys include the prefixes of their stores."""
+    """An operation of the shared key-value store. Its keys include the prefixes of nested stores."""
 
     operation: str
     keys: tuple[str, ...] = ()
@@ -86,11 +89,14 @@ class StoreOperation(NamedTuple):
     """The time-out of `wait`; None for other operations."""
     site: Site = NOWHERE
     may_wait: bool = True
-    """True if the caller waits for an item of an empty queue."""
+    """True if the caller waits while the queue is empty."""
 
 
 class ReadClock(NamedTuple):
-    """The caller asks for the virtual time in seconds. A caller that only reads the clock again and again polls."""
+    """The caller asks for the virtual time in seconds.
+
+    A caller that does nothing but read the clock is taken to poll.
+    """
 
 
 class FinishTask(NamedTuple):
@@ -103,32 +109,31 @@ class FinishTask(NamedTuple):
 
 
 class WakeTask(NamedTuple):
-    """A task that waits is enabled. A task that no longer waits is left alone."""
+    """The caller wakes another task that waits. Nothing happens if that task no longer waits."""
 
     number: int
     from_outside: bool = False
-    """True if the caller is a thread that belongs to no rank."""
+    """True if the caller is a thread outside the simulation."""
 
 
 class CancelThread(NamedTuple):
-    """A thread of the caller's rank is unwound when it runs next."""
+    """The caller's rank ends: one of its threads has to end early when it runs next."""
 
     number: int
 
 
 class NameGroup(NamedTuple):
-    """The caller asks for a group's label in calls and reports. The first rank to ask proposes it."""
+    """The caller asks for a group's label, its name in findings. The first rank to ask proposes the label."""
 
     name: str
     """torch's name of the group."""
     made: int
-    """The number of groups with this name that the caller's rank has made. A name that is used again means another
-    group."""
+    """How many groups of this name the caller's rank has made: a name that is used again means another group."""
     proposed: str
 
 
 class DeclareGroup(NamedTuple):
-    """A group and its members become known. A later declaration of the same group changes nothing."""
+    """The caller declares a group and its members. A second declaration of the same group changes nothing."""
 
     group: str
     members: tuple[int, ...]
@@ -137,13 +142,16 @@ class DeclareGroup(NamedTuple):
 
 
 class AnnounceGroup(NamedTuple):
-    """A rank outside a new group states its view of the group, which is compared with the members' views."""
+    """A rank outside a new group states which members it believes the group has.
+
+    The kernel compares the ranks' views.
+    """
 
     call: Call
 
 
 class OpenBatch(NamedTuple):
-    """The next calls of the caller's rank form one batch, on a backend that has batches."""
+    """The next calls of the caller's rank form one batch (as in batch_isend_irecv), if the backend has batches."""
 
 
 class CloseBatch(NamedTuple):
@@ -164,7 +172,7 @@ class AskMissingRanks(NamedTuple):
 
 
 class GiveUpBarrier(NamedTuple):
-    """A barrier is abandoned, because ranks of its group are missing."""
+    """The caller gives up a monitored_barrier, because ranks of its group are missing."""
 
     group: str
     sequence: int
@@ -172,24 +180,24 @@ class GiveUpBarrier(NamedTuple):
 
 
 class AskGivenUpBarrier(NamedTuple):
-    """The caller asks for the ranks for which a barrier was abandoned; the answer is () if it was not."""
+    """The caller asks which ranks were missing when a monitored_barrier was given up; () if it was not given up."""
 
     group: str
     sequence: int
 
 
 class AskWhereabouts(NamedTuple):
-    """The caller asks for lines that say where ranks are: what they wait for, or how they ended."""
+    """The caller asks for lines of text that say what given ranks wait for, or how they ended."""
 
     ranks: tuple[int, ...]
 
 
 class AskOthersDeliver(NamedTuple):
-    """The caller asks whether another thread of its rank is delivering a completion."""
+    """The caller asks whether another thread of its rank is running the callbacks of a completed call."""
 
 
 class StartThread(NamedTuple):
-    """The caller has started a thread, which waits for the baton. The answer is the thread's number."""
+    """The caller has started a thread, which waits for its turn. The answer is the thread's task number."""
 
     name: str
 
@@ -201,19 +209,19 @@ class SawThreadEnd(NamedTuple):
 
 
 class ReportAccesses(NamedTuple):
-    """The caller has accessed objects that other ranks or threads may observe."""
+    """The caller has read or written objects that other ranks or threads may observe."""
 
     accesses: Accesses
 
 
 class ReleaseObject(NamedTuple):
-    """The caller releases an object. The next task that acquires it runs after everything before this release."""
+    """The caller releases an object, such as a lock. Whoever acquires it next runs after all the caller did before."""
 
     object: Object
 
 
 class AcquireObject(NamedTuple):
-    """The caller acquires an object that another task released."""
+    """The caller acquires an object, such as a lock, that another task released."""
 
     object: Object
 
@@ -225,7 +233,7 @@ class ReportUse(NamedTuple):
 
 
 class WriteNote(NamedTuple):
-    """An event is written to the trace."""
+    """The caller writes an event into the trace."""
 
     kind: EventKind
     text: str = ""
@@ -254,11 +262,11 @@ class LoaderStarted(NamedTuple):
 
 
 class SamplerStarted(NamedTuple):
-    """The caller's rank begins to iterate over its part of a data set."""
+    """The caller's rank begins to iterate over a DistributedSampler, which yields its part of a data set."""
 
     sampling: SamplerSettings
     made: Site
-    """The line that constructed the sampler."""
+    """The line of the program that constructed the sampler."""
     site: Site
 
 
@@ -290,11 +298,11 @@ class ProgramRaised(NamedTuple):
 
 
 class DeliveredCompletion(NamedTuple):
-    """The host's reply to `DeliverCompletion`: the futures are set, and their callbacks have run."""
+    """The host's reply to `DeliverCompletion`: the call's futures are set, and their callbacks have run."""
 
 
 class MovedTensors(NamedTuple):
-    """The host's reply to `MoveTensors`: the data has moved, or the transport refused."""
+    """The host's reply to `MoveTensors`: the data has moved, or could not be moved because of an error."""
 
     error: str | None = None
 
@@ -308,7 +316,7 @@ class StackReport(NamedTuple):
 
 
 class AwaitedExternalThreads(NamedTuple):
-    """The host's reply to `AwaitExternalThreads`: whether a task was woken."""
+    """The host's reply to `AwaitExternalThreads`: whether a thread outside the simulation woke a task."""
 
     woke_somebody: bool
 
@@ -326,4 +334,5 @@ UNANSWERED = frozenset({
     AcquireObject, CloseBatch, DeclareGroup, DestroyGroup, GiveUpBarrier, LoaderStarted, Noticed, OpenBatch,
     ProgramReturned, ReleaseObject, ReportAccesses, SamplerStarted, SawThreadEnd, StepDone, WriteNote,
 })  # fmt: skip
-"""Requests that are always done at once and have no answer value, so a rank that is a process need not wait."""
+"""Requests that the kernel serves at once and without a result, so a rank in its own process does not wait for an
+answer."""

@@ -1,4 +1,4 @@
-"""The state that the parts of the kernel share: ranks, clock, open calls and events of one execution."""
+"""The state that the parts of the kernel share: the ranks, the clock, the open calls and the events of one run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _new = tuple.__new__
 
 
 class RunState:
-    """The state of one execution. The parts of the kernel change it; it makes no decisions."""
+    """The state of one run. The parts of the kernel change this state; it makes no decisions itself."""
 
     __slots__ = (
         "budget",
@@ -71,32 +71,34 @@ class RunState:
         self.streams = (
             CallStreams(world_size, batch_is_unit=semantics.batch_is_unit) if semantics.calls_in_order else None
         )
-        """The ranks' streams; None on a backend where a call starts when it is issued."""
+        """Each rank's stream of calls; None on a backend where a call starts as soon as it is issued."""
         self.connections = RankConnections(self.slots, self.messages) if semantics.connects_lazily else None
-        """The connections between ranks; None on a backend whose groups are connected from the beginning."""
+        """Which ranks are connected; None on a backend whose groups are connected when they are made."""
         self.events: list[Event] = []
         self.issued: list[tuple[Call, int]] = []
-        """All calls in order of issue, with the numbers of the tasks that made them."""
+        """All calls in order of issue, each with the number of the task (rank program or thread) that issued the
+        call."""
         self.findings: list[Finding] = []
         self.noticed: list[Noticed] = []
-        """All that was noticed in ranks, except replicas."""
+        """What checks noticed in the ranks, except the states of model replicas."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}
-        """The latest step to which a call belongs, by group and the number of the wrapper in it."""
+        """The latest training step of the calls so far, by process group and the DDP wrapper's number in that group."""
         self.judge: Callable[[Any], None] = _ignore_replica
-        """Takes each replica's state that was noticed, to compare it."""
+        """A function that takes the state of a rank's model replica and compares it with the other ranks' replicas."""
         self.waiting: tuple[Waiting, ...] = ()
         self.steps = 0
         self.ranks = [RankRecord(rank) for rank in range(world_size)]
         self.tasks: dict[int, Task] = {rank.rank: rank.main for rank in self.ranks}
-        """By number: the tasks that have not ended, and the program of every rank."""
+        """By number: the tasks that have not ended, and the main task of every rank. A task is a rank's program or
+        thread."""
         self.started = world_size
-        """The number of tasks started so far, and so the number of the next one."""
+        """The number of tasks started so far; the next task gets this number."""
         self.running: Task | None = None
-        """The task that has the baton."""
+        """The task that runs now; all others wait."""
 
     @property
     def is_observed(self) -> bool:
-        """True if an exploration records what each step accesses."""
+        """True if an exploration of schedules records what each step reads and writes."""
         return self.observer is not None
 
     def record_event(self, kind: EventKind, call: Call | None = None, text: str = "") -> None:
@@ -111,12 +113,12 @@ class RunState:
         return tuple([call for call, _ in self.issued])
 
     def hazard_findings(self) -> tuple[Finding, ...]:
-        """Return the hazards of the execution, which has ended."""
+        """Return the hazards found in the run, which has ended. A hazard worked in this run and may fail in another."""
         returned = sum(event.kind is EventKind.RETURN for event in self.events)
         return find_hazards(WatchedRun(self.noticed, self.issued, have_returned=returned == len(self.ranks)))
 
     def batch_counts(self) -> Mapping[int, Mapping[Site, Sequence[int]]]:
-        """Return the number of batches of each data loader pass, by rank and line."""
+        """Return how many batches each iteration over a data loader had, by rank and line of the program."""
         return {rank.rank: rank.batches for rank in self.ranks if rank.batches}
 
     def snapshot(self) -> Snapshot:
@@ -130,7 +132,7 @@ class RunState:
 
 
 def _ignore_replica(what: object) -> None:
-    """Ignore a replica: this run compares none."""
+    """Do nothing: this run does not compare the ranks' model replicas."""
 
 
 def _snapshot_of(rank: RankRecord) -> RankSnapshot:

@@ -34,17 +34,20 @@ _WAIT, _WAKE, _RANK = TaskChange.WAIT, TaskChange.WAKE, ChoiceKind.RANK
 _new = tuple.__new__
 
 _MOST_TIMER_ROUNDS = 10_000
-"""So many times in a row the clock may wake only threads that ranks started, with nothing else in between."""
+"""So many times in a row the clock may wake nothing but threads that ranks started; then the run stops."""
 
 TURN_STEPS = 1_000
 """The number of steps in a row that a task takes by default while others are enabled."""
 
 POLL_SECONDS = 0.001
-"""Virtual time in seconds that passes when every enabled task polls and none finds anything."""
+"""Virtual seconds that pass when all tasks that can run have checked for something in vain."""
 
 
 class EnabledRanks(Sequence[int]):
-    """The enabled ranks as options of a choice, in a circle that starts at the choosing rank. A view, made in O(1)."""
+    """The ranks that can run, as the options of a choice, in circular order from the choosing rank.
+
+    Made in O(1), no copy.
+    """
 
     __slots__ = ("_ranks", "_start")
 
@@ -72,43 +75,44 @@ class EnabledRanks(Sequence[int]):
 
 
 class Scheduler:
-    """The order in which the tasks of one execution run."""
+    """Decides in which order the tasks (programs and threads of ranks) of one run get their turns."""
 
     def __init__(self, run: RunState, policy: Policy) -> None:
         self._run = run
         self._policy = policy
         self._most_steps = run.budget.steps
         self._turn_ends = min(self._most_steps, TURN_STEPS)
-        """The step number after which the running task has to let other tasks run, or the run stops."""
+        """The step number after which the running task has to let other tasks run, or a step limit ends the run."""
         self._is_choosy = not isinstance(policy, RoundRobin)
-        """False for round robin, which always takes the default: it need not be asked at every choice."""
+        """False for the round robin policy: it always takes the default option, so it need not be asked."""
         self._enabled = list(run.tasks)
-        """Numbers of the enabled tasks, in order."""
+        """Numbers of the tasks that can run, in increasing order."""
         self._numbered: tuple[RankOrThread, ...] = ()
         self._polled_in_vain: set[int] = set()
-        """Tasks whose check failed since any task last made progress."""
+        """Tasks whose checks have failed since any task last changed something."""
         self._vain_rounds = 0
         self._timer_rounds = 0
-        """The number of times in a row that the clock woke only threads that ranks started."""
+        """How many times in a row the clock has woken nothing but threads that ranks started."""
         self._timer_threads: set[int] = set()
-        """The numbers of those threads."""
+        """The numbers of the threads that the clock has woken in these rounds."""
         self._switches = [SwitchTask(number) for number in run.tasks]
-        """The answer that switches to each task, by number."""
+        """For each task number, the answer that lets this task run. Made once and used again."""
         self.choices: list[int] = []
-        """The choices made so far: the schedule."""
+        """The schedule: the choices made so far of which task runs next."""
 
     # --- of the running task ------------------------------------------------------------------------------------------
 
     def check_not_unwinding(self, me: Task) -> None:
-        """End the request of a task that is being unwound."""
+        """End the request of a task whose program is being ended early."""
         if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise RequestEnded
 
     def yield_point(self, me: Task, intent: Accesses = ()) -> int | None:
-        """Count a step of the running task and return the task that runs before it; None if it simply continues.
+        """Count a step of the running task and return the task that runs before it; None if the running task goes on at
+        once.
 
-        Return its own number if it continues after it has received completions that came in the meantime. Ends the
-        request of a task that is being unwound.
+        The task's own number means: it first runs the callbacks of calls that have completed meanwhile. If the task is
+        being ended early, its request ends here.
         """
         run, enabled = self._run, self._enabled
         if run.observer is not None:
@@ -128,9 +132,9 @@ class Scheduler:
         return successor if successor != me.number or me.rank.completed or is_held_up else None
 
     def suspend_task(self, me: Task, wait: Wait, timeout_seconds: float | None) -> SwitchTask | None:
-        """Count a step of the running task, let it wait, and return the answer that gives the baton away.
+        """Count a step of the running task, make it wait, and return the answer that lets another task run.
 
-        None if no task is enabled. Ends the request of a task that is being unwound.
+        None if no task can run. If the task is being ended early, its request ends here.
         """
         self.check_not_unwinding(me)
         run, number = self._run, me.number
@@ -144,10 +148,10 @@ class Scheduler:
         return None if successor is None else self.switch_to(successor)
 
     def next_after_poll(self, me: Task) -> int:
-        """Count a step of a task whose check failed and return the task that runs next.
+        """Count a step of a task that has checked for something in vain, and return the task that runs next.
 
-        The default is the next enabled task. Time passes when the checks of all enabled tasks have failed and none made
-        progress in between. Ends the request of a task that is being unwound.
+        The default is the next task that can run. Time passes once the checks of all such tasks have failed and none
+        changed anything. If the task is being ended early, its request ends here.
         """
         self.check_not_unwinding(me)
         self._run.steps += 1
@@ -166,17 +170,17 @@ class Scheduler:
 
     @property
     def failed_poll_rounds(self) -> int:
-        """The number of times in a row that the checks of all enabled tasks failed."""
+        """How many times in a row all tasks that can run have checked for something in vain."""
         return self._vain_rounds
 
     def disable_task(self, me: Task) -> None:
-        """Remove a task from the enabled ones."""
+        """Mark a task as unable to run."""
         index = bisect_left(self._enabled, me.number)
         if index < len(self._enabled) and self._enabled[index] == me.number:
             del self._enabled[index]
 
     def next_enabled(self, number: int) -> int | None:
-        """Return the task that runs after one that is not enabled; None if no other is enabled, or the run stops."""
+        """Return the task that runs after one that cannot run; None if no other task can, or the run stops."""
         enabled = self._enabled
         if not enabled or self._run.life.phase is not _RUNNING:
             return None
@@ -184,7 +188,10 @@ class Scheduler:
         return enabled[(start + self._choose_task(number, start)) % len(enabled)]
 
     def next_task(self, number: int) -> Generator[Answer, Any, int | None]:
-        """As `next_enabled`, but if no task is enabled, time passes or the run stops. None once all have ended."""
+        """Return the task that runs next. If no task can run, virtual time passes or the run stops.
+
+        None once all have ended.
+        """
         while self._run.life.phase is _RUNNING:
             successor = self.next_enabled(number)
             if successor is not None:
@@ -194,7 +201,7 @@ class Scheduler:
         return self.next_unfinished_task()
 
     def next_unfinished_task(self) -> int | None:
-        """Return the task that is unwound next; None once all tasks have ended."""
+        """Return the next task whose program has to be ended early; None once all tasks have ended."""
         return next((number for number, task in self._run.tasks.items() if not task.is_finished), None)
 
     def first_task(self) -> int:
@@ -202,7 +209,7 @@ class Scheduler:
         return self._enabled[self._choose_task(0, 0)]
 
     def switch_to(self, successor: int | None) -> SwitchTask:
-        """Return the answer that gives the baton to a task; None ends the run."""
+        """Return the answer that lets a task run; None instead of a task ends the run."""
         ends = self._run.steps + TURN_STEPS
         self._turn_ends = ends if ends < self._most_steps else self._most_steps  # faster than min(), at each switch
         return SwitchTask(None) if successor is None else self._switches[successor]
@@ -210,9 +217,9 @@ class Scheduler:
     # --- of others ----------------------------------------------------------------------------------------------------
 
     def wake_task(self, number: int, *, from_outside: bool = False, change: TaskChange = _WAKE) -> None:
-        """Enable a waiting task. A task that no longer waits stays as it is.
+        """Let a waiting task run again. A task that no longer waits stays as it is.
 
-        `from_outside`: the clock or a thread that belongs to no rank wakes it.
+        `from_outside`: the clock or a thread outside the simulation wakes the task.
         """
         run = self._run
         woken = run.tasks.get(number)
@@ -228,7 +235,7 @@ class Scheduler:
         insort(self._enabled, number)
 
     def add_task(self, task: Task) -> None:
-        """Enable a task that has just been started."""
+        """Let a newly started task run when its turn comes."""
         run = self._run
         assert task.number == run.started
         self._numbered = (
@@ -255,7 +262,7 @@ class Scheduler:
             me.rank.tasks.remove(me)
 
     def note_progress(self) -> None:
-        """Record that something happened that a polling rank may check for."""
+        """Record that something has changed for which a polling rank may check."""
         self._timer_rounds = 0
         if self._timer_threads:
             self._timer_threads = set()
@@ -266,7 +273,10 @@ class Scheduler:
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
-        """Ask the policy to choose, and record the choice in the schedule. A single option is not recorded."""
+        """Ask the scheduling policy to choose an option, and record the choice in the schedule.
+
+        A single option is not recorded.
+        """
         count = len(options)
         return self._ask_policy(kind, number, options, count) if self._is_choosy and count > 1 else 0
 
@@ -307,7 +317,10 @@ class Scheduler:
     # --- the clock ----------------------------------------------------------------------------------------------------
 
     def _ring_alarms(self) -> bool:
-        """Wake tasks by the clock's next alarms. False if it has none, or if waking the tasks again is pointless."""
+        """Advance the clock to its next time-outs and wake their tasks.
+
+        False if there are none, or waking would be pointless.
+        """
         run, seen = self._run, self._timer_threads
         woken = run.clock.advance_to_next_alarm()
         rounds = (
@@ -321,6 +334,6 @@ class Scheduler:
         return bool(woken) and (self._timer_rounds <= _MOST_TIMER_ROUNDS or self._other_tasks_await_clock())
 
     def _other_tasks_await_clock(self) -> bool:
-        """True if an alarm will wake a task that is not one of the threads woken again and again."""
+        """True if a time-out will wake a task other than the threads that are woken again and again."""
         clock, timers = self._run.clock, self._timer_threads
         return any(number in clock.live and number not in timers for number in self._run.tasks)

@@ -1,4 +1,4 @@
-"""The states of an execution and of its tasks, and the transitions between them."""
+"""The states of a run and of its tasks (programs and threads of ranks), and the transitions between these states."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ddpsim.simulator.errors import make_internal_error
 
 
 class RunPhase(Enum):
-    """The phase of an execution."""
+    """The phase of a run."""
 
     RUNNING = "running"
     """Tasks run, one at a time."""
     STOPPING = "stopping"
-    """All tasks are unwound, in the order of their numbers."""
+    """The run is ending: all tasks' programs are ended early, in the order of the task numbers."""
     OVER = "over"
     """The last task has ended."""
 
 
 class RunEnding(Enum):
-    """The reason why an execution stops."""
+    """The reason why a run stops."""
 
     FINISHED = "every rank has ended"
     DEADLOCK = "nobody can go on"
@@ -34,7 +34,7 @@ class RunEnding(Enum):
 
 
 class RunLife:
-    """The life of one execution: it runs, then stops for one reason, then has ended."""
+    """The life of one run: it goes on, is stopped for one reason, and then has ended."""
 
     __slots__ = ("ending", "failed_under", "failure", "phase")
 
@@ -42,13 +42,13 @@ class RunLife:
         self.phase = RunPhase.RUNNING
         self.ending: RunEnding | None = None
         self.failure: BaseException | None = None
-        """The error that ended the run and that is no rank's own, such as one raised by a policy. Only the first is
+        """The error that ended the run and that no rank raised, such as an error of the policy. Only the first is
         kept."""
         self.failed_under: int | None = None
         """The rank that ran when `failure` was raised."""
 
     def begin_stop(self, ending: RunEnding) -> None:
-        """Begin to unwind all tasks. Only the first reason is kept."""
+        """Begin to end all tasks' programs early. Only the first reason is kept."""
         if self.phase is RunPhase.RUNNING:
             self.phase, self.ending = RunPhase.STOPPING, ending
 
@@ -58,13 +58,16 @@ class RunLife:
         self.phase = RunPhase.OVER
 
     def abort(self, error: BaseException, under: int | None) -> None:
-        """Stop with an error that the caller of the run gets."""
+        """Stop the run with an error that is raised to the run's caller."""
         if self.failure is None:
             self.failure, self.failed_under = error, under
         self.begin_stop(RunEnding.BROKEN)
 
     def abort_with_internal_error(self, error: Exception, under: int | None) -> None:
-        """Stop with an internal error of ddpsim. A RecursionError may be the rank's own and is passed on as it is."""
+        """Stop the run with an internal error of ddpsim.
+
+        A RecursionError may be the rank's own, so it is passed on unchanged.
+        """
         if not isinstance(error, RecursionError):
             error = make_internal_error(error, "the run" if under is None else f"the run, at rank {under}")
         self.abort(error, under)
@@ -80,15 +83,15 @@ class TaskState(Enum):
     WAITING = "waiting"
     """The task waits to be woken, or for an alarm of the virtual clock."""
     CANCELLED = "cancelled"
-    """The task can run, and is unwound as soon as it does, because its rank has ended."""
+    """The task has to end early when it runs next, because its rank has ended."""
     RETURNED = "returned"
     """The task's program returned."""
     RAISED = "raised"
     """An exception ended the task's program."""
     UNWOUND = "unwound"
-    """The task's program was left early, because the execution or the rank had ended."""
+    """The task's program was ended early, because the run or the rank had ended."""
     ABANDONED = "abandoned"
-    """The task never returned from code that ddpsim cannot interrupt; it is left behind."""
+    """The task is stuck in code that ddpsim cannot interrupt, so the run ends without it."""
 
     __hash__ = object.__hash__  # used at each context switch; Enum's own is written in Python
 
@@ -100,9 +103,9 @@ class TaskChange(Enum):
     WAKE = "wake"
     """Another task did what this one waits for."""
     RING = "ring"
-    """The task's alarm ended its wait."""
+    """The task's time-out passed and ended its wait."""
     GO_ON = "go on"
-    """The task has seen that its alarm ended the wait."""
+    """The task has run again after its time-out."""
     CANCEL = "cancel"
     RETURN = "return"
     RAISE = "raise"
@@ -128,7 +131,7 @@ _NEXT: dict[tuple[TaskState, TaskChange], TaskState] = {
     **{(state, change): end for state in UNFINISHED for change, end in _ENDS.items()},
     **{(end, change): end for end in _ENDS.values() for change in (*_ENDS, TaskChange.CANCEL)},
 }
-"""A task that has ended stays in its state: an interrupt may make it report its end twice."""
+"""The new state, by old state and change. An ended task keeps its state, as an interrupt may report its end twice."""
 
 
 state_after: Callable[[tuple[TaskState, TaskChange]], TaskState] = _NEXT.__getitem__

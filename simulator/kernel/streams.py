@@ -1,6 +1,6 @@
-"""Streams: on a backend that runs a rank's calls one after another, which calls have started.
+"""Streams: on a backend that runs a rank's calls one after another, these queues tell which calls have started.
 
-Pure bookkeeping: `call_matching.py` lets a call take its place in a collective only once it has started.
+They only keep records; `call_matching.py` counts a call as arrived at its collective once the call has started.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddpsim.simulator.operations import CREATING
 
 
 class _RankStream:
-    """The stream of one rank: a queue of calls."""
+    """The stream of one rank: a queue of its communication calls, which start one after another."""
 
     __slots__ = ("batch", "queued", "started")
 
@@ -26,7 +26,7 @@ class _RankStream:
         """The number of the open batch; 0 if none is open."""
 
     def start_next_calls(self, starting: deque[IssuedCall]) -> None:
-        """Start the next call if no call is under way. The calls of one batch start together."""
+        """Start the next call in the queue if no other call is under way. The calls of one batch start together."""
         while self.queued and (not self.started or self.started[0][1] == self.queued[0][1] != 0):
             self.started.append(self.queued.popleft())
             starting.append(self.started[-1][0])
@@ -40,14 +40,14 @@ class CallStreams:
         self._batch_is_unit = batch_is_unit
         self._batches = 0
         self._left_out: set[str] = set()
-        """Groups whose calls do not wait in a stream."""
+        """Groups whose calls start at once and do not wait in a stream."""
 
     def exempt_group(self, group: str) -> None:
-        """Exempt the calls of a group from the streams."""
+        """Let a group's calls start at once from now on, without a stream."""
         self._left_out.add(group)
 
     def holds_call(self, call: Call) -> bool:
-        """True for a call that waits in its rank's stream. Calls that create groups do not."""
+        """True for a call that has to wait for its turn in its rank's stream. Calls that create groups have not."""
         return call.operation not in CREATING and call.group not in self._left_out
 
     def open_batch(self, rank: int) -> None:
@@ -63,7 +63,7 @@ class CallStreams:
     def queue_call(self, issued: IssuedCall, starting: deque[IssuedCall]) -> bool:
         """Put a call at the end of its rank's stream.
 
-        Add the calls that start by this to `starting`; True if this one does.
+        Calls that can now start are added to `starting`; True if this call can.
         """
         stream = self._streams[issued.rank.rank]
         stream.queued.append((issued, stream.batch))
@@ -71,7 +71,7 @@ class CallStreams:
         return not stream.queued
 
     def remove_call(self, issued: IssuedCall, starting: deque[IssuedCall]) -> None:
-        """Remove a completed call, and add the calls that start by this to `starting`."""
+        """Remove a completed call from its stream, and add the calls that can now start to `starting`."""
         if not self.holds_call(issued.call):
             return
         stream = self._streams[issued.rank.rank]
@@ -79,7 +79,7 @@ class CallStreams:
         stream.start_next_calls(starting)
 
     def snapshot(self) -> tuple[StreamSnapshot, ...]:
-        """Return the streams in which a call waits for earlier calls, by rank."""
+        """Return, by rank, the streams in which calls wait for earlier calls."""
         return tuple(
             StreamSnapshot(
                 rank,

@@ -13,17 +13,17 @@ from ddpsim.simulator.kernel.states import UNFINISHED, TaskChange, TaskState, st
 from ddpsim.simulator.waits import Wait
 
 Script = Generator[Answer, Any, Any]
-"""A generator that handles one request. It yields intermediate answers, is sent the host's replies, and returns the
+"""A generator that serves one request. It yields intermediate answers, is sent the host's replies, and returns the
 value of the last answer."""
 
 
 class IssuedCall(NamedTuple):
-    """A call that has been issued and is not complete."""
+    """A communication call that has been issued and is not complete."""
 
     call: Call
     handle: int
     rank: RankRecord
-    """The rank that issued it."""
+    """The rank that issued the call."""
     name: tuple[int, int]
     """The number of the rank, and the handle of the call."""
 
@@ -60,9 +60,9 @@ class RankRecord:
         self.open: dict[int, IssuedCall] = {}
         """The calls that are not complete, by handle, in the order of issue."""
         self.completed: list[int] = []
-        """Handles of calls that are complete and not yet delivered."""
+        """Handles (numbers) of calls that are complete and whose callbacks have not begun to run."""
         self.delivering: list[tuple[int, Task]] = []
-        """Completions that are being delivered: the handle, and the task that runs the callbacks."""
+        """Completed calls whose callbacks are running: the call's handle, and the task that runs the callbacks."""
         self.main = Task(rank, self)
         self.tasks = [self.main]
         """The tasks that have not ended, in the order in which they were started."""
@@ -76,7 +76,8 @@ class Task:
 
     def __init__(self, number: int, rank: RankRecord, name: str = "") -> None:
         self.number = number
-        """The rank, for a rank's program. Threads are numbered from the world size on, as they start."""
+        """The rank, for a rank's program. Threads get the numbers from the world size on, in the order of their
+        start."""
         self.rank = rank
         self.rank_number = rank.rank
         self.name = name
@@ -88,7 +89,7 @@ class Task:
         self.joiners: list[int] = []
         """The numbers of the tasks that wait for the end of this one."""
         self.scripts: list[Script] = []
-        """The scripts under way; the innermost is last."""
+        """The generators that serve the task's requests; the innermost request is last."""
 
     def change_state(self, change: TaskChange) -> None:
         """Change the task's state."""
@@ -101,12 +102,12 @@ class Task:
 
     @property
     def is_finished(self) -> bool:
-        """True once the task will not run again."""
+        """True once the task will not run again: its program or thread has ended or was abandoned."""
         return self.state not in UNFINISHED
 
     @property
     def is_enabled(self) -> bool:
-        """True if the task can take a step."""
+        """True if the task can run, and does not wait for another task or the clock."""
         return self.state in (TaskState.READY, TaskState.TIMED_OUT, TaskState.CANCELLED)
 
     def __str__(self) -> str:

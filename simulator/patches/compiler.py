@@ -27,7 +27,8 @@ class CompilerLock:
     def __init__(self) -> None:
         self._replaced = ReplacedAttributes()
         self._of_run: Any = None
-        """Made by the rank that compiles first, on its thread, so that waiting for it is simulated."""
+        """The lock that ranks use instead. The rank that compiles first makes it, on its thread, so that waiting is
+        simulated."""
 
     def install(self) -> None:
         """Replace torch's lock, if the compiler is loaded. May be called again."""
@@ -60,9 +61,10 @@ def skip_simulator_in_dynamo() -> None:
 
 
 def ignoring_own_hook(ours: int, original: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the replacement of `_has_any_global_hook`, which ignores the simulator's hook; `ours` is that hook's id.
+    """Return the replacement of torch's `_has_any_global_hook`, which ignores the simulator's module hook, whose id is
+    `ours`.
 
-    By this function compiled modules warn of hooks on all modules.
+    With torch's own function, compiled modules would warn of that hook.
     """
     hooks: Any = modules._global_forward_pre_hooks
 

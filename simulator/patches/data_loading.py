@@ -22,7 +22,7 @@ from ddpsim.simulator.runtime.replaced import Replacement
 
 
 def data_loading_replacements(host: Host) -> list[Replacement]:
-    """Return the replacements.
+    """Return the replacements of functions of DataLoader and DistributedSampler.
 
     Not reported: samplers of a subclass, which may distribute samples in another way, and samplers that another rank
     made.
@@ -66,7 +66,7 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
 
 
 def _number_of_batches(loader: Any) -> int | None:
-    """Return the number of batches; None if it is unknown, as for a stream."""
+    """Return a data loader's number of batches; None if it is unknown, as for a stream."""
     try:
         return len(loader)
     except Exception:  # a sampler is the program's
@@ -74,7 +74,8 @@ def _number_of_batches(loader: Any) -> int | None:
 
 
 def _sampler_inputs(sampler: Any) -> SamplerSettings | None:
-    """Return a sampler's inputs; None if the program has replaced a number by something else."""
+    """Return the inputs from which a sampler computes its part; None if the program replaced a number by something
+    else."""
     try:
         return SamplerSettings(
             int(sampler.num_replicas),

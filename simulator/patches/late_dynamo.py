@@ -31,9 +31,9 @@ _KNOWN_BEFORE = ("__class__", "__file__", "__loader__", "__name__", "__package__
 
 @contextmanager
 def dynamo_loaded_late(when_loaded: Callable[[], None]) -> Iterator[None]:
-    """Inside, make the first import of torch._dynamo return a module that is not executed yet.
+    """A context in which the first import of torch._dynamo returns a module that is not executed yet.
 
-    `when_loaded` is called when it is executed. If it never is, the import is undone at the end.
+    `when_loaded` is called when the module is executed. If that never happens, the import is undone at the end.
     """
     finder = _DynamoFinder(when_loaded)
     sys.meta_path.insert(0, finder)
@@ -64,7 +64,8 @@ class _DynamoFinder(MetaPathFinder):
 
 
 class _LoaderOfLoadedModule(Loader):
-    """Loads a submodule of torch._dynamo that was imported while the import system executed torch._dynamo for it."""
+    """An import loader for a submodule of torch._dynamo that was imported already, while torch._dynamo itself was
+    executed."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = sys.modules[spec.name]
@@ -77,7 +78,7 @@ class _LoaderOfLoadedModule(Loader):
 
 
 class _LateLoader(Loader):
-    """Makes the module torch._dynamo, and executes it later."""
+    """Makes the module torch._dynamo without its content, and executes it later."""
 
     def __init__(self, loader: Loader, when_loaded: Callable[[], None]) -> None:
         self._loader = loader
@@ -85,7 +86,8 @@ class _LateLoader(Loader):
         self._lock = _thread.RLock()  # a real one, also in a rank
         self._is_executing = False
         self._disabled: WeakKeyDictionary[FunctionType, tuple[tuple[Any, ...], dict[str, Any]]] = WeakKeyDictionary()
-        """Functions that were disabled before the module was executed, with the other arguments of `disable`."""
+        """Functions for which torch.compile was disabled before the module was executed, with the other arguments of
+        `disable`."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -97,7 +99,7 @@ class _LateLoader(Loader):
         module.__class__ = _LateModule
 
     def read_attribute(self, module: ModuleType, name: str, asking: str) -> Any:
-        """Return an attribute of the module; `asking` is the name of the module that reads it."""
+        """Return an attribute of torch._dynamo; `asking` is the name of the module that reads the attribute."""
         with self._lock:
             if _is_not_executed(module) and not self._is_executing:
                 if (asking, name) == ("torch._compile", "disable"):
@@ -108,7 +110,7 @@ class _LateLoader(Loader):
         return ModuleType.__getattribute__(module, name)
 
     def execute_module(self, module: ModuleType) -> ModuleType:
-        """Execute the module and return it; if the run that imported it has ended, return a new import of it."""
+        """Execute torch._dynamo and return it. If the run that imported it has ended, return a new import of it."""
         with self._lock:
             if not _is_not_executed(module) or self._is_executing:
                 return module
@@ -130,7 +132,7 @@ class _LateLoader(Loader):
             return module
 
     def undo_import(self) -> None:
-        """Undo the import."""
+        """Undo the import of torch._dynamo."""
         del sys.modules[_DYNAMO]
         parent, _, name = _DYNAMO.rpartition(".")
         vars(sys.modules[parent]).pop(name, None)
@@ -139,7 +141,8 @@ class _LateLoader(Loader):
         self._disabled.clear()
 
     def _disable_function(self, function: Any, *arguments: Any, **options: Any) -> Any:
-        """Replace `torch._dynamo.disable` for `torch._disable_dynamo`: nothing is traced, so no change is needed."""
+        """Replace `torch._dynamo.disable` before torch._dynamo is executed: nothing is traced, so the function stays as
+        it is."""
         if not isinstance(function, FunctionType):
             return importlib.import_module(f"{_DYNAMO}.decorators").disable(function, *arguments, **options)
         self._disabled[function] = (arguments, options)
@@ -147,7 +150,7 @@ class _LateLoader(Loader):
 
 
 class _LateModule(ModuleType):
-    """torch._dynamo before it is executed."""
+    """The module torch._dynamo before it is executed."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in _KNOWN_BEFORE:
@@ -177,7 +180,8 @@ def _loader_of(module: _LateModule) -> _LateLoader:
 
 
 class _PartialSubmodule:
-    """A submodule of torch._dynamo that has a few answers; reading any other attribute loads it."""
+    """A submodule of torch._dynamo that answers a few attributes itself; reading any other attribute loads the
+    submodule."""
 
     def __init__(self, name: str, **answers: Callable[[], Any]) -> None:
         self._name = name

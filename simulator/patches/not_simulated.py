@@ -22,7 +22,7 @@ NCCL_TIMEOUT = timedelta(minutes=10)
 
 
 def not_simulated_replacements(host: Host) -> list[Replacement]:
-    """Return the replacements. A group of an absent NCCL needs a time-out, and torch's error log its version."""
+    """Return the replacements. A program that names NCCL needs its time-out, and torch's error log its version."""
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def begin(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Reports the end of every optimizer step, of any optimizer: an event of the trace, by which iterations are counted."""
+"""Reports the end of every optimizer step, whatever the optimizer: an event of the trace. ddpsim counts iterations by
+it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ Listener = Callable[[int, Optimizer], None]
 
 
 def watch_optimizer_steps(host: Host, listeners: Sequence[Listener]) -> Any:
-    """Count each rank's optimizer steps and call `listeners` after each. Return a handle whose `remove()` ends this."""
+    """Count each rank's optimizer steps and call `listeners` after each.
+
+    The returned handle's `remove()` stops that.
+    """
 
     def step_done(optimizer: Optimizer, arguments: Any, options: Any) -> None:
         if host.is_rank_thread() and not _is_nested_step():

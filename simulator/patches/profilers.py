@@ -28,14 +28,14 @@ GLOO = "gloo:"
 
 
 class ProfilerGuard:
-    """Lets one rank at a time profile."""
+    """Lets only one rank at a time use torch's profiler."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._owner: int | None = None
 
     def replacements(self) -> list[Replacement]:
-        """Return the replacements."""
+        """Return the replacements of torch's functions that start and end a profiler."""
         return [
             *((profiler, name, self._wrap_start) for name in STARTS),
             (profiler, ENDS, self._wrap_end),
@@ -73,7 +73,7 @@ class ProfilerGuard:
 @cache
 def _mark_gloo_events_asynchronous(original: type[Any]) -> type[Any]:
     class FunctionEvent(original):  # type: ignore[misc]
-        """An event of torch's profiler; gloo's are asynchronous."""
+        """An event of torch's profiler that marks gloo's events as asynchronous."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             if str(options.get("name")).startswith(GLOO):

@@ -1,4 +1,4 @@
-"""Chooses the argument checks of a group: gloo's, NCCL's, or each for its own devices' tensors."""
+"""Chooses which backend's argument checks a group uses: gloo's, NCCL's, or both, by the tensors' device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpsim.simulator.process_group import gloo_arguments, nccl_arguments
 
 
 class ArgumentRules(Protocol):
-    """The argument checks of a backend. A `check_*` raises what the backend raises when a call is issued.
+    """The argument checks of one backend. A `check_*` raises what the backend raises when a call is issued.
 
     Tensors may have any shape and dtype. `size` is the number of ranks in the group, `rank` the caller's number in it.
     """
@@ -28,21 +28,21 @@ class ArgumentRules(Protocol):
         """Check the tensors of a broadcast, or of a reduce to one rank."""
 
     def check_all_gather(self, outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
-        """Check an all_gather. Return the tensors whose shapes must be equal on all ranks."""
+        """Check the tensors of an all_gather. Return the tensors whose shapes must be equal on all ranks."""
 
     def check_all_gather_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
-        """Check an all_gather into one output tensor."""
+        """Check the tensors of an all_gather into one output tensor."""
 
     def check_all_gather_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-        """Check several all_gathers, each into one output tensor."""
+        """Check the tensors of several all_gathers, each into one output tensor."""
 
     def check_all_gather_coalesced(
         self, output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], size: int
     ) -> None:
-        """Check several all_gathers; there is a list of outputs for each rank."""
+        """Check the tensors of several all_gathers; there is a list of outputs for each rank."""
 
     def check_root_list(self, operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
-        """Check the root's list in a gather or scatter.
+        """Check the root's tensor list in a gather or scatter.
 
         `model` is the root's own tensor, `kind` is "input" or "output".
         """
@@ -57,7 +57,7 @@ class ArgumentRules(Protocol):
         """Check an all_to_all with one input and one output tensor for each rank."""
 
     def check_all_to_all_single(self, output: Tensor, tensor: Tensor) -> None:
-        """Check an all_to_all of one input and one output tensor; the splits are checked separately."""
+        """Check an all_to_all of one input and one output tensor. The split sizes are checked elsewhere."""
 
     def check_message(self, tensors: Sequence[Tensor], tag: int) -> None:
         """Check the tensors of a send or a receive."""
@@ -66,7 +66,7 @@ class ArgumentRules(Protocol):
         """Check that the backend can receive from any source."""
 
     def wait_error(self, operation: str, dtype: str, reduction: str | None) -> str | None:
-        """Return the backend's error for a dtype or reduction, raised when the call is waited for; None if it is
+        """Return the backend's error for an unsupported dtype or reduction, which a wait for the call raises; None if
         supported."""
 
 
@@ -78,7 +78,10 @@ class RulesByDevice(NamedTuple):
 
 
 def argument_rules_of(backend: str) -> RulesByDevice:
-    """Return the argument checks of a group made with `backend`. Without a name it also has NCCL, if there are GPUs."""
+    """Return the argument checks of a group made with `backend`.
+
+    "undefined" means gloo, plus NCCL if there are GPUs.
+    """
     if not has_nccl(backend):
         return RulesByDevice(gloo_arguments, gloo_arguments)
     is_for_cpu = backend == Backend.UNDEFINED or "cpu" in backend
@@ -86,5 +89,5 @@ def argument_rules_of(backend: str) -> RulesByDevice:
 
 
 def has_nccl(backend: str) -> bool:
-    """True if a group made with `backend` has NCCL. Without a name it has NCCL if there are GPUs."""
+    """True if a group made with `backend` has NCCL. For "undefined", True if there are GPUs."""
     return "nccl" in backend or (backend == Backend.UNDEFINED and torch.cuda.is_available())

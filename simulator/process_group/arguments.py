@@ -61,7 +61,7 @@ def check_whole_numbers(operation: str, values: Sequence[object]) -> None:
 def splits_error(
     output: Tensor, tensor: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], size: int
 ) -> str | None:
-    """Return a backend's error for the splits of all_to_all_single (of gloo's worker thread); None if they fit."""
+    """Return a backend's error for the split sizes of all_to_all_single (of gloo's worker thread); None if they fit."""
     if not output_splits and not input_splits and output.numel() != tensor.numel():
         return "[enforce fail at gloo/alltoall.cc] in->size == out->size. "
     for splits, whole in ((input_splits, tensor), (output_splits, output)):
@@ -83,13 +83,13 @@ def check_tag(operation: str, tag: object) -> None:
 
 
 def check_same_count(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-    """Raise unless there are as many outputs as inputs."""
+    """Raise unless there are as many output tensors as input tensors."""
     if len(outputs) != len(inputs):
         raise RuntimeError("requires input/output tensor lists to have the same length")
 
 
 def difference_from_model(tensors: Iterable[Tensor], model: Tensor) -> str | None:
-    """Return what is wrong if a tensor does not have the dtype, device and shape of `model`; None if all have them."""
+    """Return a text on how a tensor's dtype, device or shape differs from that of `model`; None if it does not."""
     dtype, device, shape = model.dtype, model.device, model.shape
     for position, tensor in enumerate(tensors):
         if tensor.dtype is not dtype or tensor.device != device:
@@ -101,7 +101,8 @@ def difference_from_model(tensors: Iterable[Tensor], model: Tensor) -> str | Non
 
 
 def list_length_error(kind: str, tensors: Sequence[Tensor], size: int) -> str | None:
-    """Return what is wrong with the root's list in gather and scatter, which needs one tensor for each rank."""
+    """Return a text that says what is wrong with the root's list in gather or scatter, which needs one tensor for each
+    rank."""
     if len(tensors) == size:
         return None
     return (
@@ -111,7 +112,7 @@ def list_length_error(kind: str, tensors: Sequence[Tensor], size: int) -> str | 
 
 
 def missing_kernel_error(schema: str, tensor: Tensor) -> NotImplementedError:
-    """Return the error of torch's dispatcher for a layout for which no backend has an operator."""
+    """Return the error of torch's dispatcher for a tensor layout for which no backend has an operator."""
     backend = {torch.sparse_coo: "Sparse", torch.sparse_csr: "SparseCsr"}.get(tensor.layout, "SparseCsr")
     device = "CUDA" if tensor.is_cuda else "CPU"
     return NotImplementedError(f"Could not run 'c10d::{schema}' with arguments from the '{backend}{device}' backend.")

@@ -74,14 +74,14 @@ from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes, Replacement
 
 _RENDEZVOUS: Any = sys.modules["torch.distributed.rendezvous"]
-"""The module: `torch.distributed` has a function of its name."""
+"""The module torch.distributed.rendezvous, under a name of its own: `torch.distributed` has a function called that."""
 
 FAKE = "fake"
-"""torch's backend that communicates with nobody, for a world of any size; it is torch's own here, too."""
+"""torch's "fake" backend, which communicates with nobody, for any world size. A group made with it is not simulated."""
 
 
 class SimulatedBackend:
-    """Installs the simulated process group under torch.distributed for one execution."""
+    """Installs the simulated process groups under torch.distributed for one run."""
 
     def __init__(
         self,
@@ -92,9 +92,9 @@ class SimulatedBackend:
         poisons: bool = False,
         semantics: BackendSemantics = GLOO,
     ) -> None:
-        """`makes_groups` says whether a rank has its default group before its program starts.
+        """`makes_groups`: each rank has its default group before its program starts.
 
-        `poisons` says whether tensors of calls in flight are poisoned.
+        `poisons`: tensors of unfinished calls get values that show early reads.
         """
         self._host = host
         self._makes_groups = makes_groups
@@ -115,7 +115,7 @@ class SimulatedBackend:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """A context in which the list in this module's docstring is replaced."""
+        """A context in which functions of torch are replaced, as this module's docstring lists."""
         compiler_lock = CompilerLock()
 
         def meet_dynamo() -> None:
@@ -197,7 +197,8 @@ class SimulatedBackend:
 
     @contextmanager
     def rank_entered(self, rank: int) -> Iterator[None]:
-        """Give the running rank its default group, on the rank's own thread, unless the program makes one itself."""
+        """Give the running rank its default group, on the rank's own thread, unless the program makes that group
+        itself."""
         torch.autograd.set_multithreading_enabled(False)  # the backward pass, its hooks and its end stay on this thread
         if self._makes_groups:
             self._groups.make_default_group(rank)
@@ -210,14 +211,14 @@ class SimulatedBackend:
             self._replicas.rank_returned(rank)
 
     def thread_entered(self) -> None:
-        """Prepare a thread that the running rank has started: it finds the rank's groups by name, too."""
+        """Prepare a thread that the running rank has started, so that torch finds the rank's groups by name there."""
         torch.autograd.set_multithreading_enabled(False)
         world: Any = distributed_c10d._world
         for group, name in world.pg_names.items():
             torch._C._distributed_c10d._register_process_group(name, group)
 
     def parameter_names(self, rank: int, indices: Sequence[int]) -> Sequence[str]:
-        """Return the parameter names for an error that gives parameters by index; () if they are not known."""
+        """Return the names of DDP parameters that an error gives by index; () if they are unknown."""
         return reducer_parameter_names(self._wrappers, rank, indices)
 
     # --- making groups ------------------------------------------------------------------------------------------------
@@ -273,8 +274,8 @@ class SimulatedBackend:
     def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return an `init_process_group` for programs that run inside a rank.
 
-        The simulator makes the default group before a program starts. After a destroy, the program may make another
-        one.
+        The simulator makes the default group before a program starts. After a destroy, the program may make a new
+        default group.
         """
 
         def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
@@ -296,7 +297,8 @@ class SimulatedBackend:
         return init_process_group
 
     def _rendezvous(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a rendezvous for an `init_process_group` that the program imported by name before the run."""
+        """Return a replacement of torch's rendezvous, for an `init_process_group` that the program imported by name
+        earlier."""
 
         def rendezvous(
             url: str, rank: int = -1, world_size: int = -1, **options: Any
@@ -309,7 +311,7 @@ class SimulatedBackend:
         return rendezvous
 
     def _rendezvous_store(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a store factory for torch's own rendezvous by tcp:// and env://."""
+        """Return a function that makes the simulated store for torch's own rendezvous by tcp:// and env://."""
 
         def create_c10d_store(hostname: str, port: int, *arguments: Any, **options: Any) -> Any:
             if not self._host.is_rank_thread() or not 0 <= port < 2**16:
@@ -337,7 +339,7 @@ class SimulatedBackend:
         raise UsageError(line)
 
     def _own_rank_and_world_size(self, rank: int, world_size: int) -> dict[str, int]:
-        """Return the running rank's number and the world size. A program may ask for these values only."""
+        """Return the running rank's number and the world size. Raise if the program asks for other values."""
         given = {"world_size": self._host.world_size, "rank": self._host.running_thread.rank}
         for name, asked in (("world_size", world_size), ("rank", rank)):
             if asked not in (-1, given[name]):
@@ -389,7 +391,7 @@ def _notice_replica(host: Host, fact: ReplicaFact) -> None:
 
 
 def _check_backend(backend: str) -> None:
-    """Raise torch's error for a name that is no backend's."""
+    """Raise torch's error if no backend has this name."""
     known = dist.Backend
     for name in distributed_c10d.BackendConfig(known(backend)).get_device_backend_map().values():
         if name not in (*known.backend_list, known.UNDEFINED) and name.upper() not in known._plugins:

@@ -33,34 +33,34 @@ from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 
 DEFAULT_GROUP = "default"
-"""The label of the group of all ranks in calls and reports. torch calls it "0"."""
+"""The label, used in findings, of the group of all ranks. torch calls this group "0"."""
 
 _ANSWERS_NON_MEMBER = hasattr(distributed_c10d, "_NonGroupMember")
 
 _NAME_LENGTH = 8
-"""The number of characters shown of a hashed group name (use_local_synchronization)."""
+"""How many characters of a hashed group name are shown (torch makes one for use_local_synchronization)."""
 
 
 class RequestedBackend(NamedTuple):
-    """The backend that a program asks for, and what follows from it."""
+    """The backend name that a program asks for, and what follows from that name."""
 
     backend: str
     has_nccl: bool
     answering: str
-    """The backend that answers for the group."""
+    """The backend name that the group's `get_backend` answers."""
     config: str
-    """torch's form of the backend's configuration."""
+    """The `BackendConfig` that torch makes of the backend's name."""
     rules: RulesByDevice
 
 
 def requested_backend(backend: str) -> RequestedBackend:
-    """Return what follows from a backend's name. A program may have added backends to torch's list."""
+    """Return what follows from a backend's name. A program may have registered backends of its own with torch."""
     config = str(distributed_c10d.BackendConfig(distributed_c10d.Backend(backend)))
     return RequestedBackend(backend, has_nccl(backend), _default_backend(backend), config, argument_rules_of(backend))
 
 
 class GroupMaker:
-    """Makes the groups of one execution's ranks, each for the running rank."""
+    """Makes the process groups of one run; each method makes a group for the rank that is running."""
 
     def __init__(
         self, host: Host, wrappers: WrapperRegistry, *, poisons: bool = False, semantics: BackendSemantics = GLOO
@@ -73,7 +73,7 @@ class GroupMaker:
         self.through_torch = TorchDispatch()
         self._made: list[dict[str, int]] = [defaultdict(int) for _ in range(host.world_size)]
         self._has_made_nccl = [False] * host.world_size
-        """By rank: True if the rank has a group on NCCL, so a group without NCCL has another backend."""
+        """By rank: True if the rank has made a group with NCCL, so that a group without NCCL has another backend."""
         self._gloo = requested_backend("gloo")
         self._everybody = tuple(range(host.world_size))
         self._same_rank = {rank: rank for rank in self._everybody}
@@ -90,7 +90,7 @@ class GroupMaker:
         world.group_count = 1
 
     def new_store(self, prefix: str = "") -> SimulatedStore:
-        """Return the running rank's handle of the store that all ranks share."""
+        """Return the running rank's handle of the key-value store that all ranks share."""
         return SimulatedStore(self._host, prefix)
 
     def new_group(
@@ -184,7 +184,7 @@ class GroupMaker:
     # --- what else the ranks' calls are told by -----------------------------------------------------------------------
 
     def p2p_op_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Return a replacement for P2POp's `__init__` that notes which pipeline stage makes the message."""
+        """Return a replacement for P2POp's `__init__` that notes which pipeline stage sends or receives the message."""
 
         def init(operation: Any, op: Any, tensor: Any, *arguments: Any, **options: Any) -> None:
             original(operation, op, tensor, *arguments, **options)
@@ -194,13 +194,16 @@ class GroupMaker:
         return init
 
     def count_optimizer_step(self, rank: int, optimizer: Optimizer) -> None:
-        """Count an optimizer step for the units that it updated."""
+        """Count an optimizer step of a rank for the units (such as FSDP modules) whose parameters it updated."""
         self._trackers[rank].count_optimizer_step(optimizer)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _announce_as_outsider(self, label: str, members: tuple[int, ...]) -> None:
-        """Report this rank's view of a new group of which it is no member. It waits for no rank."""
+        """Tell the kernel which members this rank believes a new group has; this rank is no member.
+
+        It waits for no rank.
+        """
         host = self._host
         host.send_request(Checkpoint())
         host.send_request(
@@ -212,7 +215,7 @@ class GroupMaker:
     def _mesh_label(self, description: str | None, members: tuple[int, ...], rank: int) -> str | None:
         """Return the label of a device mesh's group; None for another group.
 
-        From now on the rank has its coordinates in the mesh, unless it has coordinates in a mesh of more dimensions.
+        Note this rank's coordinates in the mesh, unless it has coordinates in a mesh of more dimensions.
         """
         dimension = mesh_dimension_of(description)
         grid = None if dimension is None else find_mesh_under_construction(sys._getframe(1))
@@ -224,11 +227,11 @@ class GroupMaker:
         return grid.group_name(dimension, members)
 
     def _unique_label(self, name: str, proposed: str, members: tuple[int, ...], rank: int) -> str:
-        """Return the label of a group in calls and reports. A name that is used again, after a destroy, is another
-        group.
+        """Return a group's label, its name in findings.
 
-        Groups of one rank may share a name, since they never meet (torch counts names on each rank: nested
-        new_subgroups makes such groups). So the rank is part of their label.
+        A name that is used again, after a destroy, means another group. Groups of one rank may share a name, since
+        their calls are never matched with each other (torch counts names on each rank: nested new_subgroups makes such
+        groups). So the rank is part of their label.
         """
         made = self._made[rank]
         made[name] += 1
@@ -254,7 +257,7 @@ class GroupMaker:
         description: str | None = None,
         tag: str | None = None,
     ) -> SimulatedGroup:
-        """Make the running rank's handle, and register it where torch looks for it."""
+        """Make the running rank's handle of a group, and register the handle where torch looks for it."""
         world: Any = distributed_c10d._world
         group = SimulatedGroup(
             CallIssuer(
@@ -305,7 +308,7 @@ def _check_split(split: Sequence[int], world_size: int) -> None:
 
 
 def _default_backend(backend: str) -> str:
-    """Return the backend that answers for a group, of those that the program asked for (_new_process_group_helper)."""
+    """Return the backend name that answers for a group, out of those that the program asked for."""
     name = str(backend)
     if not any(sign in name for sign in ",:") and name != distributed_c10d.Backend.UNDEFINED:
         return name

@@ -1,8 +1,8 @@
-"""Argument checks of gloo, with its own texts (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp).
+"""Argument checks of gloo, with gloo's error texts (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp).
 
-Where gloo crashes the process or hangs, the text is ours. `check_*` functions raise where gloo does, when the call is
-issued. Errors of gloo's worker thread are returned by `refusal`; the work raises them when it is waited for. One case
-is allowed here although gloo rejects it: PREMUL_SUM, which NCCL has.
+Where gloo crashes the process or hangs, the text is ddpsim's own. A `check_*` function raises where gloo raises when
+the call is issued. `wait_error` returns an error of gloo's worker thread, which a wait for the call raises. One case is
+allowed here although gloo rejects it: the reduction PREMUL_SUM, which NCCL has.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ddpsim.simulator.process_group.arguments import (
 _TAKEN = frozenset(
     "float16 bfloat16 float32 float64 int8 uint8 int32 int64 bool complex64 complex128".split()  # noqa: SIM905
 )
-"""Dtypes of gloo's collectives. Point-to-point messages move bytes and may have any dtype."""
+"""Dtypes that gloo's collectives support. Point-to-point messages move bytes and may have any dtype."""
 
 _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 
 
 @cache
 def wait_error(operation: str, dtype: str, reduction: str | None) -> str | None:
-    """Return the error of gloo's worker thread for a dtype, alone or with a reduction; None if it is supported."""
+    """Return the error of gloo's worker thread for a dtype, alone or with a reduction; None if gloo supports it."""
     dtype = dtype.removeprefix("sparse ")
     if dtype not in _TAKEN:
         return "Invalid scalar type"
@@ -51,7 +51,7 @@ def wait_error(operation: str, dtype: str, reduction: str | None) -> str | None:
 
 
 def check_all_reduce(tensor: Tensor, reduction: str) -> None:
-    """Check an all_reduce. A sparse one needs COO tensors and SUM."""
+    """Check the tensor of an all_reduce. A sparse tensor needs COO layout and the reduction SUM."""
     if tensor.layout is torch.strided:
         return
     if tensor.layout is not torch.sparse_coo:
@@ -66,7 +66,7 @@ def check_all_reduce(tensor: Tensor, reduction: str) -> None:
 
 
 def check_message(tensors: Sequence[Tensor], tag: int) -> None:
-    """Check that a message is contiguous and its tag at least 0."""
+    """Check that a message's tensor is contiguous and its tag at least 0."""
     if tag < 0:
         raise RuntimeError("Tag must be nonnegative")
     for tensor in tensors:
@@ -75,11 +75,11 @@ def check_message(tensors: Sequence[Tensor], tag: int) -> None:
 
 
 def check_any_source() -> None:
-    """Allow a receive from any source."""
+    """Do nothing: gloo can receive from any source."""
 
 
 def check_in_place(tensors: Sequence[Tensor]) -> None:
-    """Allow any memory layout for a reduce or broadcast."""
+    """Do nothing: gloo takes any memory layout for a reduce or broadcast."""
 
 
 def check_like(operation: str, tensors: Iterable[Tensor], model: Tensor) -> None:
@@ -89,7 +89,7 @@ def check_like(operation: str, tensors: Iterable[Tensor], model: Tensor) -> None
 
 
 def check_all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
-    """Check that there is one output for each rank, like the input."""
+    """Check that an all_gather has one output tensor for each rank, like the input tensor."""
     if len(outputs) != size:
         raise _invalid("allgather", f"output tensor list at index 0 (expected length {size}, got {len(outputs)})")
     check_like("allgather", outputs, tensor)
@@ -121,7 +121,7 @@ def _is_whole(whole: Tensor, part: Tensor, size: int) -> bool:
 
 
 def check_all_gather_coalesced(output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], size: int) -> None:
-    """Check that there is a list of outputs for each rank, like the list of inputs."""
+    """Check that there is a list of output tensors for each rank, like the list of input tensors."""
     name = "ProcessGroupGloo::allgather_coalesced: "
     if len(output_lists) != size:
         raise RuntimeError(name + "output lists should be equal to world size")
@@ -138,7 +138,7 @@ def check_all_gather_coalesced(output_lists: Sequence[Sequence[Tensor]], inputs:
 
 
 def check_all_reduce_coalesced(tensors: Sequence[Tensor]) -> None:
-    """Check that all tensors have one dtype."""
+    """Check that all tensors of an all_reduce_coalesced have one dtype."""
     if any(tensor.dtype is not tensors[0].dtype for tensor in tensors):
         raise RuntimeError("ProcessGroupGloo::allreduce_coalesced: tensors must all have the same type")
 
@@ -151,7 +151,7 @@ def check_root_list(operation: str, kind: str, tensors: Sequence[Tensor], model:
 
 
 def check_reduce_scatter(output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
-    """Check that there is one input for each rank, and that the caller's own is like the output."""
+    """Check that a reduce_scatter has one input for each rank, and that the caller's own is like the output."""
     if len(inputs) != size:
         raise RuntimeError("invalid input tensor list size, must be world size")
     if output.shape != inputs[rank].shape:
@@ -178,7 +178,7 @@ def check_reduce_scatter_single(output: Tensor, tensor: Tensor, size: int) -> No
 
 
 def check_all_to_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-    """Check that there is one input and one output for each rank, all of one dtype and shape."""
+    """Check that an all_to_all has one input and one output for each rank, all of one dtype and shape."""
     for kind, tensors in (("input", inputs), ("output", outputs)):
         if len(tensors) != size:
             raise RuntimeError(
@@ -189,7 +189,7 @@ def check_all_to_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: 
 
 
 def check_all_to_all_single(output: Tensor, tensor: Tensor) -> None:
-    """Check that the input is contiguous and has a first dimension to split."""
+    """Check that the input of all_to_all_single is contiguous and has a first dimension to split."""
     if not tensor.is_contiguous():
         raise ValueError("Tensors must be contiguous")
     if not tensor.shape or not output.shape:  # gloo crashes here

@@ -1,4 +1,7 @@
-"""The virtual GPU of a tensor, kept as an attribute of the tensor, since its memory is the CPU's."""
+"""The virtual GPU on which a tensor lies.
+
+An attribute of the tensor tells it, since the tensor's memory is the CPU's.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ from typing import Any
 from torch import Tensor, nn
 
 LABEL = "_ddpsim_gpu"
-"""The name of the attribute."""
+"""The name of the tensor attribute that has the number of the virtual GPU."""
 
 
 def gpu_number_of(tensor: Tensor) -> int | None:
-    """Return the number of a tensor's GPU; None for a tensor on the CPU."""
+    """Return the number of the virtual GPU on which a tensor lies; None for a tensor on the CPU."""
     return tensor.__dict__.get(LABEL)
 
 
 def put_on_gpu(tensor: Tensor, label: int | None) -> None:
-    """Put a tensor on a GPU, or on the CPU with None."""
+    """Label a tensor as lying on a virtual GPU, or on the CPU with None."""
     if label is not None:
         tensor.__dict__[LABEL] = label
     else:
@@ -25,7 +28,7 @@ def put_on_gpu(tensor: Tensor, label: int | None) -> None:
 
 
 def first_gpu_number(values: Iterable[Any]) -> int | None:
-    """Return the number of the first GPU tensor's GPU among arguments and their lists; None if there is none."""
+    """Return the virtual GPU of the first GPU tensor among arguments and lists of arguments; None if there is none."""
     for value in values:
         if isinstance(value, Tensor):
             if (label := value.__dict__.get(LABEL)) is not None:
@@ -36,7 +39,7 @@ def first_gpu_number(values: Iterable[Any]) -> int | None:
 
 
 def put_results_on_gpu(result: Any, label: int) -> None:
-    """Put the results of a function on the GPU of its arguments."""
+    """Label the results of a function with the virtual GPU of its arguments."""
     if isinstance(result, Tensor):
         result.__dict__[LABEL] = label
     elif isinstance(result, (list, tuple)):
@@ -45,7 +48,7 @@ def put_results_on_gpu(result: Any, label: int) -> None:
 
 
 def put_all_on_gpu(value: Any, label: int) -> None:
-    """Put all tensors of a loaded object on a GPU."""
+    """Label all tensors of a loaded object with a virtual GPU."""
     if isinstance(value, Tensor):
         put_on_gpu(value, label)
     elif isinstance(value, nn.Module):

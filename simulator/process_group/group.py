@@ -1,4 +1,4 @@
-"""The simulated process group: every operation of torch.distributed, turned into calls of an execution.
+"""The simulated process group: every operation of torch.distributed, turned into calls of a run.
 
 Each method checks its arguments as the group's backend does (argument_rules.py), says what must agree across ranks (a
 `Signature`), which tensors move (a `Payload`), and issues the call. torch.distributed's Python functions call these
@@ -38,8 +38,8 @@ _DTYPE_NAMES: dict[torch.dtype, str] = {
     value: str(value).removeprefix("torch.") for value in vars(torch).values() if isinstance(value, torch.dtype)
 }
 _REDUCTION_NAMES = {value.value: name for name, value in ReduceOp.RedOpType.__members__.items()}
-"""By the hash of an operation, which is its number (c10d/init.cpp). Its `op` would be slower: pybind11 makes that enum
-anew and compares all members to find the name."""
+"""Names of reductions, by the hash of torch's operation, which is its number (c10d/init.cpp). The operation's `op` is
+slower: pybind11 makes that enum anew and compares all members to find the name."""
 
 
 class SimulatedGroup(NamedGroup):
@@ -70,7 +70,7 @@ class SimulatedGroup(NamedGroup):
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
         """Reduce onto the root.
 
-        The other ranks' tensors stay unchanged, or hold poison values: gloo leaves partial sums there.
+        The other ranks' tensors stay unchanged, or get values that show wrong use: gloo leaves partial sums there.
         """
         arguments.check_tensors("reduce_", tensors)
         rules = rules_for(self._rules, tensors[0])
@@ -81,7 +81,7 @@ class SimulatedGroup(NamedGroup):
 
     @dispatches_as("reduce_scatter_")
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Any:
-        """Reduce lists of tensors; each rank gets one of the results."""
+        """Reduce lists of tensors, one tensor for each rank; each rank gets one of the results."""
         inputs = input_lists[0]
         arguments.check_tensors("reduce_scatter_", [*outputs, *inputs])
         rules = rules_for(self._rules, outputs[0])
@@ -99,7 +99,7 @@ class SimulatedGroup(NamedGroup):
 
     @dispatches_as("reduce_scatter_tensor_coalesced_")
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Make several reduce_scatter_single calls in one."""
+        """Make several reduce_scatter_single calls in one call."""
         return self._reduce_scatter_tensors("reduce_scatter_tensor_coalesced", outputs, inputs, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -149,7 +149,7 @@ class SimulatedGroup(NamedGroup):
 
     @dispatches_as("allgather_into_tensor_coalesced_")
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Make several all_gather_single calls in one."""
+        """Make several all_gather_single calls in one call."""
         arguments.check_tensors("allgather_into_tensor_coalesced_", [*outputs, *inputs])
         rules = rules_for(self._rules, inputs[0])
         rules.check_all_gather_single_coalesced(outputs, inputs, len(self._members))
@@ -160,7 +160,7 @@ class SimulatedGroup(NamedGroup):
 
     @dispatches_as("allgather_coalesced_")
     def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Make several all_gather calls in one; `output_lists[r][i]` takes tensor i of rank r."""
+        """Make several all_gather calls in one call; `output_lists[r][i]` receives tensor i of rank r."""
         arguments.check_tensors("allgather_coalesced_", inputs)
         rules = rules_for(self._rules, inputs[0])
         rules.check_all_gather_coalesced(output_lists, inputs, len(self._members))
@@ -216,7 +216,7 @@ class SimulatedGroup(NamedGroup):
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> Any:
-        """Send rows of rank i to rank j, as many as the splits say, or equal parts without splits."""
+        """Send rows of rank i's tensor to rank j, as many as the split sizes say; equal parts without split sizes."""
         size = len(self._members)
         arguments.check_tensors("alltoall_base_", [output, tensor])
         arguments.check_whole_numbers("all_to_all_single", [*output_splits, *input_splits])
@@ -231,7 +231,7 @@ class SimulatedGroup(NamedGroup):
 
     @dispatches_as("barrier")
     def barrier(self, opts: Any = None) -> Any:
-        """Wait until every rank of the group has called this."""
+        """Wait until every rank of the group has called barrier."""
         return self.issue(Signature("barrier"), _NO_TENSORS, [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -282,7 +282,7 @@ class SimulatedGroup(NamedGroup):
     # --- several calls as one -----------------------------------------------------------------------------------------
 
     def _start_coalescing(self, device: torch.device) -> None:
-        """Start to collect calls. The work that `_end_coalescing` returns waits for all of them."""
+        """Start to collect the next calls. The work that `_end_coalescing` returns waits for all of them."""
         self._issuer.start_coalescing()
 
     def _end_coalescing(self, device: torch.device) -> JointWork:
@@ -292,7 +292,7 @@ class SimulatedGroup(NamedGroup):
     # --- calls that torch does not know -------------------------------------------------------------------------------
 
     def rendezvous(self) -> None:
-        """Wait until every member has created the group, as gloo connects all of them."""
+        """Wait until every member has created the group. (gloo connects all members when a group is created.)"""
         self.issue(Signature("new_group", members=self._members), _NO_TENSORS, []).wait()
 
     def await_split(self) -> None:
@@ -309,10 +309,7 @@ class SimulatedGroup(NamedGroup):
         result: list[Any],
         refusal: str | None = None,
     ) -> Any:
-        """Issue a call that moves tensors.
-
-        `refusal` is an error of the backend that is raised when the call is waited for.
-        """
+        """Issue a call that moves tensors. `refusal` is an error of the backend that a wait for the call raises."""
         assert signature.dtype is not None
         refusal = rules.wait_error(signature.operation, signature.dtype, signature.reduction) or refusal
         return self.issue(signature, payload, result, refusal=refusal)
@@ -327,7 +324,7 @@ class SimulatedGroup(NamedGroup):
 
 
 def rules_for(rules: RulesByDevice, tensor: Tensor) -> ArgumentRules:
-    """Return the rules for a tensor's device. A tensor that C++ code made counts as lying on no virtual GPU."""
+    """Return the argument checks for a tensor's device. A tensor that C++ code made counts as a CPU tensor."""
     has_one = rules.of_cpu is rules.of_gpu
     return rules.of_cpu if has_one or not (tensor.is_cuda or gpu_number_of(tensor) is not None) else rules.of_gpu
 
@@ -339,7 +336,7 @@ def _signature_of(
     root: int | None = None,
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
 ) -> Signature:
-    """Return what must agree across ranks, as plain values. The dtype of the first tensor stands for all."""
+    """Return what must agree on all ranks of a call, as plain values. The dtype of the first tensor stands for all."""
     first = tensors[0]
     dtype = _DTYPE_NAMES[first.dtype]
     if first.layout is not torch.strided:
@@ -353,12 +350,12 @@ def _element_counts(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def _equal_parts(splits: Sequence[int], tensor: Tensor, size: int) -> tuple[int, ...]:
-    """Return the splits of all_to_all_single; equal parts if there are none."""
+    """Return the split sizes of all_to_all_single; equal parts if the program gives none."""
     return tuple(splits) or (tensor.shape[0] // size,) * size
 
 
 def _reduction_of(opts: Any) -> tuple[str, Any]:
-    """Return the name of the reduction, and the factor of a PREMUL_SUM."""
+    """Return the name of a reduction operation, and the factor if it is a PREMUL_SUM."""
     if opts is None:
         return "SUM", None
     operation: Any = opts.reduceOp

@@ -1,4 +1,4 @@
-"""Issues calls: the part that all operations of a group have in common."""
+"""Issues communication calls to the kernel: the part that all operations of a group have in common."""
 
 from __future__ import annotations
 
@@ -53,18 +53,17 @@ class CallIssuer:
         self._ignores_tags = semantics.ignores_tags and not is_beside_nccl
         self._origins = origins
         self._poisons = poisons
-        """See Note [Poison] in poison.py."""
+        """True if tensors of unfinished calls get values that show early reads; see Note [Poison] in poison.py."""
         self._through_torch = through_torch
         self._sequence = 0
         self.issued = 0
-        """The number of calls, as a backend counts them. Calls that create groups are unknown to torch and not
-        counted."""
+        """The number of calls on this group, as a backend counts them. Calls that create groups are not counted."""
         self._messages = 0
         self._coalesced: list[SimulatedWork | FailedWork] | None = None
         host.send_request(DeclareGroup(label, members, is_beside_nccl))
 
     def mark_destroyed(self) -> None:
-        """Reject all later calls, and record the line that destroyed the group."""
+        """Reject all later calls on the group, and record the program line that destroyed it."""
         self.is_destroyed = True
         self.host.send_request(DestroyGroup(self.label, current_user_site()))
 
@@ -78,10 +77,7 @@ class CallIssuer:
         tag: int = 0,
         refusal: str | None = None,
     ) -> Any:
-        """Issue a call and return its work.
-
-        `refusal` is an error of the backend that is raised when the call is waited for.
-        """
+        """Issue a call and return its work. `refusal` is an error of the backend that a wait for the call raises."""
         host = self.host
         me = host.begin_call(self._accesses_of_call(signature, peer, tag) if host.is_observed else ())
         if me.rank != self.rank:
@@ -124,7 +120,7 @@ class CallIssuer:
         return self._collect_work(work)
 
     def _reject_other_rank(self, rank: int, operation: str) -> NoReturn:
-        """End the run: the call would be matched as another rank's, and reported as a bug of the program."""
+        """End the run: one rank used another rank's group. The call would be taken for one of the group's own rank."""
         error = UsageError(
             f"rank {rank} calls {operation} on the process group of rank {self.rank}, expected its own: ranks are "
             "threads here, and share what a module, a cache or a default argument keeps: run with isolation='process'"
@@ -133,7 +129,7 @@ class CallIssuer:
         raise error
 
     def _accesses_of_call(self, signature: Signature, peer: int | None, tag: int) -> Accesses:
-        """Return the accesses of a call that other ranks may observe."""
+        """Return what a call reads and writes that other ranks may observe, for the exploration of schedules."""
         sequence = self._sequence if peer is None else self._messages
         call = Call(
             self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=0 if self._ignores_tags else tag
@@ -148,7 +144,7 @@ class CallIssuer:
         return tuple(parts)
 
     def start_coalescing(self) -> None:
-        """Collect the works of the next calls."""
+        """Start to collect the works of the next calls."""
         if self._coalesced is not None:
             raise RuntimeError("coalescing has been started already: end it before the next start")
         self._coalesced = []

@@ -22,11 +22,11 @@ def wait_at_barrier(
     *,
     wait_all_ranks: bool,
 ) -> None:
-    """Wait for the other ranks. Raise gloo's RuntimeError if they do not come in time, or if another rank gave up
-    before.
+    """Wait for the other ranks of a monitored_barrier.
 
-    Gloo takes 0 for no time at all where rank 0 checks one rank after another, so it fails even if all are there. Where
-    a rank waits for one answer, or rank 0 for all ranks, it takes 0 for no limit.
+    Raise gloo's RuntimeError if some do not come in time, or if another rank gave up before. Where rank 0 checks one
+    rank after another, gloo takes a time-out of 0 for no time at all, so it fails even if all are there. Where a rank
+    waits for one answer, or rank 0 for all ranks, gloo takes 0 for no limit.
     """
     limit = DEFAULT_TIMEOUT if timeout is None else timeout
     rank = members.index(pending.call.rank)
@@ -47,7 +47,8 @@ def wait_at_barrier(
 
 
 def _with_missing_ranks(host: Host, pending: PendingCall, missing: tuple[int, ...], limit: timedelta) -> FailedBarrier:
-    """Return the missing ranks for the finding. gloo's text has group ranks, and names one of many late ranks."""
+    """Add the missing ranks to the error, for the finding. gloo's text has group ranks, and names only one of many
+    ranks."""
     call = pending.call
     operation = f"{call.operation} #{call.sequence}" + ("" if call.group == "default" else f' on "{call.group}"')
     whereabouts = tuple(host.send_request(AskWhereabouts(missing))) if missing else ()
@@ -55,14 +56,17 @@ def _with_missing_ranks(host: Host, pending: PendingCall, missing: tuple[int, ..
 
 
 def _timeout_seconds(rank: int, limit: timedelta) -> float | None:
-    """Return the time to wait in seconds; None for no limit. Rank 0 must find out first, as it answers the others."""
+    """Return the seconds to wait; None for no limit.
+
+    Rank 0 gets the shortest wait, as it tells the others who is missing.
+    """
     if limit == NO_TIME:
         return None
     return limit.total_seconds() + (0 if rank == 0 else _ANSWER_SECONDS)
 
 
 def _gloo_text(rank: int, missing: list[int], limit: timedelta, *, wait_all_ranks: bool) -> str:
-    """Return gloo's text (ProcessGroupGloo::monitoredBarrier).
+    """Return gloo's error text (ProcessGroupGloo::monitoredBarrier).
 
     Rank 0 collects the ranks; the others wait for its answer.
     """

@@ -1,10 +1,10 @@
-"""What torch asks of a process group besides calls: who it is, whom it has, what it was made with.
+"""What torch asks of a process group besides calls: its name, its ranks and its options.
 
-Note [Default backend]. A simulated group is its own backend, of which C++ knows nothing. The Reducer asks for one
-nonetheless, for each bucket that it makes and makes anew, to see whether that has memory for it
+Note [Default backend]. A simulated group is its own backend, of which C++ knows nothing. The Reducer asks the group for
+a C++ backend nonetheless, for each bucket that it makes, to see whether the backend has memory for the bucket
 (Reducer::initialize_buckets, torch/csrc/distributed/c10d/reducer.cpp), and catches the error that there is none. Two
-errors with a C++ stack in each are 3 % of a training. So it finds torch's fake backend, which has no memory either; one
-serves all ranks.
+errors with a C++ stack in each are 3 % of a training. So the Reducer gets torch's fake backend, which has no memory
+either; one fake backend is enough for all ranks.
 """
 
 # torch's stubs list overloads of these methods that only its C++ class has.
@@ -26,7 +26,7 @@ from ddpsim.simulator.process_group.through_torch import TorchDispatch
 
 _FAKE_BACKEND = FakeProcessGroup._create_internal(0, 1)
 _NO_DEVICE = torch.device("meta")
-"""See Note [Default backend]."""
+"""The device for which torch's fake backend is registered; see Note [Default backend]."""
 
 
 class NamedGroup(ProcessGroup):
@@ -60,14 +60,17 @@ class NamedGroup(ProcessGroup):
 
     @cached_property
     def torch_group(self) -> ProcessGroup:
-        """A C++ group of torch's without a backend. Its calls go through torch's operators (through_torch.py)."""
+        """A C++ group of torch without a backend, whose calls go through torch's operators (through_torch.py)."""
         twin = ProcessGroup(self._group_rank, len(self._members))
         twin._set_group_name(self._name)  # type: ignore[arg-type]
         twin._set_group_desc(self._description)
         return twin
 
     def getBackendName(self) -> str:
-        """Return the name for C++. With "gloo", DDP's logger (logger.cpp) would look for the C++ backend object."""
+        """Return the backend's name for C++ code.
+
+        For "gloo", DDP's logger (logger.cpp) would look for the C++ backend object.
+        """
         return "simulated"
 
     def name(self) -> str:
@@ -78,7 +81,7 @@ class NamedGroup(ProcessGroup):
 
     @property
     def options(self) -> Any:
-        """Return gloo's options: as a simulated group is its own backend, it has them."""
+        """Return gloo's options object: a simulated group is its own backend, so it has the options."""
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = self._timeout
         return options
@@ -133,14 +136,14 @@ class NamedGroup(ProcessGroup):
         return [torch.device("cpu"), torch.device("cuda")] if torch.cuda.is_available() else [torch.device("cpu")]
 
     def _get_backend(self, device: torch.device) -> NamedGroup:
-        """Return the backend for a device: a simulated group is its own."""
+        """Return the backend for a device, which is this group itself."""
         return self
 
     get_backend = _get_backend
 
     supports_splitting = True
     supports_coalescing = supports_shrinking = supports_time_estimate = False
-    """Properties and methods of a backend, with gloo's answers."""
+    """False, as on gloo. The following attributes and methods are a backend's, with gloo's answers."""
 
     @property
     def mem_allocator(self) -> Any:
@@ -157,11 +160,11 @@ class NamedGroup(ProcessGroup):
         """Do nothing, as gloo does."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Keep the time-out, without effect; see the docstring of group.py."""
+        """Keep the time-out. It ends no wait; see the docstring of group.py."""
         self._timeout = timeout
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
-        """Accept the time-out, without effect; see the docstring of group.py."""
+        """Accept the time-out. It ends no wait; see the docstring of group.py."""
 
     _set_default_timeout = set_timeout
 

@@ -32,7 +32,10 @@ _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 
 
 def wait_error(operation: str, dtype: str, reduction: str | None) -> None:
-    """Return None. Raises TypeError, ValueError or RuntimeError at once for what NCCL does not support."""
+    """Return None: NCCL has no late errors.
+
+    Raise TypeError, ValueError or RuntimeError now for what NCCL does not support.
+    """
     _check_dtype(dtype)
     if reduction is not None:
         _check_reduction(operation, dtype, reduction)
@@ -58,14 +61,14 @@ def _check_reduction(operation: str, dtype: str, reduction: str) -> None:
 
 
 def check_all_reduce(tensor: Tensor, reduction: str) -> None:
-    """Check that the tensor is dense and its memory without gaps."""
+    """Check that the tensor of an all_reduce is dense and its memory without gaps."""
     if tensor.layout is not torch.strided:
         raise RuntimeError("NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead.")
     _check_contiguous(tensor)
 
 
 def check_all_reduce_coalesced(tensors: Sequence[Tensor]) -> None:
-    """Check that the tensors have one dtype, and that each has memory without gaps."""
+    """Check that the tensors of an all_reduce_coalesced have one dtype, and that each has memory without gaps."""
     for tensor in tensors:
         if tensor.dtype is not tensors[0].dtype:
             raise TypeError("Tensors must have identical type")
@@ -74,12 +77,12 @@ def check_all_reduce_coalesced(tensors: Sequence[Tensor]) -> None:
 
 
 def check_in_place(tensors: Sequence[Tensor]) -> None:
-    """Allow a reduce or broadcast of tensors without gaps in memory."""
+    """Check that the tensors of a reduce or broadcast have no gaps in memory."""
     _check_contiguous(*tensors)
 
 
 def check_all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
-    """Check that there is one output for each rank, with as many elements as that rank's tensor."""
+    """Check that an all_gather has one output for each rank, with as many elements as that rank's tensor."""
     _check_contiguous(tensor)
     _check_list("allgather", "output", outputs, size)
     if _same_dtype_and_shape(outputs):
@@ -107,7 +110,7 @@ def check_all_gather_single_coalesced(outputs: Sequence[Tensor], inputs: Sequenc
 
 
 def check_all_gather_coalesced(output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], size: int) -> None:
-    """Raise: NCCL has no such call."""
+    """Raise: NCCL has no all_gather_coalesced."""
     raise NotImplementedError("ProcessGroupNCCL does not support allgather_coalesced")
 
 
@@ -120,7 +123,8 @@ def check_root_list(operation: str, kind: str, tensors: Sequence[Tensor], model:
 
 
 def check_reduce_scatter(output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
-    """Check that there is one input for each rank, and that the caller's own has as many elements as the output."""
+    """Check that a reduce_scatter has one input for each rank, and that the caller's has as many elements as the
+    output."""
     _check_contiguous(output)
     _check_list("reduce_scatter", "input", inputs, size)
     if _same_dtype_and_shape(inputs):
@@ -139,7 +143,7 @@ def check_reduce_scatter_single(output: Tensor, tensor: Tensor, size: int) -> No
 
 
 def check_all_to_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-    """Check that there is one input and one output for each rank, of any length."""
+    """Check that an all_to_all has one input and one output for each rank, of any length."""
     _check_list("alltoall", "input", inputs, size)
     _check_list("alltoall", "output", outputs, size)
 
@@ -152,7 +156,7 @@ def check_all_to_all_single(output: Tensor, tensor: Tensor) -> None:
 
 
 def check_message(tensors: Sequence[Tensor], tag: int) -> None:
-    """Check the dtype of a message. torch only warns of one that is not contiguous; NCCL ignores the tag."""
+    """Check the dtype of a message's tensor. torch only warns if it is not contiguous; NCCL ignores the tag."""
     for tensor in tensors:
         _check_dtype(str(tensor.dtype).removeprefix("torch."))
 
@@ -169,7 +173,8 @@ def _check_contiguous(*tensors: Tensor) -> None:
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """True for the memory formats that torch suggests apart from the contiguous one (suggest_memory_format)."""
+    """True for a tensor in channels-last memory format, which torch suggests besides contiguous
+    (suggest_memory_format)."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     return tensor.dim() in formats and tensor.is_contiguous(memory_format=formats[tensor.dim()])
 

@@ -36,7 +36,7 @@ def parameter_check(original: Callable[..., None]) -> Callable[..., None]:
 
 
 class _OneRankView(dist.ProcessGroup):
-    """A simulated group that looks to the parameter check like a group of one rank."""
+    """A simulated group that pretends to DDP's parameter check to have only one rank."""
 
     def __init__(self, group: SimulatedGroup, parameter_count: int) -> None:
         super().__init__(group.getRank(), 1)

@@ -41,9 +41,9 @@ def keep_forward_work_alive(original: Callable[..., None]) -> Callable[..., None
 def wait_for_delayed_reduce(host: Host, original: Callable[[Any], None]) -> Callable[[Any], None]:
     """Note [Static graphs], for `_delay_all_reduce`.
 
-    In the first backward of a static graph one engine callback issues all the Reducer's calls and waits for them, in
-    C++ (Reducer::delay_all_reduce). No other callback runs in between, so each call made there is waited for as it is
-    issued.
+    In the first backward of a static graph one autograd callback issues all the Reducer's calls and waits for them, in
+    C++ (Reducer::delay_all_reduce). No other callback runs in between. So each of these calls is waited for as soon as
+    it is issued.
     """
 
     def delay_all_reduce(reducer: Any) -> None:
@@ -62,8 +62,8 @@ def wait_for_delayed_reduce(host: Host, original: Callable[[Any], None]) -> Call
 def python_builtin_hook(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """Note [Built-in hooks], for `DistributedDataParallel._register_builtin_comm_hook`.
 
-    The C++ hook for fp16 (default_comm_hooks.cpp) takes its tensors from the future of a call and wants it typed, which
-    no future made in Python is. Its Python twin does the same arithmetic.
+    DDP's C++ hook for fp16 (default_comm_hooks.cpp) takes its tensors from the future of a call. It needs a typed
+    future, which Python cannot make. So torch's Python hook, which does the same arithmetic, replaces it.
     """
 
     def register_builtin_comm_hook(model: Any, kind: Any) -> None:
@@ -93,8 +93,8 @@ def extract_tensors_fast(original: Callable[[Any], list[Tensor]]) -> Callable[[A
 
 
 def backend_logging_data(original: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
-    """Return a replacement of `DistributedDataParallel._get_ddp_logging_data`, which adds what
-    Logger::set_env_variables notes of a backend."""
+    """Return a replacement of `DistributedDataParallel._get_ddp_logging_data`: it adds the data on the backend that C++
+    (Logger::set_env_variables) would add."""
 
     def get_ddp_logging_data(model: Any) -> dict[str, Any]:
         data = original(model)

@@ -1,8 +1,8 @@
-"""A key-value store in memory whose waits are choice points.
+"""A key-value store in memory, like torch's TCPStore. At each operation other ranks may run first.
 
 Torch's functions take it for any of their stores, also under a `PrefixStore` of the program, whose C++ calls come back
 here (PythonStore in torch/csrc/distributed/c10d/init.cpp); only queues do not pass one, since torch forwards no queue
-to a store written in Python. A group's own prefix is therefore kept here. What is stored lies in the kernel.
+to a store written in Python. A group's own prefix is therefore kept here. The values are in the kernel.
 """
 
 from __future__ import annotations
@@ -25,53 +25,53 @@ DEFAULT_TIMEOUT = timedelta(seconds=300)
 
 
 class SimulatedStore(Store):
-    """One rank's handle of the store that all ranks share. Every operation is a choice point."""
+    """One rank's handle of the key-value store that all ranks share. At each operation other ranks may run first."""
 
     def __init__(self, host: Host, prefix: str = "") -> None:
         super().__init__()
         self._host = host
         self._prefix = prefix
         self._namespace = ""
-        """The part of the prefix that programs do not see."""
+        """The part of the key prefix that programs do not see."""
         self._timeout = DEFAULT_TIMEOUT
         self._limit: timedelta | None = None
-        """The time-out in seconds of a wait that gives none; None for no limit."""
+        """The time-out in seconds for waits that give none themselves; None for no limit."""
 
     def with_prefix(self, prefix: str) -> SimulatedStore:
-        """Return the same store, seen through a prefix of its keys."""
+        """Return a handle of the same store that puts a prefix before all keys."""
         store = SimulatedStore(self._host, self._prefix + prefix)
         store._namespace, store._timeout, store._limit = self._namespace, self._timeout, self._limit
         return store
 
     def clone(self) -> SimulatedStore:
-        """Return this handle. C++ would not keep the Python half of another one alive."""
+        """Return this handle itself. C++ would not keep the Python half of a new handle alive."""
         return self
 
     # --- values -------------------------------------------------------------------------------------------------------
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Store a value."""
+        """Store a value under a key."""
         self._ask_kernel("set", [key], [value])
 
     def get(self, key: str) -> bytes:
-        """Return the value of a key, once it exists."""
+        """Return the value of a key; wait until the key exists."""
         self._wait_if_limited([key])
         return bytes(self._ask_kernel("get", [key])[0])
 
     def add(self, key: str, value: int) -> int:
-        """Add to a number, which starts at 0, and return the sum."""
+        """Add to the number stored under a key, 0 at first, and return the sum."""
         return int(self._ask_kernel("add", [key], amount=value))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Store `desired` if the value is `expected` (empty for a missing key). Return the resulting value."""
+        """Store `desired` if the key's value is `expected` (empty for a missing key). Return the resulting value."""
         return bytes(self._ask_kernel("compare_set", [key], [expected, desired]))
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Append to a value, which is empty at first."""
+        """Append to the value of a key, which is empty at first."""
         self._ask_kernel("append", [key], [value])
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Return the values of several keys, once all exist."""
+        """Return the values of several keys; wait until all exist."""
         self._wait_if_limited(keys)
         return list(self._ask_kernel("multi_get", keys))
 
@@ -98,7 +98,7 @@ class SimulatedStore(Store):
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def check(self, keys: Sequence[str]) -> bool:
-        """True if all keys exist. If not, other ranks run first, as after any failed poll."""
+        """True if all keys exist. If not, return False after other ranks have run."""
         return bool(self._ask_kernel("check", keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
@@ -123,7 +123,7 @@ class SimulatedStore(Store):
     # --- queues -------------------------------------------------------------------------------------------------------
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        """Append to a queue."""
+        """Append a value to the queue of a key."""
         self._ask_kernel("queue_push", [key], [value])
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
@@ -146,7 +146,7 @@ class SimulatedStore(Store):
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Keep the time-out. A wait that gives no time-out never ends by this one."""
+        """Keep the time-out. No wait ends by it: a wait that gives no time-out of its own has no limit."""
         self._timeout = timeout
 
     @property
@@ -156,7 +156,7 @@ class SimulatedStore(Store):
 
     @property
     def underlying_store(self) -> SimulatedStore:
-        """The store without a prefix, as PrefixStore has it."""
+        """The same store without a prefix, as torch's PrefixStore has it."""
         return SimulatedStore(self._host)
 
     # --- inside -------------------------------------------------------------------------------------------------------

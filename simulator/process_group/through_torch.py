@@ -41,20 +41,20 @@ _OLD_NAMES = {
     "reduce_scatter_single": "_reduce_scatter_base",
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
 }
-"""The names of methods before torch 2.13."""
+"""The names that methods of a process group had before torch 2.13."""
 
 _OPTIONS = {"reduce_op": "reduceOp", "root_rank": "rootRank", "root_tensor": "rootTensor", "async_op": "asyncOp"}
-"""Arguments of operators, and the fields of options that they come from."""
+"""Arguments of torch's operators, and the fields of option objects from which torch takes them."""
 
 _OF_METHODS = ("dst", "src", "tag", "output_split_sizes", "input_split_sizes")
-"""Arguments of operators that are also arguments of the methods, after the tensors."""
+"""Arguments of torch's operators that follow the tensors and are also arguments of the group's methods."""
 
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
-"""The `__torch_dispatch__` of classes of tensors without one of their own: Tensor, Parameter."""
+"""The `__torch_dispatch__` methods of tensor classes that define none of their own: Tensor, Parameter."""
 
 
 class _DispatchedCall:
-    """One call on its way through torch."""
+    """One communication call on its way through torch's dispatcher."""
 
     __slots__ = ("frame", "group", "has_arrived", "method", "reduction", "work")
 
@@ -62,22 +62,22 @@ class _DispatchedCall:
         self.group = group
         self.method = method
         self.reduction = reduction
-        """The reduction from the caller's arguments. The operator's own is opaque in Python."""
+        """The reduction that the caller gave. Python cannot read the operator's own reduction argument."""
         self.frame = frame
-        """The frame that made the call. The frames of modes, which are the user's too, are inside of it."""
+        """The stack frame that made the call. Frames of dispatch modes, which are the user's too, are inside of it."""
         self.has_arrived = False
         self.work: Any = None
-        """The work of the call, kept alive because C++ keeps only its own half."""
+        """The work of the call, kept alive because C++ keeps only the C++ half of it."""
 
 
 class TorchDispatch:
-    """Passes the calls of one execution through torch's dispatcher."""
+    """Passes the communication calls of one run through torch's dispatcher."""
 
     def __init__(self) -> None:
         self._library: Any = None
         self._is_over = False
         self.under_way: dict[int, _DispatchedCall] = {}
-        """The innermost call under way, by thread."""
+        """By thread, the innermost call on its way through torch's dispatcher."""
 
     def call_operator(
         self, group: Any, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]
@@ -100,7 +100,8 @@ class TorchDispatch:
         return answer if call.work is None else call.work
 
     def calling_frame(self) -> FrameType | None:
-        """Return the frame that made the call now passing through torch on this thread; None without such a call."""
+        """Return the frame that made the call now passing through torch's dispatcher on this thread; None without such
+        a call."""
         call = self.under_way.get(get_ident())
         if call is None or not call.has_arrived:
             return None
@@ -149,8 +150,8 @@ class TorchDispatch:
 
 
 def dispatches_as(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator for a method that issues calls: pass through the operator `name` where that makes a
-    difference.
+    """Return a decorator for a method that issues calls: it passes them through torch's operator `name` where a mode, a
+    profiler or the arguments need that.
 
     The method takes its arguments by position, and torch's options last.
     """
@@ -186,7 +187,7 @@ def dispatches_as(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def _have_data(arguments: Sequence[Any]) -> bool:
-    """True for tensors with memory of their own. Of a list, only the first tensor is checked."""
+    """True for tensors with memory of their own, not fake or meta ones. Of a list, only the first tensor is checked."""
     for argument in arguments:
         while type(argument) is list and argument:
             argument = argument[0]
@@ -206,7 +207,7 @@ def _torch_method_name(method: Callable[..., Any]) -> str:
 
 
 def _reduction_of(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
-    """Return the reduction in a caller's arguments; as an option it is called `op`."""
+    """Return the reduction in a method's arguments; an options object has it as `op`."""
     for argument in (*arguments, *options.values()):
         if isinstance(argument, (ReduceOp, ReduceOp.RedOpType)):
             return argument
@@ -216,7 +217,7 @@ def _reduction_of(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
 
 
 def _options_of(kind: Any, values: dict[str, Any], reduction: Any) -> Any:
-    """Return the options from which torch made the arguments of an operator."""
+    """Return the options object from which torch took the arguments of an operator."""
     options = kind()
     for name, field in _OPTIONS.items():
         if name in values and hasattr(options, field):
@@ -228,7 +229,7 @@ def _options_of(kind: Any, values: dict[str, Any], reduction: Any) -> Any:
 
 @contextmanager
 def _recorded_by_profiler(title: str, tensors: Any) -> Iterator[None]:
-    """Record the call for a profiler, under gloo's title."""
+    """Record the call for torch's profiler, under the title that gloo gives such a call."""
     if not _profiler_enabled():
         yield
         return
@@ -244,11 +245,11 @@ def _recorded_by_profiler(title: str, tensors: Any) -> Iterator[None]:
 
 class _OperatorRow(NamedTuple):
     options: Any
-    """The class of the options; `int` if the last argument is a number."""
+    """The class of the method's options argument; `int` if the last argument is a number."""
     title: str
     """gloo's title of the call in profiles."""
     keys: Sequence[str] = ("CPU", "CUDA")
-    """The dispatch keys of the tensors."""
+    """The dispatch keys for which the operator's kernel is replaced."""
 
 
 _OPERATORS = {

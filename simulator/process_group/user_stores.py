@@ -31,7 +31,7 @@ from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _FIRST_FREE_PORT = 49_152
-"""The first port that port 0 may get. Ports below belong to programs."""
+"""The first port that a TCPStore with port 0 may get. Ports below are left to programs."""
 
 _IN_USE = (
     "The server socket has failed to listen on any local network address. port: {}, useIpv6: false, code: -98, "
@@ -40,11 +40,11 @@ _IN_USE = (
 
 
 class UserStore(SimulatedStore):
-    """The base of the stores that a program makes. `made_stores` makes subclasses of them, which know their host."""
+    """The base of the stores that a program makes. `made_stores` makes subclasses, which know the run's host."""
 
     _of: ClassVar[Host]
     _real: ClassVar[Any]
-    """torch's own class, used where no rank runs: in a process that a rank has forked."""
+    """torch's own store class, used where no rank runs: in a process that a rank has forked."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
         """Return a simulated store on a rank's thread, and torch's own store elsewhere."""
@@ -63,7 +63,7 @@ class UserStore(SimulatedStore):
 
     @property
     def underlying_store(self) -> SimulatedStore:
-        """Return the store itself: it has no prefix that the program knows."""
+        """Return the store itself: the program knows of no prefix of it."""
         return self
 
     def _set_wait_limit(self, timeout: timedelta) -> None:
@@ -71,7 +71,7 @@ class UserStore(SimulatedStore):
             self.set_timeout(timeout)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time-out, in virtual time, of waits that give none."""
+        """Set the time-out, in virtual time, for waits that give none themselves."""
         self._timeout = self._limit = timeout
 
 
@@ -79,7 +79,7 @@ class TCPStore(UserStore):
     """torch.distributed.TCPStore; no socket is opened."""
 
     _servers: ClassVar[weakref.WeakValueDictionary[tuple[int, int], TCPStore]]
-    """The servers, by rank and port."""
+    """The stores that are servers, by rank and port."""
 
     libuvBackend = True
 
@@ -95,7 +95,7 @@ class TCPStore(UserStore):
         master_listen_fd: int | None = None,
         use_libuv: bool = True,
     ) -> None:
-        """Take torch's arguments."""
+        """Make the store from the arguments of torch's TCPStore."""
         super().__init__(self._of)
         if not 0 <= port < 2**16:
             raise TypeError(f"__init__(): incompatible constructor arguments: port {port}, expected 0 to 65535")
@@ -108,7 +108,7 @@ class TCPStore(UserStore):
             self._wait_for_workers(world_size, is_master)
 
     def _record_server(self, is_shared: bool) -> int:
-        """Record a server at the port. Return how many servers the port has had."""
+        """Record a server store at its port. Return how many server stores the port has had."""
         if not self.port:
             self.port = _FIRST_FREE_PORT - 1 + int(self._ask_kernel("add", ["tcp ports"], amount=1))
         place, me = f"owner of tcp port {self.port}", str(self._of.running_thread.rank).encode()
@@ -121,7 +121,7 @@ class TCPStore(UserStore):
         return int(self._ask_kernel("add", [self._server_key], amount=int(mine is None)))
 
     def _await_server(self) -> int:
-        """Wait for the server."""
+        """Wait until the server store of this client exists."""
         try:
             return int(self.get(self._server_key))
         except DistStoreError:
@@ -132,7 +132,7 @@ class TCPStore(UserStore):
 
     @property
     def _server_key(self) -> str:
-        """Return the key that exists once a server listens. Reports show the key's name."""
+        """Return the key that exists once a server listens. Findings show this key."""
         return f"server at tcp port {self.port}"
 
     def _wait_for_workers(self, world_size: int, is_master: bool) -> None:
@@ -155,13 +155,13 @@ class TCPStore(UserStore):
 
 
 class FileStore(UserStore):
-    """torch.distributed.FileStore; its file exists and stays empty."""
+    """torch.distributed.FileStore; its file is made and stays empty."""
 
     _at_end: ClassVar[Callable[[Callable[[str], None], str], object]]
-    """Registers functions that remove the file."""
+    """A function that registers a function to be called at the end, which removes the file."""
 
     def __init__(self, file_name: str, world_size: int = -1) -> None:
-        """Take torch's arguments."""
+        """Make the store from the arguments of torch's FileStore."""
         self.path = file_name
         super().__init__(self._of)
         self._store_under(f"file {os.path.realpath(file_name)}/")
@@ -181,13 +181,13 @@ def _remove(path: str) -> None:
 
 
 class HashStore(UserStore):
-    """torch.distributed.HashStore, which one process has for itself."""
+    """torch.distributed.HashStore, which a process shares with no other process."""
 
     _numbers: ClassVar[Counter[int]]
-    """The number of stores that each rank has made."""
+    """By rank, the number of HashStores that the rank has made."""
 
     def __init__(self) -> None:
-        """Take torch's arguments."""
+        """Make the store from the arguments of torch's HashStore."""
         super().__init__(self._of)
         rank = self._of.running_thread.rank
         self._store_under(f"hash store {self._numbers[rank]} of rank {rank}/")
@@ -204,7 +204,7 @@ class PrefixStore(UserStore):
         return super().__new__(cls, prefix, store)
 
     def __init__(self, prefix: str, store: SimulatedStore) -> None:
-        """Take torch's arguments."""
+        """Make the store from the arguments of torch's PrefixStore."""
         super().__init__(self._of, f"{store._prefix}{prefix}/")
         self._store = store
         self._namespace = store._namespace
@@ -227,7 +227,7 @@ class PrefixStore(UserStore):
     getNumKeys = num_keys
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time-out of the store, too."""
+        """Set the time-out of this store and of the store below."""
         super().set_timeout(timeout)
         self._store.set_timeout(timeout)
 
@@ -260,7 +260,7 @@ def stores_replaced_on_ranks(host: Host) -> Iterator[None]:
 
 
 def blocks_process(store: Store) -> bool:
-    """True for a store of torch's own, made before the run: a wait for a key would block the process."""
+    """True for a store of torch's own, made before the run: a wait for its key would block the whole process."""
     base = getattr(store, "_underlying_non_prefix_store", store)
     return isinstance(base, (_c10d.TCPStore, _c10d.FileStore, _c10d.HashStore))
 

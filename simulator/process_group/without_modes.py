@@ -1,7 +1,7 @@
-"""Calls of a group whose tensors a torch mode shows as tensors of virtual GPUs.
+"""Calls of a group while a torch mode shows CPU tensors as tensors of virtual GPUs.
 
-Here all tensors are seen as what they are, CPU tensors. The mode does not know tensors that C++ code made, and one call
-may have both kinds.
+Inside a call the mode is off, so all tensors are seen as the CPU tensors that they are. The mode does not know tensors
+that C++ code made, and one call may have both kinds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddpsim.simulator.process_group.work import SimulatedWork
 
 
 def hide_gpu_labels_from_calls() -> None:
-    """Switch the mode off while a call is made, and while its tensors are listed for native code."""
+    """Switch the virtual GPU mode off while a call is made, and while its tensors are listed for native code."""
     hidden: dict[Any, Any] = {}
     for kind, names in ((SimulatedGroup, _tensor_methods(SimulatedGroup)), (SimulatedWork, ("get_future",))):
         for name in names:
@@ -30,7 +30,7 @@ def hide_gpu_labels_from_calls() -> None:
 
 
 def _gather_by_element_count(gather: Callable[..., Any]) -> Callable[..., Any]:
-    """Allow an output tensor of any shape with enough elements, as NCCL does: SyncBatchNorm gathers into one."""
+    """Let the output tensor of an all_gather have any shape with enough elements, as SyncBatchNorm needs."""
 
     @functools.wraps(gather)
     def all_gather_single(self: Any, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
@@ -42,7 +42,7 @@ def _gather_by_element_count(gather: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tensor_methods(kind: type) -> list[str]:
-    """Return the methods that take tensors, under all their names."""
+    """Return the methods of a group that take tensors, under all their names."""
     moving = [row for row in OPERATIONS.values() if row.movement is not DataMovement.NOTHING]
     calls = {getattr(kind, name) for row in moving for name in row.methods}
     return [name for name, value in vars(kind).items() if callable(value) and value in calls]

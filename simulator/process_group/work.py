@@ -1,4 +1,4 @@
-"""The handle of a call: torch's `Work`, waiting cooperatively."""
+"""The handle of a communication call: torch's `Work`. While a rank waits for it, other ranks run."""
 
 # torch's stubs say `result() -> list[Tensor]`; the coalesced calls have lists of lists.
 # mypy: disable-error-code="override,assignment"
@@ -25,7 +25,10 @@ NO_TIMEOUT = timedelta(0)
 
 
 class SimulatedWork(Work):
-    """The handle that issuing a call returns. The C++ Reducer uses it, too: it waits on its future."""
+    """The handle that issuing a call returns.
+
+    The C++ Reducer uses it, too: the Reducer waits for the handle's future.
+    """
 
     def __init__(self, host: Host, pending: PendingCall, result: Sequence[Any]) -> None:
         super().__init__()
@@ -39,8 +42,8 @@ class SimulatedWork(Work):
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return True once the call is complete; raise RuntimeError if `timeout` passes first in virtual time.
 
-        Raises the transport's error if it could not move the data. The caller's torch modes do not see the wait, as on
-        gloo.
+        Also raises the error because of which the data could not be moved. The caller's torch modes do not see the
+        wait, as on gloo.
         """
         if _dispatch_modes() or _function_modes():
             with suspend_modes():
@@ -66,20 +69,23 @@ class SimulatedWork(Work):
         return True
 
     def await_completion(self) -> None:
-        """Wait as a later wait in C++ would. The program itself has not waited for the call by this."""
+        """Wait, in place of a later wait in C++.
+
+        For the hazard checks, the program itself has not waited for the call by this.
+        """
         with suspend_modes():
             self._host.wait_for_calls((self.pending,))
         if self.pending.error is not None:
             raise self.pending.error
 
     def _reveal_results(self) -> None:
-        """Give the program the results, see Note [Poison] in poison.py."""
+        """Write the results into the program's own tensors, see Note [Poison] in poison.py."""
         if (held := self.pending.poisoned) is not None:
             self.pending.poisoned = None
             held.reveal_results()
 
     def is_completed(self) -> bool:
-        """True once the call is complete. If it is not, other ranks run first, as after any failed poll."""
+        """True once the call is complete. If it is not, return False after other ranks have run."""
         pending = self.pending
         with suspend_modes():
             is_complete = self._host.is_complete(pending)
@@ -91,11 +97,11 @@ class SimulatedWork(Work):
         return is_complete
 
     def is_success(self) -> bool:
-        """True once the call is complete and its data moved."""
+        """True once the call is complete and its data has moved."""
         return self.is_completed() and self.pending.error is None
 
     def exception(self) -> Exception | None:
-        """Return the transport's error if it could not move the data."""
+        """Return the error because of which the data could not be moved; None without one."""
         return self.pending.error
 
     def synchronize(self) -> None:
@@ -103,7 +109,7 @@ class SimulatedWork(Work):
         self.wait()
 
     def block_current_stream(self) -> None:
-        """Wait until the call is complete: data on a GPU is moved on the stream that waits."""
+        """Wait until the call is complete, as a wait of a GPU stream would make sure."""
         self.wait()
 
     def result(self) -> Sequence[Any]:
@@ -130,7 +136,7 @@ class SimulatedWork(Work):
         return self.source_rank()
 
     def get_future(self) -> torch.futures.Future[Sequence[Any]]:
-        """Return a future of the tensors, set on the owner's thread when the completion is delivered there."""
+        """Return a future of the call's tensors. It is set on a thread of the rank that issued the call."""
         if self.pending.call.origin.by_hook:
             self._host.hazards.call_settled(self.pending)  # the wrapper waits for it, unless the backward fails
         if self._future is None:
@@ -163,11 +169,12 @@ class SimulatedWork(Work):
 
 
 def future_is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> bool:
-    """Return whether a native future is done. If it is not, other ranks run first, as after a failed poll.
+    """Return whether a native future is done. If it is not, return False after other ranks have run.
 
     A future of one of the rank's calls is treated as the call is (`is_completed`). Which calls another future depends
     on is not known: it may be chained to any call of which the program made a future, or be set by another thread. So
-    the rank receives all completions before it answers False, and an exploration is told of all of those calls.
+    the callbacks of all completed calls run before the answer is False, and an exploration is told of all of those
+    calls.
 
     The answer must not depend on which calls the rank believes open: a rank that is a process learns of completions
     later.
@@ -194,7 +201,7 @@ def future_is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> 
 
 
 def yield_before_set(host: Host, future: Any) -> None:
-    """A choice point before a program sets a native future that another thread of the rank may check or set."""
+    """Let other threads run before a program sets a native future that another thread of the rank may check or set."""
     is_of_call = hasattr(future, "hangs_on")
     if host.is_rank_thread() and host.running_thread.of.has_started_threads and not is_of_call:
         access = Access(_futures_object(host.running_thread.rank), AccessMode.WRITE)
@@ -204,12 +211,12 @@ def yield_before_set(host: Host, future: Any) -> None:
 
 
 def _futures_object(rank: int) -> Object:
-    """Return the object that stands for all futures that a rank's threads set themselves."""
+    """Return the name under which the exploration knows all futures that a rank's threads set themselves."""
     return ("futures", rank)
 
 
 def _future_stays_in_reducer(origin: Origin) -> bool:
-    """True for a bucket without a hook: its future stays in C++, without callbacks. (join waits for its own calls.)"""
+    """True for the call of a DDP bucket without a communication hook: its future stays in C++, without callbacks."""
     return origin.phase is Phase.BUCKET and not origin.by_hook and not origin.shadow
 
 
@@ -217,7 +224,7 @@ class BufferedSend(SimulatedWork):
     """A send whose message has been copied, so the sender need not wait for the receive."""
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Return True at once."""
+        """Return True at once: the message has been copied."""
         self._mark_waited()
         return True
 
@@ -238,7 +245,7 @@ class BufferedSend(SimulatedWork):
         return self._result
 
     def get_future(self) -> torch.futures.Future[Sequence[Any]]:
-        """Return a future that is set."""
+        """Return a future that is set already."""
         self._mark_waited()
         future: torch.futures.Future[Sequence[Any]] = torch.futures.Future(devices=_gpu_devices(self._result) or None)
         future.set_result(self._result)
@@ -325,10 +332,11 @@ class JointWork(Work):
 
 
 def wait_for_future(host: Host, future: Any, is_done: Callable[[Any], bool]) -> None:
-    """Wait cooperatively until a native future is done.
+    """Wait until a native future is done, and let other ranks run meanwhile.
 
-    It is not known which calls the future depends on (a communication hook may chain anything). But only completions of
-    the rank's own calls can finish it. So this waits until any of them is complete, delivers it, and checks again.
+    It is not known on which calls the future depends (a communication hook may chain anything). But only completions of
+    the rank's own calls can finish it. So this waits until any of them is complete, runs the call's callbacks, and
+    checks the future again.
     """
     host.send_request(Checkpoint())
     while not is_done(future):

@@ -1,1 +1,4 @@
-"""The threaded shell: ranks as threads, one baton, one scheduler."""
+"""Runs ranks as threads of one process.
+
+Exactly one thread runs at a time: the one that has the baton, the right to run.
+"""

@@ -13,7 +13,7 @@ from ddpsim.simulator.runtime.rank_thread import RankThread, ThreadedRank
 
 
 class Baton:
-    """The baton of one execution. A thread without it sleeps at a lock of its own, `RankThread.baton`."""
+    """The right to run, in one run of ranks. A thread without it sleeps at a lock of its own, `RankThread.baton`."""
 
     def __init__(
         self,
@@ -27,16 +27,16 @@ class Baton:
         """By number: the main threads of all ranks, and their other threads that have not ended."""
         self.has_ended = False
         self.over = _allocate_lock()
-        """A lock that the thread which started the execution waits for. It is released when the last rank has finished,
-        and when a debugger needs a line of input (prompt_server.py)."""
+        """A lock at which the thread that started the run sleeps. It is released when the last rank has ended, and when
+        a debugger needs a line of input (prompt_server.py)."""
         self.over.acquire()
         self._kernel = kernel
         self._switch = switch
 
     def pass_to_thread(self, giver: RankThread | None, number: int | None) -> None:
-        """Pass the baton to another thread. A `giver` of None is the thread that started the execution.
+        """Let another thread run. `giver` is None for the thread that started the run.
 
-        A `number` of None ends the execution.
+        `number` is None at the end of the run.
         """
         successor = None if number is None else self.started[number]
         try:
@@ -52,7 +52,7 @@ class Baton:
             successor.baton.release()
 
     def abort_run_by_bug(self, error: Exception) -> None:
-        """End the execution with an error that is a bug of ddpsim."""
+        """End the run with an error that is a bug of ddpsim."""
         self._kernel.run.life.abort_with_internal_error(error, None if self.running is None else self.running.rank)
 
 

@@ -29,26 +29,26 @@ _DEPRECATING = ("typing_extensions", "warnings", "_py_warnings")
 """Modules, by Python version, with the decorator that wraps deprecated functions of torch."""
 
 GENERATED = "<ddpsim generated>"
-"""The file name of generated code that represents lines of another program."""
+"""The file name of generated code whose lines represent lines of the user's program."""
 
 _GENERATED = (GENERATED, "<frozen", "<eval_with_key", "<attrs generated", "<__array_function__")
-"""Prefixes of the file names of code that libraries generate, which has no file."""
+"""How the file names of code that libraries generate begin. There are no such files."""
 
 _OF_INDUCTOR = re.compile(r".*[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{40,}\.py")
-"""Matches the files that inductor generates: named by a hash, in a folder named by two letters of it."""
+"""Matches the names of files that torch's inductor generates: a hash, in a folder named by two of its letters."""
 
 _REST = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 
 _OF_DATACLASSES = frozenset(dir(object)) | {"__create_fn__"}
-"""Names of functions that dataclasses makes by exec. Their file is "<string>", as with `python -c`."""
+"""Names of the functions that `dataclasses` makes by exec. Their file name is "<string>", as under `python -c`."""
 
 STARTS = frozenset({"ddpsim.simulator.runtime.rank_body", "ddpsim.simulator.runtime.threads.thread_body"})
-"""Modules that call the program of a rank and the targets of its threads."""
+"""Modules of ddpsim that call a rank's program and the targets of its threads; the user's frames begin there."""
 
 _OF_LOCKS = frozenset({"threading", "queue", "concurrent.futures.thread"})
 _PYTHONS_OWN = os.path.join(sysconfig.get_path("stdlib"), "")
 _AT_LOCK = re.compile(r"\s*with\b|.*\.(acquire|get)\(")
-"""Matches a line of Python that may be blocked at a lock or a queue."""
+"""Matches a source line of Python's library at which a thread may be blocked, at a lock or a queue."""
 
 
 @lru_cache(maxsize=1)
@@ -83,7 +83,7 @@ def is_user_file(path: str) -> bool:
 
 
 def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield a frame and its callers, the innermost first."""
+    """Yield a stack frame, then its caller, and so on outwards."""
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -98,7 +98,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 @lru_cache(maxsize=4096)
 def site_of_line(path: str, line: int, function: str) -> Site:
-    """Return a line of a function. After a graph break of torch.compile, name the original function."""
+    """Return a frame's current line as text. After a graph break of torch.compile, name the original function."""
     rest = _REST.fullmatch(function)
     return Site(path, line, rest[1] if rest else function)
 
@@ -109,13 +109,14 @@ def site_of_user_frame(frame: FrameType) -> Site:
 
 
 def may_show_as_caller(path: str, other: str) -> bool:
-    """True if one file may be shown as the caller of the other: in other packages, and not in Python's library."""
+    """True if a finding may show one file as the caller of the other: they are in different packages and not in
+    Python's library."""
     return path != other and _package_root(path) not in (_package_root(other), _PYTHONS_OWN)
 
 
 @lru_cache(maxsize=4096)
 def _package_root(path: str) -> str:
-    """Return the folder of installed packages, or of the standard library, that has a file; else the file itself."""
+    """Return the folder of the installed package, or of Python's library, that has a file; else the file itself."""
     found = INSTALLED.search(path)
     if found is not None:
         return path[: found.end()]
@@ -123,7 +124,7 @@ def _package_root(path: str) -> str:
 
 
 def installed_package_of(path: str) -> str:
-    """Return the installed package that has a file, such as "torch"; "" for any other file."""
+    """Return the installed package to which a file belongs, such as "torch"; "" for any other file."""
     found = INSTALLED.search(path)
     return "" if found is None else re.split(r"[/\\.]", path[found.end() :])[0]
 
@@ -135,13 +136,13 @@ def is_project_code(code: CodeType) -> bool:
 
 
 def user_site_of(frame: FrameType | None) -> Site:
-    """Return the line of the user's program that led to `frame`; equal lines give the same object."""
+    """Return the innermost line of the user's program on the stack of `frame`. Equal lines are the same object."""
     found = user_frame(frame)
     return NOWHERE if found is None else site_of_user_frame(found)
 
 
 def current_user_site() -> Site:
-    """Return the line of the user's program that led to the caller."""
+    """Return the innermost line of the user's program on the current stack."""
     return user_site_of(sys._getframe(1))
 
 

@@ -1,4 +1,4 @@
-"""Makes Python's garbage collector run less often while an execution runs.
+"""Makes Python's garbage collector run less often during a run.
 
 By default it would scan all objects of the process again and again while 1,024 ranks build their models: a quarter of
 the run. So objects that exist at the start are frozen (`gc.freeze`), and the threshold of new objects that triggers a
@@ -7,7 +7,7 @@ collection grows with the number of ranks. Reference cycles that die young are s
 Frozen objects become old objects afterwards, and Python's counters, which decide when to scan old objects, do not count
 them. Cycles that outlive their run, such as results, would pile up over thousands of runs. So a full collection runs
 whenever a given number of ranks have run; it takes as long as some dozen small runs. An exploration freezes objects
-once, before its first execution: what an execution leaves is young then, and is collected as usual.
+once, before its first execution: what a run leaves is young then, and is collected as usual.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _YOUNG_OBJECTS_PER_RANK = 10_000
-"""More objects than a small model in DDP has: a rank that builds and trains one triggers no collection."""
+"""New objects for each rank before a garbage collection. A rank that trains a small DDP model makes fewer."""
 
 _YOUNG_PER_MIDDLE, _MIDDLE_PER_OLD = 20, 1_000
 """Thresholds with which collections of the oldest generation almost never run."""
@@ -26,7 +26,7 @@ _RANKS_PER_OLD = 1_000
 """A full collection runs after this many ranks. Trainings of four ranks leave some 100 MB until then."""
 
 _LITTLE_GARBAGE = 10_000
-"""If a full collection frees fewer objects than this, the next one comes later."""
+"""If a full collection frees fewer objects than this, the next full collection comes later."""
 
 
 class _FullCollections:
@@ -45,14 +45,14 @@ class _FullCollections:
 
 
 class _FrozenObjects:
-    """Freezes existing objects once and remembers it: `gc.get_freeze_count` takes 10 ms or more."""
+    """Freezes existing objects (`gc.freeze`) once and remembers this: `gc.get_freeze_count` takes 10 ms or more."""
 
     def __init__(self) -> None:
         self._is_done = False
         """True if objects are frozen: by a run, until its end, or by the process itself, for good."""
 
     def freeze_once(self) -> bool:
-        """Freeze existing objects unless that was done. True if the caller has to call `end`."""
+        """Freeze existing objects unless they are frozen. True if the caller has to call `unfreeze` later."""
         if self._is_done:
             return False
         self._is_done = True
@@ -62,7 +62,7 @@ class _FrozenObjects:
         return True
 
     def unfreeze(self) -> None:
-        """Unfreeze the objects."""
+        """Let Python's garbage collector scan the frozen objects again."""
         gc.unfreeze()
         self._is_done = False
 
@@ -74,9 +74,10 @@ _FROZEN_OBJECTS = _FrozenObjects()
 
 @contextmanager
 def freeze_existing_objects(world_size: int) -> Iterator[None]:
-    """Exclude all objects that exist now from collections inside. `world_size` is the number of ranks of the run.
+    """A context in which garbage collections ignore all objects that existed at its start.
 
-    A caller that wraps several runs passes 0, as each run counts its own ranks.
+    `world_size` is the number of ranks of the run. A caller that wraps several runs passes 0, as each run counts its
+    own ranks.
     """
     if gc.isenabled():
         _OLD_COLLECTIONS.collect_if_due(world_size)
@@ -90,7 +91,10 @@ def freeze_existing_objects(world_size: int) -> Iterator[None]:
 
 @contextmanager
 def fewer_collections(world_size: int) -> Iterator[None]:
-    """Make the collector run less often inside, and exclude existing objects; restore its settings afterwards."""
+    """A context in which Python's garbage collector runs less often and ignores older objects.
+
+    Its end restores the settings.
+    """
     before, was_enabled = gc.get_threshold(), gc.isenabled()
     with freeze_existing_objects(world_size):
         if was_enabled and before[0]:

@@ -1,7 +1,7 @@
-"""The interface between the process groups that torch calls in a rank and the host, which runs the ranks.
+"""The interface between a rank's process groups, which torch calls, and the host, which runs the ranks.
 
-Only the host knows whether ranks are threads of one process or processes. Requests and answers are plain values. Every
-call uses `begin_call`, `issue` and `wait`; these are methods instead of requests because that is faster.
+Only the host knows whether ranks are threads of one process or processes. Requests and answers are plain values. Three
+requests that every call makes are methods instead, as that is faster: `begin_call`, `issue_call` and `wait_for_calls`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddpsim.simulator.kernel.requests import Request
 
 
 class RunningRank(Protocol):
-    """A rank, as the process group sees it: the state that its threads share."""
+    """A rank, as its process groups see it: the state that the rank's threads share."""
 
     calls_issued: int
     """The handle of the latest call."""
@@ -26,7 +26,7 @@ class RunningRank(Protocol):
         """True once the rank's program has started a thread."""
 
     with_future: list[Call]
-    """During an exploration: the calls that futures of the program may depend on."""
+    """During an exploration of schedules: calls on which futures of the program may depend."""
 
     def open_calls(self) -> list[PendingCall]:
         """The calls that are not complete, in the order of issue."""
@@ -43,7 +43,7 @@ class RunningThread(Protocol):
     started_at: Site
     """The line of the user's program that started the thread."""
     is_reducing_at_once: bool
-    """True while DDP's Reducer issues all its calls and then waits for them, without returning to Python."""
+    """True while DDP's C++ Reducer issues all its calls and waits for them, without a return to Python."""
 
     @property
     def of(self) -> RunningRank:
@@ -51,12 +51,12 @@ class RunningThread(Protocol):
 
 
 def ignore_completion() -> None:
-    """Do nothing: the call has no work handle, or has delivered its completion."""
+    """Do nothing when a call completes: the call has no work handle, or its callbacks have run already."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """An issued call that is not complete yet."""
+    """A communication call that was issued and is not complete yet."""
 
     call: Call
     handle: int
@@ -64,28 +64,28 @@ class PendingCall:
     owner: RunningRank
     """The rank that issued the call. Another rank may get hold of its work handle."""
     payload: Any
-    """The tensors, for the transport; opaque here."""
+    """The call's tensors, for the code that moves data between ranks; nothing here looks into them."""
     members: tuple[int, ...]
     """The global ranks of the group."""
     poisoned: Any = None
-    """The rank's own tensors, if the payload has copies of them; see simulator/hazards/poison.py."""
+    """The rank's own tensors, if the call works on copies of them; see simulator/hazards/poison.py."""
     is_complete: bool = False
     error: Exception | None = None
-    """The error with which the transport failed to move the data."""
+    """The error because of which the call's data could not be moved."""
     waited: bool = False
     """True once the rank has waited for the call, or has found it complete."""
     source: int | None = None
     """The rank that sent the message, once a receive is complete."""
     receive_completion: Callable[[], None] = ignore_completion
-    """Runs on a thread of the owner when the completion is delivered: sets futures and runs their chains."""
+    """Runs on a thread of the call's rank after the call is complete: sets futures and runs their callbacks."""
     when_moved: Callable[[], None] | None = None
-    """Runs as soon as the data has moved, on any thread, before a program reads the data."""
+    """Runs as soon as the call's data has moved, on any thread, before a program reads the data."""
 
 
 class CallWatch(Protocol):
-    """Watches the calls of ranks for hazards, and reports them to the kernel (`Noticed`).
+    """Watches the calls of ranks for hazards: mistakes that work in this run and may fail in another.
 
-    A hazard works in this run and may fail in another.
+    The kernel gets them.
     """
 
     listeners: list[Callable[[PendingCall], None]]
@@ -95,39 +95,41 @@ class CallWatch(Protocol):
         """Note that a rank issued a call."""
 
     def call_settled(self, pending: PendingCall) -> None:
-        """Note that the owner of a call waits for it, or has found it complete."""
+        """Note that the rank that issued a call waits for the call, or has found it complete."""
 
     def unwaited_calls(self, rank: int) -> Sequence[Call]:
         """Return the user's calls that a rank has not waited for yet."""
 
     def poisoned_calls(self, rank: int) -> Sequence[Call]:
-        """Return those of a rank's unwaited calls whose tensors hold poison values."""
+        """Return a rank's calls that it has not waited for and whose output tensors hold poison (values that show early
+        reads)."""
 
     def mark_number(self, call: Call) -> int:
-        """Return the number that marks a call's tensors; see Note [Marks] in process_group/poison_marks.py."""
+        """Return the number written into a call's tensors to recognise them; see Note [Marks] in
+        simulator/hazards/poison_marks.py."""
 
     def check_for_poison(self, rank: int, value: Any, where: str) -> None:
-        """Check a value of the program for poison from tensors that it read too early."""
+        """Check a value of the program for poison: the mark of a tensor that was read before its call was complete."""
 
     def program_returned(self, rank: int, value: Any) -> None:
-        """Check the value that a program returned."""
+        """Check the value that a rank's program returned for tensors that it read too early."""
 
     def collective_matched(self, pendings: Sequence[PendingCall]) -> None:
-        """Note that the calls of a collective have all arrived and match; their outputs are written next."""
+        """Note that all ranks have made a collective's calls, and the calls match. The outputs are written next."""
 
     def rank_ended(self, rank: int) -> None:
         """Note that a rank's program returned."""
 
     def run_ended(self) -> None:
-        """Note that no rank runs any more."""
+        """Note that the run is over and no rank runs any more."""
 
 
 class Host(Protocol):
-    """Runs the ranks of one execution; this is the part that a rank's process group uses."""
+    """Runs the ranks of a simulation; these are the methods that a rank's process groups call."""
 
     world_size: int
     is_observed: bool
-    """True if an exploration records what each step accesses."""
+    """True if an exploration of schedules records what each step reads and writes."""
     hazards: CallWatch
 
     @property
@@ -141,19 +143,25 @@ class Host(Protocol):
         """Pass a request of the running thread to the kernel and return the answer's value."""
 
     def abort_run(self, error: Exception) -> None:
-        """End the execution with an error for the caller of the run."""
+        """End the run with an error that is raised to the run's caller."""
 
     def begin_call(self, intent: Accesses) -> RunningThread:
-        """Make the choice point before a call and return the running thread. An injected fault may strike here."""
+        """Let other ranks run before a call, then return the running thread.
+
+        An injected fault may raise its exception here.
+        """
 
     def issue_call(self, pending: PendingCall) -> None:
-        """Issue a call of the running thread."""
+        """Issue a communication call of the running thread."""
 
     def watch_completion(self, pending: PendingCall) -> None:
-        """Note that something will depend on the completion of a call."""
+        """Note that the program will depend on a call's completion, for example by a future's callback."""
 
     def is_complete(self, pending: PendingCall) -> bool:
-        """Return whether a call is complete. If it is not, other ranks run first, as after a failed poll."""
+        """Return whether a call is complete. If not, return False after other ranks have run."""
 
     def wait_for_calls(self, pendings: Sequence[PendingCall], timeout_seconds: float | None = None) -> bool:
-        """Wait until one of the calls is complete, and deliver complete calls. False after a time-out."""
+        """Wait until one of the calls is complete, and run the callbacks of complete calls.
+
+        False if the time-out passed first.
+        """

@@ -1,4 +1,7 @@
-"""The kernel's interface for the host of rank threads: implemented by the kernel, and by a proxy in rank processes."""
+"""The kernel's interface for the host that runs ranks as threads.
+
+The kernel implements it; in rank processes a proxy does.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ddpsim.simulator.kernel.tasks import RankRecord, Task
 
 
 class KernelRunView(Protocol):
-    """The execution's state that a host reads. In a rank process it is the state at the last answer."""
+    """The run's state that a host reads. In a rank process it is the state at the kernel's last answer."""
 
     @property
     def ranks(self) -> Sequence[RankRecord]:
@@ -20,11 +23,14 @@ class KernelRunView(Protocol):
 
     @property
     def tasks(self) -> Mapping[int, Task]:
-        """By number: the host's tasks that have not ended, and the main task of every rank."""
+        """By number: the tasks that have not ended, and the main task of every rank.
+
+        A task is a rank's program or thread.
+        """
 
     @property
     def started(self) -> int:
-        """The number of the next task."""
+        """The number that the next started task gets."""
 
     @property
     def steps(self) -> int:
@@ -32,11 +38,11 @@ class KernelRunView(Protocol):
 
     @property
     def is_observed(self) -> bool:
-        """True if an exploration records what each step accesses."""
+        """True if an exploration of schedules records what each step reads and writes."""
 
     @property
     def life(self) -> RunLife:
-        """Whether the execution is running, stopping or ended."""
+        """Whether the run is going on, stopping or over."""
 
 
 class KernelInterface(Protocol):
@@ -44,25 +50,25 @@ class KernelInterface(Protocol):
 
     @property
     def run(self) -> KernelRunView:
-        """The state of the execution so far."""
+        """The state of the run so far."""
 
     def handle(self, request: Request) -> Answer:
-        """Serve a request of the running task."""
+        """Take a request of the running task and return the kernel's answer."""
 
     def watch_completion(self, handle: int) -> bool:
-        """Note that something depends on a call's completion from now on. True if it is to be delivered now."""
+        """Note that the program depends on a call's completion from now on. True if its callbacks have to run now."""
 
     def reply(self, said: Reply | None) -> Answer:
-        """Continue the running task's request with a reply."""
+        """Pass the host's reply to the kernel, and return the kernel's next answer."""
 
     def drop_request(self) -> None:
-        """Give up the running task's request."""
+        """Give up the running task's request, as the host could not do what the kernel asked for."""
 
     def resume_task(self, task: Task) -> Answer:
-        """Continue a task of this host that has received the baton."""
+        """Return the answer for a task of this host whose turn it is."""
 
     def give_baton(self, number: int | None) -> None:
-        """Note that the host passes the baton to one of its tasks, or to none."""
+        """Note that the host lets one of its tasks run, or none."""
 
     def is_unwinding(self, task: Task) -> bool:
-        """True if a task is being unwound, or will be when it gets the baton."""
+        """True if a task's program is being ended early, or will be when the task runs next."""

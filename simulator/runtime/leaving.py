@@ -1,8 +1,10 @@
-"""Finds exceptions that were propagating out of a rank when the run ended, during a call in a `finally` or handler.
+"""Finds exceptions that were about to leave a rank's program when the run ended, during a call in a `finally` or
+handler.
 
-Python sets the exception that is being handled as the `__context__` of RankUnwound, which unwinds the rank. The source
-code shows whether that exception would have propagated: it depends on the part of the `try` or `with` statement that
-the frame was in. A handler that does not end with `raise` has caught it, so it is not reported.
+To end a rank's program early, ddpsim raises RankUnwound in it. Python sets the exception that is being handled then as
+the `__context__` of RankUnwound. The source code shows whether that exception would have propagated: it depends on the
+part of the `try` or `with` statement that the frame was in. A handler that does not end with `raise` has caught the
+exception, so it is not reported.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ _Lines = tuple[int, int]
 def find_propagating_error(
     carried_out: BaseException, machinery: type[BaseException], handled_at_end: BaseException | None
 ) -> BaseException | None:
-    """Return the innermost exception that was propagating when `carried_out`, of type `machinery`, was raised.
-
-    It has to be one that was being handled when the run ended: later exceptions are consequences of the end. None if
+    """Return the innermost exception that was propagating when `carried_out`, of type `machinery`, was raised; None if
     there was none.
+
+    The exception must have been in handling when the run ended: later ones are consequences of the end.
     """
     known = {id(each) for each in _context_chain(handled_at_end)}
     for later, error in pairwise(_context_chain(carried_out)):
@@ -41,7 +43,10 @@ def _context_chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_propagating(error: BaseException, later: BaseException) -> bool:
-    """True if the frame that handles `error` only cleans up before it propagates; `later` was raised there."""
+    """True if the frame that handles `error` only cleans up and then lets it propagate.
+
+    `later` was raised in that handler.
+    """
     trace = error.__traceback__
     if trace is None:
         return False
@@ -61,7 +66,8 @@ def _contains_line(lines: _Lines, line: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _body_and_cleanup_lines(path: str) -> tuple[tuple[_Lines, _Lines], ...]:
-    """Return (body, clean-up) lines of each `try` and `with` statement of a file; () if it cannot be read."""
+    """Return the line ranges (body, clean-up) of each `try` and `with` statement of a file; () if the file cannot be
+    read."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):

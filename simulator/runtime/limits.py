@@ -1,4 +1,4 @@
-"""Starts an execution and watches it from outside: ends it when it takes too long or is blocked.
+"""Starts a run and watches it from outside: ends it when it takes too long or is blocked.
 
 The caller's own thread does the watching. A rank that computes may run for `Budget.seconds`. A rank that is blocked in
 a lock, a socket or native code is `stuck` after `Budget.stuck_seconds`. The two are distinguished by the time for which
@@ -27,22 +27,22 @@ from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 _WATCH_SECONDS = 0.05
 _BUSY_SHARE = 0.1
-"""A rank that computes uses more than this share of a core; one that waits in a polling loop, as sockets do, less."""
+"""A thread that uses more than this share of a CPU core computes; one that polls, for example a socket, uses less."""
 
 _TIMES_FOR_PREPARING = 10
-"""A rank that imports a module, or compiles, may be blocked this many times as long."""
+"""A rank that imports a module, or compiles, may be blocked for this many times the usual limit."""
 
 _IMPORTS = "<frozen importlib._bootstrap>"
 _COMPILES = frozenset({"torch._dynamo.convert_frame", "torch._inductor.compile_fx"})
-"""Modules of torch whose functions are on the stack only during compilation, not when the compiled code runs."""
+"""Modules of torch whose functions are on the stack only while torch.compile compiles, not when the compiled code
+runs."""
 
 _GRACE_SECONDS = 1.0
-"""How long a rank may take to notice the end of the execution before it is interrupted, and then before it is
-abandoned."""
+"""Seconds in which a rank has to notice the end of the run. Then it is interrupted, and after as long abandoned."""
 
 
 class ExecutionWatcher:
-    """Starts and ends one execution from outside, on a thread that belongs to no rank."""
+    """Starts and ends one run, on a thread that belongs to no rank."""
 
     def __init__(self, host: ThreadHost, kernel: Kernel, *, share_core: bool) -> None:
         self._host, self._baton, self._prompt_server = host, host.baton, host.prompt_server
@@ -50,7 +50,7 @@ class ExecutionWatcher:
         self._share_core = share_core
 
     def run_to_end(self) -> None:
-        """Start the execution and wait for its end. A passed limit or an interrupt (Ctrl-C) ends it early."""
+        """Start the run and wait for its end. A passed limit or an interrupt (Ctrl-C) ends the run early."""
         try:
             self._start_ranks()
             self._watch_limits()
@@ -64,7 +64,7 @@ class ExecutionWatcher:
             raise
 
     def _start_ranks(self) -> None:
-        """Start every rank's thread and pass the baton to the first chosen rank."""
+        """Start every rank's main thread and let the rank that was chosen first run."""
         with threads_started_here_share_a_core() if self._share_core else nullcontext():
             for rank in self._host.ranks:
                 try:
@@ -77,7 +77,7 @@ class ExecutionWatcher:
         self._baton.pass_to_thread(None, self._kernel.first_task())
 
     def _watch_limits(self) -> None:
-        """Wait for the end of the execution, serve debugger prompts, and end the execution when a limit passes."""
+        """Wait for the end of the run, read lines for debuggers, and end the run when a limit passes."""
         budget, clock = self._kernel.run.budget, self._prompt_server.clock
         seen: tuple[object, ...] = ()
         start = seen_at = clock.elapsed_seconds()
@@ -108,7 +108,7 @@ class ExecutionWatcher:
     def _await_ranks(self, grace_seconds: float = _GRACE_SECONDS) -> None:
         """Wait until every rank has left its program. Interrupt a rank that does not notice the end, then abandon it.
 
-        The baton is taken from an abandoned rank, and the other ranks are unwound.
+        After that the programs of the other ranks are ended early.
         """
         baton, kernel = self._baton, self._kernel
         self._prompt_server.close()
@@ -131,7 +131,7 @@ class ExecutionWatcher:
                     clear_pending_interrupt()
 
     def _end_early(self) -> None:
-        """End the execution, even if no rank has got the baton yet."""
+        """End the run, even if no rank has run yet."""
         self._kernel.stop_run(RunEnding.INTERRUPTED)
         if self._baton.running is None and not self._baton.has_ended:
             for rank in self._host.ranks:
@@ -141,7 +141,7 @@ class ExecutionWatcher:
 
 
 def _allowed_blocked_seconds(rank: RankThread, budget: Budget) -> float:
-    """Return how many seconds a rank may be blocked."""
+    """Return how many seconds a rank may be blocked before it counts as stuck."""
     is_preparing = any(
         frame.f_code.co_filename == _IMPORTS or frame.f_globals.get("__name__") in _COMPILES
         for frame in frames_outwards(sys._current_frames().get(rank.ident or 0))
@@ -150,7 +150,7 @@ def _allowed_blocked_seconds(rank: RankThread, budget: Budget) -> float:
 
 
 def _core_seconds_of_thread(rank: RankThread) -> float:
-    """Return the seconds for which a thread computed or waited for a core.
+    """Return the seconds for which a thread used a CPU core or waited for one.
 
     On a platform that does not measure this, return wall time; then no rank counts as stuck.
     """

@@ -5,8 +5,8 @@ wake that core and warm its caches. Measured on 2 cores with 32 ranks in DDP: 10
 third on a busy one.
 
 The threads are also scheduled as SCHED_BATCH: a woken thread then does not preempt the one that wakes it (sched(7)).
-Otherwise the rank that gets the baton would run at once, find that the other thread still holds the interpreter's lock,
-and sleep again. Measured with 4 to 32 ranks: 5 % of the run in DDP, a quarter in bare barriers.
+Otherwise the rank that gets the baton (the right to run) would run at once, find that the other thread still holds the
+interpreter's lock, and sleep again. Measured with 4 to 32 ranks: 5 % of the run in DDP, a quarter in bare barriers.
 
 A process forked from such a thread (a DataLoader worker) gets all cores back, since it runs in parallel with the ranks.
 Anything else that a rank starts (`subprocess`, multiprocessing by "spawn", threads of libraries) inherits the one core.
@@ -39,14 +39,14 @@ class _Placement(NamedTuple):
 
 
 _usual: WeakKeyDictionary[threading.Thread, _Placement] = WeakKeyDictionary()
-"""For each thread that was pinned to one core: the placement of the thread that started it."""
+"""For each thread that was pinned to one core: on which cores the thread that started it may run, and how."""
 
 
 @contextmanager
 def threads_started_here_share_a_core() -> Iterator[None]:
-    """Pin threads that the caller starts inside to its current core. The caller is free to move again afterwards.
+    """A context in which threads that the caller starts are pinned to its current core.
 
-    Does nothing where the platform does not support or permit it.
+    Afterwards the caller may move again. Does nothing where the platform does not support or permit pinning.
     """
     core = _current_core()
     if core is None:
@@ -68,7 +68,8 @@ def threads_started_here_share_a_core() -> Iterator[None]:
 
 
 def record_shared_core(thread: threading.Thread) -> None:
-    """Record that a thread shares the core of the caller, so that processes forked from it get all cores back."""
+    """Record that a thread is pinned to the caller's core, so that processes forked from this thread get all cores
+    back."""
     usual = _usual.get(threading.current_thread())
     if usual is not None:
         _usual[thread] = usual
@@ -86,7 +87,7 @@ def _current_core() -> int | None:
 
 
 def _restore_cores_after_fork() -> None:
-    """Undo the pinning in a forked process, whose only thread is a copy of the forking one."""
+    """Let a forked process use all cores again; its only thread is a copy of the pinned thread that forked."""
     usual = _usual.get(threading.current_thread())
     if usual is not None:
         with suppress(OSError):

@@ -19,7 +19,7 @@ from ddpsim.simulator.runtime.call_sites import format_user_traceback, site_of_e
 from ddpsim.simulator.verdict import Finding
 
 NameParameters = Callable[[int, Sequence[int]], Sequence[str]]
-"""(rank, indices of parameters in its DDP wrapper) -> their names; () if they are unknown."""
+"""A function that takes a rank and indices of parameters in its DDP wrapper, and returns their names; () if unknown."""
 
 
 class RaisedError(NamedTuple):
@@ -32,9 +32,10 @@ class RaisedError(NamedTuple):
     unused: tuple[str, ...]
     """The parameters that got no gradient, according to the message."""
     poisoned: tuple[Call, ...] = ()
-    """The rank's calls that it has not waited for and whose output buffers hold poison values."""
+    """The rank's calls that it has not waited for, and whose output buffers hold poison (values that show early
+    reads)."""
     reason: Reason | None = None
-    """The cause, if known."""
+    """The cause of the exception, if known."""
 
 
 def describe_error(
@@ -54,9 +55,10 @@ def describe_error(
 
 
 def findings_of_errors(errors: Mapping[int, RaisedError]) -> list[Finding]:
-    """Return the findings on exceptions, in the order raised; the same error at the same line is one finding.
+    """Return the findings on exceptions, in the order raised.
 
-    Errors that blame other ranks come last, as those ranks may have raised errors of their own.
+    Equal errors at the same line of several ranks are one finding. Errors that blame other ranks come last, as those
+    ranks may have raised errors of their own.
     """
     lines = {rank: error.line for rank, error in errors.items()}
     alike: dict[object, list[int]] = {}
@@ -79,7 +81,10 @@ def findings_of_errors(errors: Mapping[int, RaisedError]) -> list[Finding]:
 
 
 def _merge_key(error: RaisedError) -> object:
-    """Return the key by which errors are merged. Errors of one failed barrier are merged whatever their texts."""
+    """Return a key that is equal for errors that make one finding.
+
+    Errors of one failed barrier are equal whatever they say.
+    """
     if isinstance(error.reason, FailedBarrier) and error.reason.missing:
         return error.reason._replace(whereabouts=()), error.site
     return error_kind(error.line), error.site
@@ -90,14 +95,14 @@ def _blames_other_ranks(error: RaisedError, ranks: Sequence[int], finding: Findi
 
 
 def _unused_parameters(rank: int, error: BaseException, name_parameters: NameParameters | None) -> Sequence[str]:
-    """Return the parameters that got no gradient according to an error: by name, or by index if names are unknown."""
+    """Return the parameters that got no gradient according to DDP's error: names, or indices if names are unknown."""
     indices = unused_parameter_indices(_error_message(error))
     names = name_parameters(rank, indices) if indices and name_parameters else ()
     return names or [f"parameter {index}" for index in indices]
 
 
 def error_line(error: BaseException) -> str:
-    """Return the type and the first line of the message of an exception."""
+    """Return an exception's type and the first line of its message."""
     message = _error_message(error).split("\n", 1)[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 

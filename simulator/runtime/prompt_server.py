@@ -1,7 +1,7 @@
-"""Reads the input of debuggers in ranks on the thread that started the execution.
+"""Reads a user's input for debuggers in ranks, on the thread that started the run. That thread has nothing else to do.
 
-That thread has nothing else to do. It is also the one that Ctrl-C interrupts, and the one in which Python edits lines.
-So no time limit interrupts a user at a prompt, and Ctrl-C there ends the execution as it does elsewhere.
+Ctrl-C interrupts it, and Python can edit lines only there. So no time limit interrupts a user at a prompt, and Ctrl-C
+ends the run there as elsewhere.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ NOBODY_TYPES = (
 )
 
 ReadLine = Callable[[str, DebuggerStreams], str]
-"""Shows a text that ends with the prompt, and returns the typed line. Raises EOFError at the end of the input, and
-UsageError if there is no terminal."""
+"""A function that shows a text ending with the prompt, and returns the typed line. Raises EOFError at the end of the
+input, and UsageError if there is no terminal."""
 
 
 def read_edited_line(text: str, streams: DebuggerStreams) -> str:
-    """Read a line as `input` does, on other streams than those of the process; on a terminal it can be edited."""
+    """Read a line as `input` does, from given streams; on a terminal the line can be edited."""
     write_text(text[: text.rfind("\n") + 1], streams)
     replaced = ReplacedAttributes()
     replaced.set_attribute(sys, "stdin", streams.input)
@@ -66,17 +66,17 @@ def write_text(text: str, streams: DebuggerStreams) -> None:
 
 
 class PromptServer:
-    """Reads lines for the debuggers of one execution whose ranks are threads."""
+    """Reads lines of input for the debuggers of one run whose ranks are threads."""
 
     def __init__(self, call_reader: Callable[[], object], read: ReadLine = read_edited_line) -> None:
-        """`call_reader` wakes up the thread that started the execution, which then calls `serve`."""
+        """`call_reader` wakes the thread that started the run, which then calls `serve_request`."""
         self.clock = Stopwatch()
         """The clock of the time limits."""
         self.is_open = False
-        """True while a debugger is open: communication is refused then."""
+        """True while a debugger is open. Communication calls are refused meanwhile."""
         self._call_reader = call_reader
         self.reader = read
-        """The function that reads a line."""
+        """The function that reads a line of input."""
         self._request: tuple[str, DebuggerStreams] | None = None
         self._line: str | Exception = ""
         self._answered = _allocate_lock()
@@ -85,7 +85,7 @@ class PromptServer:
 
     @contextmanager
     def opened_debugger(self) -> Iterator[None]:
-        """Mark a debugger as open, and pause the clock of the limits."""
+        """Mark a debugger as open, and pause the clock of the time limits."""
         was_open, self.is_open = self.is_open, True
         self.clock.pause()
         try:
@@ -97,7 +97,10 @@ class PromptServer:
     # --- in a rank ----------------------------------------------------------------------------------------------------
 
     def wait_for_line(self, text: str, streams: DebuggerStreams) -> str:
-        """Show a text and wait for a line. Raises EOFError at the end of the input, RankUnwound once the run ends."""
+        """Show a text and wait for a line of input.
+
+        Raises EOFError at the end of the input, RankUnwound once the run ends.
+        """
         self.raise_if_closed()
         self._request = text, streams
         self._call_reader()
@@ -115,7 +118,10 @@ class PromptServer:
     # --- in the thread that started the execution ---------------------------------------------------------------------
 
     def serve_request(self) -> None:
-        """Read the line that a rank waits for, if one does. After a KeyboardInterrupt the caller must call `close`."""
+        """If a rank's debugger waits for a line of input, read it.
+
+        After a KeyboardInterrupt the caller must call `close`.
+        """
         if self._request is None:
             return
         try:
@@ -126,7 +132,7 @@ class PromptServer:
         self._answered.release()
 
     def close(self) -> None:
-        """Stop reading: a rank that waits for a line is unwound."""
+        """Stop reading: a rank whose debugger waits for a line is ended early."""
         self._is_closed = True
         if self._request is not None:
             self._request = None

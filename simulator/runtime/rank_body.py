@@ -16,7 +16,7 @@ from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankU
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 Record = Callable[[int, BaseException], None]
-"""Records an exception of a rank."""
+"""A function that records an exception of a rank."""
 
 
 class RankMain:
@@ -30,14 +30,14 @@ class RankMain:
         record_error: Record,
         record_leaving: Record,
     ) -> None:
-        """`record_leaving` records an exception that was propagating out of a rank when the run ended."""
+        """`record_leaving` records an exception that was about to leave a rank's program when the run ended."""
         self._program = program
         self._enter_rank = enter_rank
         self._record_error = record_error
         self._record_leaving = record_leaving
 
     def run_rank(self, host: ThreadHost, me: RankThread) -> None:
-        """Wait for the baton, run the program, report the result, and give the baton away for good."""
+        """Wait for the rank's first turn, run the program, report the result, and let another rank run for good."""
         how = TaskChange.UNWIND
         try:
             how = self._run_program(host, me)
@@ -95,7 +95,7 @@ def _end_rank(host: ThreadHost, me: RankThread, how: TaskChange) -> None:
 
 
 def _outlast_threads(host: ThreadHost, me: RankThread) -> None:
-    """Wait for the threads of a rank whose program has raised."""
+    """Wait for the other threads of a rank whose program has raised an exception."""
     try:
         host.threads.wait_for_other_threads(me)
     except RankUnwound:

@@ -1,4 +1,4 @@
-"""A rank and its threads, as the host runs them, and how a thread ends. The kernel holds their states."""
+"""A rank and its threads, as the host that runs them keeps them, and how a thread ends. The kernel has their states."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from ddpsim.simulator.runtime.host import PendingCall
 
 
 class RankUnwound(BaseException):  # not an error: it carries a thread out
-    """Unwinds a thread when the execution has ended. A BaseException, so `except Exception` does not catch it."""
+    """Raised in a rank's thread to end it early, when the run has ended.
+
+    A BaseException, so `except Exception` lets it pass.
+    """
 
 
 class RankReturned(BaseException):  # not an error either
-    """Ends a rank's program as if it had returned (an `EarlyReturn` fault)."""
+    """Raised to end a rank's program as if it had returned (an injected `EarlyReturn` fault)."""
 
 
 class ThreadExit:
     """Decides what ends a thread: the thread itself, or the watcher (limits.py) that interrupts it.
 
-    The first caller of `claim` owns the end; until then the thread can be interrupted.
+    The first to call `claim_end` ends the thread; until then the thread can be interrupted.
     """
 
     def __init__(self, error: type[BaseException]) -> None:
@@ -37,15 +40,18 @@ class ThreadExit:
         self._lock = _thread.allocate_lock()
 
     def interrupt_thread(self, ident: int) -> None:
-        """Raise the error in the thread at its next bytecode. A thread blocked in C code does not notice before."""
+        """Raise an error in the thread at its next bytecode.
+
+        A thread blocked in C code gets the error after that code.
+        """
         with self._lock:
             if ident and not self._owner:
                 _raise_in_thread(ident, self._error)
 
     def claim_end(self) -> bool:
-        """Return True if the caller owns the end: it alone gives the baton away, and is not interrupted any more.
+        """Return True for the first caller: it alone lets another thread run, and is not interrupted any more.
 
-        An interrupt that is already pending is raised in here; the thread then calls this again.
+        A pending interrupt is raised here; the thread then calls this again.
         """
         with self._lock:
             self._owner = self._owner or get_ident()
@@ -55,14 +61,14 @@ class ThreadExit:
 
 
 class _SelfInterrupt(BaseException):
-    """The exception with which a thread interrupts itself."""
+    """An exception that a thread raises in itself, to clear a pending interrupt."""
 
 
 def clear_pending_interrupt() -> None:
-    """Clear the interpreter's flag of a pending interrupt whose thread does not run.
+    """Clear the interpreter's flag of a pending interrupt in a thread that does not run.
 
     As long as an asynchronous exception is pending in any thread, Python 3.11 checks for it at each bytecode, and a
-    trace function (of coverage, a debugger) never returns. Raising one in this thread clears the flag.
+    trace function (of coverage, a debugger) never returns. Raising an exception in the current thread clears the flag.
     """
     try:
         _raise_in_thread(get_ident(), _SelfInterrupt)
@@ -77,18 +83,18 @@ def _raise_in_thread(ident: int, error: type[BaseException]) -> None:
 
 
 class ThreadedRank:
-    """A rank: the state that its threads share. Only the thread that has the baton accesses it."""
+    """A rank: the state that its threads share. Only the thread whose turn it is accesses this object."""
 
     def __init__(self, record: RankRecord, body: Callable[[RankThread], None]) -> None:
         self.rank = record.rank
         self.value: Any = None
-        """The value that its program returned."""
+        """The value that the rank's program returned."""
         self.calls_issued = 0
-        """The number of calls so far, which is the handle of the latest one."""
+        """The number of calls so far. It is also the handle (number) of the latest call."""
         self.pending: dict[int, PendingCall] = {}
-        """The calls that are issued and not delivered, by handle, in the order of issue."""
+        """The rank's issued calls whose callbacks have not run, by handle (number), in the order of issue."""
         self.with_future: list[Call] = []
-        """During an exploration: the calls that futures of the program may depend on."""
+        """During an exploration of schedules: calls on which futures of the program may depend."""
         self.main = RankThread(record.main, self)
         self.main.thread = threading.Thread(
             target=body, args=(self.main,), name=f"ddpsim rank {self.rank}", daemon=True
@@ -97,15 +103,18 @@ class ThreadedRank:
         """The threads that have not ended, in the order in which they were started."""
         self.has_started_threads = False
         self.is_ending = False
-        """True once its program has ended and it waits for its remaining threads."""
+        """True once the rank's program has ended and the rank waits for its remaining threads."""
 
     def open_calls(self) -> list[PendingCall]:
-        """Return the calls that are not complete, in the order of issue."""
+        """Return the rank's calls that are not complete, in the order of issue."""
         return [pending for pending in self.pending.values() if not pending.is_complete]
 
 
 class RankThread:
-    """A thread of a rank, with the lock at which it waits for the baton. Only the running thread changes the fields."""
+    """A thread of a rank, with the lock at which the thread sleeps until its turn.
+
+    Only the running thread changes it.
+    """
 
     def __init__(
         self,
@@ -133,24 +142,26 @@ class RankThread:
         self.is_reducing_at_once = False
         """True while DDP's Reducer issues all its calls and then waits for them, without returning to Python."""
         self.has_seen_end = False
-        """True once the thread has run after the end of the execution."""
+        """True once the thread has run after the end of the run."""
         self.handled_at_end: BaseException | None = None
-        """The exception that was being handled then. Exceptions raised later are consequences of the end."""
+        """The exception that the thread was handling when the run ended. Later exceptions are consequences of the
+        end."""
         self.locks_made = 0
         self.locks_in_a_row, self.lock_step = 0, 0
         """The number of lock operations in a row, with no other step in between, and the step of the last one."""
         self.ident = 0
         """The ident of the Python thread; 0 before its start."""
         self.asker = 0
-        """The ident of the thread that may make requests; 0 while a debugger is open, when none may communicate."""
+        """The ident of the thread that may make requests; 0 while a debugger is open, when no thread may
+        communicate."""
         self.visit: Callable[[], None] | None = None
-        """A function that a debugger in another rank asks this sleeping thread to run."""
+        """A function that a debugger in another rank wants this sleeping thread to run."""
         self.exit = ThreadExit(RankUnwound)
         self.thread: threading.Thread | None = None
         """The Python thread; None once a thread that the rank started has ended."""
 
     def start_main_thread(self) -> None:
-        """Start the rank's main thread; it sleeps until it gets the baton."""
+        """Start the rank's main thread; it sleeps until its first turn."""
         assert self.thread is not None
         self.thread.start()
         self.thread._daemonic = False  # type: ignore[attr-defined]
@@ -158,13 +169,13 @@ class RankThread:
         self.ident = self.asker = self.thread.ident or 0
 
     def wait_for_baton(self) -> None:
-        """Sleep until the thread gets the baton."""
+        """Sleep until it is this thread's turn to run."""
         self.baton.acquire()
         if self.visit is not None:
             self.run_visits()
 
     def run_visits(self) -> None:
-        """After being woken to run a debugger's function: run it, then sleep until the thread gets the baton."""
+        """Run the function for which a debugger woke this thread, then sleep until it is the thread's turn to run."""
         while self.visit is not None:
             visit, self.visit = self.visit, None
             visit()
@@ -194,19 +205,19 @@ class RankThread:
             raise errors[0]
 
     def connect_task(self, task: Task) -> None:
-        """Connect the thread with the kernel's task for it, before the thread gets the baton."""
+        """Give the thread its task, which is the kernel's record of it, before the thread first runs."""
         self.task = task
         self.number = task.number
         """The rank, for the rank's main thread. Other threads are numbered from the world size on, as they start."""
 
     def record_run_end(self) -> None:
-        """Record the exception that is being handled at the end of the execution."""
+        """Record the exception that the thread is handling at the end of the run."""
         if not self.has_seen_end:
             self.has_seen_end, self.handled_at_end = True, sys.exc_info()[1]
 
     @property
     def has_task(self) -> bool:
-        """True once the thread is connected with the kernel's task."""
+        """True once the thread has its task, the kernel's record of it."""
         return hasattr(self, "task")
 
     @property
@@ -221,12 +232,12 @@ class RankThread:
 
     @property
     def is_abandoned(self) -> bool:
-        """True if the thread was abandoned because it did not end."""
+        """True if the thread could not be interrupted, so the run ended without it."""
         return self.has_task and self.task.state is TaskState.ABANDONED
 
     @property
     def is_waiting(self) -> bool:
-        """True until another thread or its time-out wakes the thread."""
+        """True until another thread or the time-out wakes this thread."""
         return self.task.state is TaskState.WAITING
 
     def __str__(self) -> str:

@@ -9,25 +9,25 @@ Replacement = tuple[Any, str, Callable[[Any], Any]]
 """(owner, name of its attribute, function that makes the replacement from the original)."""
 
 _ABSENT: Any = object()
-"""Marks an attribute that the owner does not have itself: it was inherited, or a builtin name."""
+"""Stands for an attribute that the owner itself does not have: it was inherited, or a builtin name."""
 
 
 class ReplacedAttributes:
-    """The attributes that are replaced until `restore_attributes` restores them."""
+    """Attributes that are replaced now, with their originals, until `restore_attributes` is called."""
 
     def __init__(self) -> None:
         self._originals: list[tuple[Any, str, Any]] = []
 
     def __bool__(self) -> bool:
-        """True while something is replaced."""
+        """True while any attribute is replaced."""
         return bool(self._originals)
 
     def replace_attribute(self, owner: Any, name: str, made_of: Callable[[Any], Any]) -> None:
-        """Replace an attribute by `made_of(original)`; the original is None if there is no such attribute."""
+        """Replace an owner's attribute by `made_of(original)`; the original is None if there is no such attribute."""
         self.set_attribute(owner, name, made_of(getattr(owner, name, None)))
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
-        """Replace an attribute by a value."""
+        """Replace an owner's attribute by a value."""
         self._originals.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 

@@ -1,9 +1,9 @@
 """Detects changes that ranks as threads make to the process that they share. Real ranks have a process each.
 
-While an execution runs, these are replaced by functions that also record their use in ranks: `os.chdir`,
-`signal.signal`, the start of multiprocessing processes (except DataLoader workers), and reads of RANK, LOCAL_RANK and
-WORLD_SIZE from `os.environ` during the import of the program's own modules: a module is imported once, for all ranks.
-Libraries that keep a rank's state in their modules are known by name.
+During a run, these are replaced by functions that also record their use in ranks: `os.chdir`, `signal.signal`, the
+start of multiprocessing processes (except DataLoader workers), and reads of RANK, LOCAL_RANK and WORLD_SIZE from
+`os.environ` during the import of the program's own modules: a module is imported once, for all ranks. Libraries that
+keep a rank's state in their modules are known by name.
 
 The caller's thread pool executors are replaced inside ranks by copies, one for each rank, as forked processes would
 have them. If ranks shared one, the first rank to end would shut it down for all, and its workers, which are not
@@ -39,11 +39,11 @@ _LIBRARIES = frozenset({"accelerate", "ignite", "lightning", "pytorch_lightning"
 _LOOKS_UP: CodeType = type(os.environ).__getitem__.__code__
 _PROCESS: Any = multiprocessing.process.BaseProcess
 _PLAIN_QUEUE = queue.SimpleQueue
-"""The work queue of an executor made outside of ranks. An executor made by a rank has a simulated queue."""
+"""The type of an executor's work queue if it was made outside of ranks. A rank's executor has a simulated queue."""
 
 
 class SharedProcessWatch:
-    """Records what the ranks of one execution do to their common process."""
+    """Records what the ranks of one run do to their common process."""
 
     def __init__(self, running_rank: Callable[[], int | None], program: Any) -> None:
         """`running_rank` returns the rank of the calling thread; None outside ranks."""
@@ -54,10 +54,10 @@ class SharedProcessWatch:
         self._noted: dict[tuple[SharedState, Site, str], set[int]] = {}
         self._replaced = ReplacedAttributes()
         self._executors: dict[tuple[int, int], tuple[ThreadPoolExecutor, ThreadPoolExecutor]] = {}
-        """(rank, id of the caller's executor) -> (that executor, kept alive so that the id stays unique; the copy)."""
+        """The copies of thread pool executors: (rank, id of the original) -> (the original, kept alive; the copy)."""
 
     def install(self) -> None:
-        """Replace the functions that the module's docstring lists."""
+        """Replace the functions whose use is recorded; the module's docstring lists them."""
         for owner, name, replacement in (
             (os, "chdir", partial(self._recording_replacement, SharedState.FOLDER)),
             (signal, "signal", partial(self._recording_replacement, SharedState.SIGNALS)),
@@ -74,7 +74,7 @@ class SharedProcessWatch:
         self._executors.clear()
 
     def findings(self) -> list[Finding]:
-        """Return the findings; the same action at the same line is one finding for all ranks."""
+        """Return the findings. The same action at the same line is one finding for all ranks."""
         noted = [
             shared_process_finding(what, tuple(sorted(ranks)), site, of)
             for (what, site, of), ranks in self._noted.items()
@@ -84,7 +84,7 @@ class SharedProcessWatch:
         ]
 
     def _used_libraries(self) -> Set[str]:
-        """Return the `_LIBRARIES` that the program uses or imports; an earlier run may have imported them already."""
+        """Return the `_LIBRARIES` (known to keep a rank's state in modules) that the program uses or imports."""
         loaded = sys.modules.keys() & _LIBRARIES
         # Most programs load none; their code need not be searched then.
         named = loaded and loaded.intersection(_libraries_imported_by(self._program))
@@ -105,7 +105,7 @@ class SharedProcessWatch:
         return method
 
     def _executor_of(self, rank: int, executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
-        """Return the executor that a rank uses instead of the caller's."""
+        """Return a rank's own copy of the caller's thread pool executor."""
         if not isinstance(vars(executor)["_work_queue"], _PLAIN_QUEUE):
             return executor
         if (rank, id(executor)) not in self._executors:
@@ -148,7 +148,10 @@ class SharedProcessWatch:
 
 
 def _copy_without_work(executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
-    """Return a copy without workers and work. If the original was shut down, the copy is, too."""
+    """Return a copy of an executor, without its workers and work items.
+
+    A copy of one that was shut down is shut down, too.
+    """
     own = copy.copy(executor)
     vars(own).update(
         _threads=set(),
@@ -160,14 +163,14 @@ def _copy_without_work(executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
 
 
 def _libraries_used_by(program: Any) -> frozenset[str]:
-    """Return the `_LIBRARIES` from which a function's module has imported names."""
+    """Return the libraries in `_LIBRARIES` from which a function's module has imported names."""
     beside = vars(sys.modules[program.__module__]) if getattr(program, "__module__", None) in sys.modules else {}
     names = [getattr(each, "__module__", None) or getattr(each, "__name__", None) for each in list(beside.values())]
     return _LIBRARIES.intersection([name.partition(".")[0] for name in names if isinstance(name, str)])
 
 
 def _libraries_imported_by(program: Any) -> Iterator[str]:
-    """Yield the `_LIBRARIES` that a function, or a function of its file that it uses, imports in its body."""
+    """Yield the libraries in `_LIBRARIES` that a function imports in its body, or functions of its file do."""
     if not isinstance(program, FunctionType):
         return
     beside, seen, codes = program.__globals__, set[CodeType](), [program.__code__]

@@ -15,17 +15,17 @@ class Stopwatch:
         self._depth = 0
 
     def elapsed_seconds(self) -> float:
-        """Return the seconds that have passed."""
+        """Return the seconds that have passed, without the pauses."""
         return (monotonic() if self._stopped_at is None else self._stopped_at) - self._began
 
     def pause(self) -> None:
-        """Pause the clock until `go_on` has been called as often as `stop`."""
+        """Pause the clock until `unpause` has been called as often as `pause`."""
         self._depth += 1
         if self._depth == 1:
             self._stopped_at = monotonic()
 
     def unpause(self) -> None:
-        """Undo one call of `stop`; after the last one the clock runs again."""
+        """Undo one call of `pause`. After the last one the clock runs again."""
         self._depth -= 1
         if self._depth == 0 and self._stopped_at is not None:
             self._began += monotonic() - self._stopped_at

@@ -1,8 +1,8 @@
 """Runs ranks as threads: it passes their requests to the kernel and carries out the answers.
 
-Exactly one thread runs at a time: the one that has the baton. A rank gives the baton away only inside a request (`ask`,
-`begin_call`, `issue`, `wait`) or at its end. The kernel runs on the thread that asks. So there is no scheduler thread,
-and a context switch costs one lock release and one acquire.
+Exactly one thread runs at a time: the one that has the baton. A rank gives the baton away only inside a request (such
+as `begin_call` or `wait_for_calls`) or at its end. The kernel runs on the thread that asks. So there is no scheduler
+thread, and a context switch costs one lock release and one acquire.
 
 Prior art: CHESS, Loom, Shuttle and Coyote serialize the threads of a program in the same way. They switch at locks,
 atomics or tasks; a rank switches mainly at communication calls. Refused: greenlets, as gevent uses them (torch and
@@ -64,20 +64,21 @@ from ddpsim.simulator.runtime.threads import RankThreads
 from ddpsim.simulator.waits import CallWait
 
 _MOST_UNWINDS = 1_000
-"""A program may catch RankUnwound and clean up. One that catches it more often than this is abandoned."""
+"""A program may catch RankUnwound (which ends it early) and clean up. One that catches it more often is abandoned."""
 
 _RUNNING = RunPhase.RUNNING  # faster to look up, see scheduler.py
 _new = tuple.__new__
-"""Makes a request in half the time of its class; used for the three requests that each call makes."""
+"""Makes a request object in half the time of its class; used for the three requests that each call makes."""
 _DELIVERED = DeliveredCompletion()
 _MOVED = MovedTensors()
 
 MoveData = Callable[[Signature, Sequence[PendingCall], Sequence[int]], Exception | None]
-"""Moves the data of matched calls: (signature, the calls, the ranks of the group) -> the error, if any."""
+"""A function that moves the data of matched calls: (signature, the calls, the ranks of the group) -> the error, if
+any."""
 
 
 class ThreadHost:
-    """The ranks of one execution as threads."""
+    """Runs the ranks of one simulation as threads."""
 
     def __init__(
         self,
@@ -101,17 +102,17 @@ class ThreadHost:
         self.world_size = world_size
         self.threads = RankThreads(self, enter_thread, owns_modules=owns_modules)
         self.is_observed = kernel.run.is_observed
-        """True if an exploration records what each step accesses."""
+        """True if an exploration of schedules records what each step reads and writes."""
         self.baton = Baton(kernel, self.ranks, switch)
         self.prompt_server = PromptServer(self.baton.over.release)
         self._move_data = move_data
         self._process = os.getpid()
         self._unwinds: Counter[int] = Counter()
-        """How often each thread was unwound, by thread ident."""
+        """By thread ident, how often RankUnwound was raised in the thread to end it early."""
 
     @property
     def is_stopping(self) -> bool:
-        """True once the execution has ended and every thread is being unwound."""
+        """True once the run has ended and every thread is being ended early."""
         return self.kernel.run.life.phase is not _RUNNING
 
     @property
@@ -135,11 +136,12 @@ class ThreadHost:
         return running is not None and running.asker == _thread_ident() and os.getpid() == self._process
 
     def is_unwinding(self, me: RankThread) -> bool:
-        """True if a thread is being unwound."""
+        """True if a thread is being ended early."""
         return self.kernel.is_unwinding(me.task)
 
     def send_request(self, request: Request) -> Any:
-        """Pass a request of the running thread to the kernel, carry out the answers, and return the last value."""
+        """Pass a request of the running thread to the kernel, do what its answers ask for, and return the last answer's
+        value."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._reject_caller(me)
@@ -147,7 +149,7 @@ class ThreadHost:
         return answer.value if type(answer) is Continue else self._carry_out_answers(me, answer)
 
     def _carry_out_answers(self, me: RankThread, answer: Answer) -> Any:
-        """Carry out answers until the request is done."""
+        """Do what the kernel's answers ask for, until the request is done."""
         kernel = self.kernel
         while True:
             if type(answer) is SwitchTask:
@@ -169,7 +171,10 @@ class ThreadHost:
                 self._raise_answer(me, answer)
 
     def begin_call(self, intent: Accesses) -> RankThread:
-        """Make the choice point before a call and return the running thread. An injected fault may strike here."""
+        """Let other ranks run before a call, then return the running thread.
+
+        An injected fault may raise its exception here.
+        """
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._reject_caller(me)
@@ -189,7 +194,10 @@ class ThreadHost:
             self._carry_out_answers(me, answer)
 
     def wait_for_calls(self, pendings: Sequence[PendingCall], timeout_seconds: float | None = None) -> bool:
-        """Wait until one of the calls is complete, and deliver complete calls. False after a time-out."""
+        """Wait until one of the calls is complete, and run the callbacks of complete calls.
+
+        False if the time-out passed first.
+        """
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._reject_caller(me)
@@ -199,21 +207,21 @@ class ThreadHost:
         return bool(self._carry_out_answers(me, self.kernel.handle(_new(WaitFor, (handles, timeout_seconds)))))
 
     def _wait_for_calls_of_other_rank(self, pendings: Sequence[PendingCall], timeout_seconds: float | None) -> bool:
-        """Wait for another rank's calls, which the program has a reference to. Their completions are not announced."""
+        """Wait for calls of another rank, whose work handles the program has got hold of. No callbacks run for them."""
         self.send_request(Checkpoint())
         if any(pending.is_complete for pending in pendings):
             return True
         return bool(self.send_request(Block(CallWait(tuple([pending.call for pending in pendings])), timeout_seconds)))
 
     def watch_completion(self, pending: PendingCall) -> None:
-        """Note that something will depend on the completion of a call, so the time of its delivery matters."""
+        """Note that the program will depend on a call's completion, so it matters when the call's callbacks run."""
         if not self.is_rank_thread() or pending.owner is not self.running_thread.of or pending.is_complete:
             return
         if self.kernel.watch_completion(pending.handle):
             self._deliver_completion(self.running_thread, pending.handle)
 
     def is_complete(self, pending: PendingCall) -> bool:
-        """Return whether a call is complete. If it is not, other ranks run first, as after a failed poll."""
+        """Return whether a call is complete. If not, return False after other ranks have run."""
         look = Access(call_object(pending.call), AccessMode.READ)
         if pending.owner is self.running_thread.of:
             self.send_request(IsComplete(pending.handle, look))
@@ -222,9 +230,9 @@ class ThreadHost:
         return pending.is_complete
 
     def finish_thread(self, me: RankThread, how: TaskChange) -> None:
-        """Give the baton away for good, as the last call on a rank's thread.
+        """Let another thread run for good: the last call on a rank's thread.
 
-        If this raises RankUnwound, the caller still has the baton and has to call again.
+        If this raises RankUnwound, it is still the caller's turn, and the caller has to call again.
         """
         if me.is_abandoned:
             return
@@ -303,9 +311,10 @@ class ThreadHost:
     # --- the ends of threads ------------------------------------------------------------------------------------------
 
     def start_thread(self, child: RankThread) -> None:
-        """Register a thread that the running one has started with the kernel.
+        """Tell the kernel that the running thread has started another one.
 
-        The host records it first: after an interrupt in between, the kernel may give it the baton only to unwind it.
+        The host records the new thread first: after an interrupt in between, the kernel may let the thread run only to
+        end it.
         """
         number = self.kernel.run.started
         self.baton.started[number] = child
@@ -313,7 +322,10 @@ class ThreadHost:
         self.connect_task(child)
 
     def connect_task(self, child: RankThread) -> None:
-        """Connect a started thread with the kernel's task for it. The thread itself may be the first to call this."""
+        """Give a started thread its task, which is the kernel's record of it.
+
+        The thread itself may be the first to call this.
+        """
         if not child.has_task:
             number = next(number for number, thread in self.baton.started.items() if thread is child)
             child.connect_task(self.kernel.run.tasks[number])
@@ -321,7 +333,8 @@ class ThreadHost:
             child.of.threads.append(child)
 
     def _next_thread_after(self, me: RankThread, how: TaskChange) -> int | None:
-        """Tell the kernel that a thread has ended and return the number of the next one; None if there is none."""
+        """Tell the kernel that a thread has ended, and return the number of the thread that runs next; None if there is
+        none."""
         answer = self.kernel.handle(FinishTask(how))
         while isinstance(answer, AwaitExternalThreads):
             answer = self.kernel.reply(self._carry_out_and_reply(me, answer))
@@ -331,9 +344,9 @@ class ThreadHost:
         return answer.to
 
     def _unwind_caller(self) -> NoReturn:
-        """Unwind the caller by raising RankUnwound. A thread that catches it too often is put to sleep for ever.
+        """End the caller's program early by raising RankUnwound.
 
-        That thread is then abandoned; it would run for ever otherwise.
+        A thread that catches RankUnwound too often would run for ever; it is put to sleep for ever and abandoned.
         """
         ident = _thread_ident()
         running = self.baton.running
@@ -353,19 +366,19 @@ class ThreadHost:
     # --- errors of the machinery --------------------------------------------------------------------------------------
 
     def abort_run(self, error: Exception) -> None:
-        """End the execution with an error for the caller of the run. Raised in the rank, it would be lost."""
+        """End the run with an error that is raised to the run's caller. Raised in the rank, the error would be lost."""
         self.kernel.run.life.abort(error, self.running_thread.rank)
 
     def abort_run_by_bug(self, error: Exception) -> None:
-        """End the execution with an error that is a bug of ddpsim."""
+        """End the run with an error that is a bug of ddpsim."""
         self.baton.abort_run_by_bug(error)
 
     def _is_leftover_thread(self, thread: threading.Thread) -> bool:
-        """True for a thread of these ranks that is still running after the end of the execution."""
+        """True for a thread of a rank that still runs after the end of the run."""
         return any(each.thread is thread for rank in self.ranks for each in (rank.main, *rank.threads))
 
     def _reject_caller(self, me: RankThread | None) -> NoReturn:
-        """Raise the error for a caller that is not the running thread of a rank."""
+        """Raise the error for a thread that calls although no rank may run on it now."""
         if self.prompt_server.is_open:
             raise UsageError(
                 "cannot communicate or wait in a debugger command: the other ranks are paused, "

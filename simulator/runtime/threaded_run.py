@@ -1,4 +1,4 @@
-"""Runs one execution whose ranks are threads, collects their exceptions and returns the findings."""
+"""Carries out one run whose ranks are threads, collects their exceptions and returns the findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ThreadedRun:
-    """One execution whose ranks are threads. The layers above provide groups, isolation and a transport."""
+    """One run whose ranks are threads. Other code provides process groups, isolation and the movement of data."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ThreadedRun:
         self.errors: dict[int, BaseException] = {}
         """The exceptions that ranks raised, in that order."""
         self.leaving: dict[int, BaseException] = {}
-        """The exceptions that were propagating out of ranks when the run ended."""
+        """The exceptions that were about to leave the ranks' programs when the run ended."""
         body = RankMain(
             program,
             enter_rank=enter_rank,
@@ -61,7 +61,10 @@ class ThreadedRun:
         self._name_parameters = name_parameters
 
     def run(self) -> None:
-        """Run to the end. After an interrupt (Ctrl-C) all ranks are unwound, then KeyboardInterrupt is raised."""
+        """Run the ranks to the end.
+
+        After an interrupt (Ctrl-C) their programs are ended early, then KeyboardInterrupt is raised.
+        """
         host = self.host
         self._isolation.install()
         try:
@@ -76,7 +79,7 @@ class ThreadedRun:
         self._raise_failure()
 
     def findings(self, divergences: Sequence[Finding] = ()) -> tuple[Finding, ...]:
-        """Return the findings: exceptions in the order raised, equal ones merged; then the rest, hazards last."""
+        """Return the run's findings: exceptions in the order raised, equal ones merged; then others, hazards last."""
         errors, left = map(self._describe_errors, (self.errors, dict(sorted(self.leaving.items()))))
         found = sorted(
             (*self._kernel.run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard.")

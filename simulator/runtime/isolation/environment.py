@@ -20,9 +20,9 @@ MASTER_PORT = "29500"
 
 
 class RankVariables(dict[Any, Any]):
-    """A rank's variables, encoded as `os.environ` keeps them, and the keys that the rank wrote.
+    """A rank's environment variables, encoded as in `os.environ`, and the names of those that the rank itself wrote.
 
-    Only setting and deleting of single items is recorded: `_Environ` does nothing else.
+    Only setting and deleting of single variables is recorded: `os.environ` does nothing else.
     """
 
     __slots__ = ("_written_by_anybody", "written")
@@ -31,7 +31,8 @@ class RankVariables(dict[Any, Any]):
         super().__init__(inherited)
         self._written_by_anybody = written_by_anybody
         self.written: dict[Any, None] = {}
-        """The keys that the rank wrote. A dict because it is ordered: keys go to the C environment in this order."""
+        """The variable names that the rank wrote. A dict because it is ordered: variables go to the C environment in
+        this order."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
@@ -43,14 +44,14 @@ class RankVariables(dict[Any, Any]):
 
 
 class RankEnvironments:
-    """`os.environ`: a copy of the host's for each rank, with the variables that torchrun would set."""
+    """The environment variables of all ranks: each rank has a copy of the host's, plus torchrun's."""
 
     def __init__(self, world_size: int) -> None:
         self.text = vars(os.environ)
         self.binary = vars(getattr(os, "environb", os.environ))  # there is none on Windows
         self.host: dict[Any, Any] = self.text["_data"]
         self.written_by_ranks: dict[Any, None] = {}
-        """The keys that any rank wrote. While it is empty, the C environment need not be changed."""
+        """The variable names that any rank wrote. While there are none, the C environment need not be changed."""
         self._launched = _encode_variables(
             RANK="0",
             LOCAL_RANK="0",
@@ -73,7 +74,8 @@ class RankEnvironments:
         return variables
 
     def exchange_in_c(self, outgoing: dict[Any, Any], incoming: dict[Any, Any]) -> None:
-        """Replace the changes of `outgoing` in the C environment by those of `incoming`, where they differ."""
+        """In the C environment, replace what rank `outgoing` changed by what rank `incoming` changed, where these
+        differ."""
         if isinstance(outgoing, RankVariables):
             # Forget keys that have the host's value, to save work later (`mock.patch.dict` writes every key).
             for key in [key for key in outgoing.written if outgoing.get(key) == self.host.get(key)]:
@@ -90,7 +92,7 @@ class RankEnvironments:
 
 
 def _written_variables(variables: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the keys that the owner wrote with their values, None where it deleted."""
+    """Return the variables that a rank or the host wrote, with their values, None for those it deleted."""
     return {key: variables.get(key) for key in getattr(variables, "written", ())}
 
 

@@ -37,27 +37,30 @@ from ddpsim.simulator.runtime.isolation.torch_generators import CudaGenerators, 
 from ddpsim.simulator.runtime.isolation.world import RankWorlds
 
 HOST = -1
-"""The index of the host process's state in a list of states by rank: the last."""
+"""The host process's index in a list that has one state for each rank; the host comes last."""
 
 State = tuple[Any, ...]
-"""The state of one rank, with all items that `ProcessState.swap_state` swaps."""
+"""The process state of one rank: all items that `ProcessState.swap_state` swaps."""
 
 
 class Isolation:
-    """Gives each rank its own process state. A rank's state is made when it first runs; `uninstall` drops all."""
+    """Gives each rank its own state of the process, such as `os.environ`.
+
+    A rank's state is made when the rank first runs.
+    """
 
     def __init__(self, world_size: int, *, is_alike: bool = True) -> None:
-        """`is_alike`: the random generators of all ranks start from one seed, not each from its own."""
+        """`is_alike`: the random generators of all ranks start from one seed, instead of a seed for each rank."""
         self._world_size = world_size
         self._is_alike = is_alike
         self._world = RankWorlds()
         self._holder: int | None = None
         self._states: list[State | None] = []
-        """The states by rank, the host's last. That of the current holder is outdated."""
+        """The process states by rank, the host's last. The entry of whoever runs now is outdated."""
         self._restore = ExitStack()
 
     def install(self) -> None:
-        """Save the host process's state and prepare for ranks. `uninstall` must be called on the same thread."""
+        """Save the host process's state and prepare for ranks. Call `uninstall` on the same thread later."""
         assert not self._states, "installed twice"
         keep_device_guard()
         self._modes = modes = TorchModes()
@@ -80,7 +83,7 @@ class Isolation:
         self._states = [None] * (self._world_size + 1)
 
     def switch_rank(self, outgoing: int | None, incoming: int | None) -> None:
-        """Save the state of `outgoing` and put that of `incoming` in place; None is the host."""
+        """Save the process state of rank `outgoing` and restore that of rank `incoming`. None means the host."""
         states = self._states
         if not states or outgoing == incoming:  # a late thread after the end; or nothing to do
             return
@@ -96,20 +99,20 @@ class Isolation:
         self._holder = incoming
 
     def uninstall(self) -> None:
-        """Restore the state that the host had at `install`. May be called twice."""
+        """Restore the state that the host process had at `install`. May be called twice."""
         self._states = []
         self._holder = None
         self._restore.close()
 
 
 class ProcessState:
-    """The process state in place, which is that of the running rank.
+    """The current state of the process, such as `os.environ`, which is that of the running rank.
 
     Exactly one rank runs at a time, so all code that reads the process state, including functions bound earlier, sees
     the running rank's. No function is patched to look up the current rank.
 
-    At a switch the caches are cold, so the cost is the number of functions and the memory that are touched. So
-    `exchange` is one function over all kinds of state, and writes only what differs. The file of each kind has its
+    At a switch the CPU's caches are cold, so its cost is the number of functions and the memory that it touches. So
+    `swap_state` is one function over all kinds of state, and writes only what differs. The file of each kind has its
     rarely needed parts, explains why it is swapped, and defines its initial state.
     """
 
@@ -140,7 +143,7 @@ class ProcessState:
         self._bit_generator_of, self._numpy_mersenne = cast(Any, numpy.random.mtrand._rand), self._numpy.mersenne
 
     def host_state(self) -> State:
-        """Return the state in place, which is the host's."""
+        """Return the current process state, which is the host's."""
         return (
             self._c10d["_world"],
             self._active_module["_active_ddp_module"],
@@ -184,7 +187,7 @@ class ProcessState:
         )
 
     def swap_state(self, state: State) -> State:
-        """Put a state in place and return the one that was there."""
+        """Make the given process state current, and return the previous one."""
         (
             world,
             active_module,

@@ -31,11 +31,11 @@ SETTINGS = (
     "deterministic_fill_uninitialized_memory",
     "warnAlways",
 )
-"""Each with a `_get_` and a `_set_` function in `torch._C`."""
+"""Names of torch's settings that are restored after a run. Each has a `_get_` and a `_set_` function in `torch._C`."""
 
 
 class TorchModes:
-    """Makes torch compute with one thread, and restores the settings that ranks share."""
+    """Makes torch compute with one thread, and restores the torch settings that all ranks share."""
 
     def __init__(self) -> None:
         self._host_threads = torch.get_num_threads()
@@ -45,7 +45,7 @@ class TorchModes:
         self.threads_were_set = False
 
     def install(self) -> None:
-        """Compute with one thread, also on threads started later, as these use the last value that was set."""
+        """Let torch compute with one thread, also on threads started later, which use the number that was set last."""
         set_threads = self._set_threads
 
         def set_num_threads(nthreads: int) -> None:
@@ -57,12 +57,12 @@ class TorchModes:
             self._replaced.set_attribute(owner, "set_num_threads", set_num_threads)
 
     def compute_with_one_thread(self) -> None:
-        """Undo a `set_num_threads` of the calling thread."""
+        """Undo a `torch.set_num_threads` of the calling thread: compute with one thread again."""
         self._set_threads(1)
         self.threads_were_set = False
 
     def uninstall(self) -> None:
-        """Restore the settings and the number of threads."""
+        """Restore torch's settings and its number of threads."""
         for name, value in self._host_settings.items():
             if value is not None and _read_setting(name) not in (None, value):
                 getattr(torch._C, f"_set_{name}")(value)
@@ -71,7 +71,7 @@ class TorchModes:
 
 
 def _read_setting(name: str) -> Any:
-    """Return a setting, or None where torch raises (as when old and new precision settings were mixed)."""
+    """Return a setting of torch, or None where torch raises (as when old and new precision settings were mixed)."""
     try:
         return getattr(torch._C, f"_get_{name}")()
     except (AttributeError, RuntimeError):

@@ -11,17 +11,18 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class StateCopy:
-    """A copy of a state."""
+    """A copy of a random generator's state."""
 
     marks: object
-    """Fields that differ whenever two states differ; None if the copy was made by public functions."""
+    """Some fields of the state, chosen so that two states that differ have different marks; None if there was no memory
+    copy."""
     content: Any
     gauss: Any = None
-    """The normal variate that the generators of `random` and numpy keep for their next call."""
+    """The next value of `random.gauss` or of numpy's normal distribution: these make two values and keep one."""
 
 
 def memory_view(address: int, size: int) -> memoryview:
-    """Return a writable view of `size` bytes at `address`. The caller keeps the memory alive."""
+    """Return a writable view of the `size` bytes of memory at `address`. The caller keeps the memory alive."""
     return memoryview(_byte_array_type(size).from_address(address)).cast("B")
 
 
@@ -31,10 +32,10 @@ def _byte_array_type(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
 
 
 class NativeState:
-    """A state in native memory that is copied only if it has changed.
+    """A random generator's state in native memory, copied only if it has changed.
 
-    The marks are chosen so that states with equal marks are equal. So a state whose marks are those that `probe`
-    returns is already in place. Equal states (each rank drew the same numbers) are kept once. A probe takes 0.1 us; a
+    Its marks are some fields, chosen so that states with equal marks are equal. So if `probe` returns a state's marks,
+    that state is current already. Equal states (each rank drew the same numbers) are kept once. A probe takes 0.1 us; a
     copy of 2.5 KB from uncached memory takes 1.5 us.
     """
 
@@ -44,7 +45,7 @@ class NativeState:
         self._in_place = self._latest = StateCopy(probe(), region.tobytes())
 
     def save_state(self) -> StateCopy:
-        """Return the state in place."""
+        """Return a copy of the generator's current state."""
         marks = self.probe()
         for known in (self._in_place, self._latest):
             if marks == known.marks:
@@ -53,26 +54,26 @@ class NativeState:
         return self._latest
 
     def load_state(self, state: StateCopy) -> None:
-        """Put a state in place."""
+        """Give the generator a saved state."""
         self._in_place = state
         self._region[:] = state.content
 
     def swap_state(self, state: StateCopy) -> StateCopy:
-        """Put a state in place and return the one that was there."""
+        """Give the generator a saved state, and return its previous one."""
         outgoing = self.save_state()
         self.load_state(state)
         return outgoing
 
 
 class GeneratorByPublicFunctions:
-    """Swaps a generator's state through its public functions, if its memory layout is unknown."""
+    """Swaps a random generator's state through its public functions, if the layout of its memory is unknown."""
 
     probe = object
 
     def __init__(
         self, get: Callable[[], Any], put: Callable[[Any], object], seeded: Callable[[int], Any], start_seed: int
     ) -> None:
-        """`seeded` returns the state of a generator that was just seeded."""
+        """`seeded` is a function that returns the state of a generator that was just seeded."""
         self._get, self._put, self._seeded = get, put, seeded
         self.start = self.seeded_state(start_seed)
 
@@ -81,11 +82,11 @@ class GeneratorByPublicFunctions:
         return StateCopy(None, self._seeded(seed))
 
     def save_state(self) -> StateCopy:
-        """Return the state in place."""
+        """Return the generator's current state."""
         return StateCopy(None, self._get())
 
     def swap_state(self, state: StateCopy) -> StateCopy:
-        """Put a state in place and return the one that was there."""
+        """Give the generator a saved state, and return its previous one."""
         outgoing = self.save_state()
         self._put(state.content)
         return outgoing

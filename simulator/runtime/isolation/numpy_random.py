@@ -25,15 +25,16 @@ START_SEED = 0
 KEY_WORDS = 624
 STRUCT_BYTES = 4 * (KEY_WORDS + 1)
 MARKS = slice(STRUCT_BYTES - 36, STRUCT_BYTES)
-"""The marks. `pos` changes with each draw; the last words change with each seeding, and when `pos` wraps."""
+"""Fields that differ if states differ. `pos` changes with each draw; the last words with each seeding and wrap of
+`pos`."""
 
 POINTER_BYTES = calcsize("P")
 GAUSS = Struct("i4xd")
-"""`int has_gauss`, padding, `double gauss`."""
+"""The layout of numpy's kept normal variate: `int has_gauss`, padding, `double gauss`."""
 
 
 def numpy_generator() -> NumpyByCopy | NumpyByPublicFunctions:
-    """Return the cheapest way to swap the global generator that is right for this numpy."""
+    """Return the fastest swapper of numpy's global random generator that is correct for this numpy version."""
     random_state = numpy.random.mtrand._rand
     if type(random_state._bit_generator) is not numpy.random.MT19937:
         return NumpyByPublicFunctions(random_state)
@@ -43,13 +44,13 @@ def numpy_generator() -> NumpyByCopy | NumpyByPublicFunctions:
 
 @cache
 def checked_gauss_address(random_state: Any) -> int | None:
-    """Return the address of `has_gauss`; None if the memory is not laid out as expected."""
+    """Return the address of numpy's `has_gauss` field; None if the memory is not laid out as expected."""
     address = find_gauss_address(random_state)
     return address if address is not None and is_numpy_layout_known(random_state, address) else None
 
 
 def find_gauss_address(random_state: Any) -> int | None:
-    """Return the address of `has_gauss`: right after the only pointer that points into the object itself."""
+    """Return the address of numpy's `has_gauss` field: right after the only pointer into the object itself."""
     start, size = id(random_state), type(random_state).__basicsize__
     words = memory_view(start, size - size % POINTER_BYTES).cast("P")
     inward = [at for at, word in enumerate(words) if start < word < start + size]
@@ -58,7 +59,7 @@ def find_gauss_address(random_state: Any) -> int | None:
 
 
 def is_numpy_layout_known(random_state: Any, gauss_address: int) -> bool:
-    """True if both structs in memory equal `get_state`, and a variate written there is the next one drawn."""
+    """True if both structs in memory equal what `get_state` returns, and a variate written there is drawn next."""
     state = random_state.get_state(legacy=False)
     struct = _struct_memory(random_state._bit_generator)
     key, position = state["state"]["key"], state["state"]["pos"]
@@ -100,13 +101,14 @@ class NumpyByPublicFunctions:
         return StateCopy(None, (self.mersenne, _seeded_values(seed), None))
 
     def save_state(self) -> StateCopy:
-        """Return the bit generator in place, its state, and the state of a Mersenne twister that it has replaced."""
+        """Return numpy's current bit generator, its state, and the state of the Mersenne twister that it may have
+        replaced."""
         current = self._random_state._bit_generator
         replaced = None if current is self.mersenne else self.mersenne.state
         return StateCopy(None, (current, self._random_state.get_state(legacy=False), replaced))
 
     def load_state(self, state: StateCopy) -> None:
-        """Put a bit generator and its state in place."""
+        """Make a saved bit generator numpy's current one, with its state."""
         bit_generator, values, replaced = state.content
         if replaced is not None:
             self.mersenne.state = replaced
@@ -114,7 +116,7 @@ class NumpyByPublicFunctions:
         self._random_state.set_state(values)
 
     def swap_state(self, state: StateCopy) -> StateCopy:
-        """Put a state in place and return the one that was there."""
+        """Restore a saved bit generator and state, and return the previous ones."""
         outgoing = self.save_state()
         self.load_state(state)
         return outgoing
@@ -126,7 +128,10 @@ class NumpyByPublicFunctions:
 
 
 class NumpyByCopy:
-    """Swaps the two structs by copying. Uses numpy's functions only for a rank that replaced the bit generator."""
+    """Swaps numpy's random state by copying memory.
+
+    Uses numpy's functions only for a rank that replaced the bit generator.
+    """
 
     def __init__(self, random_state: Any, gauss_address: int) -> None:
         self._random_state = random_state
@@ -145,14 +150,15 @@ class NumpyByCopy:
         return StateCopy(content[MARKS], StateCopy(content[MARKS], content), GAUSS.pack(0, 0.0))
 
     def save_state(self) -> StateCopy:
-        """Return the two structs; or the state by numpy's functions, if the Mersenne twister has been replaced."""
+        """Return the two structs of numpy's random state; by numpy's functions if the Mersenne twister has been
+        replaced."""
         if self._random_state._bit_generator is not self.mersenne:
             return self._by_state.save_state()
         struct = self._struct.save_state()
         return StateCopy(struct.marks, struct, self._gauss.tobytes())
 
     def swap_state(self, state: StateCopy) -> StateCopy:
-        """Put a state in place and return the one that was there."""
+        """Restore a saved random state of numpy, and return the previous one."""
         outgoing = self.save_state()
         if state.marks is None:
             self._by_state.load_state(state)

@@ -28,7 +28,7 @@ START_SEED = 0
 WORDS = 624
 STRUCT_BYTES = 4 * (1 + WORDS)
 MARKS = slice(0, 36)
-"""The marks. `index` changes with each draw; the first words change with each seeding, and when `index` wraps."""
+"""Fields that differ if states differ. `index` changes with each draw, the first words with each seeding and wrap."""
 
 
 _FIRST_UNLIKE_SEED = 2_137_046
@@ -43,7 +43,7 @@ def seed_of_rank(rank: int) -> int:
 
 
 def python_generator() -> RandomByCopy | GeneratorByPublicFunctions:
-    """Return the cheapest way to swap the module's generator that is right for this interpreter."""
+    """Return the fastest swapper of the `random` module's generator that is correct for this Python version."""
     generator = random._inst
     if is_layout_known(generator):
         return RandomByCopy(generator)
@@ -54,7 +54,7 @@ def python_generator() -> RandomByCopy | GeneratorByPublicFunctions:
 
 @cache
 def is_layout_known(generator: random.Random) -> bool:
-    """True if the struct in memory equals what `getstate` returns."""
+    """True if the generator's struct in memory equals what `random.getstate` returns."""
     if type(generator) is not random.Random or type(generator).__basicsize__ < object.__basicsize__ + STRUCT_BYTES:
         return False
     *words, index = generator.getstate()[1]
@@ -80,12 +80,12 @@ class RandomByCopy:
         return _seeded_state(seed)
 
     def save_state(self) -> StateCopy:
-        """Return the state in place."""
+        """Return a copy of the current state of `random`."""
         struct = self._struct.save_state()
         return StateCopy(struct.marks, struct, self._generator.gauss_next)
 
     def swap_state(self, state: StateCopy) -> StateCopy:
-        """Put a state in place and return the one that was there."""
+        """Restore a saved state of `random`, and return the previous one."""
         outgoing = self.save_state()
         self._struct.load_state(state.content)
         self._generator.gauss_next = state.gauss

@@ -32,7 +32,7 @@ _TRACING = "_is_fx_tracing_flag"
 """A global of torch.fx. From torch 2.15 on it is per thread, and need not be swapped."""
 
 SettingsState = tuple[Any, ...]
-"""A state of `Settings`. Other code relies only on the warning functions being the first two items."""
+"""The value of all process-wide settings. Other code relies only on the warning functions being the first two items."""
 
 
 class DebugLevel:
@@ -44,22 +44,22 @@ class DebugLevel:
 
     def __init__(self) -> None:
         self.value: Any = _c10d.get_debug_level()
-        """The level in place. Equal levels are the same object."""
+        """The current debug level of torch.distributed. Equal levels are the same object."""
         self._set = _c10d.set_debug_level
         self._replaced = ReplacedAttributes()
 
     def install(self) -> None:
-        """Replace the functions that set the level."""
+        """Replace torch's functions that set the debug level by ones that also record it."""
         for module in (dist, _c10d):
             for name in ("set_debug_level", "set_debug_level_from_env"):
                 self._replaced.replace_attribute(module, name, self._recording_setter)
 
     def uninstall(self) -> None:
-        """Restore the functions."""
+        """Restore torch's functions that set the debug level."""
         self._replaced.restore_attributes()
 
     def write_level(self, value: Any) -> None:
-        """Set the level if it differs."""
+        """Set the debug level of torch.distributed if it differs."""
         if value is not self.value:
             self._set(value)
             self.value = value
@@ -75,7 +75,8 @@ class DebugLevel:
 
 
 class ProcessSettings:
-    """Streams, warning functions, c10d's globals, and torch's default dtype, determinism and anomaly detection."""
+    """The standard streams, warning functions, c10d's globals, and torch's default dtype, determinism and anomaly
+    detection."""
 
     def __init__(self) -> None:
         # Bound once: looking them up takes as long as calling them.
@@ -84,7 +85,7 @@ class ProcessSettings:
         self._c10d: dict[str, Any] = vars(distributed_c10d)
         self._modules = sys.modules
         self._modules_seen = 0
-        """The number of loaded modules when DTensor's was looked up."""
+        """The number of loaded modules when DTensor's module was last looked for."""
         self._dtensor_random: dict[str, Any] | None = None
         self._fx: dict[str, Any] = vars(_symbolic_trace)
         self.debug_level = DebugLevel()
@@ -100,7 +101,7 @@ class ProcessSettings:
         """A rank's initial settings: the host's streams, warning functions and debug level, and torch's defaults."""
 
     def read_settings(self) -> SettingsState:
-        """Return the settings in place."""
+        """Return the current process-wide settings."""
         module, shown_by, c10d, fx = self._sys, self._warnings, self._c10d, self._fx
         if len(self._modules) != self._modules_seen:
             self._look_for_dtensor()
@@ -125,7 +126,7 @@ class ProcessSettings:
         )
 
     def write_settings(self, state: SettingsState) -> None:
-        """Put settings in place."""
+        """Make the given process-wide settings current."""
         module, shown_by, c10d = self._sys, self._warnings, self._c10d
         shown_by["showwarning"], shown_by["_showwarnmsg_impl"] = state[:2]
         module["stdin"], module["stdout"], module["stderr"] = state[2:5]

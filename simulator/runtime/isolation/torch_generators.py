@@ -36,10 +36,11 @@ CACHED_NORMAL = Struct("d?7x")
 CACHED_NORMAL_OFFSET = ENGINE_BYTES + 4 + 8  # the engine is padded to 8 bytes; then the float
 REGION_BYTES = CACHED_NORMAL_OFFSET + CACHED_NORMAL.size
 MARKS = Struct(f"60s{CACHED_NORMAL_OFFSET - 8 - 60}x24s")
-"""The marks: the seed, the number of words left, the next word's index, the first words, and both normal variates."""
+"""Fields that differ if states differ: the seed, words left, the next word's index, the first words, the normal
+variates."""
 
 HEADER_BYTES = 512
-"""The engine is searched in this many bytes from the object's start. The object is always much larger."""
+"""The Mersenne twister engine is searched in this many bytes from the generator's start; the object is much larger."""
 
 
 class CudaGenerators:
@@ -53,14 +54,17 @@ class CudaGenerators:
         self._cpu = torch.default_generator
         self._cuda: dict[str, Any] = vars(torch.cuda)
         self.new_lazy_seeds: Callable[[], object] = type(self._cuda["_lazy_seed_tracker"])
-        """Makes a `_lazy_seed_tracker` as in a fresh process."""
+        """A function that makes a `torch.cuda._lazy_seed_tracker` as in a fresh process."""
 
     def save_states(self) -> tuple[torch.Tensor, ...]:
-        """Return the states in place: none until CUDA is initialised."""
+        """Return the current states of the CUDA generators: an empty list until CUDA is initialised."""
         return tuple([generator.get_state() for generator in self._cuda["default_generators"]])
 
     def swap_states(self, states: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Put states in place and return the previous ones. The CPU generator's new state must already be in place."""
+        """Restore saved states of the CUDA generators and return the previous ones.
+
+        The CPU generator must be swapped first.
+        """
         outgoing = self.save_states()
         generators = self._cuda["default_generators"]
         for generator, state in zip(generators, states, strict=False):
@@ -72,7 +76,7 @@ class CudaGenerators:
 
 
 def cpu_generator(generator: torch.Generator) -> CpuByCopy | GeneratorByPublicFunctions:
-    """Return the cheapest way to swap a CPU generator's state that is right for this torch."""
+    """Return the fastest swapper of a CPU generator's state that is correct for this torch version."""
     offset = find_engine_offset()
     if offset is not None:
         return CpuByCopy(generator, offset)
@@ -86,7 +90,8 @@ def cpu_generator(generator: torch.Generator) -> CpuByCopy | GeneratorByPublicFu
 
 @cache
 def find_engine_offset() -> int | None:
-    """Return the offset of the engine in a CPU generator; None if the memory is not laid out as expected."""
+    """Return the offset of the Mersenne twister engine in a CPU generator; None if the memory is not laid out as
+    expected."""
     donor = torch.Generator().manual_seed(DEFAULT_SEED)
     offset = bytes(memory_view(_generator_address(donor), HEADER_BYTES)).find(SEED.pack(DEFAULT_SEED))
     if offset < 0:
@@ -114,7 +119,7 @@ def _tensor_bytes(state: torch.Tensor) -> bytes:
 
 
 class CpuByCopy:
-    """Swaps a CPU generator by copying its engine and the cached normal variates after it."""
+    """Swaps the state of torch's CPU generator by copying its engine and the kept normal variates after the engine."""
 
     def __init__(self, generator: torch.Generator, engine_offset: int) -> None:
         region = memory_view(_generator_address(generator) + engine_offset, REGION_BYTES)

@@ -5,7 +5,7 @@ On a rank's thread, the functions return virtual time, which starts at zero (`mo
 rank (a DataLoader worker), they are the originals.
 
 Computation takes no virtual time. But two readings of a clock by a rank are never equal: each is at least a microsecond
-after the one before, so that a program does not divide by zero. The clock of the execution does not advance with these.
+after the one before, so that a program does not divide by zero. The clock of the run does not advance with these.
 
 Not covered, so in real time: functions bound before the simulation (`from time import sleep` in a module imported
 earlier), clocks read by native code (`datetime.now`, `time.localtime()` and others that default to "now"), CPU clocks,
@@ -37,10 +37,11 @@ LONGEST_SLEEP_SECONDS = 2**63 / NANOSECONDS
 
 
 def is_subprocess_wait(caller: FrameType) -> bool:
-    """True for `subprocess`, which sleeps between two polls of a child process.
+    """True for a caller in `subprocess`, which sleeps between two checks of a child process.
 
-    The child takes real time; in virtual time a time-out would pass at once. Where ranks are threads, the others do not
-    run during the sleep. The same holds for a wait without time-out: torch compiles that way, holding a process lock.
+    The child takes real time; in virtual time a time-out would pass at once. Where ranks are threads, the other ranks
+    do not run during such a sleep. This holds for a wait without time-out, too: torch compiles that way, while it holds
+    a lock of the process.
     """
     return caller.f_globals.get("__name__") == "subprocess"
 
@@ -55,7 +56,7 @@ class VirtualTime:
         now: Callable[[], tuple[int, float]],
         waits_really: Callable[[FrameType], bool] = lambda caller: False,
     ) -> None:
-        """`now` returns the running rank and its virtual seconds; `sleep` waits for virtual seconds.
+        """`now` is a function that returns the running rank and its virtual seconds; `sleep` waits for virtual seconds.
 
         If `waits_really(caller)`, a sleep takes real time and no other rank runs.
         """
@@ -68,7 +69,7 @@ class VirtualTime:
         self._replaced = ReplacedAttributes()
 
     def install(self) -> None:
-        """Replace the functions."""
+        """Replace the clock functions of the `time` module."""
         assert not self._replaced, "installed twice"
         later = self._next_reading
         virtual: dict[str, Callable[[], float]] = {
@@ -84,14 +85,14 @@ class VirtualTime:
         self._replaced.replace_attribute(time, "sleep", self._sleep_for_ranks)
 
     def _next_reading(self, clock: str) -> float:
-        """Return the time, later than all earlier readings of this clock by the rank."""
+        """Return the virtual time, a little later than all earlier readings of this clock by the rank."""
         rank, seconds = self._now()
         last = self._read.get((rank, clock))
         self._read[rank, clock] = seconds = seconds if last is None else max(seconds, last + TICK_SECONDS)
         return seconds
 
     def uninstall(self) -> None:
-        """Put the functions back. May be called twice."""
+        """Restore the clock functions of the `time` module. May be called twice."""
         self._replaced.restore_attributes()
 
     def _clock_for_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:

@@ -56,7 +56,7 @@ class RankWorlds:
         self._replaced = ReplacedAttributes()
 
     def world_of_rank(self, rank: int) -> RankWorld:
-        """Return the world of a rank: at first that of a process that has not called `init_process_group`."""
+        """Return a rank's c10d world. At first it is that of a process that has not called `init_process_group`."""
         if rank not in self._worlds:
             self._worlds[rank] = RankWorld(rank)
         return self._worlds[rank]
@@ -67,7 +67,7 @@ class RankWorlds:
         self._replaced.replace_attribute(device_mesh.DeviceMesh, "__init__", _constructor_with_identity)
 
     def uninstall(self) -> None:
-        """Restore the registry's mode, and drop the ranks' groups."""
+        """Restore the mode of c10d's group registry, and drop the ranks' groups."""
         self._replaced.restore_attributes()
         _in_c._set_thread_isolation_mode(self._was_isolating_threads)
         default = distributed_c10d._world.default_pg

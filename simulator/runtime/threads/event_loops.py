@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.01
 
 _LOKY = ("loky", "joblib.externals.loky")
 OUTSIDE = ("multiprocessing", "concurrent.futures.process", "torch.utils.data", "tqdm", *_LOKY)
-"""The modules whose threads are external."""
+"""The modules whose threads are external: they work with other processes or in real time, and are not simulated."""
 
 _SILENT = (
     "multiprocessing.queues",
@@ -37,7 +37,7 @@ _SILENT = (
     "tqdm",
     *[f"{package}.backend.queues" for package in _LOKY],
 )
-"""The modules among them whose threads never release a lock that a rank waits for."""
+"""Modules of `OUTSIDE` whose threads never release a lock that a rank waits for."""
 
 
 def wrap_loop_constructor(steps: LockSteps, original: Callable[..., None]) -> Callable[..., None]:
@@ -54,7 +54,7 @@ def wrap_loop_constructor(steps: LockSteps, original: Callable[..., None]) -> Ca
 
 
 def is_loop_of_rank(loop: Any) -> bool:
-    """True if a loop was made by a rank, so that it waits in virtual time."""
+    """True if a rank made an event loop, so that the loop waits in virtual time."""
     return isinstance(getattr(loop, "_selector", None), _VirtualTimeSelector)
 
 
@@ -81,7 +81,10 @@ class _VirtualTimeSelector:
         return getattr(self._selector, name)
 
     def select(self, timeout: float | None = None) -> Any:
-        """Return the ready files. May return none before the time-out has passed: the loop then calls it again."""
+        """Return the ready files.
+
+        The list may be empty before the time-out has passed: the loop then calls this again.
+        """
         ready = self._selector.select(0)
         if ready or (timeout is not None and timeout <= 0):
             self._woken.clear()
@@ -96,13 +99,13 @@ class _VirtualTimeSelector:
 
 
 def is_external_thread(thread: Any) -> bool:
-    """True for a thread of one of those modules, and for one that an asyncio loop outside the ranks starts."""
+    """True for a thread of the modules in `OUTSIDE`, and for a thread that an asyncio loop outside the ranks starts."""
     loop = asyncio._get_running_loop()
     return _module_of_thread(thread).startswith(OUTSIDE) or (loop is not None and not is_loop_of_rank(loop))
 
 
 def may_wake_ranks(thread: Any) -> bool:
-    """False for an external thread that never releases a lock that a rank waits for."""
+    """False for a thread outside the simulation that never releases a lock for which a rank waits."""
     return not _module_of_thread(thread).startswith(_SILENT)
 
 

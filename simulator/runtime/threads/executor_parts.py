@@ -19,13 +19,16 @@ Key = Callable[[Any], tuple[int, ...]]
 
 
 def future_sort_key(future: Future[Any]) -> tuple[int, ...]:
-    """Return the sort key of a future: futures of ranks by the thread that made them and when, then all others."""
+    """Return the sort key of a future.
+
+    Futures made by ranks come first, by the making thread and their number in it.
+    """
     lock: Any = future._condition._lock  # type: ignore[attr-defined]
     return (0, *lock.made) if isinstance(lock, RankRLock) else (1,)
 
 
 class OrderedSet(set[Any]):
-    """A set whose iteration order is that of a sort key."""
+    """A set that is iterated over in the order of a sort key, so the order is the same in every run."""
 
     def __init__(self, members: Iterable[Any], key: Key) -> None:
         super().__init__(members)
@@ -38,7 +41,7 @@ class OrderedSet(set[Any]):
         return OrderedSet(super().__sub__(other), self._key)
 
     def pop(self) -> Any:
-        """Remove and return the first member."""
+        """Remove and return the first member in sort order."""
         for first in self:
             self.remove(first)
             return first
@@ -46,12 +49,13 @@ class OrderedSet(set[Any]):
 
 
 def wrap_set(steps: LockSteps, key: Key) -> Callable[..., set[Any]]:
-    """Return the replacement of the name `set` in a module of `concurrent.futures`."""
+    """Return the replacement of the name `set` in a module of `concurrent.futures`: it makes ordered sets."""
     return lambda members=(): set(members) if steps.calling_rank_thread() is None else OrderedSet(members, key)
 
 
 def wrap_wait_results(steps: LockSteps, original: Any) -> Callable[[set[Any], set[Any]], Any]:
-    """Return the replacement of `DoneAndNotDoneFutures`: `wait` makes one of its sets without the name `set`."""
+    """Return the replacement of `DoneAndNotDoneFutures`, so that the sets that `concurrent.futures.wait` returns are
+    ordered."""
 
     def results(done: set[Any], not_done: set[Any]) -> Any:
         if steps.calling_rank_thread() is not None:
@@ -108,7 +112,7 @@ class ShutdownLockForRanks:
 
 
 class ShutdownFlagForRanks:
-    """Replaces the flag by which all executor threads of a process end: true in a rank that is ending."""
+    """Replaces the flag that ends all executor threads of a process. In a rank, it is true once the rank is ending."""
 
     def __init__(self, steps: LockSteps, original: bool) -> None:
         self._steps = steps

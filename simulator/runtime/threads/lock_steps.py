@@ -1,4 +1,4 @@
-"""Turns operations on threads and locks into steps of the execution, where another thread may run."""
+"""Makes operations on threads and locks steps of the run: points where another thread may run first."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import RankThread
 
 _LOCKS_PER_POLL = 1_000
-"""A thread that takes this many locks in a row, and does nothing else, is treated as a loop that waits for another."""
+"""A thread that takes so many locks in a row, and does nothing else, is taken to wait in a loop for another thread."""
 
 _POLL_SECONDS = 0.005
-"""The real time between two checks whether an external thread has released something."""
+"""The real time between two checks whether a thread outside the simulation has released a lock."""
 
 
 class LockHost(Host, Protocol):
-    """The functions of `ThreadHost` that the threads and locks of ranks use."""
+    """The functions of `ThreadHost` that the simulated threads and locks of ranks use."""
 
     @property
     def running_thread(self) -> RankThread:
@@ -28,69 +28,74 @@ class LockHost(Host, Protocol):
 
     @property
     def steps(self) -> int:
-        """The number of steps so far."""
+        """The number of steps of the run so far."""
 
     @property
     def is_stopping(self) -> bool:
-        """True once the execution has ended."""
+        """True once the run has ended."""
 
     def is_unwinding(self, me: RankThread) -> bool:
-        """True if a thread is being unwound."""
+        """True if a thread is being ended early."""
 
     def start_thread(self, child: RankThread) -> None:
-        """Register a thread that the running one has started with the kernel."""
+        """Tell the kernel that the running thread has started another one."""
 
     def connect_task(self, child: RankThread) -> None:
-        """Connect a started thread with the kernel's task for it."""
+        """Give a started thread its task, which is the kernel's record of it."""
 
     def finish_thread(self, me: RankThread, how: TaskChange) -> None:
-        """Give the baton away for good."""
+        """Let another thread run for good, as the last call on a thread."""
 
     def abort_run_by_bug(self, error: Exception) -> None:
-        """End the execution with an error that is a bug of ddpsim."""
+        """End the run with an error that is a bug of ddpsim."""
 
 
 class ExternallyReleased(Protocol):
-    """A lock or queue that threads of ranks wait for and that an external thread may release."""
+    """A lock or queue for which threads of ranks wait, and which an unsimulated thread may release or fill."""
 
     def wake_after_external_release(self) -> bool:
-        """Wake the thread that has waited longest, if an external thread has released the lock or put an item."""
+        """Wake the thread that has waited longest, if a thread outside the simulation has released the lock or put an
+        item."""
 
 
 class LockSteps:
-    """Makes lock and thread operations steps of one execution. After its end, locks are plain Python locks."""
+    """Makes operations on locks and threads steps of one run. After the run, its locks are plain Python locks."""
 
     def __init__(self, host: LockHost) -> None:
         self._host: LockHost | None = host
         self.is_untracked = False
-        """True while ddpsim's own code runs: its locks and threads are real, and nothing is a step."""
+        """True while ddpsim's own code runs: its locks and threads are real, and no operation is a step."""
         self.has_external_threads: Callable[[], bool] = _no_external_threads
-        """True while there are external threads that may release what a rank waits for."""
+        """True while threads outside the simulation exist that may release what a rank waits for."""
         self.waited: list[ExternallyReleased] = []
         """The locks and queues that threads of ranks wait for, in the order in which the waits began."""
 
     def end_execution(self) -> None:
-        """End the execution: from now on its locks are plain Python locks."""
+        """End the run: from now on its locks are plain Python locks."""
         self._host = None
         self.has_external_threads = _no_external_threads
 
     @property
     def host(self) -> LockHost:
-        """The execution."""
+        """The host that runs the ranks' threads."""
         assert self._host is not None
         return self._host
 
     def calling_rank_thread(self) -> RankThread | None:
-        """Return the caller's rank thread; None outside of ranks."""
+        """Return the rank thread on which the caller runs; None outside of ranks."""
         host = self._host
         return None if host is None or self.is_untracked or not host.is_rank_thread() else host.running_thread
 
     def only_external_thread_can_release(self, me: RankThread, *, is_external: bool) -> bool:
-        """True if only an external thread can release what the caller waits for, so it has to wait in real time."""
+        """True if only a thread outside the simulation can release what the caller waits for, so the caller waits in
+        real time."""
         return (is_external or len(me.of.threads) == 1) and self.has_external_threads()
 
     def await_external_threads(self) -> bool:
-        """When no rank thread can run: wait in real time until an external thread wakes one. False if none can."""
+        """No rank thread can run: wait in real time until a thread outside the simulation wakes one.
+
+        False if none can.
+        """
         pause, host = allocate_lock(), self.host
         pause.acquire()
         while self.waited and not host.is_stopping:
@@ -103,7 +108,8 @@ class LockSteps:
         return host.is_stopping
 
     def choice_point_before(self, me: RankThread, intent: Accesses, *, is_in_vain: bool = False) -> None:
-        """Make a choice point before an operation, if the rank has other threads and the caller is not unwound."""
+        """Let other threads run before an operation, if the rank has other threads and the caller is not being ended
+        early."""
         host = self.host
         if len(me.of.threads) == 1 or host.is_unwinding(me):
             return
@@ -117,24 +123,27 @@ class LockSteps:
         me.lock_step = host.steps
 
     def report_accesses(self, me: RankThread, *accesses: Access) -> None:
-        """Report accesses to the exploration, if there is one."""
+        """Report which objects the caller reads and writes to the exploration of schedules, if there is one."""
         if self.host.is_observed and me.of.has_started_threads:
             self.host.send_request(ReportAccesses(accesses))
 
     def report_use(self, kind: str) -> None:
-        """Report to the exploration that a thread uses a kind of object, such as "Lock"."""
+        """Tell the exploration of schedules that a thread uses a kind of object, such as "Lock"."""
         if self.host.is_observed:
             self.host.send_request(ReportUse(kind))
 
     def record_release(self, me: RankThread, lock: Object) -> bool:
-        """Record a release, which happens before the next acquire of the lock. False if there is no exploration."""
+        """Tell the exploration that a lock is released, which happens before its next acquire.
+
+        False without exploration.
+        """
         if not self.host.is_observed or not me.of.has_started_threads:
             return False
         self.host.send_request(ReleaseObject(lock))
         return True
 
     def record_acquire(self, me: RankThread, lock: Object) -> None:
-        """Record an acquire: everything before the last release of the lock happens before it."""
+        """Tell the exploration that a lock is acquired: all before the lock's last release happened before this."""
         if self.host.is_observed:
             self.host.send_request(AcquireObject(lock))
 

@@ -1,10 +1,11 @@
-"""Locks of the threads of ranks: a thread that waits for one passes the baton on.
+"""Locks of the threads of ranks. While a thread waits for a lock, other threads and ranks run.
 
 The first thread that asks gets the lock first. Every order in which threads can get it is also an order in which they
 can ask, so exploring the orders of asking loses nothing.
 
-A lock that a rank made is a real lock for external threads, and after the simulation. A lock made before the
-simulation, or during an import, is only real: a rank that waits for it keeps the baton and is reported as `stuck`.
+A lock that a rank made is a real lock for threads outside the simulation, and after the run. A lock made before the
+run, or during an import, is only real: while a rank waits for it no other rank runs, and the rank is reported as
+`stuck`.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ class RankLock:
     def __init__(
         self, steps: LockSteps, maker: RankThread, *, is_inner: bool = False, is_external: bool = False
     ) -> None:
-        """`is_inner`: the lock is part of a condition of Python's; only waiting for it is a step."""
+        """`is_inner`: the lock is part of one of Python's condition variables, and only waiting for it is a step of the
+        run."""
         self.is_external = is_external
-        """True if a library with external threads made it: these will release it."""
+        """True if a library whose threads are not simulated made the lock: such threads will release it."""
         self._steps = steps
         self._real = allocate_lock()
         self._holder: RankThread | None = None
-        """None if the lock is free, or an external thread has it."""
+        """The thread that has the lock. None if the lock is free, or held by a thread outside the simulation."""
         self._waiting: list[RankThread] = []
-        """The waiting threads, in the order in which they asked."""
+        """The threads that wait for the lock, in the order in which they asked."""
         self._is_inner = is_inner
         self._has_been_released = False
         self._object: Object = ("lock", maker.number, maker.locks_made)
@@ -67,7 +69,7 @@ class RankLock:
     __enter__ = acquire
 
     def release(self) -> None:
-        """Release the lock; the thread that has waited longest gets it."""
+        """Release the lock. The thread that has waited longest gets it."""
         me = self._steps.calling_rank_thread()
         if me is None:
             self._holder = None
@@ -84,7 +86,7 @@ class RankLock:
         self._release_and_record(me)
 
     def locked(self) -> bool:
-        """True if the lock is held. The caller then lets other threads run, as after a failed poll."""
+        """Return whether the lock is held. If it is, other threads run before this returns."""
         self.choice_point_before_read(is_in_vain=self._real.locked())
         return self._real.locked()
 
@@ -97,7 +99,10 @@ class RankLock:
     # --- methods that Python's own classes call -----------------------------------------------------------------------
 
     def _is_owned(self) -> bool:
-        """Return whether the lock is held. A condition would otherwise try to take it, which would be a step."""
+        """Return whether the lock is held.
+
+        Without this, a condition variable would try to take it, which would be a step.
+        """
         return self._real.locked()
 
     def _at_fork_reinit(self) -> None:
@@ -112,12 +117,12 @@ class RankLock:
 
     @property
     def is_caller_unwinding(self) -> bool:
-        """True if the calling thread is being unwound."""
+        """True if the calling thread is being ended early."""
         me = self._steps.calling_rank_thread()
         return me is not None and self._steps.host.is_unwinding(me)
 
     def choice_point_before_read(self, *, is_in_vain: bool) -> None:
-        """Make a choice point before a read of the lock, or of what it protects."""
+        """Let other threads run before a read of the lock, or of the data that the lock protects."""
         me = self._steps.calling_rank_thread()
         if me is not None:
             access = Access(self._object, AccessMode.READ)
@@ -127,7 +132,10 @@ class RankLock:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _choice_point_before_acquire(self, me: RankThread, *, may_wait: bool) -> None:
-        """Make the choice point before asking for the lock. A caller that will not wait also reads its state."""
+        """Let other threads run before the caller asks for the lock.
+
+        A caller that will not wait also reads the lock's state.
+        """
         if self._is_inner:
             return
         if self._steps.host.is_unwinding(me):
@@ -143,7 +151,7 @@ class RankLock:
             self._steps.report_accesses(me, look, *(() if self._real.locked() else (ask,)))
 
     def _wait_for_lock(self, me: RankThread, timeout_seconds: float | None) -> bool:
-        """Let others run until the lock is handed over. False if the time-out came first."""
+        """Let other threads run until the caller gets the lock. False if the time-out passed first."""
         if self._holder is None or self._steps.only_external_thread_can_release(me, is_external=self.is_external):
             is_taken = self._real.acquire(True, -1 if timeout_seconds is None else timeout_seconds)
             self._holder = me if is_taken else self._holder
@@ -176,7 +184,8 @@ class RankLock:
         self._pass_to_waiting_thread()
 
     def wake_after_external_release(self) -> bool:
-        """Give the lock to the thread that has waited longest, if an external thread has released it."""
+        """Give the lock to the thread that has waited longest, if a thread outside the simulation has released the
+        lock."""
         return self._real.acquire(False) and self._pass_to_waiting_thread(is_from_outside=True)
 
     def _pass_to_waiting_thread(self, *, is_from_outside: bool = False) -> bool:
@@ -209,20 +218,23 @@ class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
         """The number of the thread that made the lock, and the lock's number in that thread."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock as `threading.RLock` does: True also if the caller has it already."""
+        """Take the lock as `threading.RLock` does. Also returns True if the caller holds the lock already."""
         return bool(super().acquire(blocking, timeout))
 
     __enter__ = acquire
 
     def release(self) -> None:
-        """Release the lock. A thread that is unwound while it waits for a condition does not hold it."""
+        """Release the lock.
+
+        A thread that is ended early while it waits for a condition variable does not hold the lock.
+        """
         block = self._block
         if self._owner == threading.get_ident() or not (isinstance(block, RankLock) and block.is_caller_unwinding):
             super().release()
 
 
 def wrap_event_is_set(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return the replacement of `threading.Event.is_set`, which reads without a lock."""
+    """Return the replacement of `threading.Event.is_set`, which reads the event's flag without a lock."""
 
     def look(event: Any) -> bool:
         lock = event._cond._lock

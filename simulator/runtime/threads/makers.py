@@ -23,16 +23,16 @@ from ddpsim.simulator.runtime.threads.waiting import (
 
 
 class LockMakers:
-    """The replacements for one execution."""
+    """The replacements of `threading.Lock` and similar functions, for one run."""
 
     def __init__(self, steps: LockSteps, *, owns_modules: bool) -> None:
-        """`owns_modules`: locks that the program's own modules make during import belong to the rank."""
+        """`owns_modules`: a lock that the program's own modules make during an import belongs to the rank."""
         self._steps = steps
         self._outlasts = is_importing_library if owns_modules else is_importing
-        """True if an object made now lasts longer than a simulation, or belongs to a library with own threads."""
+        """True if an object made now outlives the run, or belongs to a library with threads of its own."""
 
     def wrap_condition_lock(self, original: Any) -> Any:
-        """Replace the lock on which a condition waits: a `RankLock` if the condition's own lock is one."""
+        """Replace the lock at which a condition variable waits: by a `RankLock` if the condition's own lock is one."""
 
         def allocate_lock() -> Any:
             me = self._steps.calling_rank_thread()

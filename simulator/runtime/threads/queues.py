@@ -1,7 +1,7 @@
-"""Replaces `queue.SimpleQueue`, which is native, inside ranks: each of its operations is one step.
+"""Replaces `queue.SimpleQueue`, which is native, inside ranks: each queue operation is one step of the run.
 
-A put and a waiting get commute: the first thread that asks gets the first item, whenever it arrives. So a queue
-between two threads adds no interleaving to explore. Only a get that does not wait depends on when an item arrives.
+The order of a put and a waiting get does not matter: the first thread that asks gets the first item. So a queue between
+two threads adds no interleaving to explore. Only for a get that does not wait it matters when an item arrives.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RealQueue: Any = queue.SimpleQueue  # bound here: it is replaced during a run
 
 @dataclass(eq=False)
 class _WaitingConsumer:
-    """A thread that waits for an item, and the item when it has arrived."""
+    """A thread that waits for an item of the queue, and the item once it has arrived."""
 
     thread: RankThread
     item: Any = None
@@ -35,13 +35,13 @@ class RankSimpleQueue:
     """The queue that `queue.SimpleQueue()` returns on a rank's thread."""
 
     def __init__(self, steps: LockSteps, maker: RankThread, *, is_external: bool = False) -> None:
-        """`is_external`: external threads put the items in."""
+        """`is_external`: threads outside the simulation put the items into the queue."""
         self._is_external = is_external
         self._steps = steps
         self._real = _RealQueue()
-        """Holds the items, also for external threads."""
+        """The native queue with the items, which threads outside the simulation use, too."""
         self._waiting: list[_WaitingConsumer] = []
-        """The waiting threads, in the order in which they asked."""
+        """The threads that wait for an item, in the order in which they asked."""
         self._puts = 0
         name = (maker.number, maker.locks_made)
         maker.locks_made += 1
@@ -69,7 +69,7 @@ class RankSimpleQueue:
         self._real.put((key if steps.record_release(me, key) else None, item))
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the oldest item; raise queue.Empty if there is none in time."""
+        """Take the oldest item; raise queue.Empty if no item comes before the time-out."""
         me = self._steps.calling_rank_thread()
         if me is None:
             return self._real.get(block, timeout)[1]
@@ -97,11 +97,11 @@ class RankSimpleQueue:
         return self.get(block=False)
 
     def empty(self) -> bool:
-        """True if there is no item."""
+        """True if the queue has no item."""
         return self.qsize() == 0
 
     def qsize(self) -> int:
-        """Return the number of items. If there is none, other threads run, as after a failed poll."""
+        """Return the number of items. If it is 0, other threads run before this returns."""
         me = self._steps.calling_rank_thread()
         if me is not None:
             look = Access(self._object, AccessMode.READ)
@@ -110,7 +110,7 @@ class RankSimpleQueue:
         return int(self._real.qsize())
 
     def wake_after_external_release(self) -> bool:
-        """Give an item to the thread that has waited longest, if an external thread has put one in."""
+        """Give an item to the thread that has waited longest, if a thread outside the simulation has put one in."""
         waiting = [consumer for consumer in self._waiting if consumer.thread.is_waiting]
         if not waiting or self._real.empty():
             return False

@@ -1,4 +1,4 @@
-"""The function that a rank's thread runs from its beginning to its end, and the exceptions that such threads raise.
+"""The function that a thread started by a rank runs from its beginning to its end, and the exceptions of such threads.
 
 It has a file of its own, as `rank_body.py` has: functions called from here belong to the program (`call_sites.STARTS`).
 """
@@ -24,12 +24,12 @@ from ddpsim.simulator.verdict import Finding
 
 
 class ThreadError(NamedTuple):
-    """An exception that a rank's thread raised."""
+    """An exception that a thread started by a rank raised."""
 
     rank: int
     thread: str
     line: str
-    """Type and message."""
+    """The exception's type and message."""
     site: Site | None
     traceback: str
 
@@ -51,7 +51,7 @@ def describe_thread_error(thread: RankThread, error: BaseException) -> ThreadErr
 
 
 class ThreadMain:
-    """Runs the targets of threads and catches their exceptions."""
+    """Runs the target functions of threads that a rank started, and catches their exceptions."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ThreadMain:
         errors: dict[object, ThreadError],
         leave: Callable[[RankThread, Any], None],
     ) -> None:
-        """`enter` runs first on each new thread. `leave` runs before the thread gives the baton away for good."""
+        """`enter` runs first on each new thread. `leave` runs before the thread lets another one run for good."""
         self._host = host
         self._steps = steps
         self._enter = enter
@@ -70,7 +70,7 @@ class ThreadMain:
         self._leave = leave
 
     def run_thread(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> None:
-        """Wait for the baton, run the thread's target, and give the baton away."""
+        """Wait for the thread's first turn, run its target function, and let another thread run for good."""
         how = TaskChange.UNWIND
         try:
             how = self._run_once_it_has_baton(me, thread, own_run)
@@ -122,12 +122,12 @@ class ThreadMain:
 
 
 def thread_end_object(thread: RankThread) -> Object:
-    """Return the object that a thread's end writes, and that `is_alive` and `join` read, for the exploration."""
+    """Return the name under which the exploration knows a thread's end, which `is_alive` and `join` read."""
     return ("thread", thread.number)
 
 
 def restore_run_method(thread: Any, own_run: Callable[[], None] | None) -> None:
-    """Restore a thread's `run` method: that of its class, or the instance attribute that it had."""
+    """Give a `threading.Thread` its original `run` method back: that of its class, or its instance attribute."""
     if own_run is None:
         del thread.run
     else:

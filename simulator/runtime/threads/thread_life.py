@@ -4,8 +4,7 @@ Prior art: Loom and Shuttle (Rust) and Coyote (.NET) also run one thread at a ti
 synchronization operation, but need a program written for their types. CHESS intercepts Win32 calls, as this module
 intercepts Python's `threading`. Rejected: a switch at every line (slow, and it seldom matters where no lock is used).
 
-`RankThreads.install` replaces functions of Python during an execution; they behave differently only on a rank's
-threads.
+`RankThreads.install` replaces functions of Python during a run; they behave differently only on a rank's threads.
 
 Not covered: other functions of `_thread`, native threads, locks made before the run, by a name bound before the run
 (`from threading import Lock`), or during an import (except imports of the program's own modules in a rank process).
@@ -14,7 +13,7 @@ ProcessPoolExecutor, DataLoader and tqdm, and those that an asyncio loop outside
 in real time, once no other thread can run.
 
 A rank ends as a process does: after its program it waits for its threads, executors end their workers, and daemon
-threads are unwound. A thread that raises ends alone.
+threads are ended early. A thread that raises ends alone.
 """
 
 from __future__ import annotations
@@ -62,31 +61,35 @@ _EXECUTORS_LOG = logging.getLogger("concurrent.futures")
 
 
 class RankThreads:
-    """The threads that the ranks of one execution start."""
+    """Starts and ends the threads that the ranks of one run start."""
 
     def __init__(self, host: LockHost, enter: Callable[[], object], *, owns_modules: bool = False) -> None:
-        """`enter` prepares a new thread, on itself; with `owns_modules` locks of a program's modules are the rank's."""
+        """`enter` is called on each new thread first.
+
+        `owns_modules`: locks of the program's modules belong to the rank.
+        """
         self.steps = LockSteps(host)
         self.steps.has_external_threads = self._has_external_threads
         self._makers = LockMakers(self.steps, owns_modules=owns_modules)
         self._enter = enter
         self._errors: dict[object, ThreadError] = {}
         self._records: WeakKeyDictionary[threading.Thread, RankThread] = WeakKeyDictionary()
-        """Every thread started by a rank that the program may still refer to."""
+        """Every thread started by a rank that the program may still refer to, with its state."""
         self._leaving: list[threading.Thread] = []
-        """Threads that will not get the baton again and may not have ended yet."""
+        """Threads that have no turn any more, and whose Python threads may not have ended yet."""
         self._external_threads: list[threading.Thread] = []
         self._replaced = ReplacedAttributes()
 
     @property
     def errors(self) -> list[ThreadError]:
-        """The errors that threads raised, in that order."""
+        """The errors that threads of ranks raised, in the order raised."""
         return list(self._errors.values())
 
     # --- what is replaced ---------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Replace functions of Python: threads, and the locks and queues on which Python builds all the rest."""
+        """Replace Python's functions for threads, locks and simple queues, on which Python builds conditions, events
+        and the rest."""
         assert not self._replaced, "installed twice"
         steps, makers = self.steps, self._makers
         now = partial(self._clock_for_ranks, lambda: float(self.steps.host.send_request(ReadClock())))
@@ -120,9 +123,9 @@ class RankThreads:
         _EXECUTORS_LOG.addFilter(_is_worth_logging)
 
     def uninstall(self) -> None:
-        """Restore everything. May be called twice.
+        """Restore Python's functions. May be called twice.
 
-        Reference cycles are broken, so that Python's garbage collector has nothing to do after an execution.
+        Reference cycles are broken, so that Python's garbage collector has nothing to do after a run.
         """
         self.steps.end_execution()
         self._enter = _no_thread_starts
@@ -133,7 +136,7 @@ class RankThreads:
             del waiting[thread]  # Python would wait for an abandoned thread at the end of the process
 
     def join_ended_threads(self) -> None:
-        """Wait for the threads that have ended their work. Only threads that refuse to end are left then."""
+        """Wait for the Python threads that have ended their work. Only threads that refuse to end are left then."""
         for thread, record in list(self._records.items()):
             if record.is_abandoned:
                 threading.Thread.join(thread, timeout=0.2)
@@ -234,7 +237,8 @@ class RankThreads:
         return is_alive
 
     def _wrap_thread_list(self, kind: Callable[[list[Any]], Any], original: Callable[[], Any]) -> Callable[[], Any]:
-        """Replace a function that returns the threads of a process, as a list or as a number."""
+        """Replace a function that returns the threads of a process, as a list or a number: in a rank, those of the
+        rank."""
 
         def threads() -> Any:
             me = self.steps.calling_rank_thread()
@@ -250,7 +254,7 @@ class RankThreads:
     def _wait_for_thread(
         self, me: RankThread, other: RankThread, timeout: float | None, *, is_at_end: bool = False
     ) -> bool:
-        """Wait until another thread has ended. False if the time-out came first."""
+        """Wait until another thread has ended. False if the time-out passed first."""
         host, is_look = self.steps.host, timeout is not None and timeout <= 0
         self.steps.choice_point_before(me, (), is_in_vain=is_look and not other.is_finished)
         if not other.is_finished and not is_look:
@@ -284,7 +288,8 @@ class RankThreads:
             self._wait_for_thread(me, daemon, None, is_at_end=True)
 
     def _thread_sort_key(self, thread: threading.Thread) -> tuple[int, ...]:
-        """Return the sort key of a thread: external threads first, then by start."""
+        """Return the sort key of a thread: threads outside the simulation first, then threads of ranks in order of
+        start."""
         record = self._records.get(thread)
         return () if record is None else (record.number,)
 
@@ -294,11 +299,11 @@ class RankThreads:
 
 
 def _no_thread_starts() -> None:
-    """Do nothing: no thread is started any more."""
+    """Do nothing, in place of a function that starts a thread: the rank starts no more threads."""
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """False for the log record of an executor's thread that is being unwound."""
+    """False for a log record that an executor writes because its thread is being ended early."""
     return record.exc_info is None or record.exc_info[0] is not RankUnwound
 
 

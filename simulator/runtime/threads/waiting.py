@@ -1,4 +1,7 @@
-"""Names what a thread waits for, such as "a semaphore". Python builds these from locks, so the stack is inspected."""
+"""Finds out what a blocked thread waits for, such as "a semaphore".
+
+Python builds these from locks, so the stack tells.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _IMPORTS = "<frozen importlib._bootstrap>"
 
 @lru_cache(maxsize=1)
 def _names_by_code() -> dict[CodeType, str]:
-    """Return, for functions of Python's library, the name of what they wait for."""
+    """Return a table: for code of functions of Python's library, the name of what a caller waits for there."""
     functions: dict[Any, str] = {
         threading.Condition.wait: "a condition",
         threading.Event.wait: "an event",
@@ -44,12 +47,12 @@ def describe_wait(frame: FrameType | None, what: str = "a lock") -> tuple[str, S
 
 
 def _library_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the frames up to the innermost one of the program."""
+    """Yield stack frames outwards, up to the innermost frame of the user's program."""
     return takewhile(lambda each: not is_user_code(each.f_code), frames_outwards(frame))
 
 
 def is_in_destructor(frame: FrameType | None) -> bool:
-    """True inside `__del__` or a weak reference's callback, where no exception can be raised."""
+    """True inside `__del__` or a weak reference's callback, where an exception would be lost."""
     return any(each.f_code.co_name in ("__del__", "weakref_cb") for each in frames_outwards(frame))
 
 
@@ -70,7 +73,7 @@ def class_that_makes_lock(frame: FrameType | None) -> str:
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """True during an import: objects made then last longer than a simulation."""
+    """True during an import. Objects made then outlive the run, as modules do."""
     return any(each.f_code.co_filename == _IMPORTS for each in frames_outwards(frame))
 
 
