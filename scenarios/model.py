@@ -171,7 +171,7 @@ class Scenario(RunOptions):
         return " ".join(self.about.strip().partition("\n")[2].split())
 
     def engine_named(self, name: str | Engine | None) -> Engine:
-        """Return the engine of that name; for None, the scenario's own engine. Raises UsageError for an unknown name."""
+        """Return the engine of that name; for None, the scenario's own. Raises UsageError for an unknown name."""
         return self.engine if name is None else Engine.parse_name(name)
 
     def expected_by(self, engine: Engine) -> Expectation:

@@ -35,6 +35,6 @@ def _is_own_package(origin: str) -> bool:
 
 
 def _relative_to_working_folder(path: str) -> str:
-    """Return a path relative to the working folder if the path is inside this folder; else return the path unchanged."""
+    """Return a path relative to the working folder if the path is inside this folder; else unchanged."""
     near = os.path.relpath(path)
     return path if near.startswith(os.pardir) else near

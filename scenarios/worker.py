@@ -76,7 +76,7 @@ def _check_environment() -> None:
 
 
 def _read_number(name: str, least: int, most: int | None) -> int:
-    """Return the number in an environment variable. Raises UsageError if the value is not a number in the given range."""
+    """Return the number in an environment variable. Raises UsageError if it is no number in the given range."""
     text = os.environ[name]
     if text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
         return int(text)

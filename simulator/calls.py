@@ -96,7 +96,7 @@ NOWHERE = Site("", 0, "")
 
 
 class Phase(Enum):
-    """The purpose of a call. Calls of all phases except USER are issued by a DDP wrapper, or by `join` for the wrapper."""
+    """The purpose of a call. Calls of all phases except USER are issued by a DDP wrapper, or by `join` for it."""
 
     USER = "user"
     PARAMETER_CHECK = "parameter check"

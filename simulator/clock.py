@@ -6,7 +6,7 @@ import heapq
 
 
 class VirtualClock:
-    """The virtual seconds since the start of the run, and the alarms of sleeping ranks. A rank has at most one alarm."""
+    """The virtual seconds since the run's start, and the alarms of sleeping ranks. A rank has one alarm at most."""
 
     __slots__ = ("_alarms", "_order", "live", "now")
 
@@ -28,7 +28,7 @@ class VirtualClock:
         self.live.pop(rank, None)
 
     def advance_to_next_alarm(self) -> list[int]:
-        """Advance the clock to the next alarm, and return the ranks that it wakes, in order; [] if there are no alarms."""
+        """Advance the clock to the next alarm, and return the ranks that it wakes, in order; [] without alarms."""
         ranks: list[int] = []
         while self._alarms:
             time, order, rank = self._alarms[0]

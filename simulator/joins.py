@@ -91,7 +91,7 @@ class JoinSummary:
 
 
 def find_joins(trace: Trace) -> tuple[JoinSummary, ...]:
-    """Return the uses of `join()` in a run, by group and then in order. Ranks that made no call in a join are left out."""
+    """Return the uses of `join()` in a run, by group and then in order. Ranks without a call in a join are left out."""
     stays = _find_joined_calls(trace)
     if not stays:
         return ()

@@ -1,4 +1,4 @@
-"""A readable list of the steps of a run: its events and scheduling choices, made after the run from what was recorded."""
+"""A readable list of the steps of a run: its events and scheduling choices, made after the run from its record."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TakenChoice(NamedTuple):
 
     @property
     def next_rank_or_thread(self) -> RankOrThread:
-        """Return the rank or thread that acts next: the one that was chosen to run, or the one that receives a message."""
+        """Return the rank or thread that acts next: the one chosen to run, or the one that receives a message."""
         return self.point.who(self.chosen_number if self.point.kind is ChoiceKind.RANK else self.point.rank)
 
     @property

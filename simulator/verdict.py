@@ -11,7 +11,7 @@ from ddpsim.simulator.wording import LabelledLine
 
 
 class Verdict(Enum):
-    """The outcome of a run. Fail wins over unknown, and unknown over pass. A run that exhausts its budget is unknown."""
+    """The outcome of a run. Fail wins over unknown, and unknown over pass. A run out of budget is unknown."""
 
     PASS = "pass"
     UNKNOWN = "unknown"

@@ -94,7 +94,7 @@ def _table_rows(measured: Sequence[Measurement]) -> Iterable[str]:
 
 
 def _statuses_of_runs(measured: Sequence[Measurement]) -> Iterable[ExitStatus]:
-    """Yield the exit status of each run. Print the runs with an unexpected outcome: their times measure something else."""
+    """Yield the exit status of each run. Print runs with an unexpected outcome: their times mean little."""
     from ddpsim.scenarios.cli.judgement import judge_result
 
     for each in measured:

@@ -88,7 +88,7 @@ def _other_outcome_text(expected: Expectation, result: Result) -> str:
 
 
 def _expected_text(expected: Expectation, world_size: int) -> str:
-    """Return the expected outcome in words, with the other outcome that some interleavings of the ranks have, if any."""
+    """Return the expected outcome in words, with the other outcome, if some interleavings have another."""
     text = _expected_text_if_clean(expected, world_size)
     if expected.shows is not None:
         text += f" in {expected.shows} of {_SCHEDULES} random schedules"

@@ -69,7 +69,7 @@ def start_fork_servers(words: Sequence[str]) -> None:
 
 
 def note_trailing_options(scenario: Scenario, command: Callable[..., Any], result: Result | None) -> None:
-    """Print a note on the ddpsim options written after the program, if the program refused them or reads no arguments."""
+    """Note which ddpsim options are written after the program, if the program refused them or reads no arguments."""
     from ddpsim.simulator.launching.script import Script
 
     program = scenario.program
@@ -88,7 +88,7 @@ def note_trailing_options(scenario: Scenario, command: Callable[..., Any], resul
 
 
 def has_program_refused_options(names: Sequence[str], errors: Iterable[BaseException]) -> bool:
-    """Return True if a rank exited as argparse does for wrong arguments, or if a rank's error names one of the options."""
+    """Return True if a rank exited as argparse does for wrong arguments, or its error names one of the options."""
     return any(
         error.code == _REFUSED if isinstance(error, SystemExit) else any(name in str(error) for name in names)
         for error in errors

@@ -1,4 +1,4 @@
-"""The reports that `--report DIR` writes and `--open` opens. `ddpsim.reports` is imported only if a report is wanted."""
+"""The reports that `--report DIR` writes and `--open` opens. `ddpsim.reports` is imported only for a report."""
 
 from __future__ import annotations
 

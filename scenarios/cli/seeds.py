@@ -80,7 +80,7 @@ class SeedOutcomes:
 
     @property
     def text(self) -> str:
-        """A table of the outcomes with their counts and first seeds; below it the run to show, unless this run passed."""
+        """A table of the outcomes with their counts and first seeds; below it the run to show, unless it passed."""
         from ddpsim import Verdict
 
         rows = sorted(self.seeds.items(), key=lambda row: (-len(row[1]), row[1][0]))

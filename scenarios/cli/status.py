@@ -22,7 +22,7 @@ class ExitStatus(IntEnum):
 
 
 def worst_status(statuses: Iterable[ExitStatus]) -> ExitStatus:
-    """Return the exit status for several runs: 1 if any is not as expected, otherwise 3 if any is unknown, otherwise 0."""
+    """Return the exit status for several runs: 1 if any is not as expected, else 3 if any is unknown, else 0."""
     found = set(statuses)
     return next(
         (status for status in (ExitStatus.OTHERWISE, ExitStatus.UNKNOWN) if status in found), ExitStatus.AS_EXPECTED

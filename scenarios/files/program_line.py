@@ -18,7 +18,7 @@ def split_program_line(name: str) -> list[str]:
 
 
 def quote_for_command_line(name: str) -> str:
-    """Return a scenario name as it is written on a command line: quoted if needed, but a program's words stay separate."""
+    """Return a scenario name as on a command line: quoted if needed, but a program's words stay separate."""
     return name if split_program_line(name) else shlex.quote(name)
 
 
@@ -32,7 +32,7 @@ def python_file_in_name(name: str) -> str:
 
 
 def replace_path_in_name(name: str, change: Callable[[str], str]) -> str:
-    """Return a scenario name with the path of its Python file replaced; unchanged if the name contains no Python file."""
+    """Return a scenario name with the path of its Python file replaced; unchanged if it contains no file."""
     file, words = python_file_in_name(name), split_program_line(name)
     if not file:
         return name

@@ -47,7 +47,7 @@ def read_toml_file(path: Path) -> TomlFile:
 
 @dataclass(frozen=True)
 class TomlFile:
-    """The values of a TOML file and the lines of its keys. For a key in an inline table, the line is that of the table."""
+    """The values of a TOML file and the lines of its keys. For a key in an inline table, it is the table's line."""
 
     path: Path
     text: str

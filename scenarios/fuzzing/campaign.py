@@ -186,7 +186,7 @@ class _RunningCampaign:
             yield number
 
     def _add_batch_report(self, report: BatchReport) -> None:
-        """Add the report of a batch to the totals. A report that is delivered twice counts once, by its batch number."""
+        """Add the report of a batch to the totals. A report delivered twice counts once, by its batch number."""
         if report.number in self._reports:
             return
         for failure in report.failures:

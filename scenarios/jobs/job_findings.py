@@ -23,7 +23,7 @@ _CAUSES = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROC
 
 
 def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
-    """Return all findings, causes before consequences. `command` is the command line that simulates the same program."""
+    """Return all findings, causes before consequences. `command` is a command line that simulates the program."""
     died = [report for report in reports if report.ending is RankEnding.DIED]
     raised = sorted((each for each in reports if each.error is not None), key=lambda report: report.seconds)
     lost = [report for report in raised if report.error and _LOST.search(report.error.line)]

@@ -58,7 +58,7 @@ class SupervisorStore:
 
     @classmethod
     def connect_to_store(cls, rank: int, world_size: int, starter: RankStarter) -> SupervisorStore:
-        """Connect to the launcher's store; without a launcher, rank 0 opens a store. Raises UsageError if that fails."""
+        """Connect to the launcher's store; without a launcher, rank 0 opens one. Raises UsageError if that fails."""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
         end = time.monotonic() + _STORE_SECONDS

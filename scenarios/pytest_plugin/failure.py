@@ -131,7 +131,7 @@ def _exit_or_skip(result: Result) -> BaseException | None:
 
 
 def _findings_not_caused_by_skips(result: Result) -> tuple[Finding, ...]:
-    """Return the findings that are not caused by ranks that skip; return all findings if a rank raised another error."""
+    """Return the findings that are not caused by ranks that skip; return all findings if a rank raised an error."""
     if not all(isinstance(each, SKIPS) for each in result.errors.values()):
         return result.findings
     return tuple(each for each in result.findings if each.code not in _FOLLOWS_FROM_ERRORS)
@@ -221,7 +221,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def _lines_below(error: BaseException | None, run: RunOnRanks) -> list[str]:
-    """Return the lines to show below an error. An exception group has none, because its errors have lines of their own."""
+    """Return the lines to show below an error. An exception group has none, because its errors have their own."""
     if error is run.error:
         return _lines_below_rank_error(run)
     return [] if hasattr(error, "exceptions") else [format_replay_line(run.result.replay)]
@@ -259,7 +259,7 @@ def test_name_in_tokens(item: pytest.Function) -> str:
 
 
 def replay_command(item: pytest.Function, token: str) -> str:
-    """Return the pytest command that replays a run. The paths in it start from the folder in which pytest was started."""
+    """Return the pytest command that replays a run. Its paths start from the folder in which pytest was started."""
     path = os.path.relpath(item.path, item.config.invocation_params.dir)
     seed = item.config.getoption("ddpsim_seed")
     again = [] if seed is None else ["--ddpsim-seed", str(seed)]

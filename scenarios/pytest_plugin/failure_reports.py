@@ -110,7 +110,7 @@ def _how_it_was_run(item: pytest.Function) -> str:
 
 
 def _conclusion_line(run: RunOnRanks) -> str:
-    """Return one line on the found and the expected outcome; take it from the failure if the failure has such a line."""
+    """Return one line on the found and the expected outcome; the failure's own line if it has one."""
     line = run.error.line if isinstance(run.error, RanksFailed) else ""
     if line and line not in {f"{finding.code}: {finding.summary}" for finding in run.result.findings}:
         return line

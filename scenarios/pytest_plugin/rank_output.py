@@ -31,7 +31,7 @@ class RankStream(io.TextIOWrapper):
         super().__init__(self._written, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
 
     def fileno(self) -> int:
-        """Return the file descriptor of the process's stream. So a subprocess writes there, not into the rank's text."""
+        """Return the file descriptor of the process's stream. Subprocesses write there, not into the rank's text."""
         if self._below is None:
             raise io.UnsupportedOperation("fileno")
         return self._below.fileno()
@@ -84,7 +84,7 @@ class RankErrors:
             self.by_tests[rank] = error
 
     def most_severe_error(self, rank: int, errors: list[BaseException]) -> BaseException:
-        """Return the exception that counts for a rank: the first of the most severe. Keep the others as lines of text."""
+        """Return the exception that counts for a rank: the first of the most severe. Keep the others as text."""
         chosen = max(errors, key=severity_of)
         self.others += [
             f"  rank {rank} also raised {error_line(error)}"

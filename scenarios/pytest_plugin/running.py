@@ -63,7 +63,7 @@ def _is_hypothesis_test(item: pytest.Function) -> bool:
 def run_on_ranks(
     item: pytest.Function, function: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]
 ) -> None:
-    """Call a function on every rank, with the rank's fixtures as added arguments. Raise the failure or skip of the run."""
+    """Call a function on every rank, with the rank's fixtures as arguments. Raise the failure or skip of the run."""
     __tracebackhide__ = True
     options = item.stash[OPTIONS_KEY]
     output, own_names = RankOutput(item), per_rank_fixture_names(item)
@@ -97,7 +97,7 @@ def run_on_ranks(
 
 
 def _warn_of_returned_values(item: pytest.Function) -> None:
-    """Warn if the test function returned a value on a rank, as pytest does. If warnings are errors, fail with one line."""
+    """Warn if the test function returned a value on a rank, as pytest does. If warnings are errors, fail."""
     __tracebackhide__ = True
     if all(value is None for value in item.stash[_RUN].result.returns):
         return

@@ -1,4 +1,4 @@
-"""Wrap a user's function as a program of ranks. The function may take the rank, or take nothing and call `get_rank()`."""
+"""Wrap a user's function as a program of ranks. The function takes the rank, or nothing and calls `get_rank()`."""
 
 from __future__ import annotations
 

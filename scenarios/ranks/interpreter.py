@@ -76,7 +76,7 @@ def run_rank_steps(rank: int, program: Program) -> RankOutputs:
 
 
 def _hidden_from_reports(function: Callable[..., Any]) -> FunctionType:
-    """Return the same function with another file name in its code, so that no finding shows its lines as the program's."""
+    """Return the same function with another file name in its code, so no finding shows its lines as the program's."""
     assert isinstance(function, FunctionType)
     return FunctionType(function.__code__.replace(co_filename=GENERATED), function.__globals__)
 

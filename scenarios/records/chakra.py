@@ -106,7 +106,7 @@ COLLECTIVES = {
 
 
 def chakra_nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
-    """Return the calls of a rank as nodes, numbered from 0. A receive from any source that took no message has no peer."""
+    """Return the calls of a rank as nodes, numbered from 0. A receive from any source without a message has no peer."""
     nodes: list[ChakraNode] = []
     latest: dict[str, int] = {}
     for number, (call, _, _) in enumerate(run_log.ranks[rank]):

@@ -85,7 +85,7 @@ def _found_text(expected: Expectation, leading: Finding, world_size: int) -> str
 
 
 def source_of_test(program: Program, *, function: str, summary: str, command: str) -> str:
-    """Return the source of a file with one test, which fails as the recorded program does. The text quotes `command`."""
+    """Return the source of a file with one test, which fails like the recorded program. The text quotes `command`."""
     ranks = [[_source_of_call(step, program) for step in steps if isinstance(step, Issue)] for steps in program.ranks]
     body = ["groups = {}"] if program.groups else []
     for group in program.groups:

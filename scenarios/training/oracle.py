@@ -104,7 +104,7 @@ class _PlainTraining:
         """True if the next backward reduces the gradients."""
 
     def train_network(self) -> list[History]:
-        """Train the network and return each rank's history: the snapshots after each of its iterations and at the end."""
+        """Train the network and return each rank's history: the snapshots after each iteration and at the end."""
         for iteration in range(max(rank.count for rank in self._ranks)):
             present = [rank for rank in self._ranks if iteration < rank.count]
             self._run_iteration(present, iteration, self._training.action_of_rank(present[0].number, iteration))
@@ -131,7 +131,7 @@ class _PlainTraining:
                 rank.gradients = dict.fromkeys(self._names)
 
     def _has_gradients(self, action: Action) -> bool:
-        """Return whether gradients can be compared after this action: not while `fully_shard` has yet to reduce them."""
+        """Return whether gradients can be compared after this action: not before `fully_shard` has reduced them."""
         return not self._training.needs_mesh or action in (Action.TRAIN, Action.SKIP_STEP)
 
     def _step_optimizer(self, present: Sequence[_OracleRank]) -> None:

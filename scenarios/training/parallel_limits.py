@@ -89,7 +89,7 @@ def _problems_of_actions(training: Training, refused: Action, why: str) -> Itera
 
 
 def _problems_of_split(training: Training, layout: ParallelLayout, network: Network) -> Iterator[Problem]:
-    """Yield a problem if a layer that tensor parallelism splits does not give every rank equally many columns, or rows."""
+    """Yield a problem if a layer that tensor parallelism splits gives ranks unequal numbers of columns or rows."""
     name = training.networks[0].name
     if not network.split:
         yield (

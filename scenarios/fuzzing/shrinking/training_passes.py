@@ -150,7 +150,7 @@ def equal_numbers_for_all_ranks(declared: DeclaredTraining) -> Iterator[Declared
 
 
 def _remove_invalid_options(declared: DeclaredTraining) -> DeclaredTraining:
-    """Remove options that the network does not have, branches that no longer exist, and exceptions without an effect."""
+    """Remove options that the network does not have, branches that no longer exist, and useless exceptions."""
     networks = tuple(map(_with_valid_options, declared.training.networks))
     branches = {branch for choice in networks for branch in make_meta_network(choice.name, choice.options).branches}
     exceptions = (_keep_branches(each, branches) for each in declared.training.exceptions)

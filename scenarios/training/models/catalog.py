@@ -142,7 +142,7 @@ class _ParameterLimit(TorchFunctionMode):
 
 
 class _SkipInitialization(TorchFunctionMode):
-    """A block in which initial values are not drawn: "meta" tensors have no values, and torch would import a compiler."""
+    """A block in which initial values are not drawn: "meta" tensors have no values, and drawing imports a compiler."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -66,7 +66,7 @@ class SyncBatchNorm(nn.BatchNorm1d):
         super().__init__(features, eps, momentum)
 
     def forward(self, input: Tensor, group: ProcessGroup | None = None) -> Tensor:
-        """Normalise `input`, whose rows hold the features. The process group is `group`; None means the default group."""
+        """Normalise `input`, whose rows hold the features. `group` is the process group; None is the default group."""
         if not self.training or not dist.is_initialized() or dist.get_world_size(group) < 2:
             return super().forward(input)
         wide = input.to(torch.promote_types(input.dtype, torch.float32))
