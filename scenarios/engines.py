@@ -38,7 +38,11 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def program_for_engine(program: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
-    """Return the program for `engine`; a `Script` gets the patch in its own processes, which lack `installed`'s."""
+    """Return the program changed to use `engine`.
+
+    A `Script` runs in processes of its own, which `install_engine` here does not reach, so its processes install the
+    engine themselves.
+    """
     if isinstance(program, Script) and engine is Engine.DDP:
         from ddpsim.ddp import patch_torch_ddp
 
@@ -48,7 +52,10 @@ def program_for_engine(program: Callable[..., Any], engine: Engine) -> Callable[
 
 @contextmanager
 def install_engine(engine: Engine) -> Iterator[None]:
-    """Make torch's DistributedDataParallel create the class of `engine` in this block. Raises UsageError if nested."""
+    """In this block, creating torch's DistributedDataParallel creates the class of `engine`.
+
+    Raises UsageError if nested.
+    """
     if engine is Engine.TORCH:
         yield
         return

@@ -41,27 +41,28 @@ if TYPE_CHECKING:
 Ranks = tuple[int, ...]
 
 TWIN = "-repaired"
-"""The suffix of a repaired twin's name."""
+"""The suffix that a repaired twin adds to the name of the bug's scenario."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """The expected outcome of a run: its verdict and, if `code` is given, its first finding."""
+    """The expected outcome of a run: its verdict and, if `code` is given, the code of its first finding."""
 
     verdict: Verdict = Verdict.PASS
     code: Code | None = None
     ranks: Ranks | Callable[[int], Ranks] = ()
-    """The ranks that the finding blames, or a function from the world size to them."""
+    """The ranks that the finding must blame, or a function that computes these ranks from the world size."""
     is_clean: bool = False
-    """Expect no finding at all, not even a hazard."""
+    """True if no finding at all is expected, not even a hazard, which would let the run pass."""
     lines: tuple[int, ...] = ()
-    """Lines of `file`; the finding must name one of them first. () allows any line."""
+    """Lines of `file`. The first line that the finding names must be one of them. () allows any line."""
     file: str = ""
-    """The name of the program's file, without its folders."""
+    """The name of the program's file, without folders."""
     otherwise: Expectation | None = None
-    """Another outcome that is expected, too, because the outcome depends on the interleaving."""
+    """A second expected outcome, for other interleavings of the ranks; None if all interleavings have the same
+    outcome."""
     shows: int | None = None
-    """The number of ten random schedules (seeds 0 to 9) with this outcome, if it depends on the interleaving."""
+    """If the outcome depends on the interleaving: how many of ten random schedules (seeds 0 to 9) have this outcome."""
 
     def is_met_by(self, result: Result) -> bool:
         """Return True if a simulated run has the expected outcome."""
@@ -87,8 +88,13 @@ class Expectation:
         own = is_hazard or result.verdict is self.verdict
         return own or (self.otherwise is not None and self.otherwise.is_met_on_processes(result))
 
+<<<<<<< HEAD
     def text(self, world_size: int) -> str:
         """Return the expectation in words, in the form of `outcome_text`."""
+=======
+    def expectation_text(self, world_size: int) -> str:
+        """Return the expectation in words, in the same form as `outcome_text` describes a run."""
+>>>>>>> s2
         ranks = self.ranks(world_size) if callable(self.ranks) else self.ranks
         return _outcome_text(self.verdict, self.code, ranks)
 
@@ -98,12 +104,13 @@ CLEAN = Expectation(is_clean=True)
 
 
 def every_rank(world_size: int) -> Ranks:
-    """Return all ranks: for a finding that blames every rank."""
+    """Return all ranks. Use it as `ranks` of an expectation in which the finding blames every rank."""
     return tuple(range(world_size))
 
 
 def odd_one_out(rank: int) -> Callable[[int], Ranks]:
-    """Return the blamed ranks if one rank differs: that rank, or both of two, since neither is in the minority."""
+    """Return a function from the world size to the ranks to blame if `rank` differs from the others: only `rank`; but
+    both of two ranks, since neither is in the minority."""
     return lambda world_size: (rank,) if world_size > 2 else (0, 1)
 
 
@@ -129,36 +136,38 @@ class Scenario(RunOptions):
 
     name: str
     about: str
-    """The first line says what goes wrong, or what the scenario shows; the rest says why."""
+    """A text on the scenario. The first line says what goes wrong, or what the scenario shows; the rest says why."""
     program: Callable[..., Any]
-    """Called as `program(rank, *args)` on every rank."""
+    """The function that every rank runs, called as `program(rank, *args)`."""
     expected: Expectation = PASSES
     expected_under_ddp: Expectation | None = None
-    """The expected outcome on engine "ddp", if it differs."""
+    """The expected outcome on engine "ddp"; None if it is the same as on torch's engine."""
     world_size: int = 4
     """The default number of ranks."""
     min_world_size: int = 2
     max_world_size: int | None = None
     added_faults: tuple[Fault, ...] = ()
-    """The faults that a caller or a file added to the scenario's own; a replay line must repeat them."""
+    """The faults that a caller or a file has added to the scenario's own faults; a replay line must repeat them."""
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
-    """Public reports of the bug: issues, pull requests, threads."""
+    """Public reports of the bug that the scenario shows: issues, pull requests, threads."""
     reference: Callable[[int], TrainingReference | Snapshot] | None = None
-    """From the world size, the value that each rank's program should return, computed by single-process training."""
+    """A function that computes, for a world size, the value that each rank's program should return, by training in a
+    single process."""
     repairs: str = ""
-    """The name of the bug's scenario, if this one is its repaired twin."""
+    """For a repaired twin, the name of the scenario that shows the bug; else ""."""
     engine: Engine = Engine.TORCH
     """The default engine."""
     hash_seed: int | None = None
     """The PYTHONHASHSEED of all ranks of a program; None for ddpsim's default hash seeds."""
     check: str | None = field(default=REPLICAS_IF_ANY, kw_only=True)
     choices: tuple[int, ...] = ()
-    """The schedule for runs without a policy; each choice is used if it is possible. () is round robin."""
+    """The schedule for runs without a policy, as choices. A choice that is impossible in a run is not used. () is round
+    robin."""
 
     @property
     def summary(self) -> str:
-        """Return the first line of `about`."""
+        """Return the first line of `about`, which says what goes wrong."""
         return self.about.strip().partition("\n")[0]
 
     @property
@@ -167,11 +176,11 @@ class Scenario(RunOptions):
         return " ".join(self.about.strip().partition("\n")[2].split())
 
     def engine_named(self, name: str | Engine | None) -> Engine:
-        """Return the engine of that name, or the scenario's for None. Raises UsageError for an unknown name."""
+        """Return the engine of that name; for None, the scenario's own. Raises UsageError for an unknown name."""
         return self.engine if name is None else Engine.parse_name(name)
 
     def expected_by(self, engine: Engine) -> Expectation:
-        """Return the expected outcome on an engine."""
+        """Return the outcome that is expected on an engine."""
         return self.expected_under_ddp or self.expected if engine is Engine.DDP else self.expected
 
     def with_world_size(self, world_size: int | None) -> Scenario:
@@ -262,7 +271,10 @@ _MARKER = re.compile(r"# found here(?: by (?P<engine>\w+))?\s*$")
 
 
 def marked_lines_of_file(path: Path, engine: Engine) -> tuple[int, ...]:
-    """Return the lines marked `# found here` for an engine. Raises UsageError if a mark names an unknown engine."""
+    """Return the lines of a file that a comment marks `# found here` for an engine.
+
+    Raises UsageError if a mark names an unknown engine.
+    """
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if match := _MARKER.search(line):
@@ -275,7 +287,8 @@ def marked_lines_of_file(path: Path, engine: Engine) -> tuple[int, ...]:
 
 
 def _own_marked_lines(program: Callable[..., Any], path: Path, engine: Engine) -> tuple[int, ...]:
-    """Return the marked lines of a function and its helpers: all in its file except those of other scenarios."""
+    """Return the marked lines of a scenario's function and its helpers: those in its file, except lines of other
+    scenarios."""
     first = inspect.getsourcelines(program)[1]
     others = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -286,7 +299,7 @@ def _own_marked_lines(program: Callable[..., Any], path: Path, engine: Engine) -
 
 
 def outcome_text(result: Result) -> str:
-    """Return the outcome of a run in a few words: its verdict, and code and ranks of its first finding."""
+    """Return the outcome of a run in a few words: verdict of the run, code and ranks of its first finding."""
     leading = _first_finding(result)
     return _outcome_text(result.verdict, leading.code if leading else None, leading.ranks if leading else ())
 
@@ -305,7 +318,7 @@ def outcome_text_on_processes(result: Result) -> str:
 
 
 def location_of_first_finding(result: Result) -> str:
-    """Return the first line that the first finding names, such as `train.py:12`; "nowhere" if it names none."""
+    """Return the first source line that the first finding names, such as `train.py:12`; "nowhere" if there is none."""
     return str(_first_site(result) or "nowhere")
 
 
@@ -319,7 +332,7 @@ def _first_site(result: Result) -> Site | None:
 
 
 def _with_marked_lines(expected: Expectation, program: Callable[..., Any], engine: Engine) -> Expectation:
-    """Return the expectation, and its `otherwise`, with the marked lines of the program's file."""
+    """Return the expectation with the lines of the program's file marked `# found here`; also in its `otherwise`."""
     source = inspect.getsourcefile(program)
     otherwise = expected.otherwise and _with_marked_lines(expected.otherwise, program, engine)
     if expected.code is None or source is None:

@@ -9,16 +9,15 @@ from importlib.machinery import PathFinder
 
 
 def suggest_nearest_name(name: str, names: Iterable[str]) -> str:
-    """Return "did you mean ...?" with the most similar of `names`; "" if none is similar."""
+    """Return "did you mean ...?" with the one of `names` that is most similar to the mistyped name; "" if none is
+    similar."""
     found = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {found[0]!r}?" if found else ""
 
 
 def describe_shadowing_file() -> str:
-    """Return a message on a `ddpsim.py` or `ddpsim/` of the user that Python would import as ddpsim; "" for none.
-
-    ddpsim itself is imported already, so the check asks what Python would find now.
-    """
+    """Return a message on a user's file `ddpsim.py` or folder `ddpsim/` that Python would import as ddpsim; "" if there
+    is none. ddpsim itself is imported already, so the function asks what Python would find now."""
     spec = PathFinder.find_spec("ddpsim")
     paths = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
     if spec is None or not paths[0] or spec.origin is None or _is_own_package(spec.origin):
@@ -36,6 +35,6 @@ def _is_own_package(origin: str) -> bool:
 
 
 def _relative_to_working_folder(path: str) -> str:
-    """Return a path relative to the working folder if it is inside, else unchanged."""
+    """Return a path relative to the working folder if the path is inside this folder; else unchanged."""
     near = os.path.relpath(path)
     return path if near.startswith(os.pardir) else near

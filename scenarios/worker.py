@@ -32,7 +32,7 @@ _MOST_PORT = 65535
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the rank given by torchrun's environment variables, and return the exit status of its process."""
+    """Run the rank that torchrun's environment variables name, and return the exit status of its process."""
     options = _parser().parse_args(arguments)
     try:
         with use_own_compiler_cache():
@@ -76,7 +76,7 @@ def _check_environment() -> None:
 
 
 def _read_number(name: str, least: int, most: int | None) -> int:
-    """Return the number in an environment variable. Raises UsageError if it is not a number in the given range."""
+    """Return the number in an environment variable. Raises UsageError if it is no number in the given range."""
     text = os.environ[name]
     if text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
         return int(text)
@@ -85,7 +85,7 @@ def _read_number(name: str, least: int, most: int | None) -> int:
 
 
 def _show_result(scenario: Scenario, engine: Engine, reports: Sequence[RankReport]) -> int:
-    """Print the result of all ranks, or why they did not start, and return the exit status."""
+    """Print the result of all ranks, or the reason why they did not start, and return the exit status."""
     try:
         result = compare_with_reference(result_of_reports(scenario, engine, reports), scenario)
     except UsageError as error:

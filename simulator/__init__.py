@@ -1,1 +1,4 @@
-"""The simulator: what ranks ask of each other, matched, scheduled, diagnosed. `ddpsim` itself is its front door."""
+"""The simulator: it matches the calls of ranks with each other, schedules the ranks, and diagnoses failures.
+
+Users import its public names from the package `ddpsim`.
+"""

@@ -15,34 +15,32 @@ from enum import Enum
 from typing import NamedTuple
 
 Object = tuple[str | int, ...]
-"""The key of an object that steps access: `("key", name)`, `("channel", group, destination, tag)`, `("call", group,
-sequence)`.
-
-Among the threads of a rank also `("order", rank, group, ...)`, `("lock", thread, number)`, `("thread", number)` and
-`("futures", rank)`.
-"""
+"""The key of an object that a step accesses: `("key", name)` for the store, `("channel", group, destination, tag)`,
+`("call", group, sequence)`. For the threads of a rank also `("order", rank, group, ...)`, `("lock", thread, number)`,
+`("thread", number)` and `("futures", rank)`."""
 
 ALL_KEYS: Object = ("key", "*")
-"""The object for all keys of the store, which num_keys and list_keys read."""
+"""The object that stands for all keys of the store; num_keys and list_keys read it."""
 
 
 class AccessMode(Enum):
     """The kind of access to an object."""
 
     READ = "read"
-    """Read a key, or poll: test if a call is complete, a lock is free, or a thread is alive."""
+    """Read a key of the store; or test without waiting (poll) if a call is complete, a lock is free, or a thread is
+    alive."""
     WRITE = "write"
-    """Write a key, or ask for a lock: the first to ask gets it first."""
+    """Write a key of the store, or ask for a lock: the first to ask gets the lock first."""
     MISS = "miss"
-    """Find that a key does not exist, and wait for it."""
+    """Find that a key of the store does not exist, and wait for the key."""
     CONTRIBUTE = "contribute"
-    """Do something that only a poll can see: contribute to a call, get or release a lock, or end as a thread."""
+    """Do something that only a poll can observe: contribute to a call, get or release a lock, or end as a thread."""
     RECEIVE = "receive"
     """Receive from any source on a channel that has a message."""
     POST = "post"
-    """Receive from any source on a channel that has no message yet; the receive gets the first one."""
+    """Receive from any source on a channel that has no message yet; the receive gets the first message that is sent."""
     ANSWER = "answer"
-    """Send a message for which a receive from any source waits."""
+    """Send a message on a channel where a receive from any source waits."""
     SEND = "send"
     """Send any other message on a channel."""
 
@@ -50,7 +48,7 @@ class AccessMode(Enum):
 
 
 class Access(NamedTuple):
-    """One access of a step to an object."""
+    """One access of a step to an object that several ranks may share."""
 
     object: Object
     mode: AccessMode
@@ -84,7 +82,7 @@ _DEPEND = (
 
 
 def are_dependent(second: Access, first: Access) -> bool:
-    """Return True if it can be observed that `second` came after `first`, an access of another rank."""
+    """Return True if a program can observe that `second` came after `first`, an access of another rank."""
     return (first.mode, second.mode) in _DEPEND and (first.object == second.object or _involves_all_keys(first, second))
 
 

@@ -1,4 +1,7 @@
-"""`agree`: reports a value that decides a branch, so that ranks whose values differ are found at that branch."""
+"""The function `agree`: a rank passes the value that decides a branch.
+
+If ranks have different values, the finding names this branch.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,14 @@ def agree(name: str, value: _T) -> _T:
 
 
 def tell(name: str, value: object) -> None:
-    """The function that `agree` calls; a simulation replaces it with its own."""
+    """The function to which `agree` passes its arguments; a simulation replaces it with its own function."""
 
 
 def text_of_value(value: object) -> str:
-    """Return a text that is equal for equal values. Raise UsageError for a value of another type."""
+    """Return a text for a value; equal values have equal texts.
+
+    Raise UsageError for a value of another type than `agree` allows.
+    """
     text = _value_text(value)
     if len(text) <= _LONGEST:
         return text

@@ -34,7 +34,7 @@ EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
 """The default budget of an exploration."""
 
 MOST_RANKS = 16_384
-"""The largest world size: each rank is a thread, and systems allow about this many."""
+"""The largest world size. Each rank is a thread, and systems allow about this many threads."""
 
 
 def simulate(
@@ -178,13 +178,13 @@ def explore(
 
 
 def _command_as_script(program: Any) -> Any:
-    """Return the `Script` of a command, a list of words; return any other program unchanged."""
+    """Return the `Script` for a program that is a command, a list of words; return any other program unchanged."""
     is_command = isinstance(program, (list, tuple)) and program and all(isinstance(word, str) for word in program)
     return Script(tuple(program)) if is_command else program
 
 
 def _make_plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_checked: bool = False) -> RunPlan:
-    """Check a program, a world size and the options of a run, and return the plan of the run."""
+    """Check a program, a world size and the options of a run, and return them as the plan of the run."""
     if not callable(program):
         raise UsageError(f"program is {program!r}, expected a function that takes a rank: pass the function itself")
     if not isinstance(world_size, int) or isinstance(world_size, bool) or not 1 <= world_size <= MOST_RANKS:
@@ -217,7 +217,7 @@ def _make_plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_
 
 
 def _check_option(name: str, value: object) -> None:
-    """Raise UsageError for an unknown option, and for a value that is not one of its choices."""
+    """Raise UsageError for an option of a run that is unknown, or whose value is not allowed."""
     if name not in OPTIONS:
         close = get_close_matches(name, OPTIONS, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else "leave it out"
@@ -242,9 +242,10 @@ def _check_program(program: Script, args: Sequence[Any], isolation: str | None) 
 
 
 def _seeds_of_ranks(program: Any, *, alike: bool, is_checked: bool) -> RankSeeds | None:
-    """Return the seeds of a run's ranks. Ranks of functions have different seeds only in a determinism check.
+    """Return the seeds with which the ranks of a run start.
 
-    Raises UsageError for an `alike` that has no effect.
+    Ranks of functions have different seeds only in a determinism check. Raises UsageError for an `alike` that has no
+    effect.
     """
     if isinstance(program, Script):
         return program_seeds(alike)
@@ -296,7 +297,7 @@ def _check_strategy(strategy: Strategy, semantics: BackendSemantics) -> None:
 def _make_execution(
     program: Any, world_size: int, plan: RunPlan, *, is_checked: bool
 ) -> Callable[[Policy, Budget | None], Result]:
-    """Return the function that runs the program once under a policy, or twice for a determinism check."""
+    """Return the function that runs the program under a policy: once, or twice for a determinism check."""
 
     def execution(policy: Policy, budget: Budget | None) -> Result:
         run = partial(run_once, program, world_size, plan, budget=budget)

@@ -15,18 +15,18 @@ from typing import NamedTuple
 
 
 class BackendSemantics(NamedTuple):
-    """The rules of a backend."""
+    """The rules by which a backend matches calls and blocks ranks."""
 
     name: str
     calls_in_order: bool = False
-    """All calls of a rank run on one stream, also in different groups: each starts when the previous one is
+    """All calls of a rank run on one stream, also in different groups. Each call starts when the previous call is
     complete."""
     batch_is_unit: bool = False
     """The messages of a `batch_isend_irecv` start together, whatever their order in the list."""
     sends_eagerly: bool = False
     """A send is complete once the message is copied, even without a receive."""
     connects_lazily: bool = False
-    """Ranks connect at their first common call, so none of them may have ended before."""
+    """Ranks connect at their first common call, so neither of the two may have ended before this call."""
     ignores_tags: bool = False
     """Messages between two ranks are matched in the order of issue, whatever their tags."""
 

@@ -9,18 +9,19 @@ from ddpsim.simulator.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of one simulation or exploration."""
+    """The limits of a run or an exploration."""
 
     executions: int = 1000
-    """Number of runs of an exploration."""
+    """The largest number of runs in an exploration."""
     seconds: float = 600.0
-    """Wall-clock seconds of the whole simulation or exploration."""
+    """The largest number of wall-clock seconds, for the whole simulation or exploration."""
     steps: int = 10_000_000
-    """Choice points of one run."""
+    """The largest number of choice points (places where the scheduler chooses) in one run."""
     polls: int = 100_000
-    """Consecutive failed polls (`is_completed`, `Store.check`) while no other rank can run."""
+    """The largest number of consecutive failed polls (`is_completed`, `Store.check`) while no other rank can run."""
     stuck_seconds: float = 10.0
-    """Wall-clock seconds that the running rank may sleep outside ddpsim's control (a lock, a socket, native code)."""
+    """The largest number of wall-clock seconds that the running rank may sleep outside ddpsim's control (a lock, a
+    socket, native code)."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

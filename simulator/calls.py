@@ -34,7 +34,7 @@ class Signature(NamedTuple):
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """Input and output split sizes of all_to_all, in rows."""
     members: tuple[int, ...] | None = None
-    """Global ranks of the group, for the calls that create one."""
+    """Global ranks of the group, for a call that creates a group."""
 
     def __str__(self) -> str:
         parts = [self.operation]
@@ -57,7 +57,7 @@ class Signature(NamedTuple):
 
 
 def shapes_text(shapes: tuple[Shape, ...]) -> str:
-    """Return shapes as text: `[110]`, `[4, 2]`, and `[4] x 3` for three tensors of one shape."""
+    """Return the shapes of tensors as text: `[110]`, `[4, 2]`, and `[4] x 3` for three tensors of one shape."""
     if not shapes:
         return ""
     if all(shape == shapes[0] for shape in shapes):
@@ -73,13 +73,14 @@ class Site(NamedTuple):
     """The line of the user's program that issued a call."""
 
     path: str
-    """The path as Python reports it. It differs between machines, so it is never compared or part of a digest."""
+    """The path of the file as Python reports it. It differs between machines, so it is never compared or part of a
+    digest."""
     line: int
     function: str
 
     @property
     def file(self) -> str:
-        """The file's name without its folders."""
+        """The name of the file without its folders."""
         return self.path.replace("\\", "/").rsplit("/", 1)[-1]
 
     @property
@@ -95,7 +96,7 @@ NOWHERE = Site("", 0, "")
 
 
 class Phase(Enum):
-    """The purpose of a call. All but USER are issued by a DDP wrapper (or by `join` on its behalf)."""
+    """The purpose of a call. Calls of all phases except USER are issued by a DDP wrapper, or by `join` for it."""
 
     USER = "user"
     PARAMETER_CHECK = "parameter check"
@@ -106,7 +107,7 @@ class Phase(Enum):
     REBUILD = "rebuild"
     JOIN_CONTROL = "join control"
     FOLLOWING = "following"
-    """The call is made on a rank without input, only because the other ranks make it."""
+    """The call is made on a rank that has run out of input, only because the other ranks make the call."""
 
 
 class Parallelism(Enum):
@@ -121,34 +122,39 @@ class Parallelism(Enum):
 
 
 GREETING = "greeting"
-"""The `what` of the first message between neighbours of a pipeline. It only connects them; its content is not used."""
+"""The field `what` for the first message between neighbours of a pipeline. This message only connects the ranks; its
+content is not used."""
 COLLECTS_STATE = "consolidate_state_dict()"
-"""The action of an optimizer whose ranks send each other their parts of its state."""
+"""The field `action` for an optimizer whose ranks send each other their parts of the optimizer state."""
 
 
 class CallPart(NamedTuple):
-    """The action of FSDP2, a pipeline, a DTensor, a checkpoint or an optimizer that a call belongs to."""
+    """What a call does within FSDP2, a pipeline, a DTensor, a checkpoint or an optimizer."""
 
     parallelism: Parallelism
     what: str
-    """`unit "layers.0"`, `activations of micro-batch 2`, `Shard(0) -> Replicate`, `step "plan"`,
-    `ZeroRedundancyOptimizer(Adam)`."""
+    """The object of the action: `unit "layers.0"`, `activations of micro-batch 2`, `Shard(0) -> Replicate`, `step
+    "plan"`, `ZeroRedundancyOptimizer(Adam)`."""
     action: str = ""
-    """`all-gather before forward`, `stage 0 to stage 1`, `on "tp"`."""
+    """The action in words: `all-gather before forward`, `stage 0 to stage 1`, `on "tp"`."""
     detail: str = ""
-    """More details, such as the operation that a redistribution is for. Calls that differ only in it still match."""
+    """More details, such as the operation that a redistribution is for. Calls may match although their details
+    differ."""
     note: str = ""
-    """Details that findings show and traces do not: the schedule of a pipeline, or the layer that tensors are split
-    for."""
+    """Details that findings show and traces do not show: the schedule of a pipeline, or the layer that tensors are
+    split for."""
 
     def matches_part(self, other: CallPart | None) -> bool:
-        """Return True if both may be the same action. A pipeline's message may lack its `Part` on one rank."""
+        """Return True if two parts may be the same action.
+
+        A message of a pipeline may lack its part on one of its ranks.
+        """
         if other is None:
             return self.parallelism is Parallelism.PIPELINE
         return self[:3] == other[:3]
 
     def part_text(self, step: int | None) -> str:
-        """Return all fields but the note as text, with the training step if it is known."""
+        """Return all fields except the note as text, with the training step if it is known."""
         what = f"{self.parallelism.value} {self.what}" + ("" if step is None else f" of step {step}")
         return ", ".join(filter(None, [what, self.action, self.detail]))
 
@@ -167,22 +173,23 @@ class Origin(NamedTuple):
     step: int | None = None
     """The number of synchronising forwards of that object before the call; None if it is not known."""
     shadow: bool = False
-    """The call is made on a rank without input, so that the other ranks can continue."""
+    """True if the call is made on a rank that has run out of input, so that the other ranks can continue."""
     parameters: tuple[str, ...] = ()
     """Names of the parameters in the bucket, in bucket order."""
     by_hook: bool = False
-    """The bucket's communication hook made the call. It still matches calls that no hook made."""
+    """True if the bucket's communication hook made the call. Such a call may match calls that no hook made."""
     is_chained: bool = False
-    """The hook made the call in a `then`, after an earlier call of the bucket was complete."""
+    """True if the hook made the call in a `then` of a future, after an earlier call of the bucket was complete."""
     part: CallPart | None = None
 
     @property
     def is_of_program(self) -> bool:
-        """Return True if the program's own code makes the call, not DDP or another part of torch."""
+        """Return True if the program's own code makes the call, neither DDP nor another part of torch."""
         return self.phase is Phase.USER and self.part is None
 
     def matches_origin(self, other: Origin) -> bool:
-        """Return True if two calls may match: they have the same DDP object, phase, bucket, part and step."""
+        """Return True if calls of these two origins may match: they have the same DDP object, phase, bucket, part and
+        step."""
         if Phase.FOLLOWING in (self.phase, other.phase):
             return True
         if self.part is not other.part and not _parts_match(self.part, other.part):
@@ -192,7 +199,7 @@ class Origin(NamedTuple):
         return self.step is None or other.step is None or self.step == other.step
 
     def text_in_findings(self) -> str:
-        """Return the text used in findings: it includes details that a trace omits."""
+        """Return the origin as text for findings, which include details that a trace omits."""
         return f"{self}, {self.part.note}" if self.part is not None and self.part.note else str(self)
 
     def __str__(self) -> str:
@@ -216,49 +223,51 @@ USER_ORIGIN = Origin()
 
 
 class Call(NamedTuple):
-    """One rank's request to communicate."""
+    """One rank's request to communicate: the call of an operation."""
 
     rank: int
     group: str
     sequence: int
-    """Its number within group and rank, from 0; point-to-point calls and collectives are counted separately."""
+    """The number of the call within group and rank, from 0. Point-to-point calls and collectives are counted
+    separately."""
     signature: Signature
     site: Site
     origin: Origin = USER_ORIGIN
     peer: int | None = None
-    """The other rank of a point-to-point call (global); `ANY_SOURCE` for a recv from any rank."""
+    """The other rank of a point-to-point call, as a global rank; `ANY_SOURCE` for a receive from any rank."""
     tag: int = 0
     caller: Site | None = None
-    """The line that called into the file of `site`, or into the installed package that contains it; None without
-    one."""
+    """The line that called into the file of `site`, or into the installed package that contains `site`; None if there
+    is none."""
     thread: str = ""
     """The name of the thread that made the call; "" for the thread that runs the rank's program."""
     coordinates: str = ""
-    """The coordinates of its rank in the program's device mesh, such as `dp 1, tp 0`; "" without a mesh of two
+    """The coordinates of the call's rank in the program's device mesh, such as `dp 1, tp 0`; "" without a mesh of two
     dimensions."""
     ignored_tag: int = 0
-    """The tag that the program gave, if the backend ignores tags; `tag` is 0 then."""
+    """The tag that the program gave, if the backend ignores tags; the field `tag` is 0 then."""
 
     @property
     def location(self) -> str:
-        """Return the line that issued the call, and its caller: `metrics.py:24 from train.py:80`; "" if unknown."""
+        """Return the line that issued the call, and the line of its caller: `metrics.py:24 from train.py:80`; "" if
+        unknown."""
         if self.site == NOWHERE:  # in a record without stacks
             return ""
         return str(self.site) if self.caller is None else f"{self.site} from {self.caller}"
 
     @property
     def operation(self) -> str:
-        """Return the name of the operation in torch.distributed."""
+        """Return the name of the call's operation in torch.distributed."""
         return self.signature.operation
 
     @property
     def is_point_to_point(self) -> bool:
-        """Return True for send and recv."""
+        """Return True for a send or a receive."""
         return self.signature.operation in POINT_TO_POINT
 
     @property
     def leaves_undefined(self) -> bool:
-        """Return True for a reduce on a rank that is not its root: its tensors may hold any values afterwards."""
+        """Return True if the call may leave any values in its tensors: a reduce on a rank that is not the root."""
         return self.signature.operation == "reduce" and self.signature.root != self.rank
 
     def __str__(self) -> str:
@@ -272,14 +281,14 @@ class Call(NamedTuple):
 
 
 def channel_of_message(call: Call) -> tuple[str, int, int]:
-    """Return the key by which a message and its receive are matched: group, receiving rank, tag."""
+    """Return the key by which messages are matched with receives: group, receiving rank, tag."""
     receiver = call.rank if call.operation == "recv" else call.peer
     assert receiver is not None
     return call.group, receiver, call.tag
 
 
 def is_other_half(other: Call, arrival: Call, text: str) -> bool:
-    """Return True if `other`, of the same channel, is the send or receive that `arrival` was matched with.
+    """Return True if `other` is the send or receive with which `arrival` was matched; both are of the same channel.
 
     `text` is the text of the match event, which names the sender for a receive from any source.
     """

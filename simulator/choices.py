@@ -50,25 +50,28 @@ class RankOrThread(NamedTuple):
 
     rank: int
     thread: str = ""
-    """The name of the thread, if it is not the one that runs the rank's program."""
+    """The name of the thread; "" for the thread that runs the rank's program."""
 
     def __str__(self) -> str:
         return f'rank {self.rank}, thread "{self.thread}"' if self.thread else f"rank {self.rank}"
 
 
 class ChoicePoint(NamedTuple):
-    """The place of a choice in a run. A thread that a rank starts counts like a rank, with a number of its own."""
+    """The place in a run where the scheduler makes a choice.
+
+    A thread that a rank starts counts like a rank, with a number of its own.
+    """
 
     kind: ChoiceKind
     number: int
-    """The number of choice points before it in this run."""
+    """The number of choice points earlier in this run."""
     rank: int
     """The rank that is running."""
     numbered: tuple[RankOrThread, ...] = ()
-    """The rank or thread of each number; () while no thread has a number."""
+    """The rank or thread that each number stands for; () while no thread has a number."""
 
     def who(self, number: int) -> RankOrThread:
-        """Return the rank or thread with this number."""
+        """Return the rank or thread that this number stands for."""
         return self.numbered[number] if self.numbered else RankOrThread(number)
 
 
@@ -77,24 +80,25 @@ class RedundantRun(Exception):  # no error
 
 
 class Policy(Protocol):
-    """Makes the choices of a run."""
+    """Makes the scheduling choices of a run."""
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return an index into `options`, which are never fewer than two; 0 is the default."""
+        """Return an index into `options`, of which there are at least two. Index 0 is the default."""
 
 
 HASH_SEEDS = (28, 80)
-"""Hash seeds of neighbouring ranks. With these two, a set of two common names (weight and bias, train and val, x and y)
-mostly has different iteration orders on the two ranks."""
+"""The hash seeds of neighbouring ranks. With these two seeds, a set of two common names (weight and bias, train and
+val, x and y) mostly has different iteration orders on the two ranks."""
 
 
 class RankSeeds(NamedTuple):
-    """The seeds with which the ranks of a run start. They are fixed, so every run has the same ones."""
+    """The seeds with which the ranks of a run start. The seeds are fixed, so every run has the same seeds."""
 
     is_alike: bool = False
-    """True if all ranks have the same seeds; else each has its own, as under torchrun."""
+    """True if all ranks have the same seeds; else each rank has its own seeds, as under torchrun."""
     hash_seeds: tuple[int, ...] = ()
-    """Values of PYTHONHASHSEED, assigned to the ranks in turn; they order sets of strings. () for the caller's own."""
+    """Values of PYTHONHASHSEED, assigned to the ranks in turn; they decide the order of sets of strings. () for the
+    hash seed of the calling process."""
 
     @property
     def own_hash_seed(self) -> int | None:
@@ -107,7 +111,7 @@ class RankSeeds(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> RankSeeds:
-        """Parse the text that `str` returns."""
+        """Return the seeds that a text describes, in the form that `str` writes."""
         return cls(text[0] == "a", tuple(int(seed) for seed in text[1:].split(".") if seed))
 
 
@@ -117,9 +121,9 @@ class Schedule:
 
     choices: tuple[int, ...] = ()
     program: str = ""
-    """The name of the program and the world size, as `program_identity` writes them."""
+    """The program's name and the world size, as one text that `program_identity` makes."""
     start: RankSeeds | None = None
-    """The seeds of its ranks; None for the program's default."""
+    """The seeds of the ranks; None for the default of the program."""
 
     def __str__(self) -> str:
         _, ranks = _name_and_ranks(self.program)
@@ -131,9 +135,9 @@ class Schedule:
 
     @classmethod
     def parse(cls, token: str, *, program: str) -> Schedule:
-        """Parse a token recorded for `program`.
+        """Return the schedule of a replay token that was recorded for `program`.
 
-        Raises ReplayError if it is damaged, of another version, or of another program.
+        Raises ReplayError if the token is damaged, of another version, or of another program.
         """
         token = token.strip()
         found = _match_token(token)
@@ -146,45 +150,51 @@ class Schedule:
 
     @classmethod
     def is_recorded_for(cls, token: str, program: str) -> bool:
-        """Return True if a token was recorded for `program`. Raises ReplayError as `parse` does."""
+        """Return True if a replay token was recorded for `program`.
+
+        Raises ReplayError if the token is damaged or of another version.
+        """
         return _is_recorded_for_program(_match_token(token), program)
 
 
 def seeds_in_token(token: str) -> RankSeeds | None:
-    """Return the seeds of the ranks in a replay token, or None. Raises ReplayError if the token is damaged."""
+    """Return the seeds of the ranks that a replay token contains; None if it has none.
+
+    Raises ReplayError if the token is damaged.
+    """
     found = _match_token(token)
     return RankSeeds.parse(found["start"]) if found["start"] else None
 
 
 def is_token(text: str) -> bool:
-    """Return True for a text in the form of a replay token."""
+    """Return True if a text has the form of a replay token."""
     return _TOKEN.fullmatch(text) is not None
 
 
 def program_identity(name: str, world_size: int) -> str:
-    """Return the text that identifies a program and world size, see `Schedule.program`."""
+    """Return a text that identifies a program by its name and world size."""
     return f"{name} on {world_size} ranks"
 
 
 def identity_in_words(program: str) -> str:
-    """Return the text of `program_identity` for readers: "on 1 rank", not "on 1 ranks"."""
+    """Return the text of `program_identity` in proper English: "on 1 rank", not "on 1 ranks"."""
     return f"{program.removesuffix(' on 1 ranks')} on 1 rank" if program.endswith(" on 1 ranks") else program
 
 
 def choices_text(choices: Sequence[int]) -> str:
-    """Return choices as a token has them, such as "0x12.1.2"; zeros at the end are omitted."""
+    """Return choices in the form of a replay token, such as "0x12.1.2". Zeros at the end are omitted."""
     runs = [(choice, sum(1 for _ in same)) for choice, same in groupby(_strip_trailing_defaults(choices))]
     texts = chain.from_iterable([f"{choice}x{n}"] if n > 2 else [str(choice)] * n for choice, n in runs)
     return ".".join(texts) or "0"
 
 
 def parse_choices(text: str) -> tuple[int, ...]:
-    """Parse the text that `choices_text` returns. Raises ReplayError for another text."""
+    """Return the choices in a text that `choices_text` made. Raises ReplayError for any other text."""
     return _strip_trailing_defaults(list(_decode_choices(text, text)))
 
 
 def _match_token(token: str) -> re.Match[str]:
-    """Match an undamaged replay token. Raises ReplayError for any other text."""
+    """Split an undamaged replay token into its parts. Raises ReplayError for any other text."""
     token = token.strip()
     found = _TOKEN.fullmatch(token)
     version = token.partition(":")[0]
@@ -208,18 +218,19 @@ def _match_token(token: str) -> re.Match[str]:
 
 _ON_RANKS = re.compile(r"(?P<name>.*) on (?P<ranks>[1-9]\d{0,9}) ranks", re.DOTALL)
 _FILE = re.compile(r"(?P<path>\S+\.(?:py|toml))(?P<rest>(?::|\s).*)")
-"""The name of a program that begins with the path of its file."""
+"""Matches the name of a program that begins with the path of a file."""
 _MOST_TRIED = 64
-"""A token without a world size is compared with sizes up to this; with more, a four-digit hash may match by chance."""
+"""The largest world size that is tried for a token without a world size. With more, a four-digit hash may match by
+chance."""
 
 
 def _is_recorded_for_program(found: re.Match[str], program: str) -> bool:
-    """Return True if a token was recorded for a program, whatever path its file was given by."""
+    """Return True if a token was recorded for a program. Any path of the program's file counts as the same file."""
     return found["program"] in {_checksum(each) for each in _spellings_of_program(program)}
 
 
 def _spellings_of_program(program: str) -> Iterator[str]:
-    """Yield the names of a program by other paths of its file: as given, relative, absolute, and without folders."""
+    """Yield the names of a program with other paths of its file: as given, relative, absolute, and without folders."""
     yield program
     file = _FILE.fullmatch(program)
     if file is not None:
@@ -229,7 +240,8 @@ def _spellings_of_program(program: str) -> Iterator[str]:
 
 
 def _describe_difference(found: re.Match[str], program: str) -> str:
-    """Return the end of an error message: whether program or world size differ, and what to do."""
+    """Return the end of an error message for a token of another program: whether program or world size differ, and what
+    to do."""
     name, ranks = _name_and_ranks(program)
     sizes = [int(found["ranks"])] if found["ranks"] else range(1, _MOST_TRIED + 1)
     for size in sizes if ranks else ():
@@ -240,7 +252,7 @@ def _describe_difference(found: re.Match[str], program: str) -> str:
 
 
 def _name_and_ranks(program: str) -> tuple[str, int]:
-    """Return the name and world size in a text of `program_identity`; 0 ranks for another text."""
+    """Return the name and world size that a text of `program_identity` contains; 0 ranks for any other text."""
     found = _ON_RANKS.fullmatch(program)
     return (found["name"], int(found["ranks"])) if found else (program, 0)
 

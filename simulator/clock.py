@@ -1,4 +1,4 @@
-"""The virtual clock: its time advances only when no rank can run."""
+"""The virtual clock of a run: its time advances only when no rank can run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 
 
 class VirtualClock:
-    """Seconds since the start of the run, and the alarms of sleeping ranks. A rank has at most one alarm."""
+    """The virtual seconds since the run's start, and the alarms of sleeping ranks. A rank has one alarm at most."""
 
     __slots__ = ("_alarms", "_order", "live", "now")
 
@@ -14,7 +14,7 @@ class VirtualClock:
         self.now = 0.0
         self._alarms: list[tuple[float, int, int]] = []
         self.live: dict[int, int] = {}
-        """The number of each rank's valid alarm; other alarms in the heap are cancelled."""
+        """For each rank, the number of its valid alarm. All other alarms in the heap are cancelled."""
         self._order = 0
 
     def set_alarm(self, rank: int, delay_seconds: float) -> None:
@@ -28,7 +28,7 @@ class VirtualClock:
         self.live.pop(rank, None)
 
     def advance_to_next_alarm(self) -> list[int]:
-        """Advance to the next alarm and return the ranks that it wakes, in order; [] without alarms."""
+        """Advance the clock to the next alarm, and return the ranks that it wakes, in order; [] without alarms."""
         ranks: list[int] = []
         while self._alarms:
             time, order, rank = self._alarms[0]
@@ -44,11 +44,11 @@ class VirtualClock:
         return ranks
 
     def add_seconds(self, seconds: float) -> None:
-        """Advance by `seconds`, for a rank that polls while no other rank can run."""
+        """Advance the clock by `seconds`, for a rank that polls while no other rank can run."""
         self.now += seconds
 
     def has_due_alarm(self) -> bool:
-        """Return True if the time of an alarm has passed, which a tick may cause."""
+        """Return True if the time of an alarm has come; `add_seconds` may cause this."""
         while self._alarms and self.live.get(self._alarms[0][2]) != self._alarms[0][1]:
             heapq.heappop(self._alarms)
         return bool(self._alarms) and self._alarms[0][0] <= self.now

@@ -1,7 +1,8 @@
-"""Handles Ctrl-C during long work: it ends the work, and is never lost.
+"""Ends long work on Ctrl-C, and makes sure that no Ctrl-C is lost.
 
-Python raises KeyboardInterrupt at an arbitrary line. In a finalizer or a weak reference's callback the exception is
-printed and discarded, and garbage collection runs many of those. So loops also check a flag that the handler sets.
+Python raises KeyboardInterrupt at an arbitrary line. In a finalizer or a weak reference's callback Python prints and
+discards the exception, and garbage collection runs many of these. So loops also check a flag that the signal handler
+sets.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 
 
 class CtrlCGuard:
-    """A context that Ctrl-C ends without an exception; `is_pressed` is True then.
+    """A block that Ctrl-C ends without an exception; afterwards `is_pressed` is True.
 
-    Unless it `raises`, the body continues. The previous handler is restored at the end. In another thread than the
-    main one, which no signal reaches, and in a process that ignores Ctrl-C, it changes no handler.
+    Unless `raises` is set, the body of the block continues after Ctrl-C. The previous handler is restored at the end.
+    The block changes no handler in a thread other than the main thread, which no signal reaches, or in a process that
+    ignores Ctrl-C.
     """
 
     def __init__(self, *, raises: bool = True) -> None:
@@ -28,12 +30,12 @@ class CtrlCGuard:
 
     @property
     def is_pressed(self) -> bool:
-        """Return True if Ctrl-C was pressed inside the context."""
+        """Return True if Ctrl-C was pressed inside the block."""
         return self._presses > 0
 
     @property
     def press_count(self) -> int:
-        """Return how often Ctrl-C was pressed inside the context."""
+        """Return how often Ctrl-C was pressed inside the block."""
         return self._presses
 
     @contextmanager
@@ -46,7 +48,10 @@ class CtrlCGuard:
             self._raises = before
 
     def raise_if_pressed(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed: loops call this in case the first exception was lost."""
+        """Raise KeyboardInterrupt if Ctrl-C was pressed.
+
+        Loops call this, because the first KeyboardInterrupt may have been lost.
+        """
         if self.is_pressed:
             raise KeyboardInterrupt
 

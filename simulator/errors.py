@@ -1,6 +1,6 @@
-"""The exceptions of the simulator, all of them `SimulatorError`.
+"""The exceptions of the simulator, all derived from `SimulatorError`.
 
-An exception that a rank's program raises is never wrapped: `Result.errors` has it unchanged.
+An exception that a rank's program raises is never wrapped: `Result.errors` contains the exception unchanged.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class ReplayDivergedError(SimulatorError):
     ) -> None:
         super().__init__(text)
         self.choice = choice
-        """Number of choices before it; up to here the run followed the recording."""
+        """The number of choices in which the run followed the recording."""
         self.choice_points = choice_points
-        """Number of choice points before it."""
+        """The number of choice points before the impossible choice."""
         self.rank = rank
-        """The rank at the choice point; None if the run ended before the recording did."""
+        """The rank that was running at the impossible choice; None if the run ended before the recording did."""
         self.answer = answer
         """The recorded choice: an index into the options of the recorded run."""
         self.options = options
-        """The ranks that can be chosen in the replay, in order; () if the run had ended."""
+        """The ranks that the replay can choose there, in order; () if the run had ended."""
 
 
 class VerdictError(SimulatorError, AssertionError):
-    """A simulation did not pass; the text is the whole diagnosis."""
+    """The exception of `raise_for_verdict` for a run that did not pass. Its text is the whole diagnosis."""
 
 
 class InjectedCrashError(SimulatorError):
@@ -61,19 +61,19 @@ class RankLostError(SimulatorError):
 
 
 class InternalError(SimulatorError):
-    """A bug of ddpsim; please report it. `make_internal_error` makes its text a report of the bug."""
+    """A bug of ddpsim; please report it. `make_internal_error` makes the text, a bug report."""
 
 
 _REPORT = "internal error of ddpsim, please report it with the lines below and the output of `ddpsim doctor`"
 
 _MISTAKES = (AssertionError, AttributeError, IndexError, KeyError, NameError)
-"""The exceptions that Python raises for mistakes in code."""
+"""The types of exceptions that Python raises for mistakes in code."""
 
 _PASSES_ERRORS_ON = tuple(
     f"ddpsim.simulator.{part}"
     for part in ("debugging", "rank_processes.external_effects", "runtime.isolation", "runtime.threads", "virtual_gpus")
 )
-"""Modules whose functions replace those of Python and torch: they pass on what the replaced function raises."""
+"""Modules of ddpsim whose functions replace functions of Python and torch, and pass on what those raise."""
 
 
 def is_internal_error(error: BaseException) -> bool:
@@ -113,7 +113,10 @@ def is_unexpected_error(error: BaseException) -> bool:
 
 
 def make_internal_error(error: BaseException, where: str) -> InternalError:
-    """Return the bug report for an exception: its process, its traceback, versions. An existing report stays."""
+    """Return the bug report for an exception, with its process, its traceback and versions.
+
+    If the exception is a bug report already, return it.
+    """
     if isinstance(error, InternalError) and str(error).startswith(_REPORT):
         return error
     import platform

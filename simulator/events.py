@@ -12,16 +12,16 @@ class EventKind(Enum):
     """The kind of an event."""
 
     ISSUE = "issue"
-    """A rank issued a call; `call` is set."""
+    """A rank issued a call. The field `call` is set."""
     MATCH = "match"
-    """The last rank joined a call and the data moved; `call` is that rank's. For a receive from any source, `text`
-    names the sender."""
+    """The last rank joined a call, and the data moved. The field `call` is that of the last rank. For a receive from
+    any source, `text` names the sender."""
     WAIT = "wait"
-    """A rank waits for a call, a store key or the clock; `text` names the key or the time."""
+    """A rank waits for a call, a store key or the clock. `text` names the key or the time."""
     DONE = "done"
     """A rank's wait ended."""
     STORE = "store"
-    """A store operation; `text` names it with its key."""
+    """A rank made an operation on the store. `text` names the operation and its key."""
     SLEEP = "sleep"
     """A rank sleeps in virtual time; `text` gives the seconds."""
     FAULT = "fault"
@@ -37,7 +37,7 @@ class EventKind(Enum):
 
 
 THREAD_ENDED, THREAD_RAISED = "thread ended", "thread raised "
-"""The texts of notes on a thread; the type of the exception follows the second one."""
+"""The texts of the notes that a thread ended, or raised an exception. The exception's type follows the second text."""
 
 
 class Event(NamedTuple):
@@ -46,7 +46,7 @@ class Event(NamedTuple):
     kind: EventKind
     rank: int
     choice_points: int
-    """The number of choice points before it."""
+    """The number of choice points (places where the scheduler chose) before the event."""
     time: float
     """Virtual seconds since the start."""
     call: Call | None = None
@@ -55,7 +55,7 @@ class Event(NamedTuple):
     """The name of the thread; "" for the thread that runs the rank's program."""
 
     def line(self) -> str:
-        """Return the event as one line of text, the same on every machine: file names have no folders."""
+        """Return the event as one line of text. The line is the same on every machine: file names have no folders."""
         call = self.call
         who = f"{self.rank} {self.thread!r}" if self.thread else self.rank
         if call is None:

@@ -15,7 +15,7 @@ from ddpsim.simulator.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Raise InjectedCrashError in `rank` in place of its call number `before_call`.
+    """The fault that `rank` raises InjectedCrashError instead of making its call number `before_call`.
 
     Calls are numbered from 0, over all groups and threads of the rank.
     """
@@ -27,7 +27,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Sleep `seconds` of virtual time in `rank` before its call number `before_call`."""
+    """The fault that `rank` sleeps `seconds` of virtual time before its call number `before_call`."""
 
     rank: int
     before_call: int
@@ -36,7 +36,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class EarlyReturn:
-    """End the thread of `rank` that would make call number `before_call`, as if its function had returned."""
+    """The fault that `rank` returns early: the thread that would make call number `before_call` ends instead."""
 
     rank: int
     before_call: int
@@ -60,7 +60,7 @@ class FaultPlan:
         return bool(self._faults)
 
     def faults_before(self, rank: int, call_number: int) -> Sequence[Fault]:
-        """Return the faults of `rank` before its call `call_number`, in the given order."""
+        """Return the faults of `rank` that happen just before its call `call_number`, in the given order."""
         return self._faults.get((rank, call_number), ())
 
 

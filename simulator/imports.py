@@ -1,7 +1,7 @@
-"""Switches garbage collection off during imports of many modules, and while many values are read.
+"""Switches garbage collection off while many modules are imported, or many values are read.
 
-The created objects stay alive, so each collection finds nothing. It costs a tenth of torch's import, a third of what
-ddpsim imports on top, and most of the time in which millions of values are read.
+The created objects stay alive, so a collection would find nothing. Collections take a tenth of the time of torch's
+import, a third of what ddpsim imports in addition, and most of the time in which millions of values are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def pause_garbage_collection() -> Iterator[None]:
 
 
 def import_public_name(module: str, name: str) -> Any:
-    """Import a module and return its attribute `name`. Raises ImportError that names the version of a torch too old."""
+    """Import a module and return its attribute `name`.
+
+    If torch is too old, raises an ImportError that names its version.
+    """
     try:
         with pause_garbage_collection():
             return getattr(importlib.import_module(module), name)

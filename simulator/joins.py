@@ -1,8 +1,9 @@
-"""Finds the joins in a trace: when each rank ran out of input, which calls it shadowed, whose model was kept.
+"""Finds the uses of `join()` in a trace: when each rank ran out of input, which collectives it shadowed (made only so
+that the other ranks can continue), and whose model was kept.
 
 A note in the trace precedes the first call that a rank without input makes. Such a call shadows a collective if a rank
-with input makes the same one. The other calls are no shadows: those by which all ranks learn that none has input, those
-that follow, and those without a partner when the run ended.
+with input makes the same collective. A rank's other calls in a join are no shadows: those by which all ranks learn that
+none has input, those that follow, and those without a partner when the run ended.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.wording import LabelledLine, rank_list
 
 Slot = tuple[str, int]
-"""The key of a collective: its group and its number in the group."""
+"""The key of a collective: its group, and its number within the group."""
 
 _SINGULARS = {Phase.USER.value: "of the user's program"}
 _PLURALS = {
@@ -31,41 +32,49 @@ _JOINED = re.compile(r"joined(?: at step (\d+))?")
 
 
 def joined_note_text(step: int | None) -> str:
-    """Return the text of the note on a rank that ran out of input; `step` is None for a join without models."""
+    """Return the text of the note that a rank ran out of input. `step` is None for a join without models."""
     return "joined" if step is None else f"joined at step {step}"
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedRank:
-    """One rank at the end of a join."""
+    """One rank in a join, from the point where it ran out of input."""
 
     rank: int
     step: int | None
-    """The number of synchronising forwards of its model before, see Note [Step of joining] in attribution/origins.py;
-    None without a model."""
+    """The number of synchronising forwards that its model had made before, see Note [Step of joining] in
+    attribution/origins.py; None without a model."""
     shadowed: tuple[tuple[str, int], ...] = ()
-    """How many collectives it shadowed of each phase ("bucket", "user"), the largest number first."""
+    """How many collectives of each phase ("bucket", "user") the rank shadowed, the largest number first."""
 
     @property
+<<<<<<< HEAD
     def calls(self) -> int:
         """Return how many calls it shadowed."""
+=======
+    def shadowed_call_count(self) -> int:
+        """Return how many collectives the rank shadowed."""
+>>>>>>> s2
         return sum(count for _, count in self.shadowed)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinSummary:
-    """The end of a join, as far as the run reached it."""
+    """The ranks in one use of `join()`, as far as the run reached its end."""
 
     group: str
     ranks: tuple[JoinedRank, ...]
-    """The ranks in the order in which they joined; by rank where they joined together."""
+    """The ranks in the order in which they ran out of input; by rank where several did so together."""
     authoritative: int | None = None
-    """The rank whose model all ranks receive at the end: the last to join. None if the run ended before, or the join
-    has no models."""
+    """The rank whose model all ranks receive at the end: the last that ran out of input. None if the run ended earlier,
+    or if the join has no models."""
 
     @property
     def lines(self) -> tuple[LabelledLine, ...]:
-        """Return a line for each rank; ranks with equal lines share one. The last to join come last."""
+        """Return a line for each rank; ranks with equal lines share one line.
+
+        The ranks that ran out of input last come last.
+        """
         ranks_by_end: dict[tuple[int | None, tuple[tuple[str, int], ...]], list[int]] = {}
         for joined in self.ranks:
             ranks_by_end.setdefault((joined.step, joined.shadowed), []).append(joined.rank)
@@ -87,7 +96,7 @@ class JoinSummary:
 
 
 def find_joins(trace: Trace) -> tuple[JoinSummary, ...]:
-    """Return the joins of a run, by group and then in order, without ranks that made no call in them."""
+    """Return the uses of `join()` in a run, by group and then in order. Ranks without a call in a join are left out."""
     stays = _find_joined_calls(trace)
     if not stays:
         return ()
@@ -97,26 +106,26 @@ def find_joins(trace: Trace) -> tuple[JoinSummary, ...]:
 
 @dataclass(slots=True)
 class _JoinedCalls:
-    """The calls of one rank at the end of a join, from where it ran out of input."""
+    """The calls that a rank makes in a join after it has run out of input."""
 
     rank: int
     step: int | None
     calls: list[Call] = field(default_factory=list)
     is_over: bool = False
-    """The rank has made a call that is no shadow."""
+    """True if the rank has made a call that is no shadow."""
     root: int | None = None
     """The rank whose model was kept."""
 
     @property
     def first_collective(self) -> Slot:
-        """Return the group and number of its first call."""
+        """Return the group and number of the rank's first collective in the join."""
         return self.calls[0].group, self.calls[0].sequence
 
     def add_if_in_join(self, call: Call) -> bool:
-        """Add a call that belongs to the join; return False for one that does not.
+        """Add a call if it belongs to the join; return whether it does.
 
-        Calls at the end of a join are no shadows: by them engines agree whose model to keep (join control), and send
-        it.
+        The last calls of a join are no shadows: with them ranks agree whose model to keep (join control), and receive
+        this model.
         """
         if call.origin.shadow and not self.is_over:
             if not call.is_point_to_point:  # messages have separate numbers, and shadow nothing
@@ -128,7 +137,10 @@ class _JoinedCalls:
         return call.origin.phase is Phase.JOIN_CONTROL
 
     def is_in_join_at(self, slot: Slot) -> bool:
-        """Return True if the rank was still in the join at this collective, which is not before its first one."""
+        """Return True if the rank was still in the join at this collective.
+
+        The collective must not precede the rank's first one in the join.
+        """
         group, sequence = slot
         own = [call.sequence for call in self.calls if call.group == group]
         return group == self.first_collective[0] and (not self.is_over or sequence <= own[-1])
@@ -151,7 +163,7 @@ def _find_joined_calls(trace: Trace) -> list[_JoinedCalls]:
 
 
 def _calls_with_input(trace: Trace) -> dict[Slot, Origin]:
-    """Return the origin of each collective on the ranks that have input."""
+    """Return, for each collective, the origin that the call has on the ranks that have input."""
     calls = [event.call for event in trace if event.kind is EventKind.ISSUE and event.call is not None]
     return {
         (call.group, call.sequence): call.origin
@@ -161,7 +173,10 @@ def _calls_with_input(trace: Trace) -> dict[Slot, Origin]:
 
 
 def _group_by_join(stays: list[_JoinedCalls]) -> list[list[_JoinedCalls]]:
-    """Group the stays by join: a rank joins the same one if the first rank to join has not left it."""
+    """Group the ranks' calls by use of `join()`.
+
+    A rank is in the same use as others if it runs out of input before the first of them has left the join.
+    """
     joins: list[list[_JoinedCalls]] = []
     for stay in sorted(stays, key=lambda stay: (stay.first_collective, stay.rank)):
         if joins and joins[-1][0].is_in_join_at(stay.first_collective):

@@ -49,7 +49,7 @@ TRANSPORTS: dict[str, Callable[[int], Transport]] = {
     "memory": lambda world_size: MemoryTransport(),
     "gloo": GlooTransport,
 }
-"""The transports by name; each is called with the world size."""
+"""The classes of transports, which move the bytes, by name. Each is called with the world size."""
 
 _ONE_AT_A_TIME = threading.Lock()
 # A simulation patches modules of the whole process, so only one may run in it at a time.
@@ -58,7 +58,7 @@ _ONE_AT_A_TIME = threading.Lock()
 def run_once(
     program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
 ) -> Result:
-    """Run once. Raises UsageError inside another simulation, and with a torch that is too old."""
+    """Run the planned program once. Raises UsageError inside another simulation, and with a torch that is too old."""
     if line := torch_too_old_message():
         raise UsageError(line)
     if not _ONE_AT_A_TIME.acquire(blocking=False):
@@ -77,7 +77,10 @@ def run_once(
 def _run_kernel(
     program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
 ) -> Result:
-    """Make the kernel, run the ranks on it, and collect findings, returns, errors and notes into a result."""
+    """Create the kernel (the scheduler's core) and run the ranks under it.
+
+    Return a result with findings, returned values, errors and notes.
+    """
     with ExitStack() as stack:
         processes = None
         if plan.has_processes:
@@ -138,7 +141,8 @@ def _run_kernel(
 
 
 def _no_communication_note(program: str, result: Result) -> str:
-    """Return the note for a passed run that shows nothing; "" if its ranks communicated, or if there is only one."""
+    """Return a note for a passed run that proves nothing, because its ranks never communicated; "" if they did, or if
+    there is only one rank."""
     if result.world_size == 1 or any(event.kind in (EventKind.ISSUE, EventKind.STORE) for event in result.trace):
         return ""
     left = [rank for rank, value in enumerate(result.returns) if value == 0]
@@ -148,7 +152,8 @@ def _no_communication_note(program: str, result: Result) -> str:
 
 
 def _missed_faults_note(faults: Sequence[Fault], made: Sequence[int]) -> str:
-    """Return a note on the faults that did not happen, because their rank made too few calls; "" if all happened."""
+    """Return a note on the faults that did not happen, because their rank made too few calls; "" if all faults
+    happened."""
     late = [fault for fault in faults if fault.before_call >= made[fault.rank]]
     return "; ".join(
         f"the fault before call {fault.before_call} of rank {fault.rank} did not happen: "
@@ -158,7 +163,10 @@ def _missed_faults_note(faults: Sequence[Fault], made: Sequence[int]) -> str:
 
 
 def _with_comparison_count(result: Result, check: str, compared: Counter[str]) -> Result:
-    """Add the number of replica comparisons to a result; with check="replicas" and none, the run is unknown."""
+    """Add to a result how often replicas were compared.
+
+    With check="replicas" and no comparison, the verdict is unknown.
+    """
     if check == REPLICAS and result.comparisons:
         times = "once" if result.comparisons == 1 else f"{result.comparisons} times"
         return dataclasses.replace(result, checked=f"replicas were compared {times}{_compared_groups_text(compared)}")
@@ -171,18 +179,18 @@ def _with_comparison_count(result: Result, check: str, compared: Counter[str]) -
 
 
 def _compared_groups_text(compared: Counter[str]) -> str:
-    """Return the mesh dimensions or groups along which replicas were compared; "" for the default group."""
+    """Return the mesh dimensions or groups along which replicas were compared, as text; "" for the default group."""
     groups = sorted({group.partition(" (")[0] for group in +compared})
     return "" if groups in ([], [DEFAULT_GROUP]) else f", along {join_names(groups)}"
 
 
 _LONGEST_LITERAL = 80
-"""Characters of an argument in a replay line; a longer one is written as `...`."""
+"""The length up to which an argument is written in a replay line; a longer argument is written as `...`."""
 _MOST_ITEMS = 40
 
 
 def _replay_call(program: Callable[..., Any], world_size: int, schedule: Schedule, plan: RunPlan) -> str:
-    """Return the `replay(...)` call that repeats a run; `...` replaces a value that has no short literal."""
+    """Return the `replay(...)` call that repeats a run. A value that has no short literal is written as `...`."""
     arguments = [_program_literal(program), str(world_size), f'"{schedule}"']
     for name, option in OPTIONS.items():
         value = getattr(plan, name)
@@ -199,7 +207,10 @@ def _program_literal(program: Callable[..., Any]) -> str:
 
 
 def _short_literal(value: Any) -> str:
-    """Return a short literal for the value, or `...`; only few items are read, since arguments may be large."""
+    """Return a short literal for a value; `...` if there is none.
+
+    Only a few items of a value are read, because arguments may be large.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
     elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
@@ -220,7 +231,7 @@ def _run_ranks_as_threads(
     director: RunDirector | None,
     judge: ReplicaJudge,
 ) -> RanksOutcome:
-    """Run the program with a thread per rank, torch.distributed replaced by the simulated backend."""
+    """Run the program with a thread per rank, while the simulated backend replaces torch.distributed's."""
     world_size = len(kernel.run.ranks)
     hazards = HazardWatch(world_size, kernel.handle)
 

@@ -1,9 +1,9 @@
-"""The table of the operations of torch.distributed and of its process groups, with the properties of each.
+"""The table of the operations of torch.distributed and of its process groups, with the properties of each operation.
 
-All lists of operations are derived from it. Code that cannot be part of a pure table is in dicts keyed by its enums or
-names: how data moves (transport/memory.py), the calls to gloo (transport/gloo.py), the calls of a program's rank
-(scenarios/ranks/calls.py). The engine in `ddp` does not import the simulator and has a list of its own.
-tests/architecture/test_operations.py checks all of them against this table.
+All lists of operations are derived from this table. Code that cannot be part of a table is in dicts whose keys are its
+enums or names: how data moves (transport/memory.py), the calls to gloo (transport/gloo.py), the calls of a program's
+rank (scenarios/ranks/calls.py). The engine in `ddp` does not import the simulator and has a list of its own.
+tests/architecture/test_operations.py checks all these against the table.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ddpsim.simulator.errors import InternalError
 
 
 class OperationKind(Enum):
-    """Which ranks take part in a call."""
+    """The kind of an operation: which ranks take part in a call."""
 
     COLLECTIVE = "collective"
     MESSAGE = "message"
-    """One sender and one receiver: it has a peer and a tag."""
+    """One sender and one receiver take part; the call has a peer and a tag."""
     CREATION = "creation of a group"
     """A call that torch makes while it creates a group; it moves no data."""
 
 
 class ShapeCount(Enum):
-    """How many shapes a call's signature has."""
+    """How many shapes the signature of a call has."""
 
     NONE = "none"
     ONE = "one"
@@ -35,18 +35,18 @@ class ShapeCount(Enum):
 
 
 class RowRequirement(Enum):
-    """The requirement on the first dimension of a shape."""
+    """The requirement on the first dimension (the rows) of a tensor's shape."""
 
     ANY = auto()
-    """No requirement: a tensor may have no dimension."""
+    """There is no requirement: the tensor may be a scalar."""
     SOME = auto()
-    """It must exist, because tensors are joined or cut along it."""
+    """The first dimension must exist, because tensors are joined or cut along it."""
     DIVISIBLE = auto()
-    """It must be a multiple of the number of members."""
+    """The first dimension must be a multiple of the number of members of the group."""
 
 
 class RootRole(Enum):
-    """The role of a call's root."""
+    """The role of the root rank in a call: it sends or receives."""
 
     NONE = auto()
     SOURCE = auto()
@@ -54,17 +54,17 @@ class RootRole(Enum):
 
 
 class SplitRule(Enum):
-    """How ranks divide their input if the parts for different members may have different sizes."""
+    """How ranks divide their input, in operations whose parts for different members may have different sizes."""
 
     NONE = auto()
     TENSORS = auto()
     """Each tensor is one part."""
     ROWS = auto()
-    """The caller gives the number of rows of each part; the sent and the received shape are both known."""
+    """The caller gives the number of rows of each part. The sent and the received shape are both known."""
 
 
 class DataMovement(Enum):
-    """How the data of a call moves."""
+    """How the data of a call moves between the ranks."""
 
     NOTHING = auto()
     ALL_REDUCE = auto()
@@ -83,11 +83,11 @@ class DataMovement(Enum):
 
 
 class TensorArguments(Enum):
-    """The tensor arguments of a process group's method, before the options."""
+    """The tensor arguments of a process group's method. Options follow them."""
 
     NOTHING = auto()
     TENSORS = auto()
-    """`(tensors)`: each is input and output."""
+    """`(tensors)`: each tensor is both input and output."""
     TENSOR_FROM_TENSOR = auto()
     """`(output, input)`."""
     TENSORS_FROM_TENSORS = auto()
@@ -105,34 +105,36 @@ class TensorArguments(Enum):
 
 
 class GlooMethod(NamedTuple):
-    """The method of torch's gloo group that an operation calls."""
+    """The method of torch's gloo process group that an operation calls."""
 
     method: str
     passing: TensorArguments
     options: str = ""
-    """The name of the class of the method's options, whose fields are those of the operation; "" without options."""
+    """The name of the class of the method's options; "" without options. The fields of the class are those of the
+    operation."""
 
 
 class Operation(NamedTuple):
     """One row of the table: an operation and its properties."""
 
     name: str
-    """The name in torch.distributed, which signatures use, too."""
+    """The name of the operation in torch.distributed, also used in signatures."""
     methods: tuple[str, ...]
-    """The names of the process group's method in all versions of torch; () if only torch.distributed has it."""
+    """The names of the process group's method in all torch versions; () if the operation exists in torch.distributed
+    only."""
     movement: DataMovement
     shapes: ShapeCount
     on_gloo: GlooMethod | None
-    """None for an operation that is never passed to gloo."""
+    """The gloo method that the operation calls; None for an operation that is never passed to gloo."""
     kind: OperationKind = OperationKind.COLLECTIVE
     rows: RowRequirement = RowRequirement.ANY
     root: RootRole = RootRole.NONE
     splits: SplitRule = SplitRule.NONE
     reduces: bool = False
     gathers: bool = False
-    """Ranks receive the other ranks' tensors side by side."""
+    """True if ranks receive the tensors of the other ranks side by side."""
     is_in_programs: bool = True
-    """The operation may occur in a `Program`: in drawn programs, and in those saved as files."""
+    """True if the operation may occur in a `Program`, drawn or saved as a file."""
 
     @property
     def has_root(self) -> bool:
@@ -324,17 +326,17 @@ _ROWS = (
 
 
 class OperationTable(dict[str, Operation]):
-    """Operations by name. A missing name is a bug in ddpsim and raises an error of one line."""
+    """Operations by name. A missing name is a bug in ddpsim and raises a one-line error."""
 
     def __missing__(self, name: str) -> Operation:
-        """Raise an InternalError that names the missing row."""
+        """Raise an InternalError that names the operation without a row."""
         raise InternalError(f"operation {name!r} has no row in simulator/operations.py: give it one")
 
 
 OPERATIONS = OperationTable({row.name: row for row in _ROWS})
 
 IN_PROGRAMS = OperationTable({row.name: row for row in _ROWS if row.is_in_programs})
-"""The operations of a `Program`. Their order decides which one a seed draws."""
+"""The operations that may occur in a `Program`. Their order decides which operation a seed draws."""
 
 POINT_TO_POINT = frozenset(row.name for row in _ROWS if row.kind is OperationKind.MESSAGE)
 CREATING = frozenset(row.name for row in _ROWS if row.kind is OperationKind.CREATION)

@@ -1,6 +1,6 @@
-"""Runs the ranks of a run as processes: starts what they need, runs them, and collects their results.
+"""Runs ranks as processes: starts the helpers they need, runs them, and collects their results.
 
-Imported only by runs with such ranks, because this is a fifth of all imports.
+Only runs with such ranks import this module, because it makes a fifth of all imports.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 def start_process_ranks(
     program: Callable[..., Any], world_size: int, plan: RunPlan, budget: Budget | None
 ) -> Iterator[ProcessRanks]:
-    """Start what the ranks need: for a program that starts its ranks itself, the program. End it afterwards."""
+    """Start what the ranks need. For a program that starts its ranks itself, start the program.
+
+    At the end of the block, end what was started.
+    """
     with closing(ExternalProcesses()) as external_processes, closing(FirstUseAnnouncement()) as announcement:
         is_program = isinstance(program, Script)
         config = ProcessConfig(
@@ -59,7 +62,7 @@ def start_process_ranks(
 
 
 class ProcessRanks:
-    """The ranks of one run."""
+    """The ranks of one run, as processes."""
 
     def __init__(
         self, config: ProcessConfig, launch: LauncherRun | None, external_processes: ExternalProcesses
@@ -70,13 +73,13 @@ class ProcessRanks:
 
     @property
     def own_rank_count(self) -> int | None:
-        """The number of ranks that the program has started itself; None if it starts none."""
+        """The number of ranks that the program has started itself; None if the program starts no ranks."""
         return None if self._launch is None else len(self._launch.children)
 
     def run_ranks(
         self, kernel: Kernel, move_data: MoveData, plan: RunPlan, director: RunDirector | None, judge: ReplicaJudge
     ) -> RanksOutcome:
-        """Run the ranks to their ends, and collect their results."""
+        """Run the ranks until they end, and collect their results."""
         launch = self._launch
         config = self._config._replace(
             world_size=len(kernel.run.ranks),
@@ -105,7 +108,10 @@ class ProcessRanks:
         )
 
     def _rank_starter(self, over: ExitStack) -> Callable[[ProcessConfig], Sequence[ChildProcess]]:
-        """Return the function that starts the ranks' processes; `over` releases what the function needs."""
+        """Return the function that starts the processes of ranks.
+
+        `over` is a stack that releases what the function needs.
+        """
         if self._launch is not None:
             return self._launch.configure_ranks
         if not self._config.is_program:
@@ -121,10 +127,10 @@ def _call_with_rank(program: Callable[..., Any], args: tuple[Any, ...], rank: in
 
 
 def _may_speculate(plan: RunPlan, launch: LauncherRun | None) -> bool:
-    """Return whether ranks may compute at the same time.
+    """Return whether ranks may compute at the same time. On a single core this gains nothing.
 
-    A single core gains nothing. A fault must strike a rank at an exact place. Ranks that a program has started itself
-    may share memory, locks and queues.
+    With a fault they may not, because the fault must strike a rank at an exact place. Ranks that a program has started
+    itself may not, because they may share memory, locks and queues.
     """
     has_cores = len(os.sched_getaffinity(0)) > 1
     return has_cores and launch is None and not plan.faults and not plan.one_at_a_time

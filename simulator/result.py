@@ -25,42 +25,43 @@ class Result:
     world_size: int
     findings: tuple[Finding, ...]
     returns: tuple[Any, ...]
-    """The value that each rank's program returned, or None."""
+    """The value that each rank's program returned; None for a rank that did not return."""
     errors: dict[int, BaseException]
-    """The exceptions of ranks, by rank, in the order in which they were raised."""
+    """The exceptions that ranks raised, by rank, in the order in which they were raised."""
     schedule: Schedule
-    """`str(result.schedule)` is the replay token."""
+    """The schedule of the run; `str(result.schedule)` is the replay token."""
     trace: Trace = field(repr=False)
     virtual_seconds: float = 0.0
     program: str = ""
     replay: str = ""
-    """The call of `replay` or the command that repeats this run."""
+    """The call of `replay`, or the command, that repeats this run."""
     waiting: tuple[Waiting, ...] = field(default=(), repr=False)
-    """Which ranks waited for which when a deadlock or a mismatch ended the run; () for a run that completed."""
+    """Which ranks waited for which ranks when a deadlock or a mismatch ended the run; () for a run that completed."""
 
     comparisons: int | None = None
     """How often the replicas of two or more ranks were compared; None if `check` was off."""
     has_poisoned: bool = False
-    """True if `poison` filled a buffer, so that a replay needs it, too."""
+    """True if option `poison` filled a buffer. Then a replay needs this option, too."""
     checked: str = ""
-    """For a run that passed, a line on the replica comparisons."""
+    """For a run that passed, a line on the comparisons of model replicas."""
     note: str = ""
-    """For a program that passed, a line if its ranks never communicated."""
+    """For a run that passed, a line that says if its ranks never communicated."""
     not_struck: str = ""
     """For a run that passed, a line on injected faults that did not happen."""
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the findings: fail, then unknown, then pass."""
+        """The worst verdict of the findings: fail, otherwise unknown, otherwise pass."""
         return worst_verdict_of_findings(self.findings) if self.findings else Verdict.PASS
 
     @property
     def joins(self) -> tuple[JoinSummary, ...]:
-        """The uses of `join()` in the run: when each rank ran out of input, and which collectives it then answered."""
+        """The uses of `join()` in the run: when each rank ran out of input, and which collectives it then made only for
+        the others."""
         return find_joins(self.trace)
 
     def with_replay(self, replay: str) -> Result:
-        """Return this result with another replay command in its text and in the texts of its findings."""
+        """Return a copy of this result with another replay command, also in its findings."""
         findings = tuple(
             dataclasses.replace(
                 finding, replay=replay, where=source_lines_of_sites(finding.sites, finding.text, finding.calls)
@@ -70,13 +71,16 @@ class Result:
         return dataclasses.replace(self, findings=findings, replay=replay)
 
     def raise_for_verdict(self) -> None:
-        """Raise VerdictError with the whole text unless the run passed; its cause is the first error of a rank."""
+        """Raise VerdictError unless the run passed.
+
+        The text is that of the result, and the cause is the first error of a rank.
+        """
         __tracebackhide__ = True  # so pytest shows the caller's line
         if self.verdict is not Verdict.PASS:
             raise VerdictError(str(self)) from next(iter(self.errors.values()), None)
 
     def __str__(self) -> str:
-        """Return PASS or the findings, the uses of `join()`, and the replay line."""
+        """Return the text of the result: PASS or the findings, the uses of `join()`, and the replay line."""
         parts = [finding.body for finding in self.findings]
         joined = "".join(f"\n{joining}" for joining in self.joins)
         if self.verdict is Verdict.PASS:
@@ -96,9 +100,9 @@ _LONGEST_SOURCE = 100
 
 
 def source_lines_of_sites(sites: Sequence[Site], shown: str, calls: Sequence[Call] = ()) -> tuple[LabelledLine, ...]:
-    """Return a source line for each of the first sites, unless the text `shown` contains it.
+    """Return the source lines of the first few sites, without those that the text `shown` contains.
 
-    The line of an installed package follows the program's lines that called it in `calls`.
+    For a line of an installed package, the lines of the program that called it in `calls` come first.
     """
     found = []
     for site in [site for site in dict.fromkeys(_with_program_sites(sites, calls)) if site != NOWHERE][:_MOST_SITES]:

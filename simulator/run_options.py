@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddpsim.simulator.verdict import Finding
 
 REPLICAS, REPLICAS_IF_ANY = CHECKS = ("replicas", "replicas-if-any")
-"""The values of `check`; with "replicas", a run that has no replicas to compare is unknown."""
+"""The values of the option `check`. With "replicas", a run without replicas to compare is unknown."""
 
 NOTHING = "none"
 """The word for None on the console and in TOML files."""
@@ -30,27 +30,27 @@ class OptionForms(NamedTuple):
     """How an option of a run appears on the console, in pytest markers, in TOML files and in replay lines."""
 
     help: str = ""
-    """The line of `--help`; "" if it is no option of the console."""
+    """The help text for `--help`; "" if the option does not exist on the console."""
     default: str = ""
-    """The default as `--help` shows it; "" to show none."""
+    """The default value as `--help` shows it; "" to show none."""
     metavar: str | None = None
     flag: str = ""
-    """The flag, if it is not the name of the field with dashes."""
+    """The console flag, if it is not the field's name with dashes."""
     not_of: tuple[str, ...] = ()
-    """The commands that do not take it, though they take the other options of a run."""
+    """The commands that do not have the option, though they have the other options of a run."""
     takes_several_in: str = ""
-    """The command that accepts several values, separated by commas."""
+    """The command in which the option accepts several values, separated by commas."""
     choices: tuple[str, ...] = ()
-    """The values that it may have; () for any value."""
+    """The values that the option may have; () for any value."""
     has_none: bool = False
-    """On the console and in TOML files, "none" is accepted and means None."""
+    """True if the value "none" on the console and in TOML files means None."""
     is_in_marker: bool = True
     is_in_toml: bool = True
     is_replayed: bool = True
-    """False if a replay line can omit it: the token contains it, or it does not change the result."""
+    """False if a replay line can omit the option: the token contains its value, or it does not change the result."""
 
     def console_flag(self, name: str) -> str:
-        """Return its flag on the console, such as `--backend-semantics`."""
+        """Return the option's flag on the console, such as `--backend-semantics`."""
         return self.flag or f"--{name.replace('_', '-')}"
 
 
@@ -60,10 +60,10 @@ def _option(default: Any, option: OptionForms) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The options of a run, as the user gave them. The help of an `OptionForms` describes it."""
+    """The options of a run, as the user gave them. The help text in its `OptionForms` describes each option."""
 
     args: tuple[Any, ...] = _option((), OptionForms(is_in_marker=False, is_in_toml=False))
-    """Arguments of the program after its rank."""
+    """The arguments of the program after its rank."""
     isolation: str | None = _option(
         None,
         OptionForms(
@@ -150,20 +150,20 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan(RunOptions):
-    """The options of a run after checking, and the values derived from them."""
+    """The options of a run after they were checked, and values derived from them."""
 
     transport: str = _option("memory", OptionForms(choices=("memory", "gloo"), is_in_toml=False))
-    """What moves the bytes: simulated memory, or torch's gloo."""
+    """The transport, which moves the bytes: simulated memory, or torch's gloo."""
     identity: str
-    """The program's name and world size, from which replay tokens recognise it."""
+    """The program's name and world size, by which replay tokens recognise the program."""
     has_processes: bool
-    """Ranks are processes, not threads."""
+    """True if ranks are processes; False if they are threads."""
     start: RankSeeds | None
-    """The seeds of the ranks; None for a function whose ranks have equal seeds."""
+    """The seeds with which ranks start; None for a function whose ranks have equal seeds."""
 
     @property
     def semantics(self) -> BackendSemantics:
-        """The rules by which calls match and block."""
+        """The rules by which calls match and block on the backend."""
         return BACKENDS[self.backend_semantics]
 
 
@@ -176,7 +176,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType({each.name: each.default for each
 
 
 class ReplayKeywords(TypedDict, total=False):
-    """The options of a run that `simulate`, `explore`, `replay` and `shrink` take as keywords."""
+    """The options of a run that `simulate`, `explore`, `replay` and `shrink` accept as keywords."""
 
     args: Sequence[Any]
     isolation: str | None
@@ -198,10 +198,10 @@ class RunKeywords(ReplayKeywords, total=False):
 
 
 class RanksOutcome(NamedTuple):
-    """The outcome of the ranks of a run, for its result."""
+    """What the ranks of a run returned and raised, for the result of the run."""
 
     findings: tuple[Finding, ...]
     returns: tuple[Any, ...]
     errors: dict[int, BaseException]
     has_poisoned: bool
-    """True if `poison` filled a buffer, so that a replay needs it, too."""
+    """True if option `poison` filled a buffer. Then a replay needs this option, too."""

@@ -12,7 +12,10 @@ TESTED = (("3.11", "2.13"), ("3.13", "2.15"), ("3.11", "2.11"), ("3.10", "2.14")
 
 
 def torch_too_old_message() -> str:
-    """Return a message if the imported torch is too old, else "". An old torch may first show as an ImportError."""
+    """Return a message if the imported torch is too old, else "".
+
+    Call it also on an ImportError, by which an old torch may first show.
+    """
     found = str(getattr(sys.modules.get("torch"), "__version__", ""))
     numbers = re.match(r"(\d+)\.(\d+)", found)
     if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST:

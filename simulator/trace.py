@@ -22,7 +22,7 @@ class Trace:
         return len(self.events)
 
     def digest(self) -> str:
-        """Return 32 hex digits that are equal for equal events. They contain no path, id, hash() or wall time."""
+        """Return a hash of the events as 32 hex digits. It does not depend on paths, ids, hash() or wall time."""
         digest = hashlib.blake2b(digest_size=16)
         for event in self.events:
             digest.update(event.line().encode())

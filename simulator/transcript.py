@@ -1,4 +1,4 @@
-"""A readable listing of a run, step by step: its events and choices, made from the record after the run."""
+"""A readable list of the steps of a run: its events and scheduling choices, made after the run from its record."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.wording import ranges_text
 
 _MOST_NAMES = 4
-"""The most parameters of a bucket that are listed."""
+"""The largest number of a bucket's parameters that are listed."""
 _WIDEST_OPTIONS = 16
-"""The most characters for the list of a choice's options; a longer list is replaced by its count."""
+"""The largest number of characters for the options of a choice. Options that need more are replaced by their count."""
 _NARROW = 3
-"""The most options that are listed one by one, in the order in which the default considers them."""
+"""The largest number of options that are listed one by one, in the order in which the default considers them."""
 _ENDS = (EventKind.RETURN, EventKind.RAISE)
 
 
 class TakenChoice(NamedTuple):
-    """A choice point of a run, and the option that was taken."""
+    """A choice point of a run (a place where the scheduler chose), and the option that it chose."""
 
     point: ChoicePoint
     options: tuple[int, ...]
@@ -29,46 +29,50 @@ class TakenChoice(NamedTuple):
 
     @property
     def chosen_number(self) -> int:
-        """Return the number of the rank or thread that was chosen."""
+        """Return the number of the chosen rank or thread."""
         return self.options[self.taken]
 
     @property
     def next_rank_or_thread(self) -> RankOrThread:
-        """Return the rank or thread that acts next: the one that runs, or the one that receives."""
+        """Return the rank or thread that acts next: the one chosen to run, or the one that receives a message."""
         return self.point.who(self.chosen_number if self.point.kind is ChoiceKind.RANK else self.point.rank)
 
     @property
     def choice_text(self) -> str:
-        """Return the choice in words: which rank runs next, or whose message is received."""
+        """Return the choice in words: which rank runs next, or whose message a rank receives."""
         if self.point.kind is ChoiceKind.SOURCE:
             return f"{self.next_rank_or_thread} receives from rank {self.chosen_number}"
         goes_on = self.next_rank_or_thread == self.point.who(self.point.rank)
         return f"{self.next_rank_or_thread} {'goes on' if goes_on else 'runs'}"
 
     def __str__(self) -> str:
-        """`0 > 2 of 0 1 2`: after rank 0, rank 2 runs next; `0 < 2 of 1 2`: rank 0 receives from rank 2."""
+        """Return the choice as `0 > 2 of 0 1 2`: after rank 0, rank 2 runs next; or `0 < 2 of 1 2`: rank 0 receives
+        from rank 2."""
         sign = ">" if self.point.kind is ChoiceKind.RANK else "<"
         return f"{self.point.rank} {sign} {self.chosen_number} of {_options_text(self.options)}"
 
 
 class TranscriptLine(NamedTuple):
-    """One line of the listing: an event of a rank, and the choice just before it."""
+    """One line of the list: an event of a rank, and the choice just before the event."""
 
     number: int
-    """The number of choice points before it."""
+    """The number of choice points before the line."""
     time: float
     """Virtual seconds since the start."""
     rank: int
     thread: str
     """The name of the thread; "" for the thread that runs the rank's program."""
     kind: str
-    """The kind of the event; "" for a choice without a following event."""
+    """The kind of the event; "" for a choice that no event follows."""
     text: str
     choice: TakenChoice | None
 
 
 def transcript_of(trace: Trace, choices: Sequence[TakenChoice] = ()) -> list[TranscriptLine]:
-    """Return the events of a run in order, each with the choice just before it; other choices have own lines."""
+    """Return the events of a run in order, each with the choice just before it.
+
+    Choices that no event follows have lines of their own.
+    """
     steps: list[TranscriptLine] = []
     time, waiting = 0.0, None
     for item in _events_and_choices(trace, choices):
@@ -90,7 +94,7 @@ def transcript_of(trace: Trace, choices: Sequence[TakenChoice] = ()) -> list[Tra
 
 
 def transcript_lines(steps: Sequence[TranscriptLine]) -> list[str]:
-    """Return the steps as lines in columns; the first line has the names of the columns."""
+    """Return the steps of a run as lines in columns. The first line has the names of the columns."""
     if not steps:
         return []
     choices = ["" if step.choice is None else str(step.choice) for step in steps]
@@ -112,12 +116,12 @@ def _quoted_thread(thread: str) -> str:
 
 
 def event_text(event: Event) -> str:
-    """Return an event's details besides rank and kind: the call with its line and its origin, or its text."""
+    """Return an event's details besides rank and kind: the call with its line and its origin, or the event's text."""
     return event.text if event.call is None else "  ".join(filter(None, [*texts_of_call(event.call), event.text]))
 
 
 def texts_of_call(call: Call) -> tuple[str, str, str]:
-    """Return a call, its line, and its origin; "" for the origin of the user's program."""
+    """Return the text of a call, its line, and its origin; "" for the origin if the user's program made the call."""
     site = "" if call.site == NOWHERE else str(call.site)
     if call.origin.is_of_program:
         return str(call), site, ""
@@ -133,7 +137,10 @@ def _options_text(options: Sequence[int]) -> str:
 
 
 def _is_followed_by(choice: TakenChoice, event: Event) -> bool:
-    """Return True if an event is the first after a choice: of the rank that runs next, or of the one that receives."""
+    """Return True if an event is the first after a choice.
+
+    It must be of the rank chosen to run, or of the receiving rank.
+    """
     return event.choice_points == choice.point.number and _rank_or_thread_of(event) == choice.next_rank_or_thread
 
 
@@ -148,9 +155,10 @@ def _line_of_choice(choice: TakenChoice | None, time: float) -> list[TranscriptL
 
 
 def _events_and_choices(trace: Trace, choices: Sequence[TakenChoice]) -> Iterator[Event | TakenChoice]:
-    """Yield events and choices in order; a choice precedes the events of its step, with two exceptions.
+    """Yield the events and choices of a run in order. A choice precedes the events of its step, with two exceptions.
 
-    If its rank has just ended, the choice follows that event; the choice of a sender follows its receive.
+    If the rank that ran before has just ended, the choice follows that event. The choice of a sender follows the event
+    of the receive.
     """
     events = trace.events
     at = 0

@@ -11,7 +11,7 @@ from ddpsim.simulator.wording import LabelledLine
 
 
 class Verdict(Enum):
-    """The outcome of a run. Fail wins over unknown, unknown over pass; an exhausted budget gives unknown."""
+    """The outcome of a run. Fail wins over unknown, and unknown over pass. A run out of budget is unknown."""
 
     PASS = "pass"
     UNKNOWN = "unknown"
@@ -19,7 +19,7 @@ class Verdict(Enum):
 
 
 class Code(str, Enum):
-    """The finding codes. They are strings, so `finding.code == "deadlock.cycle"` holds."""
+    """The codes of findings. A code is a string, so `finding.code == "deadlock.cycle"` holds."""
 
     MISMATCH_OPERATION = "mismatch.operation"
     MISMATCH_SHAPE = "mismatch.shape"
@@ -57,7 +57,7 @@ class Code(str, Enum):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of a run with this finding and no worse one."""
+        """The verdict of a run whose worst finding has this code."""
         if self.value.startswith("hazard."):
             return Verdict.PASS
         return Verdict.UNKNOWN if self in (Code.BUDGET, Code.UNCHECKED) else Verdict.FAIL
@@ -65,24 +65,24 @@ class Code(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem found in a run. `str(finding)` is the whole diagnosis."""
+    """One problem that was found in a run. `str(finding)` is the whole diagnosis."""
 
     code: Code
     ranks: tuple[int, ...]
-    """The ranks that caused it, not those that suffer from it."""
+    """The ranks that caused the problem, not those that suffer from it."""
     summary: str
-    """One line, without the code."""
+    """The finding in one line, without the code."""
     lines: tuple[str | LabelledLine, ...] = ()
     sites: tuple[Site, ...] = ()
-    """Lines of the user's program that the finding names, those of the culprits first."""
+    """Lines of the user's program that the finding names, those of the ranks that caused it first."""
     cycle: tuple[int, ...] = ()
-    """The ranks of the cycle in order, for `deadlock.cycle`."""
+    """For `deadlock.cycle`, the ranks of the cycle in order."""
     calls: tuple[Call, ...] = ()
     """The calls that the finding names: mismatched calls, or calls in which ranks wait."""
     replay: str = ""
-    """The command or call that repeats the run; set when the run has ended and its schedule is known."""
+    """The command or call that repeats the run. It is set when the run has ended and its schedule is known."""
     where: tuple[LabelledLine, ...] = field(default=(), compare=False)
-    """The lines of `sites` with their source; set when the run has ended, because it reads files."""
+    """The lines of `sites` with their source code. It is set when the run has ended, because files have to be read."""
 
     @property
     def text(self) -> str:
@@ -97,7 +97,10 @@ class Finding:
 
     @property
     def labelled(self) -> tuple[LabelledLine, ...]:
-        """The lines with a label of ddpsim: the cycle, the cause, what to try. No line contains the program's text."""
+        """The lines of the diagnosis that begin with a label of ddpsim: the cycle, the cause, what to try.
+
+        They contain no text of the program.
+        """
         return tuple(line for line in self.lines if isinstance(line, LabelledLine))
 
     def __str__(self) -> str:
@@ -105,7 +108,7 @@ class Finding:
 
 
 def format_replay_line(replay: str) -> str:
-    """Return the last line of the text of a finding or result: how to repeat the run."""
+    """Return the last line in the text of a finding or result, which says how to repeat the run."""
     return f"  replay  {replay}"
 
 

@@ -1,4 +1,7 @@
-"""The reasons why a thread of a rank waits, as frozen values for diagnosis. `str(wait)` is a short description."""
+"""The reasons why a thread of a rank waits, as frozen values for the diagnosis.
+
+`str` of a reason is a short description.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from ddpsim.simulator.choices import RankOrThread
 
 
 class CallWait(NamedTuple):
-    """A rank waits for one call, as in `wait`, or for any of several."""
+    """A rank waits for one call to complete, as in `wait`, or for any one of several calls."""
 
     calls: tuple[Call, ...]
     site: Site = NOWHERE
@@ -51,7 +54,7 @@ class LockWait:
     what: str = "a lock"
     """The object that the program waits for, in words."""
     holder: int | None = None
-    """The number of the thread that has the lock; None if any other thread of the rank may release it."""
+    """The number of the thread that has the lock; None if any other thread of the rank may release the lock."""
     site: Site = NOWHERE
 
     def __str__(self) -> str:
@@ -60,14 +63,14 @@ class LockWait:
 
 @dataclass(frozen=True, slots=True)
 class ThreadWait:
-    """A thread waits for another thread of its rank to end."""
+    """A thread waits until another thread of its rank has ended."""
 
     thread: int
-    """The number of the thread that should end."""
+    """The number of the thread that is to end."""
     name: str
     site: Site = NOWHERE
     is_at_end: bool = False
-    """The rank's program has ended, and its process waits for its threads."""
+    """True if the rank's program has ended, and its process now waits for its threads."""
 
     def __str__(self) -> str:
         return f'the end of thread "{self.name}"'
@@ -78,14 +81,14 @@ Wait = CallWait | StoreWait | ClockWait | LockWait | ThreadWait
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A rank, or one of its threads, that waited when the run ended, with its edges in the wait-for graph."""
+    """A rank or thread that waited when the run ended, with its edges in the wait-for graph."""
 
     who: RankOrThread
     wait: Wait
     waits_for: tuple[RankOrThread, ...] = ()
-    """The ranks or threads that must act before it can continue; () if no particular one must (the clock, a store
-    key)."""
+    """The ranks or threads that must act before this one can continue; () if it waits for the clock or a store key, so
+    for no particular one."""
     any_suffices: bool = False
-    """True if an action of one of them is enough."""
+    """True if it is enough that one of these ranks or threads acts."""
     missing: tuple[tuple[int, ...], ...] = ()
-    """For each call that it waits for, the ranks that have not issued theirs."""
+    """For each call that the rank waits for, the ranks that have not issued their side of the call."""

@@ -1,4 +1,4 @@
-"""Writes a file completely or not at all: after a kill, or on a full disk, the old content remains."""
+"""Writes a file completely or not at all: if the process is killed or the disk is full, the old content remains."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace the content of a file with these bytes, or leave it unchanged. Raises OSError.
+    """Replace the content of a file with these bytes, or leave the file unchanged. Raises OSError.
 
-    The bytes are written to a new file in the same folder, which is then renamed. So a link is replaced, not followed.
-    A terminal or a pipe is written to directly. A kill may leave a hidden `.ddpsim-*.part` in the folder.
+    The bytes are written to a new file in the same folder, which is then renamed. A link is replaced, not followed. A
+    terminal or a pipe is written to directly. A kill may leave a hidden file `.ddpsim-*.part` in the folder.
     """
     mode = _file_mode(path)
     if mode is not None and not stat.S_ISREG(mode):
@@ -38,7 +38,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _file_mode(path: Path) -> int | None:
-    """Return the mode of the file, or of a link's target; None if there is none."""
+    """Return the file mode of a file, or of the target of a link; None if the file does not exist."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:  # also for a broken link
@@ -46,7 +46,7 @@ def _file_mode(path: Path) -> int | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name survive a power failure; some file systems do not support this."""
+    """Make the new name of a file survive a power failure. Some file systems do not support this."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class LabelledLine(NamedTuple):
-    """A labelled line of a diagnosis."""
+    """A line of a diagnosis that begins with a label."""
 
     label: str
     text: str
@@ -20,19 +20,19 @@ class LabelledLine(NamedTuple):
 
 
 def rank_list(ranks: Iterable[int]) -> str:
-    """Return ranks as text: `rank 2`, `ranks 0, 1` or `ranks 0-1022, 1024`."""
+    """Return ranks as text in a sentence: `rank 2`, `ranks 0, 1` or `ranks 0-1022, 1024`."""
     ordered = sorted(ranks)
     return ("rank " if len(ordered) == 1 else "ranks ") + ranges_text(ordered)
 
 
 def ranges_text(ranks: Iterable[int]) -> str:
-    """Return numbers as text: `2`, `0, 1` or `0-1022, 1024`."""
+    """Return numbers as text, with ranges: `2`, `0, 1` or `0-1022, 1024`."""
     rows = consecutive_ranges(sorted(ranks))
     return ", ".join(f"{a}-{b}" if b > a + 1 else f"{a}, {b}" if b > a else str(a) for a, b in rows)
 
 
 def consecutive_ranges(ranks: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and last of each run of consecutive ranks. `ranks` is in ascending order."""
+    """Return the first and the last rank of each block of consecutive ranks. `ranks` is in ascending order."""
     rows = (list(row) for _, row in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]))
     return [(row[0][1], row[-1][1]) for row in rows]
 
@@ -46,5 +46,5 @@ def ranks_by_value(values: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
 
 
 def join_names(names: Sequence[str], most: int = 8) -> str:
-    """Return names separated by commas; only the first ones of more than `most`."""
+    """Return names separated by commas. If there are more than `most`, return only the first of them."""
     return ", ".join([*names[:most], "..."] if len(names) > most else names)

@@ -1,4 +1,4 @@
-"""The command line `ddpsim`: its commands run scenarios, so it is in the package of scenarios."""
+"""The command line `ddpsim`. Its commands run scenarios, so it is a part of the package `ddpsim.scenarios`."""
 
 from ddpsim.scenarios.cli.commands import main
 

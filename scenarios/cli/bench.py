@@ -76,7 +76,10 @@ def _cases_to_measure(names: Iterable[str], engine: str, world_sizes: Sequence[i
 
 
 def _table_rows(measured: Sequence[Measurement]) -> Iterable[str]:
-    """Yield a header and a row per measurement; its ratio is to the first row with the same scenario and world size."""
+    """Yield the lines of the table: a header, and a row per measurement.
+
+    The ratio in a row compares its time with the first row of the same scenario and world size.
+    """
     width = max(4, *(len(each.case.scenario.name) for each in measured))
     yield f"{'name':<{width}}  by     ranks   events  events/s   median ms    least     most  ratio"
     first: dict[tuple[str, int], float] = {}
@@ -91,7 +94,7 @@ def _table_rows(measured: Sequence[Measurement]) -> Iterable[str]:
 
 
 def _statuses_of_runs(measured: Sequence[Measurement]) -> Iterable[ExitStatus]:
-    """Yield the status of each run, and print the unexpected ones: their times measure something else."""
+    """Yield the exit status of each run. Print runs with an unexpected outcome: their times mean little."""
     from ddpsim.scenarios.cli.judgement import judge_result
 
     for each in measured:

@@ -37,7 +37,7 @@ from ddpsim.simulator.torch_version import torch_too_old_message
 _OF_PROGRAMS: dict[str, Callable[..., Any]] = {
     command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink)
 }
-"""The commands that accept a program and its arguments, by name."""
+"""The commands that accept a training program and its arguments; by the command's name."""
 
 app = typer.Typer(
     add_completion=False,
@@ -48,7 +48,7 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `ddpsim` with these arguments, by default those of the process, and return its exit status."""
+    """Run `ddpsim` with these command-line arguments, by default those of this process, and return the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character must not end the run
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_command_line(arguments: Sequence[str] | None) -> int:
-    """Run the command line, print the message of an error, and return the exit status."""
+    """Run the command that the arguments name. Print the message of an error. Return the exit status."""
     if line := describe_shadowing_file():
         output.print_note(line)
         return ExitStatus.USAGE_ERROR
@@ -126,14 +126,14 @@ app.command(epilog="Example: ddpsim doctor --json")(doctor)
 
 
 def _quiet_ctrl_c_at_exit() -> None:
-    """Make Ctrl-C print no traceback while the process exits: it ends the process, or is ignored at the end."""
+    """Make Ctrl-C print no traceback while this process exits: Ctrl-C then ends the process, or is ignored."""
     if callable(signal.getsignal(signal.SIGINT)):  # else SIGINT is ignored already
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(ExitStatus.INTERRUPTED))
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # runs before torch's exit functions
 
 
 def _usage_message(error: Exception) -> str | None:
-    """Return one line for an error that the user can correct; None for any other error."""
+    """Return the one-line message for an error that the user can correct; None for any other error."""
     if isinstance(error, ImportError) and (
         line := describe_shadowing_file()
     ):  # a user's file hides a module of this package

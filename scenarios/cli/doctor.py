@@ -33,7 +33,7 @@ def doctor(
 
 
 def _collect_facts() -> dict[str, Any]:
-    """Return the facts to show, by their keys in JSON."""
+    """Return the facts to show (versions, machine, missing names), by their keys in the JSON output."""
     torch, problem = _import_torch()
     python = platform.python_version()
     return {
@@ -53,7 +53,7 @@ def _collect_facts() -> dict[str, Any]:
 
 
 def _import_torch() -> tuple[Any, str]:
-    """Return torch, or None, and the problem with it ("" for none)."""
+    """Return the module torch and "". If torch cannot be imported, return None and the reason."""
     try:
         module = import_module("torch")
     except Exception as error:  # a broken build may raise anything
@@ -98,7 +98,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _facts_as_lines(facts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the facts as lines of text."""
+    """Yield the collected facts as lines of text."""
     tested = "tested" if facts["is_tested"] else "not tested"
     pairs = ", ".join(f"{each['python']} with {each['torch']}" for each in facts["tested_with"])
     memory = facts["free_memory_bytes"]

@@ -136,7 +136,7 @@ def _show_exploration(
 ) -> ExitStatus:
     """Print the outcome of an exploration, add it to the report, and return the exit status.
 
-    `parting` is the point where its failing run diverges from a passing one.
+    `parting` is the point where the failing run diverges from a passing run.
     """
     status, text = _judge_exploration(scenario.expected_by(engine), exploration)
 
@@ -171,7 +171,10 @@ def _save_first_failure(scenario: Scenario, engine: Engine, exploration: Explora
 
 
 def _judge_exploration(expected: Expectation, exploration: Exploration) -> tuple[ExitStatus, str]:
-    """Return the exit status and its line. An expected failure has to occur under one schedule only."""
+    """Return the exit status of an exploration and a line about it.
+
+    A failure that the scenario expects need occur under one schedule only.
+    """
     from ddpsim import Verdict
     from ddpsim.scenarios.cli.judgement import judge_result
 

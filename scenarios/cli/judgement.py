@@ -31,7 +31,7 @@ def judge_result(expected: Expectation, result: Result, transport: str = "memory
 
 
 def conclusion_line(expected: Expectation, result: Result, transport: str = "memory") -> str:
-    """Return one line: whether the run is as expected, what was found and what was expected."""
+    """Return one line about a run: whether it is as expected, what was found, and what was expected."""
     if transport == PROCESSES:
         return _conclusion_on_processes(expected, result)
     found = outcome_text(result)
@@ -59,20 +59,28 @@ def _conclusion_on_processes(expected: Expectation, result: Result) -> str:
 
 
 def divergence_line(divergence: ReplayDivergence) -> str:
-    """Return one line on where a replay differs from its recording; the replay itself ran on to its end."""
+    """Return one line on where a replay differs from its recording. The replay itself continued to its end."""
     if not divergence.point:
         return divergence.summary_text
     return f"{divergence.summary_text}; the replay continued, and took each later choice modulo the number of options"
 
 
 def is_found_at_wrong_line(expected: Expectation, result: Result) -> bool:
+<<<<<<< HEAD
     """Return True if the finding is the expected one but names another line."""
     is_it = expected.code is not None and expected.text(result.world_size) == outcome_text(result)
+=======
+    """Return True if the finding is the expected finding, but names another line of the program."""
+    is_it = expected.code is not None and expected.expectation_text(result.world_size) == outcome_text(result)
+>>>>>>> s2
     return is_it and not expected.is_met_by(result)
 
 
 def _other_outcome_text(expected: Expectation, result: Result) -> str:
-    """Return how often this expected outcome occurs, and the other outcome; "" if every interleaving has this one."""
+    """Return how often this expected outcome occurs, and the other possible outcome.
+
+    Return "" if every interleaving of the ranks has the same outcome.
+    """
     is_other = expected.otherwise is not None and expected.otherwise.is_met_by(result)
     other = expected if is_other else expected.otherwise
     parts = []
@@ -85,7 +93,7 @@ def _other_outcome_text(expected: Expectation, result: Result) -> str:
 
 
 def _expected_text(expected: Expectation, world_size: int) -> str:
-    """Return the expected outcome, and the other one that some interleavings may have."""
+    """Return the expected outcome in words, with the other outcome, if some interleavings have another."""
     text = _expected_text_if_clean(expected, world_size)
     if expected.shows is not None:
         text += f" in {expected.shows} of {_SCHEDULES} random schedules"

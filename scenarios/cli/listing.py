@@ -49,7 +49,10 @@ def _show_list(scenarios: Mapping[str, Listed], *, with_twins: bool) -> None:
 
 
 def _scenarios_in_files(paths: Sequence[Path] | None) -> tuple[Mapping[str, Listed], Sequence[str]]:
-    """Return the scenarios in files, by default those of ddpsim, by name, and why some files cannot be loaded."""
+    """Return the scenarios in the given files, by name; and for each file that cannot be loaded, the reason.
+
+    The default files are those that come with ddpsim.
+    """
     if not paths:
         from ddpsim.scenarios.files.catalogue import read_catalogue
 
@@ -75,7 +78,7 @@ def _scenarios_in_files(paths: Sequence[Path] | None) -> tuple[Mapping[str, List
 
 
 def _scenario_files_at(path: Path) -> list[Path]:
-    """Return the file itself, or the files of a folder that may contain scenarios."""
+    """Return the files of scenarios at a path: the file itself, or the files of a folder that may contain scenarios."""
     from ddpsim import UsageError
     from ddpsim.scenarios.files.python_file import SUFFIXES
 

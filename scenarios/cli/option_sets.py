@@ -1,7 +1,13 @@
-"""Sets of options that several commands share: each set is one parameter of a command, marked by an `OptionSet`.
+"""Sets of options that several commands share.
 
+<<<<<<< HEAD
 `@expand_option_sets` replaces that parameter in the command's signature by the options of the set, so typer parses
 them; the command receives one value made from them. The options of a run come from the fields of `RunOptions`.
+=======
+Each set is one parameter of a command function, marked by an `OptionSet`. `@with_sets` replaces this parameter in the
+function's signature by the options of the set, so that typer parses them. The function receives one value, made from
+all options of the set. The options of a run come from the fields of `RunOptions`.
+>>>>>>> s2
 """
 
 from __future__ import annotations
@@ -20,12 +26,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class OptionSet(NamedTuple):
-    """Marks a parameter of a command: its value is made from several options."""
+    """Marks a parameter of a command function: the parameter's value is made from several command-line options."""
 
     make: Callable[..., Any]
-    """Makes the parameter's value from the options, which are its keywords."""
+    """Makes the parameter's value; it is called with the options as keywords."""
     options: Callable[[str], Sequence[Parameter]]
-    """Returns the options of the set for a command's name."""
+    """Returns the options of the set, for the command of the given name."""
 
 
 def expand_option_sets(command: Command) -> Command:
@@ -50,7 +56,7 @@ def expand_option_sets(command: Command) -> Command:
 
 
 def _parameters_of_run_options(command: str) -> list[Parameter]:
-    """Return the options of a run that a command takes, as parameters for typer."""
+    """Return the options of a run that the named command takes, as parameters for typer."""
     hints = get_type_hints(RunOptions)
     taken = {name: each for name, each in OPTIONS.items() if each.help and command not in each.not_of}
     return [_parameter_of_option(name, each, hints[name], command) for name, each in taken.items()]
@@ -72,10 +78,10 @@ def _parameter_of_option(name: str, option: OptionForms, hint: Any, command: str
 
 
 def _given_run_options(**options: Any) -> Mapping[str, Any]:
-    """Return the options that the user gave; a flag that is off by default can only be turned on."""
+    """Return the options that the user gave. A flag that is off by default counts as given only if it is on."""
     is_off = {name for name, value in options.items() if value is False and DEFAULTS[name] is False}
     return {name: value for name, value in options.items() if name not in is_off and value not in (None, [])}
 
 
 OptionsOfRun = Annotated[Mapping[str, Any], OptionSet(_given_run_options, _parameters_of_run_options)]
-"""The type of a parameter that receives the given options of a run, by name, for `with_options`."""
+"""The type of a command's parameter that receives the given options of a run, by name."""

@@ -1,6 +1,6 @@
 """The arguments and options that several commands share, and the checks of their values.
 
-`--help` shows them without torch: functions that need the scenarios import them when they are called.
+`--help` shows the options without importing torch: functions that need the scenarios import them when called.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ Tags = Annotated[
 
 
 def _parse_folder(text: str) -> Path:
-    """Return the folder; refuse "", as from an unset shell variable, which Path reads as the working folder."""
+    """Return the folder of an option.
+
+    Refuse "", for instance from an unset shell variable, because Path would read it as the working folder.
+    """
     if not text:
         raise typer.BadParameter("it is empty, expected a folder: give one, or . for the working folder")
     return Path(text)
@@ -98,7 +101,7 @@ Opens = Annotated[
 
 
 def output_option(what: str) -> OptionInfo:
-    """Return the option `--output` with this help text: the file to save a scenario to."""
+    """Return the option `--output` with this help text. Its value is the file to save a scenario to."""
     option: OptionInfo = typer.Option("--output", "-o", metavar="OUT.toml", help=what)
     return option
 
@@ -135,7 +138,7 @@ def backends_named(names: str | None, own: str) -> tuple[str, ...]:
 
 
 def schedule_source_text(transport: str, policy: str | None, seed: int | range, choices: Sequence[int] = ()) -> str:
-    """Return the transport and the policy as a run's head line shows them."""
+    """Return the transport and the scheduling policy as the head line of a run shows them."""
     if transport == "processes":
         return "on processes"
     on = "" if transport == "memory" else f"on {transport}  "
@@ -149,12 +152,12 @@ def schedule_source_text(transport: str, policy: str | None, seed: int | range, 
 
 
 def engine_text(engine: Engine) -> str:
-    """Return the engine as a run's head line shows it; "" for torch."""
+    """Return the engine as the head line of a run shows it; "" for torch's engine, the default."""
     return "" if engine.value == "torch" else f"engine {engine.value}  "
 
 
 def keep_servers_for(transport: str) -> AbstractContextManager[object]:
-    """Return a context that keeps the servers from which the ranks of runs on real processes are forked."""
+    """Return a context that keeps the fork servers, from which the ranks of runs on real processes are forked."""
     if transport != "processes":
         return nullcontext()
     from ddpsim.scenarios.jobs.job_launcher import keep_fork_servers
@@ -163,7 +166,10 @@ def keep_servers_for(transport: str) -> AbstractContextManager[object]:
 
 
 def scenarios_with_tags(scenarios: Mapping[str, Each], tags: Iterable[str]) -> dict[str, Each]:
-    """Return the scenarios that have all the tags. Raises UsageError for an unknown tag, and if no scenario has all."""
+    """Return the scenarios that have all these tags.
+
+    Raises UsageError for an unknown tag, and if no scenario has all tags.
+    """
     from ddpsim import UsageError
     from ddpsim.scenarios.names import suggest_nearest_name
 

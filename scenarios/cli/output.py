@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 Each = TypeVar("Each")
 
 _WIDTH = 120
-"""The width to which lines of a list are shortened; a wider terminal's own width counts instead."""
+"""The width to which lines of a list are shortened. On a wider terminal the terminal's own width is used."""
 
 
 def print_text(text: str) -> None:
-    """Print a text at once, with colours if it goes to a terminal."""
+    """Print a text immediately, with colours if the output is a terminal."""
     if not sys.stdout.isatty():
         print(text, flush=True)
         return
@@ -37,7 +37,7 @@ def print_text(text: str) -> None:
 
 
 def print_styled(text: Text) -> None:
-    """Print a text at once; its colours show if it goes to a terminal, unless NO_COLOR is set."""
+    """Print a text with styles immediately; colours show if the output is a terminal, unless NO_COLOR is set."""
     from rich.console import Console
 
     if sys.stdout.isatty():
@@ -47,17 +47,17 @@ def print_styled(text: Text) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a line to stderr, so that it does not mix with the command's output."""
+    """Print a line to stderr, so that the line does not mix with the command's output on stdout."""
     print(f"ddpsim: {text}", file=sys.stderr)
 
 
 def number_with_noun(count: int, noun: str) -> str:
-    """Return the number with its noun: "1 record" or "2 records"."""
+    """Return a number with its noun, singular or plural: "1 record" or "2 records"."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def print_scenario_list(scenarios: Mapping[str, Listed]) -> None:
-    """Print a line for each scenario: its name, its expected outcome, its summary. A terminal gets shortened lines."""
+    """Print a line for each scenario: its name, expected outcome and summary. Lines are shortened on a terminal."""
     if not sys.stdout.isatty():
         whole = _scenario_lines(scenarios, lambda expected, world_size: expected.text(world_size))
         print_text("\n".join(map("".join, whole.values())))
@@ -88,14 +88,14 @@ def _scenario_lines(
 
 
 def _join_and_shorten(start: str, summary: str, end: str, width: int) -> str:
-    """Join the parts of a line, with the summary shortened so that the line fits into `width` columns."""
+    """Join the parts of a line. The summary is shortened so that the line fits into `width` columns."""
     room = max(width - len(start) - len(end), 1)
     short = summary if len(summary) <= room else f"{summary[: room - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
     return f"{start}{short}{end}"
 
 
 def with_progress_bar(each: Iterable[Each], total: int) -> Iterable[Each]:
-    """Return the items as they come; on a terminal show a progress bar, then return them all at the end."""
+    """Yield the items as they arrive. On a terminal, show a progress bar instead, then yield all items at the end."""
     if not sys.stderr.isatty():
         return each
     from rich.console import Console
@@ -109,9 +109,9 @@ def with_progress_bar(each: Iterable[Each], total: int) -> Iterable[Each]:
 def progress_bar(
     name: str, total: float, where: Callable[[Each], tuple[float, str]]
 ) -> Iterator[Callable[[Each], object] | None]:
-    """Show a progress bar on a terminal, and yield the function that updates it.
+    """Show a progress bar on a terminal, and yield the function that updates the bar.
 
-    `where` turns a progress object into the amount done and a text to show next to the bar.
+    `where` takes a progress object and returns the amount done and a text to show next to the bar.
     """
     if not sys.stderr.isatty():
         yield None

@@ -1,6 +1,7 @@
-"""Find the program in a command line: as with python and torchrun, all words after its name are its arguments.
+"""Find the training program in a command line.
 
-The processes that its ranks are forked from are started before this process imports torch.
+As with python and torchrun, all words after the program's name are the program's arguments. The fork servers, from
+which the ranks are forked, are started before this process imports torch.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(r"s\d+:")
 _REFUSED = 2
-"""The exit status that argparse, click and fire use for wrong arguments."""
+"""The exit status of a program that refuses its arguments; argparse, click and fire use the same."""
 _RUNS_NO_PROGRAM = ("-h", "--help", "processes", "--transport=processes", "--torchrun")
-"""Words of a command line whose command needs no server for a program."""
+"""Words in a command line which show that the command runs no program, so no fork server is needed."""
 
 
 def join_program_into_one_word(words: Sequence[str], taking_values: Collection[str] = ()) -> list[str]:
@@ -44,10 +45,10 @@ def join_program_into_one_word(words: Sequence[str], taking_values: Collection[s
 
 
 def start_fork_servers(words: Sequence[str]) -> None:
-    """Start the servers that ranks are forked from, if the line has a program (see `join_program_into_one_word`).
+    """Start the servers that ranks are forked from, if the command line has a program.
 
-    This is a guess: a server that is not needed does no harm, and a missing one is started later. Each takes a second
-    or two to start, so they start at the same time.
+    The program is found as in `join_program_into_one_word`; the result is a guess. An unneeded server does no harm, and
+    a missing server is started later. Each server takes a second or two to start, so all start at the same time.
     """
     if "--" not in words or any(word in words for word in _RUNS_NO_PROGRAM):
         return
@@ -95,7 +96,7 @@ def has_program_refused_options(names: Sequence[str], errors: Iterable[BaseExcep
 
 
 def trailing_options(arguments: Sequence[str], options: Mapping[str, bool]) -> list[str]:
-    """Return the words among a program's arguments that are the command's options, with their values."""
+    """Return the words among a program's arguments that are options of the ddpsim command, with the options' values."""
     found: list[str] = []
     takes_value = False
     for word in arguments:
@@ -107,7 +108,7 @@ def trailing_options(arguments: Sequence[str], options: Mapping[str, bool]) -> l
 
 
 def options_of(command: Callable[..., Any]) -> dict[str, bool]:
-    """Return the options of a command by name, with True for those that take a value."""
+    """Return the options of a command: from the option's name, True if the option takes a value."""
     found = {}
     # Not get_type_hints: Python 3.10 wraps a parameter whose default is None in Optional.
     for parameter in inspect.signature(command, eval_str=True).parameters.values():

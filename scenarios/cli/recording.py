@@ -42,7 +42,7 @@ Records = Annotated["RecordFolders", OptionSet(_make_record_folders, _parameters
 
 
 def check_record_folders(folders: RecordFolders, *, runs: int = 1, transport: str = "memory") -> None:
-    """Make the folders before anything runs. Raises UsageError if records cannot be written."""
+    """Make the folders for records before the run. Raises UsageError if records cannot be written there."""
     if not folders.folders_by_option:
         return
     from ddpsim import UsageError
@@ -57,7 +57,7 @@ def check_record_folders(folders: RecordFolders, *, runs: int = 1, transport: st
 
 
 def write_and_show_records(folders: RecordFolders, result: Result | None) -> None:
-    """Write the records of a run, and print their folders; without a run, print that there are no records."""
+    """Write the records of a run, and print the folders. If nothing was run, print that there are no records."""
     if not folders.folders_by_option:
         return
     if result is None:

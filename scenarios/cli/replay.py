@@ -91,7 +91,7 @@ def _show_replay(
     is_strict: bool,
     above: str,
 ) -> ExitStatus:
-    """Print the outcome of a replay, add it to the report, and return the exit status."""
+    """Print the outcome of a replay, add the replay to the report, and return the exit status."""
     status, text = _judge_replay(scenario.expected_by(engine), replayed, is_strict=is_strict)
     if status is ExitStatus.USAGE_ERROR:
         output.print_note(str(replayed.divergence_error))
@@ -116,7 +116,10 @@ def _steps_between(steps: list[TranscriptLine], first: int | None, last: int | N
 
 
 def _judge_replay(expected: Expectation, replayed: ReplayedRun, *, is_strict: bool) -> tuple[ExitStatus, str]:
-    """Return the exit status, and the lines that explain it. A strict replay that diverges is a usage error."""
+    """Return the exit status of a replay, and the lines that explain it.
+
+    A strict replay that diverges from its recording is a usage error.
+    """
     from ddpsim.scenarios.cli.judgement import divergence_line, judge_result
 
     if replayed.divergence is not None and is_strict:
@@ -137,7 +140,7 @@ HELP = "Enter: next step; a number: that many steps; r N: to the next step of ra
 
 
 def show_steps(steps: Sequence[TranscriptLine]) -> None:
-    """Show the steps: interactively on a terminal, else all at once."""
+    """Show the steps of a run: interactively on a terminal, otherwise all at once."""
     from ddpsim.simulator.transcript import transcript_lines
 
     if sys.stdin.isatty() and sys.stdout.isatty():
@@ -153,7 +156,7 @@ def show_steps(steps: Sequence[TranscriptLine]) -> None:
 def show_steps_interactively(
     steps: Sequence[TranscriptLine], *, ask: Callable[[], str], show: Callable[[str], object]
 ) -> None:
-    """Show steps, and ask after each stop how far to continue, until there are no more or the answer is `q`."""
+    """Show the steps of a run. Ask after each stop how far to continue, until no step is left or the answer is `q`."""
     from ddpsim.simulator.transcript import transcript_lines
 
     head, *lines = transcript_lines(steps) or [""]
@@ -171,7 +174,10 @@ def show_steps_interactively(
 
 
 def next_stop(word: str, steps: Sequence[TranscriptLine], at: int) -> int | None:
-    """Return the step to stop at next for an answer given at step `at`: `at` itself to quit, None for a bad answer."""
+    """Return the step at which to stop next, for an answer that the user gave at step `at`.
+
+    Return `at` itself if the user quits, and None for an invalid answer.
+    """
     if word in ("", "q"):
         return at if word else at + 1
     command, _, rank = word.partition(" ")

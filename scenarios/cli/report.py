@@ -58,4 +58,4 @@ _FILES = {
     "--dot": (".dot", "waits.dot"),
     "--junit": (".xml", "junit.xml"),
 }
-"""By option, the suffix of the file to write, and the key of the form in `FORMS`."""
+"""By option: the suffix of the file to write, and the name of the report's form in `FORMS`."""

@@ -1,4 +1,4 @@
-"""The reports that `--report DIR` writes and `--open` opens; `ddpsim.reports` is imported only if one is wanted."""
+"""The reports that `--report DIR` writes and `--open` opens. `ddpsim.reports` is imported only for a report."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
 
 _WIDTH = 100
-"""Width of the lanes when the output is not a terminal."""
+"""Width of the drawing of the ranks' lanes (one per rank) if the output is not a terminal."""
 
 
 @contextmanager
 def report_writer(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[ReportWriter]:
-    """Yield the report of a command: with a title, an index of several runs; else one run or one exploration.
+    """Yield the writer of a command's report.
 
-    If the command ends early, the finished runs are indexed. Raises ReportError for a folder that cannot be written.
+    With a title the report is an index of several runs; otherwise it shows one run or one exploration. If the command
+    ends early, the finished runs are indexed. Raises ReportError for a folder that cannot be written.
     """
     made = folder
     if folder is not None or opens:
@@ -53,7 +54,10 @@ def report_writer(folder: Path | None, *, opens: bool, title: str = "") -> Itera
 
 
 def show_lanes(result: Result) -> None:
-    """Print a lane for each rank of a run, no wider than the terminal; nothing for a run without calls."""
+    """Print a timeline ("lane") for each rank of a run, no wider than the terminal.
+
+    Print nothing for a run without calls.
+    """
     from ddpsim.reports.forms.narrow_lanes import draw_lanes_as_text
     from ddpsim.reports.making.result_document import run_of
 
@@ -65,7 +69,7 @@ def show_lanes(result: Result) -> None:
 
 
 class ReportWriter:
-    """Writes the report of a command's runs into a folder; does nothing if no report is wanted."""
+    """Writes the report of a command's runs into a folder. Does nothing if the user wants no report."""
 
     def __init__(self, folder: Path | None, title: str) -> None:
         self._folder = folder
@@ -75,7 +79,7 @@ class ReportWriter:
 
     @property
     def is_wanted(self) -> bool:
-        """False if nothing will be written."""
+        """False if the user wants no report, so nothing will be written."""
         return self._folder is not None
 
     def add_run(
@@ -90,7 +94,7 @@ class ReportWriter:
         seconds: float | None = None,
         transport: str = "memory",
     ) -> None:
-        """Add a run with its exit status and conclusion."""
+        """Add a run to the report, with its exit status and conclusion."""
         if self._folder is None:
             return
         from ddpsim.reports.making.result_document import document_of
@@ -130,7 +134,7 @@ class ReportWriter:
         text: str = "",
         seconds: float = 0.0,
     ) -> None:
-        """Add an index row for a scenario that raised an exception or was not run."""
+        """Add an index row for a scenario without a report of its own: it raised an exception or was not run."""
         if self._folder is None:
             return
         from ddpsim.reports.forms.junit import JunitCase, State
@@ -141,7 +145,7 @@ class ReportWriter:
         self._entries.append(IndexEntry(row_of(name, engine=engine.value, expected=expected, found=found), case))
 
     def add_records(self, result: Result, name: str, how: str, notes: Sequence[str]) -> None:
-        """Write the diagnosis of a real job's records, without a replay line."""
+        """Write the diagnosis of a real job's records. It has no replay line, because a real job cannot be replayed."""
         if self._folder is None:
             return
         from ddpsim.reports.making.result_document import document_of
@@ -151,7 +155,10 @@ class ReportWriter:
         self._write_forms(replace(document, runs=(replace(run, schedule="", digest=""),)), self._folder)
 
     def add_exploration(self, make: Callable[[], Document]) -> None:
-        """Write the report of an exploration; `make` is called only if a report is wanted."""
+        """Write the report of an exploration.
+
+        `make` returns the report's data, and is called only if a report is wanted.
+        """
         if self._folder is not None:
             self._write_forms(make(), self._folder)
 

@@ -123,7 +123,7 @@ def _run_cases(
     *,
     with_lanes: bool,
 ) -> int:
-    """Run each engine and backend, print and report each outcome, and return the worst exit status."""
+    """Run the scenario on each engine and backend, print and report each outcome, and return the worst exit status."""
     from ddpsim.scenarios.cli.judgement import judge_result
 
     statuses = []
@@ -155,7 +155,7 @@ def _run_cases(
 
 
 def _case_heading(engine: Engine, scenario: Scenario, cases: Sequence[tuple[Engine, Scenario]]) -> str:
-    """Return the heading of one of several cases: the backend or engine in which they differ."""
+    """Return the heading of one of several runs: the backend or the engine in which the runs differ."""
     backends = {each.backend_semantics for _, each in cases}
     engines = {each for each, _ in cases}
     named = [scenario.backend_semantics] if len(backends) > 1 else []
@@ -174,7 +174,11 @@ def outcomes_by_backend(found: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _outcome_verb(result: Result, backend: str) -> str:
-    """Return the outcome as a verb. It is "can hang" for other backends than gloo: their rules are the worst case."""
+    """Return the outcome as a verb.
+
+    For other backends than gloo it is "can hang", because the simulator applies the strictest rules that such a backend
+    may follow.
+    """
     from ddpsim import Verdict
     from ddpsim.simulator.backend_semantics import GLOO
 
@@ -187,6 +191,6 @@ def _outcome_verb(result: Result, backend: str) -> str:
 
 
 def head_line(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
-    """Return the head line of a run: its name, world size, engine unless torch, policy, and backend unless gloo."""
+    """Return the head line of a run: name, world size, engine unless torch, policy, and backend unless gloo."""
     rules = "" if scenario.backend_semantics == "gloo" else f"  by the rules of {scenario.backend_semantics}"
     return f"{scenario.name}  world size {result.world_size}  {engine_text(engine)}{how}{rules}"

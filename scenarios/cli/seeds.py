@@ -19,9 +19,10 @@ _MOST = 1_000_000
 
 
 def parse_seeds(text: str, policy: str, seed: int) -> range:
-    """Return the seeds of a text like "0..99", including both ends.
+    """Return the seeds of a text like "0..99", both ends included.
 
-    Raises UsageError for another text, for a policy that uses no seed, and if `seed` is given, too.
+    Raises UsageError for any other text, for a scheduling policy that uses no seed, and if option `seed` is given as
+    well.
     """
     from ddpsim import UsageError
 
@@ -41,15 +42,15 @@ def parse_seeds(text: str, policy: str, seed: int) -> range:
 
 @dataclass
 class SeedOutcomes:
-    """Counts of the outcomes of many seeds, and the one run to show."""
+    """The outcomes of runs with many seeds: their counts, and the one run to show in full."""
 
     seeds: dict[str, list[int]] = field(default_factory=dict)
-    """By outcome, the seeds of the runs with this outcome."""
+    """For each outcome, the seeds whose runs had this outcome."""
     statuses: list[ExitStatus] = field(default_factory=list)
     _shown: tuple[Result, Judgement] | None = None
 
     def add_run(self, seed: int, result: Result, judgement: Judgement) -> None:
-        """Count a run, and keep it if it is the one to show so far."""
+        """Count a run. Keep the run if it is the most interesting to show so far."""
         from ddpsim.scenarios.model import outcome_text
 
         self.seeds.setdefault(outcome_text(result), []).append(seed)
@@ -59,13 +60,15 @@ class SeedOutcomes:
 
     @property
     def run_to_show(self) -> Result:
-        """The run to show: the first unexpected one; else the first that did not pass; else the first."""
+        """The run to show: the first unexpected run; if there is none, the first that did not pass; otherwise the first
+        run."""
         assert self._shown is not None, "there is a seed"
         return self._shown[0]
 
     @property
     def judgement(self) -> Judgement:
-        """The exit status of all seeds, and a line: the first unexpected outcome, and how many seeds have one."""
+        """The exit status over all seeds, and a line with the first unexpected outcome and the number of unexpected
+        outcomes."""
         from ddpsim.scenarios.cli.judgement import Judgement
 
         count, others = len(self.statuses), sum(status is not ExitStatus.AS_EXPECTED for status in self.statuses)
@@ -77,7 +80,7 @@ class SeedOutcomes:
 
     @property
     def text(self) -> str:
-        """A table of the outcomes with counts and first seeds; then the run to show, unless it passed."""
+        """A table of the outcomes with their counts and first seeds; below it the run to show, unless it passed."""
         from ddpsim import Verdict
 
         rows = sorted(self.seeds.items(), key=lambda row: (-len(row[1]), row[1][0]))
@@ -91,7 +94,7 @@ class SeedOutcomes:
 
 
 def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Result], Judgement]) -> SeedOutcomes:
-    """Run each seed and count the outcomes, with a progress bar on a terminal."""
+    """Run the scenario with each seed and count the outcomes; a terminal shows a progress bar."""
     outcomes = SeedOutcomes()
     results = ((seed, run(seed)) for seed in seeds)
     for seed, result in output.with_progress_bar(results, len(seeds)):
@@ -100,7 +103,7 @@ def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Resul
 
 
 def _priority_to_show(result: Result, judgement: Judgement) -> int:
-    """Return the priority of a run for being shown: highest for an unexpected one, then for one that did not pass."""
+    """Return the priority of showing a run: highest for an unexpected outcome, then for a run that did not pass."""
     from ddpsim import Verdict
 
     return 2 * (judgement.status is not ExitStatus.AS_EXPECTED) + (result.verdict is not Verdict.PASS)

@@ -68,7 +68,7 @@ def shrink(
 
 
 def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path) -> ExitStatus:
-    """Save the shrunk scenario, run the saved file, and print that run; delete the file if it does not fail."""
+    """Save the shrunk scenario, run the saved file, and print this run. Delete the file if the run does not fail."""
     from ddpsim import Verdict
     from ddpsim.scenarios.files.program_line import quote_for_command_line
     from ddpsim.scenarios.running.runner import run_scenario
@@ -92,7 +92,7 @@ def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path
 
 
 def _save_or_print(scenario: Scenario, name: str, path: Path) -> None:
-    """Save the shrunk scenario; if it cannot be written, print it, so that the work is not lost."""
+    """Save the shrunk scenario. If the file cannot be written, print the scenario, so that the work is not lost."""
     from ddpsim import UsageError
     from ddpsim.scenarios.fuzzing.shrinking.saved import save_shrunk_scenario, shrunk_scenario_text
 
@@ -106,7 +106,7 @@ def _save_or_print(scenario: Scenario, name: str, path: Path) -> None:
 def _with_failing_schedule(
     scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int
 ) -> Scenario:
-    """Return the scenario with the schedule of the token or of the policy, under which it should fail."""
+    """Return the scenario with the schedule under which it should fail: that of the replay token or of the policy."""
     from ddpsim import UsageError
     from ddpsim.scenarios.running.replaying import check_token_not_after_program
     from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
@@ -137,7 +137,7 @@ _END = {
 
 
 def _size_change_line(shrunk: ShrunkScenario) -> str:
-    """Return a line with the sizes before and after shrinking, the executions and the time."""
+    """Return a line with the scenario's size before and after shrinking, the number of executions, and the time."""
     from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun, size_text
 
     before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
@@ -145,7 +145,7 @@ def _size_change_line(shrunk: ShrunkScenario) -> str:
 
 
 def _progress_of_shrinking(progress: ShrinkProgress) -> tuple[float, str]:
-    """Return the seconds spent, and a progress text: executions and the current size."""
+    """Return the seconds spent so far, and a progress text: number of executions and current size of the scenario."""
     from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun
 
     ranks, switches = progress.size.ranks, progress.size.switches

@@ -86,7 +86,7 @@ def zoo(
 def _run_and_show_rows(
     pairs: Sequence[tuple[Scenario, Engine]], run: Callable[[Scenario, Engine], ZooOutcome]
 ) -> list[ZooOutcome]:
-    """Run the scenarios, print a row for each, and at the end the reports of the unexpected ones."""
+    """Run the scenarios and print a table row for each. At the end, print the whole reports of the unexpected runs."""
     from ddpsim.scenarios.cli.zoo_outcome import ZooTable, reports_and_counts
 
     start = time.perf_counter()
@@ -101,7 +101,7 @@ def _run_and_show_rows(
 
 
 def _chosen_scenarios(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:
-    """Return the scenarios to run, each twin after its bug. A twin that the user named is always run."""
+    """Return the scenarios to run, each bug followed by its repaired twin. A twin that the user named is always run."""
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.files.registry import registry
 

@@ -26,7 +26,7 @@ from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
 
 _WIDTH = 100
 _NAME_WIDTH = 48
-"""The widest name column; a longer name shifts its own row only."""
+"""The largest width of the column of names. A longer name shifts only its own row."""
 _TIME_WIDTH = 5
 _MARKS = {ExitStatus.AS_EXPECTED: "=", ExitStatus.OTHERWISE: "!", ExitStatus.UNKNOWN: "?", None: "-"}
 
@@ -38,13 +38,14 @@ class ZooOutcome:
     name: str
     engine: Engine
     status: ExitStatus | None
-    """None if it was not run."""
+    """The exit status of the run; None if the scenario was not run."""
     expected: str
     found: str
-    """The outcome, "" if it is the expected one; for a scenario that was not run, what the transport lacks."""
+    """The outcome of the run; "" if it is the expected outcome. For a scenario that was not run: what the transport
+    lacks."""
     seconds: float
     text: str = ""
-    """The whole report of an unexpected run, else ""."""
+    """The whole report of an unexpected run; "" for any other run."""
 
 
 def run_for_zoo(
@@ -56,7 +57,10 @@ def run_for_zoo(
     transport: str,
     **options: Any,
 ) -> ZooOutcome:
-    """Run a scenario, and add it to the report. An exception of ddpsim is its outcome; later scenarios still run."""
+    """Run a scenario, and add the run to the report.
+
+    If ddpsim raises an exception, the exception becomes the outcome, and later scenarios still run.
+    """
     expected = scenario.expected_by(engine)
     wanted = _without_verdict(expected.text(scenario.world_size))
     if transport == PROCESSES and (why := reason_against_processes(scenario)):
@@ -101,14 +105,15 @@ class ZooTable:
         engines = {engine for _, engine in pairs}
         self._name_width = min(_NAME_WIDTH, max(map(len, ["name", *(scenario.name for scenario, _ in pairs)])))
         self._engine_width = max(len(engine.value) for engine in engines) if len(engines) > 1 else None
-        """None if there is one engine, which needs no column."""
+        """Width of the column for the engine; None if all runs have the same engine and the column is not needed."""
 
     def header_row(self) -> str:
         """Return the header row."""
         return f"{self._first_columns('name', 'by', 'ms')}    expected"
 
     def row_of_outcome(self, outcome: ZooOutcome) -> str:
-        """Return a run's row: a mark, the expected outcome, and what was found instead or why it was not run."""
+        """Return the table row of a run: a mark, the expected outcome, and what was found instead or why it was not
+        run."""
         cells = self._first_columns(outcome.name, outcome.engine.value, f"{outcome.seconds * 1000:.0f}")
         line = f"{cells}  {_MARKS[outcome.status]} {outcome.expected}"
         if not outcome.found:
@@ -122,7 +127,7 @@ class ZooTable:
 
 
 def reports_and_counts(outcomes: Sequence[ZooOutcome], seconds: float) -> str:
-    """Return the whole report of each unexpected run, and a line with the counts."""
+    """Return the whole report of each unexpected run, and a line that counts the outcomes."""
     run = [outcome for outcome in outcomes if outcome.status is not None]
     surprising = [outcome for outcome in run if outcome.status is not ExitStatus.AS_EXPECTED]
     texts = [f"\n--- {each.name}, engine {each.engine.value}\n{each.text}" for each in surprising]

@@ -1,1 +1,1 @@
-"""Scenarios in files: `loader.py` finds one by its name or in a file, `registry.py` has those that come with ddpsim."""
+"""Scenarios in files. `loader.py` finds a scenario by name or in a file; `registry.py` has the scenarios of ddpsim."""

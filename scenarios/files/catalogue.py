@@ -1,7 +1,7 @@
 """List the scenarios that come with ddpsim, by reading their files without importing them.
 
-Importing all of them takes seconds, but a list should appear at once. So only the arguments of `@scenario` are read
-from a Python file, and a few keys from a TOML file. A test checks that this equals what the registry loads.
+Importing all files takes seconds, but a list should appear at once. So only the arguments of `@scenario` are read from
+a Python file, and a few keys from a TOML file. A test checks that the list equals what the registry loads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES = {
     **{"CLEAN": CLEAN, "Code": Code, "PASSES": PASSES, "Verdict": Verdict},
     **{each.__name__: each for each in (every_rank, finds, odd_one_out)},
 }
-"""The names that may occur in the arguments of `@scenario` that are shown."""
+"""The names that may occur in those arguments of `@scenario` that a list shows."""
 _SHOWN = ("name", "about", "expected", "under_ddp", "world_size", "tags")
 
 
@@ -46,20 +46,20 @@ class CatalogueEntry:
 
 
 Listed: TypeAlias = CatalogueEntry | Scenario
-"""An object with the attributes that can be listed: an `Entry` or a `Scenario`."""
+"""A scenario as listed: read from its file (`CatalogueEntry`), or loaded (`Scenario`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The scenarios of some folders, by name and in that order."""
+    """The scenarios of some folders, by name, in alphabetical order."""
 
     entries: Mapping[str, CatalogueEntry]
     broken: tuple[str, ...]
-    """For each file that cannot be read, the reason."""
+    """For each file that cannot be read: the reason."""
 
 
 def read_catalogue(root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> Catalogue:
-    """Return the scenarios in the folders of `root`, by default those that come with ddpsim."""
+    """Return the scenarios in the folders of `root`, by default in the folders of ddpsim."""
     found: list[CatalogueEntry] = []
     broken: list[str] = []
     for path in scenario_files(root, folders):
@@ -73,13 +73,13 @@ def read_catalogue(root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> Ca
 
 
 def scenario_files(root: Path, folders: Iterable[str]) -> tuple[Path, ...]:
-    """Return the files of scenarios. A file has its scenario's name, with underscores."""
+    """Return the files of scenarios. The name of a file is its scenario's name, with underscores."""
     paths = [path for folder in folders for path in (root / folder).iterdir()]
     return tuple(path for path in sorted(paths) if path.suffix in _SUFFIXES and not path.name.startswith("_"))
 
 
 def _entries_in_python(text: str) -> Iterator[CatalogueEntry]:
-    """Yield the scenarios in the text of a Python file, with their repaired twins."""
+    """Yield the scenarios defined in the text of a Python file, with their repaired twins."""
     module = ast.parse(text)
     names = {**_NAMES, "__doc__": ast.get_docstring(module, clean=False)}
     found: dict[str, CatalogueEntry] = {}
@@ -99,7 +99,7 @@ def _entries_in_python(text: str) -> Iterator[CatalogueEntry]:
 
 
 def _entry_of_scenario(function: ast.FunctionDef, values: Mapping[str, Any]) -> CatalogueEntry:
-    """Build the entry as `@scenario` builds the scenario."""
+    """Return the list entry of a scenario, with the same values as `@scenario` would give the scenario."""
     expected = values.get("expected", PASSES)
     return CatalogueEntry(
         values.get("name") or function.name.replace("_", "-"),
@@ -112,7 +112,7 @@ def _entry_of_scenario(function: ast.FunctionDef, values: Mapping[str, Any]) -> 
 
 
 def _entry_of_twin(function: ast.FunctionDef, bug: CatalogueEntry) -> CatalogueEntry:
-    """Build the entry as `@repairs` builds the repaired twin."""
+    """Return the list entry of a repaired twin, with the same values as `@repairs` would give the twin."""
     summary = _first_line(ast.get_docstring(function) or "")
     return CatalogueEntry(bug.name + TWIN, summary, CLEAN, None, bug.world_size, bug.tags, repairs=bug.name)
 

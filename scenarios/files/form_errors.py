@@ -1,7 +1,7 @@
-"""Describe an invalid value in a file: its key, the value found, and what was expected.
+"""Describe an invalid value in a scenario file: its key, the value found, and the value expected.
 
-msgspec reports where a value is invalid. What is expected follows from the form's types. If they do not say enough, the
-form has its own text, `Meta(extra={"expected": ...})`.
+The library msgspec reports where a value is invalid. The expected value follows from the types of the form, a class
+with one field per key. Where types do not say enough, a field has its own text, `Meta(extra={"expected": ...})`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddpsim.scenarios.training.training import LARGEST
 KeyPath = tuple["str | int", ...]
 """The path to a value: keys of tables, and indices of arrays."""
 _SHOWN = 80
-"""The longest text of a value that is shown."""
+"""The length up to which the text of a value is shown."""
 _ARRAYS = (inspect.VarTupleType, inspect.ListType)
 _WHERE = re.compile(r" - at `\$(.*)`$")
 _NO_FIELD = re.compile(r"Object contains unknown field `(.*?)`")
@@ -32,11 +32,15 @@ _KINDS: tuple[tuple[type, tuple[type, ...]], ...] = (
     (list, _ARRAYS),
     (dict, (inspect.StructType, inspect.DictType)),
 )
-"""The types of a value, as tried in this order: the first that fits counts."""
+"""The types of a value with their names in messages. They are tried in this order, and the first type that fits
+counts."""
 
 
 def describe_error(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
-    """Return the path of the invalid value, and a sentence about it. The value at `start` was read as a `form`."""
+    """Return the path of the invalid value, and a sentence about the value.
+
+    The file's part at `start` was read as a `form`.
+    """
     where = _WHERE.search(str(error))
     below = tuple(
         int(number) if number else key for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
@@ -59,14 +63,14 @@ def describe_error(error: msgspec.ValidationError, form: Any, values: Any, start
 
 
 def value_at(values: Any, path: KeyPath) -> Any:
-    """Return the value at a path; None if there is none."""
+    """Return the value at a path in the file; None if the file has no value there."""
     for part in path:
         values = values[part] if isinstance(part, int) else values.get(part)
     return values
 
 
 def key_name(path: KeyPath) -> str:
-    """Return a path as users write it: `exception[1].ranks`."""
+    """Return the path of a key as users write it: `exception[1].ranks`."""
     name = ""
     for part in path:
         name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
@@ -74,7 +78,7 @@ def key_name(path: KeyPath) -> str:
 
 
 def shorten_value(value: object) -> str:
-    """Return the text of a value, unless it is too long."""
+    """Return the text of a value, or a short replacement if the text is too long."""
     try:
         text = repr(value)
     except ValueError:  # Python does not format integers with thousands of digits
@@ -107,7 +111,7 @@ def _type_at(kind: inspect.Type, path: KeyPath, value: Any) -> inspect.Type:
 
 
 def _field_type(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
-    """Return the type of a key in a table. For the key that chooses the kind of table, return all kinds."""
+    """Return the type of a key in a table. For the key that selects the kind of table, return all kinds."""
     tables = [each for each in _possible_types(kind) if isinstance(each, inspect.StructType)]
     if key == tables[0].tag_field:
         return inspect.LiteralType(tuple(str(each.tag) for each in tables))
@@ -115,7 +119,7 @@ def _field_type(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
 
 
 def _table_type(kind: inspect.Type, value: Any) -> inspect.StructType:
-    """Return the form of a table; its tag chooses among several."""
+    """Return the form (class) of a table. If several forms are possible, the tag in the table selects one."""
     tables = [each for each in _possible_types(kind) if isinstance(each, inspect.StructType)]
     return next(table for table in tables if table.tag == value.get(table.tag_field))
 

@@ -18,10 +18,10 @@ _EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a
 
 
 def load(name: str) -> Scenario:
-    """Return the scenario called `name`, or the one in a file: `FILE.toml`, or `FILE.py:FUNCTION`; or a program.
+    """Return the scenario called `name`; or the scenario in a file, `FILE.toml` or `FILE.py:FUNCTION`; or a program.
 
-    A plain function of a rank, or of nothing, and a program become scenarios that are expected to pass. A program is a
-    command line as for python: `FILE.py ...` or `-m MODULE ...`. Raises UsageError for an unknown name.
+    A plain function that takes the rank or nothing, and a program, become scenarios that are expected to pass. A
+    program is a command line as for python: `FILE.py ...` or `-m MODULE ...`. Raises UsageError for an unknown name.
     """
     if not isinstance(name, str):
         raise UsageError(f"scenario is {name!r}, expected a name: see `ddpsim list`")

@@ -1,4 +1,4 @@
-"""Names of scenarios in Python files: FILE.py:FUNCTION, and programs, whose name is their command line."""
+"""Parse scenario names that refer to Python files: FILE.py:FUNCTION, or a program's command line, FILE.py ARGUMENTS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpsim.simulator.launching.script import is_program
 
 
 def split_program_line(name: str) -> list[str]:
-    """Return the words of a program's command line; none if the name is no program."""
+    """Return the words of a program's command line; no words if the scenario name is no command line."""
     try:
         words = shlex.split(name)
     except ValueError:  # an unclosed quotation
@@ -18,12 +18,12 @@ def split_program_line(name: str) -> list[str]:
 
 
 def quote_for_command_line(name: str) -> str:
-    """Return the name as a command line has it: quoted if needed, but a program stays several words."""
+    """Return a scenario name as on a command line: quoted if needed, but a program's words stay separate."""
     return name if split_program_line(name) else shlex.quote(name)
 
 
 def python_file_in_name(name: str) -> str:
-    """Return the Python file in a name; "" if there is none."""
+    """Return the path of the Python file that a scenario name contains; "" if the name contains none."""
     words = split_program_line(name)
     if words:
         return "" if words[0] == "-m" else words[0]
@@ -32,7 +32,7 @@ def python_file_in_name(name: str) -> str:
 
 
 def replace_path_in_name(name: str, change: Callable[[str], str]) -> str:
-    """Return the name with another path of its Python file; unchanged if it has none."""
+    """Return a scenario name with the path of its Python file replaced; unchanged if it contains no file."""
     file, words = python_file_in_name(name), split_program_line(name)
     if not file:
         return name

@@ -1,4 +1,4 @@
-"""Load scenarios from files: Python files with scenarios or functions of a rank, and TOML files."""
+"""Load scenarios from files: TOML files, and Python files with scenarios or with functions that a rank runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load_scenarios(path: Path, find: Find | None = None) -> dict[str, Scenario]:
 
 
 def scenarios_in_module(module: ModuleType) -> dict[str, Scenario]:
-    """Return the scenarios that a module defines, without imported ones, by their variables."""
+    """Return the scenarios that a module itself defines, by variable name. Imported scenarios are left out."""
     found: dict[str, Scenario] = {}
     for variable, value in vars(module).items():
         is_known = any(value is each for each in found.values())
@@ -45,9 +45,10 @@ def scenarios_in_module(module: ModuleType) -> dict[str, Scenario]:
 
 
 def load_function(path: Path, function: str) -> Callable[..., Any] | Scenario:
-    """Return a function of a Python file, or a scenario made from one. Raises UsageError if there is none.
+    """Return a function of a Python file, or a scenario made from the function.
 
-    Until another file is loaded, it can still import from its folder while it runs.
+    Raises UsageError if there is no such function. Until another file is loaded, the function can still import from its
+    file's folder.
     """
     module = execute_file(path)
     program = getattr(module, function, None)
@@ -61,8 +62,8 @@ def load_function(path: Path, function: str) -> Callable[..., Any] | Scenario:
 def execute_file(path: Path) -> ModuleType:
     """Return the module in a file, executed like an import: its `if __name__ == "__main__"` part does not run.
 
-    As for a script, the file's folder can be imported from. It is last in `sys.path`, where it hides nothing. The
-    folder of the file loaded before is removed, because two files may each have their own `helper.py`.
+    As for a script, the file's folder can be imported from. The folder is last in `sys.path`, where it hides nothing.
+    The folder of the previously loaded file is removed, because two files may each have their own `helper.py`.
     """
     name = f"ddpsim_program_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -80,7 +81,8 @@ def execute_file(path: Path) -> ModuleType:
 
 
 def import_problem(path: Path, error: BaseException) -> str:
-    """Return one line about an error raised while a file was imported, with its line in each file of that folder."""
+    """Return one line about an error raised while a file was imported, with the error's line in each file of the
+    folder."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)  # `locations` has the line
     message = " ".join(f"{type(error).__name__}: {text}".split())
     locations = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
@@ -110,7 +112,7 @@ def _is_defined_in(module: ModuleType, value: object) -> bool:
 
 
 class _ProgramFolder(str):
-    """An entry of `sys.path` for the file that was loaded last."""
+    """An entry of `sys.path`: the folder of the file that was loaded last."""
 
     __slots__ = ("imported_before",)
     imported_before: frozenset[str]
@@ -138,6 +140,6 @@ def _remove_program_folders() -> None:
 
 
 def _is_directly_in_folder(module: ModuleType, folder: Path) -> bool:
-    """Return True for a file or package directly in the folder. Other files may use an environment below it, too."""
+    """Return True for a file or package directly in the folder. Files further below may belong to an environment."""
     paths = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
     return any(Path(path).parent == folder for path in paths) and not module.__name__.startswith("ddpsim_program_")

@@ -1,6 +1,6 @@
-"""The outcome of a saved run, in the table `[recorded]` of its file, so that a replay can be compared with it.
+"""The outcome of a saved run, in the table `[recorded]` of its scenario file, so that a replay can be compared with it.
 
-A file without the table can still be replayed; only its schedule is compared.
+A file without this table can still be replayed; then only the schedule is compared.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ KEY = "recorded"
 
 
 class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of a run."""
+    """The recorded outcome of a run."""
 
     verdict: Verdict
     codes: tuple[Code, ...] = ()
     """The codes of all findings, in their order."""
     digest: str = ""
     choices: Whole = 0
-    """The number of choices; 0 if they were not counted."""
+    """The number of scheduling choices in the run; 0 if they were not counted."""
 
     def first_difference(self, other: RecordedOutcome) -> str:
         """Return the first difference from another run, with both values; "" if there is none."""
@@ -48,17 +48,20 @@ class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def recorded_outcome_of(result: Result) -> RecordedOutcome:
-    """Return the outcome of a run, to record it or to compare it with a recorded one."""
+    """Return the outcome of a run, in the form in which it is recorded and compared."""
     codes = tuple(finding.code for finding in result.findings)
     return RecordedOutcome(result.verdict, codes, result.trace.digest(), len(result.schedule.choices))
 
 
 def append_outcome(text: str, result: Result) -> str:
-    """Add the outcome of a run to the text of a scenario file, which has no such table yet."""
+    """Add the outcome of a run to the text of a scenario file. The text must not have a table `[recorded]` yet."""
     return f"{text.rstrip()}\n\n{tomlkit.dumps({KEY: msgspec.to_builtins(recorded_outcome_of(result))})}"
 
 
 def read_recorded_outcome(name: str) -> RecordedOutcome | None:
-    """Return the outcome recorded in the TOML file of that name, or None. Raises UsageError if the table is invalid."""
+    """Return the outcome recorded in the TOML file of that name; None if there is none.
+
+    Raises UsageError if the table is invalid.
+    """
     file = read_toml_file(Path(name)) if name.endswith(".toml") else None
     return file.read_form(RecordedOutcome, KEY) if file is not None and KEY in file.values else None

@@ -1,7 +1,7 @@
 """The scenarios that come with ddpsim, by name: the zoo of real bugs, and the join matrix.
 
 A file has the name of its scenario, so one scenario is found without loading the others. If a file cannot be loaded,
-the others can still be used, and `broken` has the reason.
+`problems_of_files` has the reason, and the other files can still be used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Registry(Mapping[str, Scenario]):
         return tuple(loaded for path in self._paths.values() if isinstance(loaded := _load_file(path), str))
 
     def problem_of_file(self, name: str) -> str:
-        """Return why the file of a name cannot be loaded; "" if it can, or if there is no file."""
+        """Return why the file with this scenario name cannot be loaded; "" if it can be loaded or does not exist."""
         loaded = _load_file(self._paths[name]) if name in self._paths else ""
         return loaded if isinstance(loaded, str) else ""
 
@@ -52,7 +52,7 @@ class Registry(Mapping[str, Scenario]):
 
 @cache
 def _load_file(path: Path) -> tuple[Scenario, ...] | str:
-    """Return the scenarios in a file, or why it cannot be loaded."""
+    """Return the scenarios in a file, or the reason why the file cannot be loaded."""
     try:
         found = load_scenarios(path) if path.suffix != ".py" else scenarios_in_module(_import_file(path))
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Write scenarios as TOML files, which `toml_file` reads: failures that fuzzing found, and shrunk ones."""
+"""Write scenarios as TOML files, which `toml_file.py` reads: failures that fuzzing found, and shrunk scenarios."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def scenario_as_toml(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
-    """Return the text of a file that loads as this scenario, with its own summary and cause by default.
+    """Return the text of a TOML file that loads as this scenario. Summary and cause are by default the scenario's own.
 
-    If the scenario is a function, the file refers to it by name, and does not repeat its expectation.
+    If the scenario is a function, the file refers to the function by name and does not repeat its expectation.
     """
     said = {
         "ddpsim": VERSION,
@@ -83,7 +83,10 @@ _LAST = ("fault", "expect")
 
 
 def _fault_tables(scenario: Scenario) -> tuple[FaultTable, ...]:
-    """Return the tables of faults to write. A scenario that the file names already has its own faults."""
+    """Return the TOML tables of the faults to write.
+
+    If the file refers to a scenario by name, the named scenario's own faults are left out.
+    """
     is_value = training_of_scenario(scenario) is not None or program_of_scenario(scenario) is not None
     said = scenario.faults if is_value else scenario.added_faults
     faults = [form(**dataclasses.asdict(each)) for each in said for form, kind in FAULTS if type(each) is kind]
@@ -91,7 +94,10 @@ def _fault_tables(scenario: Scenario) -> tuple[FaultTable, ...]:
 
 
 def _form_of_scenario(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
-    """Return the form of a scenario; it has what the scenario runs and expects, and the keys of `said`."""
+    """Return the form of a scenario, a class with one field per key of the file.
+
+    It has the scenario's program and expectation, and the keys in `said`.
+    """
     training, program = training_of_scenario(scenario), program_of_scenario(scenario)
     if training is not None:
         return _form_of_training(_drop_unreached_exceptions(training, scenario.world_size), scenario, said)
@@ -104,7 +110,8 @@ def _form_of_scenario(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
 
 
 def _drop_unreached_exceptions(training: Training, world_size: int) -> Training:
-    """Remove exceptions for iterations that none of their ranks reaches: a file may not have them."""
+    """Remove exceptions for iterations that none of their ranks reaches, because a file may not contain such
+    exceptions."""
     kept = []
     for each in training.exceptions:
         counts = [
@@ -137,7 +144,7 @@ def _form_of_training(training: Training, scenario: Scenario, said: dict[str, An
 
 
 def _one_step_per_line(steps: list[Any]) -> Any:
-    """Return the steps as a TOML array with one step per line."""
+    """Return the steps of a rank as a TOML array with one step per line."""
     lines = tomlkit.array().multiline(bool(steps))
     for step in steps:
         table = tomlkit.inline_table()
@@ -154,7 +161,7 @@ def _expect_table(kind: type[ExpectedOutcome], scenario: Scenario, **other: Any)
 
 
 def _expectation_keys(expected: Expectation, world_size: int) -> dict[str, Any]:
-    """Return the keys of an expectation; none if no finding is expected."""
+    """Return the keys that write an expectation; none if no finding is expected."""
     if expected.code is not None:
         ranks = expected.ranks(world_size) if callable(expected.ranks) else expected.ranks
         return {"finding": expected.code, "ranks": ranks}
@@ -162,7 +169,7 @@ def _expectation_keys(expected: Expectation, world_size: int) -> dict[str, Any]:
 
 
 def _run_option_keys(scenario: Scenario) -> dict[str, Any]:
-    """Return the run options of a scenario that differ from the defaults."""
+    """Return the keys of a scenario's run options that differ from the defaults."""
     defaults = {each.name: each.default for each in dataclasses.fields(Scenario)}
     values = {name: getattr(scenario, name) for name in OPTION_KEYS}
     given = {name: value for name, value in values.items() if value != defaults[name]}

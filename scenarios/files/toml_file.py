@@ -1,7 +1,8 @@
-"""Read scenarios from TOML files: a declared training, the steps of each rank, or another scenario with a schedule.
+"""Read scenarios from TOML files.
 
-`toml_forms.py` has one form for each of the three, and docs/scenarios.md lists every key. A file is read into a form,
-and `saving.py` writes it from one.
+A file has a declared training, the steps of each rank, or the name of another scenario and a schedule. `toml_forms.py`
+has a form (a class with one field per key) for each of the three, and docs/scenarios.md lists every key. This module
+reads a file into a form; `saving.py` writes a form into a file.
 """
 
 from __future__ import annotations
@@ -41,16 +42,19 @@ from ddpsim.simulator.programs.program_json import VERSION as JSON_VERSION
 from ddpsim.simulator.run_options import NOTHING
 
 VERSION = 1
-"""The version of the format; also that of a file without a version."""
+"""The version of the file format; a file without a version has this version."""
 
 Find = Callable[[str], Scenario]
-"""A function that returns the scenario of a name."""
+"""The type of a function that returns the scenario of a name."""
 
 # --- the parts of a file ----------------------------------------------------------------------------------------------
 
 
 def read_toml(path: Path, find: Find | None = None) -> Scenario:
-    """Return the scenario in a file; `find` looks up another one. Raises UsageError with file, line and key."""
+    """Return the scenario in a TOML file. `find` returns another scenario that the file names.
+
+    Raises UsageError with file, line and key.
+    """
     file = read_toml_file(path)
     version = file.values.get("ddpsim")
     if version is not None and (type(version) is not int or version != VERSION):
@@ -75,7 +79,7 @@ def read_toml(path: Path, find: Find | None = None) -> Scenario:
 
 
 def _with_schedule_and_options(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> Scenario:
-    """Return the scenario with the schedule, engine and run options of the file."""
+    """Return the scenario with the schedule, engine and run options that the file gives."""
     try:
         choices = parse_choices(form.schedule) if form.schedule else scenario.choices
     except ReplayError:
@@ -97,7 +101,10 @@ def _with_schedule_and_options(file: TomlFile, form: ScenarioForm, scenario: Sce
 
 
 def _faults_in_form(file: TomlFile, form: ScenarioForm, world_size: int) -> tuple[Fault, ...]:
-    """Return the faults in the file. A program that chooses its own number of ranks has no world size to check yet."""
+    """Return the faults in the file.
+
+    If a program chooses its own number of ranks, the faults' ranks cannot be checked yet.
+    """
     said = list(tables_with_paths(form.fault, "fault"))
     for path, each in said:
         if 0 < world_size <= each.rank:
@@ -136,13 +143,16 @@ def _scenario_of_training(file: TomlFile, form: TrainingForm) -> Scenario:
 
 
 def _names_ranks(file: TomlFile, key: str) -> bool:
-    """Return True if a key names particular ranks; one number per rank does not count."""
+    """Return True if a key of the training names particular ranks. A list with one number per rank does not count."""
     tables = file.values.get(key, [])
     return any("rank" in each or "ranks" in each for each in ([tables] if isinstance(tables, dict) else tables))
 
 
 def _scenario_of_program(file: TomlFile, form: ProgramForm) -> Scenario:
-    """Return the steps of every rank as a scenario. Without an expectation it expects what `check` finds."""
+    """Return the scenario that runs the steps of every rank.
+
+    If the file has no expectation, the scenario expects what `check` predicts for the steps.
+    """
     ranks = [each for _, each in tables_with_paths(form.rank, "rank")]
     world_size = form.world_size or len(ranks)
     value = {
@@ -160,7 +170,10 @@ def _scenario_of_program(file: TomlFile, form: ProgramForm) -> Scenario:
 
 
 def _scenario_of_reference(file: TomlFile, form: ReferenceForm, find: Find | None) -> Scenario:
-    """Return another scenario, by its name or file; a file is looked up from this file's folder."""
+    """Return the other scenario that the file refers to, by name or file.
+
+    A file is looked up from the folder of this file.
+    """
     if find is None or form.scenario.endswith(".toml"):
         file.reject_value(
             "scenario", expected="a name in `ddpsim list`, FILE.py:FUNCTION or a program, in a file of your own"
@@ -176,7 +189,7 @@ def _scenario_of_reference(file: TomlFile, form: ReferenceForm, find: Find | Non
 def _with_expectation(
     file: TomlFile, form: ScenarioForm, expect: ExpectedOutcome | None, scenario: Scenario
 ) -> Scenario:
-    """Return the scenario with the file's description, and with its expectation if it has one."""
+    """Return the scenario with the texts in the file, and with the expectation in the file if there is one."""
     if expect is not None:
         expected, under_ddp = _read_expectations(file, expect, scenario.world_size)
         scenario = replace(scenario, expected=expected, expected_under_ddp=under_ddp)
@@ -184,7 +197,7 @@ def _with_expectation(
 
 
 def _description_fields(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
-    """Return the name, summary and other texts of the scenario."""
+    """Return the file's name, summary and other texts, as fields of `Scenario`."""
     return {
         "name": file.path.stem.replace("_", "-") if form.name is None else form.name,
         "about": f"{form.summary}\n\n{form.cause}",
@@ -196,7 +209,7 @@ def _description_fields(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
 def _read_expectations(
     file: TomlFile, expect: ExpectedOutcome, world_size: int
 ) -> tuple[Expectation, Expectation | None]:
-    """Return the expected outcome, and the expected outcome on the engine of ddpsim if that differs."""
+    """Return the expected outcome, and the expected outcome on the engine of ddpsim if the two differ."""
     expected = _read_expectation(file, ("expect",), expect, world_size)
     under_ddp = expect.ddp and _read_expectation(file, ("expect", "ddp"), expect.ddp, world_size)
     return expected, under_ddp or None
@@ -218,6 +231,6 @@ def _read_expectation(file: TomlFile, path: tuple[str, ...], form: ExpectedOfEng
 
 
 def _is_compared_with_oracle(expected: Expectation) -> bool:
-    """Return True if a run with this outcome is compared with training on one process."""
+    """Return True if a run with this expected outcome is compared with training on one process."""
     diverges = expected.code is not None and expected.code.value.startswith("divergence.")
     return expected.verdict is Verdict.PASS or diverges

@@ -1,4 +1,7 @@
-"""The forms of scenario files: one field per key, with its allowed values. Other modules check combinations."""
+"""The forms of scenario files: classes with one field per key, which give each key's allowed values.
+
+Other modules check combinations of keys.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from ddpsim.simulator.run_options import DEFAULTS, NOTHING, OPTIONS, OptionForms
 NETWORKS = "a name, a table of name and options, or several of them"
 _COUNTS = f"a whole number, one for each rank, or {{ start, step, cycle }}, up to {MOST}"
 _LARGEST_SEED = 10**12
-"""The largest seed: the seeds of batches, which are derived from it, stay below 2**63."""
+"""The largest seed in a file. The seeds of batches are derived from it, and stay below 2**63."""
 
 
 class Dtype(str, Enum):
@@ -57,7 +60,7 @@ _Table = dict[str, Any]
 
 
 class TableForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A table, with one field per key."""
+    """A table in a scenario file, with one field per key."""
 
 
 class ExpectedOfEngine(TableForm, frozen=True):
@@ -94,7 +97,7 @@ class _DelayTable(_FaultTable, frozen=True, tag="delay"):
 
 
 class _EarlyReturnTable(_FaultTable, frozen=True, tag="early_return"):
-    """It has no key of its own."""
+    """The table of a fault EarlyReturn, which has no key of its own."""
 
 
 FaultTable = _CrashTable | _DelayTable | _EarlyReturnTable
@@ -106,7 +109,7 @@ FAULTS: tuple[tuple[type[FaultTable], type[Fault]], ...] = (
 
 
 def _key_type(name: str, option: OptionForms) -> Any:
-    """Return the type of the key that sets a run option."""
+    """Return the type of the key that sets a given option of a run."""
     hint = get_type_hints(RunOptions)[name]
     if option.choices:
         texts = option.choices + (NOTHING,) * option.has_none
@@ -121,7 +124,7 @@ OPTION_KEYS: Mapping[str, Any] = MappingProxyType(
         if option.is_in_toml
     }
 )
-"""The options of a run that a file may set, by key, and their values in a file that does not set them."""
+"""The options of a run that a file may set, by key, each with its value in a file that does not set it."""
 
 if TYPE_CHECKING:
     _OptionsForm = TableForm
@@ -149,7 +152,7 @@ class ScenarioForm(_OptionsForm, frozen=True):
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     recorded: RecordedOutcome | None = None
-    """The recorded outcome. Only a replay compares with it, but every reader validates it."""
+    """The recorded outcome of a run. Only a replay compares with it, but it is validated whenever a file is read."""
 
 
 class TrainingForm(
@@ -161,7 +164,7 @@ class TrainingForm(
         "recomputes": "activation_checkpointing",
     },
 ):
-    """A file of a declared training."""
+    """The form of a file with a declared training."""
 
     network: Annotated[str | _Table | tuple[_Table, ...], Meta(extra={"expected": NETWORKS})] = "linear"
     iterations: Annotated[_Count | tuple[_Count, ...] | IterationRule, Meta(extra={"expected": _COUNTS})] = (
@@ -208,7 +211,7 @@ class RankTable(TableForm, frozen=True):
 
 
 class ProgramForm(ScenarioForm, frozen=True, kw_only=True):
-    """A file with the steps of every rank."""
+    """The form of a file with the steps of every rank."""
 
     group: Any = None
     rank: tuple[RankTable, ...] | RankTable
@@ -216,7 +219,7 @@ class ProgramForm(ScenarioForm, frozen=True, kw_only=True):
 
 
 class ReferenceForm(ScenarioForm, frozen=True, kw_only=True):
-    """A file that names another scenario."""
+    """The form of a file that refers to another scenario by name."""
 
     scenario: str
     world_size: Annotated[int, Meta(ge=0, le=MOST_RANKS)] | None = None

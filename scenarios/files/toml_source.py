@@ -1,7 +1,7 @@
-"""Read a TOML file into forms: msgspec structs whose fields are its keys. Each error is one line.
+"""Read a TOML file into forms: msgspec structs with one field per key. Each error message is one line.
 
-The forms check shape and types, and `form_errors.py` describes what msgspec refuses. The line of a key is searched only
-for an error.
+The forms check structure and types, and `form_errors.py` describes what msgspec refuses. The line of a key is searched
+only if an error needs it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def read_toml_file(path: Path) -> TomlFile:
-    """Return the contents of a file. Raises UsageError if it is no TOML."""
+    """Return the contents of a file, parsed as TOML. Raises UsageError if the file is not valid TOML."""
     text = ""
     try:
         text = path.read_text(encoding="utf-8")
@@ -47,14 +47,14 @@ def read_toml_file(path: Path) -> TomlFile:
 
 @dataclass(frozen=True)
 class TomlFile:
-    """The values of a TOML file and the lines of its keys. A key in an inline table has the line of the table."""
+    """The values of a TOML file and the lines of its keys. For a key in an inline table, it is the table's line."""
 
     path: Path
     text: str
     values: Mapping[str, Any]
 
     def read_form(self, form: type[_T], *path: str | int) -> _T:
-        """Return the file, or the table at `path`, as a form. Raises UsageError if it does not fit."""
+        """Return the file, or its table at `path`, as a form. Raises UsageError if the contents do not fit the form."""
         try:
             return msgspec.convert(value_at(self.values, path), form)
         except msgspec.ValidationError as error:
@@ -69,11 +69,11 @@ class TomlFile:
         return f"{self.path}:{self._line_by_key.get(known, 1)}:"
 
     def reject_value(self, *path: str | int, expected: str) -> NoReturn:
-        """Raise UsageError for the wrong value of a key."""
+        """Raise UsageError for a key that has a wrong value."""
         self.reject_key(*path, says=f"is {shorten_value(value_at(self.values, path))}, expected {expected}")
 
     def reject_key(self, *path: str | int, says: str) -> NoReturn:
-        """Raise UsageError for a key, with a message of the file, its line, the key and `says`."""
+        """Raise UsageError for a key. The message has the file, the line, the key and the text `says`."""
         raise UsageError(f"{self.location(*path)} {key_name(path)} {says}")
 
     @cached_property

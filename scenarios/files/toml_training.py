@@ -33,11 +33,11 @@ from ddpsim.scenarios.training.training import (
 )
 
 _MOST_ITERATIONS = 1_000_000
-"""The most iterations of all ranks together."""
+"""The largest number of iterations in a training, of all ranks together."""
 _MOST_NUMBERS = 100_000_000
-"""The most numbers in a batch, which every rank keeps in memory."""
+"""The largest number of numbers in a batch, because every rank keeps its batch in memory."""
 _UNSET = ("broadcast_buffers", "bucket_cap_mb", "forward_sync_buffers")
-"""Arguments of DistributedDataParallel whose default is None; the others in a file are flags or numbers."""
+"""The arguments of DistributedDataParallel whose default is None. Other arguments in a file are booleans or numbers."""
 
 
 def read_training(file: TomlFile, form: TrainingForm, world_size: int) -> Training:
@@ -76,7 +76,7 @@ def read_training(file: TomlFile, form: TrainingForm, world_size: int) -> Traini
 
 
 def tables_with_paths(tables: Any, key: str) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield each table of an array with its path; a single table is an array of one."""
+    """Yield each table of an array of tables, with its path. A single table counts as an array of one table."""
     if isinstance(tables, tuple):
         yield from (((key, index), each) for index, each in enumerate(tables))
     else:
@@ -84,7 +84,7 @@ def tables_with_paths(tables: Any, key: str) -> Iterator[tuple[tuple[str | int, 
 
 
 def _path_in_file(file: TomlFile, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return the path as in the file, where an array of one may be a table."""
+    """Return the path of a key as it is in the file, where a single table may stand instead of an array."""
     is_table = isinstance(file.values.get(str(path[0])), dict)
     return tuple(each for each in path if not (is_table and isinstance(each, int)))
 
@@ -100,7 +100,8 @@ def check_ranks_exist(
 def _read_network(
     file: TomlFile, path: tuple[str | int, ...], table: str | dict[str, Any]
 ) -> tuple[NetworkChoice, Network]:
-    """Return the network that a table chooses, and its outline (shapes, parameters and branches)."""
+    """Return the network that a table in the file describes, and the network's outline (shapes, parameters and
+    branches)."""
     given = {"name": table} if isinstance(table, str) else table
     key = path if isinstance(table, str) else (*path, "name")
     options = {option: tuple(value) if isinstance(value, list) else value for option, value in given.items()}
@@ -116,7 +117,7 @@ def _read_network(
 
 
 def _read_engine_options(file: TomlFile) -> dict[str, object]:
-    """Return the arguments of DistributedDataParallel in a file."""
+    """Return the arguments of DistributedDataParallel that the file gives."""
     given = file.values.get("engine", {})
     options = structs.asdict(file.read_form(_make_engine_form(), "engine")) if given else {}
     return {key: value for key, value in options.items() if key in given}
@@ -124,7 +125,7 @@ def _read_engine_options(file: TomlFile) -> dict[str, object]:
 
 @cache
 def _make_engine_form() -> type[msgspec.Struct]:
-    """Return a form of the arguments that a file can set: booleans and numbers."""
+    """Return a form (class) whose fields are the arguments that a file can set: booleans and numbers."""
     kinds: dict[type, Any] = {int: Whole, bool: bool, type(None): bool}
     arguments = signature(DistributedDataParallel.__init__).parameters.items()
     taken = {key: each.default for key, each in arguments if key in _UNSET or isinstance(each.default, int)}
@@ -162,7 +163,7 @@ def _check_exception(
     networks: Sequence[Network],
     world_size: int,
 ) -> None:
-    """Raise UsageError for an exception that no rank or iteration can match, or that has no effect."""
+    """Raise UsageError for an exception that applies to no rank or iteration of the training, or that has no effect."""
     check_ranks_exist(file, (*path, "ranks"), found.ranks, world_size)
     for key, value in (("ranks", found.ranks), ("iterations", found.iterations)):
         if value == ():

@@ -1,4 +1,4 @@
-"""Make scenarios from values: a declared training, or the steps of every rank, with what is expected of them."""
+"""Make scenarios from a declared training or from the steps of every rank, together with the expected outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from ddpsim.simulator.programs.program import Program
 def scenario_of_training(
     training: Training, world_size: int, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
-    """Return a scenario of a training that has to pass and, if possible, to agree with training on one process."""
+    """Return a scenario that runs a training.
+
+    The training has to pass and, if it can be compared, to agree with training on one process.
+    """
     return Scenario(
         name,
         "",
@@ -44,7 +47,10 @@ def rank_function_of_training(training: Training) -> Callable[..., Any]:
 def scenario_of_program(
     program: Program, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
-    """Return a scenario of a program; it expects what `check` finds. Raises UsageError if ranks cannot run it."""
+    """Return a scenario that runs the steps of a program, and expects what `check` predicts.
+
+    Raises UsageError if ranks cannot run the steps.
+    """
     return Scenario(
         name,
         "",

@@ -1,7 +1,7 @@
-"""Run one batch of a campaign. The result depends only on the plan and the batch number, in any process.
+"""Run one batch of a fuzzing campaign. The result depends only on the plan and the batch number, in any process.
 
-By default hypothesis also draws constants that it finds in the loaded modules. These differ between processes, and
-between versions of a file. So this module registers a provider without them.
+By default hypothesis also draws constants that it finds in the loaded modules. These constants differ between
+processes, and between versions of a file. So this module registers a hypothesis provider without them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _ONE_AT_A_TIME = threading.Lock()
 # A cluster worker may have several threads, but a process runs one simulation at a time.
 
 _MOST_ANSWERS = 200
-"""The most choices in a drawn schedule of a named scenario, whose own number of choices is not known."""
+"""The most choices in a drawn schedule of a scenario given by name, whose own number of choices is not known."""
 
 Drawn = TypeVar("Drawn")
 
 
 def run_batch(plan: CampaignPlan, number: int, seconds: float = inf) -> BatchReport:
-    """Draw scenarios from the batch's seed, run each, and report the results, for at most `seconds`."""
+    """Draw scenarios from the batch's seed, run each, and return a report of the results. Stop after `seconds`."""
     executions: list[FuzzExecution] = []
     share = plan.executions_of_batch(number)
     start = time.perf_counter()
@@ -73,9 +73,10 @@ def _scenario_strategy(plan: CampaignPlan) -> st.SearchStrategy[Scenario]:
 
 
 def _engines_for_scenario(scenario: Scenario, plan: CampaignPlan) -> tuple[Engine, ...]:
-    """Return the engines to run a drawn scenario on: one for torch's engine runs on all, another only on its own.
+    """Return the engines on which to run a drawn scenario.
 
-    A scenario whose model no engine wraps runs once.
+    A scenario drawn for torch's engine runs on all engines; any other runs on its own engine only. A training over a
+    device mesh runs once, because no engine wraps its model.
     """
     training = training_of_scenario(scenario)
     if not plan.name and training is not None and training.needs_mesh:
@@ -88,7 +89,7 @@ def _engines_for_scenario(scenario: Scenario, plan: CampaignPlan) -> tuple[Engin
 
 @contextmanager
 def use_campaign_settings() -> Iterator[None]:
-    """Set one torch thread, so that sums are equal on all machines, and silence warnings about deprecated options."""
+    """In this block, use one torch thread, so that sums are equal on all machines, and silence deprecation warnings."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -101,7 +102,7 @@ def use_campaign_settings() -> Iterator[None]:
 
 
 class SeedOnlyProvider(HypothesisProvider):
-    """Hypothesis's own draws, without constants of loaded modules."""
+    """A hypothesis provider that draws values without constants of the loaded modules."""
 
     def _maybe_draw_constant(self, *_: Any, **__: Any) -> None:
         return None
@@ -112,7 +113,10 @@ AVAILABLE_PROVIDERS[_BACKEND] = SeedOnlyProvider  # hypothesis selects a backend
 
 
 def draw_values(strategy: st.SearchStrategy[Drawn], number: int, count: int, take: Callable[[Drawn], object]) -> None:
-    """Pass `count` drawn values to `take`, one after another; `strategy` and the seed `number` determine them."""
+    """Draw `count` values from `strategy`, and pass each to `take`.
+
+    The values depend only on the strategy and the seed `number`.
+    """
     decorate = settings(
         max_examples=count,
         database=None,

@@ -1,4 +1,4 @@
-"""A campaign: run the corpus, then batch after batch within the budget; then shrink and save the failures."""
+"""A fuzzing campaign: run the corpus, then batch after batch within the budget; then shrink and save the failures."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError,
 from ddpsim.simulator.ctrl_c import CtrlCGuard
 
 _OF_CORPUS = -1
-"""The batch number of the corpus."""
+"""The batch number under which the runs of the corpus are reported."""
 
 
 class CampaignEnd(Enum):
-    """Why a campaign ended."""
+    """The reason why a campaign ended."""
 
     BUDGET = "the budget is used up"
     INTERRUPT = "interrupted"
@@ -57,13 +57,13 @@ class Campaign:
 
     plan: CampaignPlan
     totals: CampaignTotals
-    """The counts, which include the runs of the corpus."""
+    """The counts of executions and outcomes, including the runs of the corpus."""
     corpus: tuple[CorpusFileResult, ...]
     kept: tuple[SavedFailure, ...]
     seconds: float
     end: CampaignEnd
     note: str = ""
-    """How the workers were lost, or how many batches Ctrl-C dropped."""
+    """A note on how worker processes were lost, or how many batches Ctrl-C dropped."""
 
     @property
     def has_failures(self) -> bool:
@@ -85,10 +85,10 @@ def run_campaign(
     on_tried: Callable[[CorpusFileResult], object] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Campaign:
-    """Fuzz for a number of seconds, or for the executions of the plan.
+    """Fuzz for a number of seconds, or for the number of executions in the plan.
 
-    The same plan draws the same batches with any workers. Ctrl-C ends the campaign early and keeps the failures. Raises
-    UsageError for an empty budget, a corpus that is no folder, and a cluster that does not answer.
+    A plan draws the same batches whatever the number of workers. Ctrl-C ends the campaign early and keeps the failures.
+    Raises UsageError for an empty budget, a corpus that is no folder, and a cluster that does not answer.
     """
     check_campaign_budget(plan, seconds)
     check_corpus_folder(corpus)
@@ -97,7 +97,7 @@ def run_campaign(
 
 
 def check_campaign_budget(plan: CampaignPlan, seconds: float) -> None:
-    """Raise UsageError for a budget that allows nothing."""
+    """Raise UsageError for a budget of no seconds or no executions."""
     if not (isfinite(seconds) and seconds > 0):
         raise UsageError(f"seconds is {seconds:g}, expected a number above 0: say how long to fuzz")
     if plan.executions is not None and plan.executions < 1:
@@ -125,7 +125,7 @@ class _RunningCampaign:
         self._note = ""
 
     def run_to_end(self, reports: Reports, on_tried: Callable[[CorpusFileResult], object] | None) -> Campaign:
-        """Run the corpus and the batches, and process the failures."""
+        """Run the corpus and the batches, then shrink and save the failures."""
         with CtrlCGuard(raises=False) as between:
             self._run_corpus_and_batches(reports, on_tried)
             self._save_failures(between)
@@ -152,7 +152,8 @@ class _RunningCampaign:
             self._end, self._note = CampaignEnd.INTERRUPT, self._describe_dropped_batches()
 
     def _describe_dropped_batches(self) -> str:
-        """Describe the batches that are dropped; "" in one process, which ends its batch and reports it."""
+        """Return a text on the batches that Ctrl-C drops; "" in one process, which ends its batch early and reports the
+        result."""
         count = self._handed_out - len(self._reports)
         return f"{count_with_noun(count, 'batch', 'batches')} under way dropped" if count else ""
 
@@ -185,7 +186,7 @@ class _RunningCampaign:
             yield number
 
     def _add_batch_report(self, report: BatchReport) -> None:
-        """Take a report into account, once per batch number, even if it is delivered twice."""
+        """Add the report of a batch to the totals. A report delivered twice counts once, by its batch number."""
         if report.number in self._reports:
             return
         for failure in report.failures:
@@ -197,7 +198,7 @@ class _RunningCampaign:
         self._show_progress("fuzzing")
 
     def _save_failures(self, between: CtrlCGuard) -> None:
-        """Shrink and save the failures; Ctrl-C ends shrinking, and the rest is saved unshrunk."""
+        """Shrink and save the failures. Ctrl-C ends the shrinking, and the remaining failures are saved unshrunk."""
         totals, failures = merge_batch_reports(self._reports.values())
         for failure in failures:
             self._show_progress(f"shrinking {failure.group.code}")
@@ -224,7 +225,10 @@ class _RunningCampaign:
 
 
 def campaign_summary(campaign: Campaign) -> str:
-    """Return how much was run, the outcomes, and each failure with its file; the last line counts the failures."""
+    """Return the summary of a campaign: how much was run, the outcomes, and each failure with its file.
+
+    The last line counts the failures.
+    """
     return "\n".join([*_count_lines(campaign), "", *_failure_lines(campaign)])
 
 

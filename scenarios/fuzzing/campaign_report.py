@@ -1,4 +1,4 @@
-"""Results of executions, batches and a campaign, as values that are sent between processes."""
+"""Results of executions, of batches and of a campaign, as values that can be sent between processes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import NamedTuple
 from ddpsim.scenarios.engines import Engine
 
 NO_CODE = "pass"
-"""The code of a run that passed although a failure was expected."""
+"""The code of a failure in which a run passed although a finding was expected."""
 
 
 class FailureGroup(NamedTuple):
-    """The key of failures that count as the same; only the first of each is kept."""
+    """The key by which failures count as the same failure. Only the first failure with each key is kept."""
 
     engine: Engine
     code: str
-    """Code of the leading finding; for an exception inside ddpsim, its type."""
+    """Code of the first finding; for an exception inside ddpsim, the exception's type."""
     kind: str
 
 
@@ -28,10 +28,10 @@ class FuzzFailure:
 
     group: FailureGroup
     found: str
-    """Verdict, code and ranks of the result."""
+    """The verdict, finding code and ranks of the result."""
     expected: str
     text: str
-    """The scenario with its schedule and engine, as a TOML file."""
+    """The TOML text of the scenario, with its schedule and engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class FuzzExecution:
     kind: str
     engine: Engine
     outcome: str
-    """Verdict and code of the result."""
+    """The verdict and finding code of the result."""
     failure: FuzzFailure | None = None
 
 
@@ -50,7 +50,7 @@ class CampaignTotals:
     """Counts of executions and outcomes."""
 
     executions: Counter[tuple[str, Engine]] = field(default_factory=Counter)
-    """The number of executions, by kind of scenario and engine."""
+    """The number of executions, by kind of scenario and by engine."""
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: Counter[FailureGroup] = field(default_factory=Counter)
 
@@ -67,12 +67,12 @@ class CampaignTotals:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """The result of a batch. The same plan and number give the same, except for the seconds."""
+    """The result of a batch. The same plan and batch number give the same result, except for the seconds."""
 
     number: int
     totals: CampaignTotals
     failures: tuple[FuzzFailure, ...]
-    """The first failure of each group."""
+    """The first failure of each group of equal failures."""
     seconds: float
     is_interrupted: bool = False
     """True if Ctrl-C ended the batch early."""
@@ -81,7 +81,7 @@ class BatchReport:
 def make_batch_report(
     number: int, executions: Iterable[FuzzExecution], seconds: float, *, is_interrupted: bool = False
 ) -> BatchReport:
-    """Count executions, and keep the first failure of each group."""
+    """Make the report of a batch: count the executions, and keep the first failure of each group of equal failures."""
     done = list(executions)
     failures = [each.failure for each in done if each.failure is not None]
     first: dict[FailureGroup, FuzzFailure] = {}
@@ -96,7 +96,10 @@ def make_batch_report(
 
 
 def merge_batch_reports(reports: Iterable[BatchReport]) -> tuple[CampaignTotals, tuple[FuzzFailure, ...]]:
-    """Return totals, and the first failure of each group in the order of batch numbers. Each batch counts once."""
+    """Return the totals of several batches, and the first failure of each group in the order of batch numbers.
+
+    Each batch counts once.
+    """
     by_number = {report.number: report for report in reports}
     totals, first = CampaignTotals(), dict[FailureGroup, FuzzFailure]()
     for number in sorted(by_number):

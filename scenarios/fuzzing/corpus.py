@@ -32,12 +32,12 @@ class CorpusFileState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CorpusFileResult:
-    """A file of the corpus and the result of running it."""
+    """The result of running one file of the corpus."""
 
     path: Path
     state: CorpusFileState
     text: str
-    """The result of the run in words, or why the file was not run."""
+    """The result of the run in words, or the reason why the file was not run."""
     executions: tuple[FuzzExecution, ...] = ()
 
     def __str__(self) -> str:
@@ -54,7 +54,10 @@ def check_corpus_folder(folder: Path) -> None:
 
 
 def run_corpus_files(folder: Path, engines: Sequence[Engine]) -> Iterator[CorpusFileResult]:
-    """Run each file, in the order of names, except those for other engines. An unreadable file is no error."""
+    """Run each file of the corpus, in the order of names. Files for other engines are left out.
+
+    A file that cannot be read is reported as such, not raised as an error.
+    """
     for path in sorted(folder.glob("*.toml")):
         yield _run_corpus_file(path, engines)
 
@@ -81,9 +84,10 @@ def _run_corpus_file(path: Path, engines: Sequence[Engine]) -> CorpusFileResult:
 
 
 def save_failure(folder: Path, failure: FuzzFailure) -> Path:
-    """Save a failure in a file named by its code and a hash of its text, so equal failures share a file.
+    """Save a failure in a file of the corpus.
 
-    Raises UsageError if it cannot be written, as `record` does.
+    The file's name is made from the failure's code and a hash of the text, so equal failures share a file. Raises
+    UsageError if the file cannot be written.
     """
     path = path_of_failure(folder, failure)
     _write_corpus_file(path, failure.text)
@@ -91,17 +95,17 @@ def save_failure(folder: Path, failure: FuzzFailure) -> Path:
 
 
 def path_of_failure(folder: Path, failure: FuzzFailure) -> Path:
-    """Return the path of the corpus file for a failure."""
+    """Return the path of the corpus file in which a failure is saved."""
     return folder / f"{failure.group.code}-{hashlib.sha256(failure.text.encode()).hexdigest()[:8]}.toml"
 
 
 def command_for_file(path: Path) -> str:
-    """Return the command that runs a file."""
+    """Return the command line that runs the scenario in a corpus file."""
     return f"ddpsim run {shlex.quote(str(path))}"
 
 
 def record_outcome(path: Path) -> str:
-    """Run a file, write the outcome into it, and return the command that replays it."""
+    """Run the scenario in a file, write the outcome into the file, and return the command that replays the run."""
     try:
         scenario = load(str(path))
         with hide_program_output(scenario):

@@ -1,8 +1,9 @@
 """Run a scenario and compare the result with what is expected.
 
-A training or a named scenario is compared with its expectation and the oracle, on each engine that should run it, and
-the engines are compared with each other. A program under round robin has to give what `check` finds. Under its own
-schedule it has to give the same verdict, and the same trace when it runs again.
+A training or a named scenario is compared with its expectation and with the oracle, which is training on one process.
+This is done on each engine that should run the scenario, and the results of the engines are compared with each other. A
+program of plain calls, run under round robin, has to give what `check` predicts. Under its own schedule it has to give
+the same verdict, and the same trace when it runs again.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from ddpsim.simulator.programs.check import check_program
 from ddpsim.simulator.programs.program import Issue, Program
 
 BY_NAME = "scenario"
-"""The kind of a scenario that is a function."""
+"""The kind of a scenario whose program is a Python function."""
 REFUSED = "refused"
-"""The outcome of a scenario that refuses the world size or options it was given."""
+"""The outcome of a scenario that refuses the world size or the options of the run."""
 COMPARED = "compare-engines"
-"""The tag of a scenario whose numbers differ between two engines, although each is within the oracle's tolerance."""
+"""The tag of a scenario whose numbers differ between two engines, although both are within the oracle's tolerance."""
 
 
 def scenario_kind(scenario: Scenario) -> str:
@@ -51,13 +52,14 @@ def scenario_kind(scenario: Scenario) -> str:
 
 
 class TimeIsUpError(Exception):
-    """The time for a run is used up before its end, so it has no result."""
+    """The time for a run was used up before the run ended, so there is no result."""
 
 
 def run_and_judge(scenario: Scenario, engines: Sequence[Engine], deadline: float = inf) -> Iterator[FuzzExecution]:
-    """Run a scenario on each of the engines, and yield the executions. A program of plain calls uses no engine.
+    """Run a scenario on each of the engines, and yield the executions.
 
-    Raises TimeIsUpError at the deadline, by `time.perf_counter`.
+    A program of plain calls uses no engine and runs once. Raises TimeIsUpError at the deadline, a time of
+    `time.perf_counter`.
     """
     program = program_of_scenario(scenario)
     if program is not None:
@@ -80,7 +82,7 @@ def run_and_judge(scenario: Scenario, engines: Sequence[Engine], deadline: float
 
 
 def _run_within_deadline(scenario: Scenario, engine: Engine, deadline: float) -> Result | Exception:
-    """Return the result of a run, or the exception that ddpsim raised, which counts as a failure of the scenario."""
+    """Return the result of a run. If ddpsim raised an exception, return it: the exception counts as a failure."""
     left = deadline - time.perf_counter()
     if left <= 0:
         raise TimeIsUpError
@@ -114,7 +116,7 @@ def _execution_with_exception(scenario: Scenario, engine: Engine, error: Excepti
 
 
 def _make_execution(scenario: Scenario, engine: Engine, result: Result, *, found: str) -> FuzzExecution:
-    """Return an execution, with a failure if `found` is not empty."""
+    """Return the record of an execution. If the text `found` is not empty, the execution is a failure."""
     code = str(result.findings[0].code) if result.findings else NO_CODE
     outcome = f"{result.verdict.value}  {code}" if result.findings else result.verdict.value
     taken = replace(scenario, choices=result.schedule.choices)
@@ -136,7 +138,11 @@ def _make_failure(scenario: Scenario, engine: Engine, code: str, found: str) -> 
 def _compare_engines(
     scenario: Scenario, expected: TrainingReference, passed: Sequence[Result]
 ) -> Iterator[FuzzExecution]:
-    """Compare the engines. Each is within the oracle's tolerance, and they have to be within it of each other."""
+    """Compare the numbers of the engines.
+
+    Each engine is within the oracle's tolerance of the correct numbers, and the engines have to be within this
+    tolerance of each other.
+    """
     for one, other in itertools.pairwise(passed):
         histories = tuple(one.returns)
         found = find_first_differences(replace(expected, histories=histories), other.returns)
@@ -168,7 +174,7 @@ def _judge_program(scenario: Scenario, program: Program, deadline: float) -> Ite
 def _judge_program_under_schedule(
     scenario: Scenario, program: Program, wanted: Sequence[Finding], deadline: float
 ) -> Iterator[FuzzExecution]:
-    """Run a program twice under its own schedule, compare the findings with the wanted ones, and the traces."""
+    """Run a program twice under its own schedule. Compare its findings with the predicted ones, and the two traces."""
     engine = scenario.engine
     results = [_run_within_deadline(scenario, engine, deadline) for _ in range(2)]
     for result in results:
@@ -190,10 +196,10 @@ def _judge_program_under_schedule(
 
 
 def _are_findings_consistent(found: Sequence[Finding], program: Program, wanted: Sequence[Finding]) -> bool:
-    """Return True if a finding under another schedule is consistent with the expected ones.
+    """Return True if a finding under another schedule is consistent with the predicted findings.
 
-    If a program passes, it passes under every schedule. If it fails, another of its findings may come first. A receive
-    from any source may let the program pass in one order and fail in another.
+    If a program passes, it passes under every schedule. If a program fails, another of its findings may come first. A
+    receive from any source may let the program pass in one order of messages and fail in another.
     """
     verdicts = {"fail" if any(each.code.verdict is Verdict.FAIL for each in side) else "" for side in (found, wanted)}
     if verdicts == {""}:

@@ -1,4 +1,4 @@
-"""Save the first failure of each group in a campaign, shrunk, as a file in the corpus."""
+"""Save the first failure of each group of equal failures in a campaign, shrunk, as a file in the corpus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddpsim.simulator.ctrl_c import CtrlCGuard
 from ddpsim.simulator.shrinking.greedy import ShrinkEnd
 
 SHRINKING = Budget(executions=5000, seconds=20.0)
-"""The limit for each group of failures; `ddpsim shrink` can shrink a file further."""
+"""The budget for shrinking one failure; `ddpsim shrink` can shrink a saved file further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class SavedFailure:
     failure: FuzzFailure
     """The failure as it was found."""
     count: int
-    """The number of failures in its group."""
+    """The number of failures in this failure's group of equal failures."""
     path: Path
     how: str
     """The result of shrinking, in words."""
@@ -61,7 +61,7 @@ class FailureSaver:
         self._provisional: list[Path] = []
 
     def save_unshrunk(self, failure: FuzzFailure) -> Path:
-        """Save a failure unshrunk at once, in case the campaign is cut off."""
+        """Save a failure immediately, without shrinking, in case the campaign is killed."""
         path = save_failure(self._folder, failure)
         self._provisional.append(path)
         return path
@@ -83,14 +83,14 @@ class FailureSaver:
         return replace(kept, is_known=is_known, is_interrupted=kept.is_interrupted or ctrl_c.is_pressed)
 
     def delete_unshrunk_files(self, kept: list[SavedFailure]) -> None:
-        """Delete files of unshrunk failures that have been shrunk since."""
+        """Delete the files of unshrunk failures whose shrunk form has been saved since."""
         final = {each.path for each in kept}
         for path in self._provisional:
             if path not in final and path.name not in self._before:
                 path.unlink(missing_ok=True)
 
     def _shrink_failure(self, kept: SavedFailure) -> SavedFailure:
-        """Return the failure shrunk, or unchanged if it cannot be."""
+        """Return the failure shrunk, or unchanged if it cannot be shrunk."""
         try:
             shrunk = shrink_scenario(str(kept.path), kept.failure.group.engine, budget=SHRINKING)
         except Exception:  # one run cannot show the failure, as when engines differ or ddpsim raises
@@ -106,7 +106,10 @@ class FailureSaver:
         return replace(kept, path=path, how=how, replay=command_for_file(path), is_interrupted=is_interrupted)
 
     def _shrunk_file_text(self, shrunk: ShrunkScenario) -> str:
-        """Return the file text of the shrunk scenario; if it names another scenario, it still does."""
+        """Return the file text of the shrunk scenario.
+
+        If the original refers to another scenario by name, so does the text.
+        """
         scenario, found = shrunk.scenario, shrunk.result.findings[0]
         expected = scenario.expected_by(scenario.engine).text(scenario.world_size)
         summary = f"found {outcome_text(shrunk.result)}, expected {expected}: {found.summary}"

@@ -1,4 +1,4 @@
-"""Fuzzing a scenario by name: choose the world sizes to draw, and check whether it sometimes passes."""
+"""Fuzzing one scenario, given by name: choose the world sizes to draw, and check whether the scenario ever passes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddpsim.scenarios.running.silence import hide_program_output
 from ddpsim.simulator.policies.named import RandomWalk, RoundRobin
 
 _MORE_RANKS = 2
-"""How many more ranks than its own a scenario is drawn with, if it accepts them."""
+"""How many ranks more than the scenario's own world size may be drawn, if the scenario accepts them."""
 _SEEDS = range(5)
 
 
@@ -27,14 +27,14 @@ class FailsUnderEverySchedule:
     """The report that a scenario fails under every schedule that was tried."""
 
     result: Result
-    """The result under the first schedule, or the one that does not end."""
+    """The result of the run under the first schedule, or of the run that does not end."""
     schedules: int
     is_expected: bool
     """True if the scenario expects exactly these failures."""
 
     @property
     def does_not_end(self) -> bool:
-        """Return True if a run did not end: then other schedules and engines were not tried."""
+        """Return True if a run did not end. In this case no other schedules and engines were tried."""
         return self.result.verdict is Verdict.UNKNOWN or _has_stuck_rank(self.result)
 
     def __str__(self) -> str:
@@ -47,9 +47,10 @@ class FailsUnderEverySchedule:
 def run_under_few_schedules(
     scenario: Scenario, engine: Engine, seconds: float, *, world_size: int | None = None
 ) -> FailsUnderEverySchedule | Result:
-    """Run a scenario under round robin, and if it fails, under a few other schedules, until one passes.
+    """Run a scenario under round robin. If it fails, run it under a few other schedules until one run passes.
 
-    After a hang, or after `seconds`, no other schedule is tried: the hung run may have left a thread that spins.
+    After a hang, or after `seconds`, no other schedule is tried, because the hung run may have left a thread that
+    spins.
     """
     deadline, results = time.monotonic() + seconds, list[Result]()
     left = seconds
@@ -76,12 +77,12 @@ def _has_stuck_rank(result: Result) -> bool:
 
 
 def default_engine(name: str) -> str:
-    """Return the default engine: both for a scenario, torch's for a program."""
+    """Return the default engine for fuzzing: both engines for a scenario, torch's engine for a program."""
     return Engine.TORCH.value if split_program_line(name) else "both"
 
 
 def world_sizes_to_draw(scenario: Scenario, world_size: int | None) -> tuple[int, int]:
-    """Return the smallest and largest world size to draw, from those that the scenario and its faults accept."""
+    """Return the smallest and largest world size to draw, among those that the scenario and its faults accept."""
     if world_size is not None:
         size = scenario.with_world_size(world_size).world_size
         return size, size
@@ -92,9 +93,10 @@ def world_sizes_to_draw(scenario: Scenario, world_size: int | None) -> tuple[int
 
 
 def name_from_corpus(name: str, corpus: Path) -> str:
-    """Return the name of a scenario as a corpus file refers to it: a Python file by its path from there.
+    """Return the name by which a corpus file refers to a scenario.
 
-    Raises UsageError for a file that only names another scenario.
+    A Python file is named by its path from the corpus folder. Raises UsageError for a file that itself only refers to
+    another scenario.
     """
     scenario = load(name)
     if training_of_scenario(scenario) is not None or program_of_scenario(scenario) is not None:

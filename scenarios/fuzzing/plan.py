@@ -1,4 +1,4 @@
-"""The plan of a campaign: a value that, with a batch number, is all that a worker needs."""
+"""The plan of a fuzzing campaign: a value that, with a batch number, is all that a worker process needs."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ class CampaignPlan:
     seed: int = 0
     engines: tuple[Engine, ...] = tuple(Engine)
     executions: int | None = None
-    """The number of executions of the whole campaign; None if only time limits it."""
+    """The number of executions of the whole campaign; None if only the time is limited."""
     name: str = ""
-    """The scenario whose schedules and world sizes are drawn; "" to draw scenarios."""
+    """The name of the one scenario to fuzz, whose schedules and world sizes are drawn; "" to draw scenarios, too."""
     saved_as: str = ""
-    """The name of that scenario in corpus files."""
+    """The name by which corpus files refer to the scenario `name`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The run options from the command line."""
     world_sizes: tuple[int, int] = (1, 1)
-    """The smallest and the largest world size to draw for that scenario."""
+    """The smallest and the largest world size to draw for the scenario `name`."""
     kinds: tuple[Kind, ...] = tuple(Kind)
-    """The kinds of scenarios to draw if none is named."""
+    """The kinds of scenarios to draw if no scenario is named."""
     for_torch: Literal[True, "documented"] = True
     """Which limits of torch's engine to respect; see `ddpsim.scenarios.fuzzing.strategies.trainings`."""
 
     def executions_of_batch(self, number: int) -> int:
-        """Return the number of executions of a batch. A few more may run, because a started scenario is finished."""
+        """Return the number of executions in a batch.
+
+        A few more may run, because a started scenario is always finished.
+        """
         left = EXECUTIONS if self.executions is None else self.executions - number * EXECUTIONS
         return max(0, min(EXECUTIONS, left))

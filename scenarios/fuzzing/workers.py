@@ -1,8 +1,8 @@
 """Run batches in several processes, or on the workers of a cluster, through joblib's backends.
 
-A worker gets a new batch when it has finished one, so a campaign that is asked to stop ends within one batch. A batch
-depends on its number only. If a worker dies, the cluster runs its batch again elsewhere; the receiver counts each batch
-number once, so none is lost or counted twice.
+A worker gets a new batch when it has finished its batch, so a campaign that is asked to stop ends within one batch. A
+batch depends on its number only. If a worker dies, the cluster runs the worker's batch again elsewhere. The receiver
+counts each batch number once, so no batch is lost or counted twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ CONNECT_SECONDS = 10.0
 """How long a cluster may take to answer."""
 
 Reports = Callable[[CampaignPlan, Iterable[int], Callable[[], float]], Generator[BatchReport, None, None]]
-"""A function that runs batches by number, each within the seconds left, and yields their reports in any order."""
+"""The type of a function that takes batch numbers and the seconds left, runs each batch, and yields the reports in any
+order."""
 
 
 class WorkerBackend(str, Enum):
@@ -43,10 +44,10 @@ class WorkerBackend(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How many workers run batches, and where. Raises UsageError for options that do not fit together."""
+    """How many workers run batches, and where. Raises UsageError for options that cannot be combined."""
 
     jobs: int | None = None
-    """The number of workers; None for one on this machine, or for all of a cluster."""
+    """The number of workers. None means one worker on this machine, or all workers of a cluster."""
     backend: WorkerBackend = WorkerBackend.LOKY
     cluster: str = ""
     """The address of the cluster's scheduler."""
@@ -66,7 +67,7 @@ class Workers:
 
 
 class WorkersLostError(Exception):
-    """Workers died, or the cluster disappeared; no more reports can arrive."""
+    """Worker processes died, or the cluster disappeared, so no more reports can arrive."""
 
 
 @contextmanager
@@ -97,7 +98,8 @@ def _run_batches_one_by_one(
 def _run_batches_in_waves(
     plan: CampaignPlan, numbers: Iterable[int], left: Callable[[], float]
 ) -> Generator[BatchReport, None, None]:
-    """Run as many batches as there are workers, then the next as many: Ray's joblib backend has no generators."""
+    """Run as many batches as there are workers, and wait for them, before the next ones: Ray's joblib backend cannot
+    yield single results."""
     coming = iter(numbers)
     with joblib.Parallel(batch_size=1) as parallel:
         width = parallel._effective_n_jobs()

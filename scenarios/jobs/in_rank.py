@@ -20,20 +20,20 @@ FOLDER = "DDPSIM_RECORDS"
 _LAUNCHER = "DDPSIM_RECORDS_LAUNCHER"
 """The environment variable with the launcher's process id: its children are ranks, and their children are not."""
 NOW = "now"
-"""The file whose appearance asks all ranks to write."""
+"""The name of the file whose appearance asks all ranks to write their records."""
 DONE = "done_{}"
-"""The file that a rank makes after it has written on request."""
+"""The name of the file that a rank makes after it has written its records on request."""
 _RECORD = "rank_{}"
 _READER = "_dump_fr_trace"
 _EVERY_SECONDS = 0.5
 _MOST_EVERY_SECONDS = 4.0
 _LOOK_SECONDS = 0.1
 _MOST_SECONDS = 5.0
-"""How long a rank that raised waits for the other ranks to write."""
+"""How long a rank that raised an exception waits for the other ranks to write."""
 
 
 def begin() -> None:
-    """Start to write records, if this process is a rank."""
+    """Start to write records, if this process is a rank of a watched job."""
     folder = os.environ.get(FOLDER)
     if not folder or not os.path.isdir(folder):
         return
@@ -57,7 +57,7 @@ class _RecordWriter:
         self._last = b""
 
     def write_periodically(self) -> None:
-        """Write new records periodically, until all ranks are asked to write."""
+        """Write the record whenever it has changed, until all ranks are asked to write."""
         looked, every = time.monotonic(), _EVERY_SECONDS
         while not os.path.exists(self._path(NOW)):
             if time.monotonic() - looked > every:
@@ -68,7 +68,10 @@ class _RecordWriter:
         self._create_file(DONE.format(self._rank))
 
     def write_at_exit(self) -> None:
-        """Write at the end of the process; after an exception, ask the other ranks to write, and wait for them."""
+        """Write the record at the end of the process.
+
+        After an exception, ask the other ranks to write, and wait for them.
+        """
         if os.getpid() != self._process:  # a fork of the rank
             return
         self._write_if_new()
@@ -80,7 +83,7 @@ class _RecordWriter:
                 time.sleep(_LOOK_SECONDS)
 
     def _write_if_new(self) -> bool:
-        """Write the record if it has changed; return whether it has."""
+        """Write the record of the flight recorder if it has changed; return whether it has."""
         with self._writing:
             dump = _recorder_dump()
             is_new = bool(dump) and dump != self._last
@@ -101,7 +104,7 @@ class _RecordWriter:
 
 
 def _recorder_dump() -> bytes:
-    """Return the recorder's dump; empty before the program has imported torch.distributed."""
+    """Return the dump of torch's flight recorder; empty before the program has imported torch.distributed."""
     module: Any = sys.modules.get("torch._C._distributed_c10d")
     read = getattr(module, _READER, None)
     if read is None:

@@ -1,6 +1,6 @@
 """Make findings from the reports of ranks that are real processes.
 
-The reports show less than a simulation: which rank raised, which died, and where each one hangs.
+The reports show less than a simulation: which rank raised an error, which rank died, and where each rank hangs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ddpsim.simulator.diagnosis.rank_errors import error_kind, rank_error_findin
 from ddpsim.simulator.wording import LabelledLine, rank_list
 
 _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
-"""The errors that gloo raises on the other ranks when a process has ended."""
+"""The errors that gloo raises on the other ranks when the process of a rank has ended."""
 _CAUSES = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROCESS_KILLED}
 
 
 def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
-    """Return all findings, causes before consequences. `command` simulates the same program."""
+    """Return all findings, causes before consequences. `command` is a command line that simulates the program."""
     died = [report for report in reports if report.ending is RankEnding.DIED]
     raised = sorted((each for each in reports if each.error is not None), key=lambda report: report.seconds)
     lost = [report for report in raised if report.error and _LOST.search(report.error.line)]
@@ -61,7 +61,7 @@ def _death_finding(died: Sequence[RankReport], victims: Sequence[RankReport], co
 
 
 def _last_position_lines(died: RankReport) -> list[str]:
-    """Return where the dead rank was, and its last lines on stderr."""
+    """Return where the dead rank was in its program, and its last lines on stderr."""
     position = died.position
     where = f" at {position.site} in {position.site.function}" if position and position.site else ""
     lines = [f"  rank {died.rank} died{where}"] if where or died.last_words else []
@@ -70,7 +70,7 @@ def _last_position_lines(died: RankReport) -> list[str]:
 
 
 def _error_findings(raised: Iterable[RankReport]) -> list[Finding]:
-    """Return one finding for each distinct error and line, in order of time."""
+    """Return a finding for each distinct error and source line, in order of time."""
     alike: dict[tuple[str, Site | None], dict[int, ErrorReport]] = {}
     for report in raised:
         if report.error is not None:
@@ -105,11 +105,11 @@ def _hang_finding(reports: Sequence[RankReport], command: str) -> Finding:
 
 
 _LONG = 1e9
-"""Seconds without progress; a rank that does not answer counts as the longest."""
+"""The seconds without progress that count for a rank that does not answer: more than those of any other rank."""
 
 
 def _rank_lines(report: RankReport) -> list[str]:
-    """Describe where one rank is, its line in the user's program first."""
+    """Return lines that say where a rank is, its line in the user's program first."""
     position = report.position
     if report.ending is not RankEnding.HUNG or position is None:
         return [f"  rank {report.rank}  {_ending_text(report)}"]

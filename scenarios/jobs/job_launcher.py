@@ -36,13 +36,14 @@ from ddpsim.scenarios.jobs.supervisor import supervise_rank
 from ddpsim.simulator.launching.script import program_seeds
 
 _PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.running.runner"]
-"""Modules to import in the server; the first DistributedDataParallel or optimizer imports torch._dynamo."""
+"""Modules that the fork server imports in advance. Creating a DistributedDataParallel or an optimizer would otherwise
+import torch._dynamo in each rank."""
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """The signals that torch's launcher handles."""
 _QUIET = ("torch.distributed", "torch.multiprocessing")
 
 _SECOND: Any = forkserver.ForkServer()
-"""The second fork server. It is global because multiprocessing's own is."""
+"""The second fork server. It is a global variable because multiprocessing's own server is, too."""
 
 
 def launch_job(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...]:
@@ -59,7 +60,8 @@ def launch_job(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...]:
 
 
 def _launch_in_folder(job: ScenarioJob, world_size: int) -> tuple[RankReport, ...] | signal.Signals | str:
-    """Return the reports; or the signal that ended the run early, or why the processes could not be started.
+    """Run the processes, and return their reports; or the signal that ended the run early, or the reason why the
+    processes could not be started.
 
     No exception of the launcher leaves this function: its traceback would keep semaphores of multiprocessing alive
     longer than their resource tracker.
@@ -158,7 +160,7 @@ def _run_fork_servers(alike: bool) -> Iterator[None]:
 
 
 def _fork_servers() -> tuple[Any, Any]:
-    """Return multiprocessing's own server, and the one with another hash seed."""
+    """Return multiprocessing's own fork server, and the second server with another hash seed."""
     own: Any = forkserver
     return own._forkserver, _SECOND
 
@@ -176,7 +178,8 @@ def _start_fork_server(server: Any, hash_seed: int) -> None:
 
 @contextmanager
 def _fork_from_servers_in_turn(*, alike: bool) -> Iterator[None]:
-    """Fork neighbouring ranks from servers with different hash seeds, unless they should start equal."""
+    """In this block, fork neighbouring ranks from servers with different hash seeds, unless all ranks should start
+    alike."""
     running = [server for server in _fork_servers() if server._forkserver_pid is not None]
     if alike or len(running) == 1:
         yield
@@ -191,7 +194,8 @@ def _fork_from_servers_in_turn(*, alike: bool) -> Iterator[None]:
 
 
 def _check_main_script() -> None:
-    """Raise UsageError for a script that other processes cannot load; exit if this process is just loading it."""
+    """Raise UsageError for a main script that other processes cannot load; exit if this process is just loading the
+    script."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # it has no `__main__` guard; the process that started this one reports it
     if (script := _main_script()) is not None and not os.path.isfile(script):
@@ -202,14 +206,17 @@ def _check_main_script() -> None:
 
 
 def _main_script() -> str | None:
-    """Return the file that the processes load first; None if this process runs a module or `python -c`."""
+    """Return the main script, which the processes load first; None if this process runs a module or `python -c`."""
     main = sys.modules["__main__"]
     return None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
 
 
 @contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Let processes that start in the block ignore Ctrl-C, which a terminal sends to all: this process ends them."""
+    """Let processes that start in this block ignore Ctrl-C.
+
+    A terminal sends Ctrl-C to all processes, and this process ends the others.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -222,7 +229,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 @contextmanager
 def _restore_process_state() -> Iterator[None]:
-    """Silence the launcher in the block, and restore signal handlers and environment afterwards."""
+    """In this block, silence the messages of torch's launcher. Afterwards, restore signal handlers and environment."""
     environment = dict(os.environ)
     numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
     handlers = {number: signal.getsignal(number) for number in numbers}

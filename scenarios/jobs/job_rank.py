@@ -46,10 +46,10 @@ from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torc
 from ddpsim.simulator.runtime.isolation.python_random import seed_of_rank
 
 _GROUP_SECONDS = 1800
-"""gloo's time-out, also for new groups: longer than any time-out of ddpsim."""
+"""The time-out of gloo, also for groups that the program makes: longer than any time-out of ddpsim."""
 _SHOWN_CALLS = 3
 _LONGEST_WAIT = 1500.0
-"""How long a rank may wait for another one that makes progress: gloo must not time out first."""
+"""How long a rank may wait for another rank that makes progress. It is shorter than the time-out of gloo."""
 
 
 class RankMessage(Enum):
@@ -63,7 +63,7 @@ class RankMessage(Enum):
 
 
 def run_rank_process(job: ScenarioJob, rank: int, line: Connection) -> NoReturn:
-    """Run as the process of a rank until it ends. `line` is the connection to the supervisor."""
+    """Run as the process of a rank until the process ends. `line` is the connection to the rank's supervisor."""
     own = os.getpid()
     try:
         os.setpgid(0, 0)  # processes that the program starts end with this group
@@ -96,7 +96,7 @@ def _run_rank(job: ScenarioJob, rank: int, line: Connection, own: int) -> None:
 
 
 def _load_program(job: ScenarioJob, rank: int) -> Scenario:
-    """Load the program and make the default group."""
+    """Load the scenario's program and make the default process group."""
     job.apply_environment()
     scenario = job.load_scenario()
     recorder.enable_recorder()
@@ -107,8 +107,10 @@ def _load_program(job: ScenarioJob, rank: int) -> Scenario:
 
 
 def _seed_generators(rank: int, alike: bool) -> None:
-    """Seed the random generators: each rank differently, but equally in each run; with `alike` all as in a
-    simulation."""
+    """Seed the random generators of a rank: differently on each rank, but equally in each run.
+
+    With `alike` all ranks have equal seeds, as in a simulation.
+    """
     torch.manual_seed(torch_generators.DEFAULT_SEED if alike else seed_of_rank(rank))
     random.seed(python_random.START_SEED if alike else seed_of_rank(rank))
     numpy.random.seed(numpy_random.START_SEED if alike else seed_of_rank(rank))
@@ -160,7 +162,7 @@ def _flush_streams() -> None:
 
 
 class _ProgressWatch:
-    """The thread that talks to the supervisor and checks whether the main thread makes progress."""
+    """The thread of a rank process that talks to the supervisor and checks whether the main thread makes progress."""
 
     def __init__(self, rank: int, timeout_seconds: float, line: Connection) -> None:
         self._rank = rank
@@ -179,14 +181,14 @@ class _ProgressWatch:
             self._has_started = True
 
     def send_report(self, report: RankReport) -> None:
-        """Report how the rank has ended, unless it was already reported as hung."""
+        """Send the report on how the rank has ended, unless the rank was already reported as hung."""
         with self._lock:
             if not self._has_reported:
                 self._has_reported = True
                 self._line.send(report)
 
     def run(self) -> None:
-        """Check progress and listen, until the supervisor says END or has died."""
+        """Check the progress and receive messages, until the supervisor sends END or has died."""
         try:
             while True:
                 if not self._line.poll(self._interval):

@@ -1,4 +1,4 @@
-"""Run a scenario on real processes, one per rank, free-running on real gloo."""
+"""Run a scenario on real processes, one per rank, on real gloo and without ddpsim's scheduler."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from ddpsim.simulator.trace import Trace
 TIMEOUT_SECONDS = 10.0
 
 MOST_RANKS = 64
-"""The most ranks allowed. Each has two processes and about ten threads. For more, use the simulator or several
-machines.
-"""
+"""The largest number of ranks. Each rank has two processes and about ten threads. For more ranks, use the simulator or
+several machines."""
 _TASKS_A_RANK = 16
 
 
 def run_on_processes(scenario: Scenario, engine: Engine, timeout_seconds: float = TIMEOUT_SECONDS) -> Result:
-    """Run a scenario on one process per rank. Raises UsageError if it cannot run on processes, or they cannot start."""
+    """Run a scenario on one process per rank.
+
+    Raises UsageError if the scenario cannot run on processes, or if the processes cannot start.
+    """
     check_runs_on_processes(scenario)
     _check_world_size(scenario.world_size)
     reports = launch_job(ScenarioJob.from_scenario(scenario, engine, timeout_seconds), scenario.world_size)
@@ -72,7 +74,7 @@ def check_runs_on_processes(scenario: Scenario) -> None:
 
 
 def reason_against_processes(scenario: Scenario) -> str | None:
-    """Return why real processes cannot run this scenario; None if they can."""
+    """Return the reason why real processes cannot run this scenario; None if they can."""
     if scenario.backend_semantics != GLOO.name:
         return f"goes by the rules of {scenario.backend_semantics!r}, but real processes run on real gloo"
     if not scenario.faults:

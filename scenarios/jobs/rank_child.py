@@ -1,4 +1,4 @@
-"""The supervisor's handle on the process of its rank: messages, stderr and exit."""
+"""The supervisor's view of the process of its rank: the messages, the stderr and the exit of the process."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ _MOST_READS = 16
 _LOG_LINE = re.compile(
     rb"^(?:\[rank\d+\]:)?\[[WEIF]\d{4} |^terminate called |^  what\(\):|^Exception raised from |^frame #\d+: "
 )
-"""Log lines of torch and gloo. They are not shown while the rank runs, and go into the report if it dies."""
+"""Matches log lines of torch and gloo. Such lines are not shown while the rank runs, and go into the report if the rank
+dies."""
 
 _DEATH = b"Fatal Python error: "
-"""The first line that faulthandler writes."""
+"""Matches the first line that faulthandler writes when a process dies."""
 
 
 @dataclass(slots=True)
 class RankChild:
-    """The supervisor's handle on the process of its rank."""
+    """The process of a rank, as the rank's supervisor sees it."""
 
     rank: int
     process: int
@@ -48,14 +49,17 @@ class RankChild:
     """The read end of the pipe for the rank's stderr."""
     starter: RankStarter
     status: int | None = None
-    """The wait status of the process, once it has died."""
+    """The wait status of the process, as from os.waitpid; set once the process has died."""
     unread: bytes = b""
     last_lines: list[str] = field(default_factory=list)
     last_stack: list[str] | None = None
     """The stack that faulthandler wrote when a signal killed the process."""
 
     def poll_process(self) -> None:
-        """Wait briefly, forward stderr, and check if the rank is alive. Raises SystemExit if the launcher has ended."""
+        """Wait briefly, forward the rank's stderr, and check if the rank is alive.
+
+        Raises SystemExit if the launcher has ended.
+        """
         time.sleep(_POLL_SECONDS)
         self.forward_stderr()
         if self.status is None:
@@ -72,7 +76,7 @@ class RankChild:
         return words
 
     def send_message(self, word: RankMessage) -> None:
-        """Send a message to the rank, if it still listens."""
+        """Send a message to the rank, if its process still listens."""
         with contextlib.suppress(OSError):
             self.line.send(word)
 
@@ -81,7 +85,7 @@ class RankChild:
         return processor_seconds(self.process)
 
     def describe_death(self) -> str:
-        """Describe how the process ended."""
+        """Return a text on how the rank's process ended."""
         code = os.waitstatus_to_exitcode(self.status or 0)
         if code >= 0:
             return f"exit status {code}"
@@ -89,7 +93,7 @@ class RankChild:
         return f"signal {known[0] if known else -code}"
 
     def end_gracefully(self) -> None:
-        """Ask the rank to end; kill it if it does not."""
+        """Ask the rank's process to end; kill it if it does not end in time."""
         self.send_message(RankMessage.END)
         end = time.monotonic() + _ENDING_SECONDS
         while self.status is None and time.monotonic() < end:
@@ -99,7 +103,7 @@ class RankChild:
         self.kill_process()
 
     def kill_process(self) -> None:
-        """Kill the process, if it lives, and the processes that it started."""
+        """Kill the rank's process, if it is alive, and the processes that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process, signal.SIGKILL)
         if self.status is None:
@@ -107,7 +111,7 @@ class RankChild:
             _, self.status = os.waitpid(self.process, 0)
 
     def forward_stderr(self) -> None:
-        """Forward what the rank has written to stderr; once it is dead, also the unfinished last line."""
+        """Forward what the rank has written to stderr. Once the rank is dead, also forward the unfinished last line."""
         for _ in range(_MOST_READS):  # it may write faster than this reads
             if not select.select([self.stderr], [], [], 0)[0] or not (text := os.read(self.stderr, 1 << 16)):
                 break
@@ -131,7 +135,7 @@ class RankChild:
 
 @contextmanager
 def start_rank_child(job: ScenarioJob, rank: int, starter: RankStarter) -> Iterator[RankChild]:
-    """Fork the rank; its process ends with the block."""
+    """Fork the process of the rank; the process is ended at the end of the block."""
     ours, its = multiprocessing.Pipe()
     stderr, its_stderr = os.pipe()
     sys.stdout.flush()

@@ -13,13 +13,17 @@ from types import FrameType
 from ddpsim.scenarios.jobs import recorder
 
 BUSY_SHARE = 0.1
-"""The share of a core from which a process counts as computing: waiting uses almost none."""
+"""The share of a core from which a process counts as computing. A process that only waits uses almost none."""
 PATIENCE = 6
-"""How many time-outs a line may compute, or a rank may wait for another, before it counts as hung."""
+"""How many time-outs one source line may compute, or a rank may wait for another rank, before the rank counts as
+hung."""
 
 
 class ActiveClock:
-    """A clock that counts at most `most` seconds between two calls, so that a stopped process does not seem to hang."""
+    """A clock that counts at most `most` seconds between two calls.
+
+    So a process that was stopped for a while does not seem to hang.
+    """
 
     def __init__(self, most: float, source: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -28,7 +32,7 @@ class ActiveClock:
         self._looked = source()
 
     def active_seconds(self) -> float:
-        """Return the seconds that have passed."""
+        """Return the seconds that have passed, without those in which the process was stopped."""
         looked = self._source()
         self._passed += min(looked - self._looked, self._most)
         self._looked = looked
@@ -43,14 +47,14 @@ class UnchangedTimer:
         self._since = 0.0
 
     def unchanged_seconds(self, value: object, now: float) -> float:
-        """Return for how many seconds the value has been `value`."""
+        """Return for how many seconds the value has stayed the same. `value` is the present value."""
         if value != self._value:
             self._value, self._since = value, now
         return now - self._since
 
 
 class JobRankProgress:
-    """Reports the progress of the main thread to another thread that calls every `interval` seconds."""
+    """Measures the progress of the main thread. Another thread calls `idle_seconds` every `interval` seconds."""
 
     def __init__(self, interval: float) -> None:
         self._main = threading.main_thread().ident or 0
@@ -60,10 +64,12 @@ class JobRankProgress:
         self._computing = UnchangedTimer()
 
     def idle_seconds(self) -> tuple[float, float]:
-        """Return two durations: without progress and without computing; and without progress on a new line or call.
+        """Return two durations: how long there was neither progress nor computing; and how long there was no new line
+        or call.
 
-        A call that begins or completes is progress. While no call is in flight, every instruction is. For the second
-        duration only a new line counts, because an endless loop and a large operation both stay on one line.
+        A call that begins or completes is progress. While no call is in flight, every instruction is progress. For the
+        second duration only a new line or call counts, because an endless loop and a large operation both stay on one
+        line.
         """
         recording = recorder.read_recorder()
         frames = [] if recording.in_flight else self._main_thread_frames()
@@ -90,14 +96,14 @@ def _sleep_count() -> int:
 
 
 class _ComputingDetector:
-    """Detects whether the process computes."""
+    """Detects whether the process computes, from the processor time that it has used."""
 
     def __init__(self) -> None:
         self._turns = 0
         self._looked = self._used = 0.0
 
     def busy_checks(self) -> int:
-        """Return the number of checks at which the process had used the processor since the previous check."""
+        """Return at how many checks the process had used the processor since the check before."""
         now = time.monotonic()
         used = time.process_time() - time.thread_time()  # without the watch thread itself
         if used - self._used > BUSY_SHARE * (now - self._looked):

@@ -1,4 +1,4 @@
-"""The report of a rank process: values that are sent between processes and machines."""
+"""The report of a rank that is a process, as values that are sent between processes and machines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ddpsim.simulator.calls import Site
 
 
 class RankEnding(Enum):
-    """The ways in which a rank's program ends."""
+    """The ways in which the program of a rank ends."""
 
     RETURNED = "returned"
     RAISED = "raised"
-    """The program raised an error, its own or gloo's."""
+    """The program raised an error, its own or an error of gloo."""
     HUNG = "hung"
     """The program made no progress for longer than the time-out."""
     DIED = "died"
@@ -22,12 +22,12 @@ class RankEnding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """The error that a rank's program raised."""
+    """An error that a rank's program raised."""
 
     line: str
-    """Type and message, in one line."""
+    """The type and message of the error, in one line."""
     traceback: str
-    """The user's frames."""
+    """The traceback of the error, with the frames of the user's program."""
     site: Site | None
     """The innermost line of the user's program in the traceback."""
     unused: tuple[str, ...] = ()
@@ -41,14 +41,14 @@ class RankPosition:
     """The position of a rank in its program."""
 
     idle_seconds: float
-    """For how long the rank has made no progress."""
+    """For how many seconds the rank has made no progress."""
     site: Site | None
-    """The innermost line of the user's program."""
+    """The innermost line of the user's program that the rank is executing."""
     stack: str
     calls: tuple[str, ...]
     """The rank's last calls, the latest at the end."""
     is_idle: bool = True
-    """False if the rank made progress within the time-out."""
+    """True if the rank has made no progress for the time-out; False if it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RankReport:
     rank: int
     ending: RankEnding
     seconds: float
-    """The time of its end, in seconds since the epoch."""
+    """The time at which the rank ended, in seconds since the epoch."""
     has_started: bool = True
     """False if the rank never reached the first line of its program."""
     value: bytes | None = None
@@ -68,4 +68,4 @@ class RankReport:
     death: str = ""
     """How a process without a report ended: `signal SIGKILL`, or `exit status 3`."""
     last_words: tuple[str, ...] = ()
-    """The last lines that such a process wrote to stderr."""
+    """The last lines that a process without a report wrote to stderr."""

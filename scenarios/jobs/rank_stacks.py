@@ -1,4 +1,4 @@
-"""Stacks of a rank's process, without the outer frames of ddpsim and the launcher."""
+"""Stacks of the process of a rank, without the outermost frames, which belong to ddpsim and the launcher."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ddpsim.simulator.runtime.call_sites import is_user_code
 
 
 def call_program(scenario: Scenario, rank: int) -> Any:
-    """Run the program of a rank. The program's own frames begin below this one."""
+    """Run the program of a rank. In a stack, the frames of the program begin below the frame of this function."""
     return scenario.program(rank, *scenario.args)
 
 
 def traceback_below_call(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the program on; all of it if the program is not in it."""
+    """Return the part of a traceback that begins in the program; the whole traceback if no frame is of the program."""
     below = trace
     while below is not None and below.tb_frame.f_code is not call_program.__code__:
         below = below.tb_next
@@ -29,10 +29,11 @@ def traceback_below_call(trace: TracebackType | None) -> TracebackType | None:
 
 
 def program_stack_text(frame: FrameType | None) -> str:
-    """Return the stack that ends in `frame`, from the program on, innermost last, without torch's own frames.
+    """Return the stack that ends in `frame` as text: from the program on, innermost frame last, without torch's own
+    frames.
 
-    If there are only torch frames, return all of them. `position_of_death` keeps them, because they show the operation
-    in which a rank died.
+    If the stack has only torch frames, return all of them. `position_of_death` keeps torch's frames, because they show
+    the operation in which a rank died.
     """
     frames = list(traceback.walk_stack(frame))
     own = next((n for n, (each, _) in enumerate(frames) if _is_above_program(each.f_code)), len(frames))
@@ -49,7 +50,8 @@ _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>
 
 
 def position_of_death(lines: Sequence[str]) -> RankPosition | None:
-    """Return where the program was, from faulthandler's output; None if the output does not show it."""
+    """Return where the program of a dead rank was, from the output of faulthandler; None if the output does not show
+    it."""
     sites: list[Site] = []
     for line in lines:
         found = _FRAME.fullmatch(line)

@@ -1,7 +1,7 @@
 """Reads torch's flight recorder: the last collectives of a rank on gloo, without messages between two ranks.
 
-The function that reads it is private in torch: if it is missing, the report says so. Newer torch versions have one
-recorder per backend and name it by an argument that 2.13 does not have.
+The torch function that dumps the recorder is private. If it is missing, the report says so. Newer torch versions have
+one recorder per backend, and the function has an argument for the backend that torch 2.13 lacks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 KEPT = 64
-"""How many of the last calls the recorder keeps."""
+"""How many of the last calls of a rank the recorder keeps."""
 
 _READER = "_dump_fr_trace"
 
@@ -26,7 +26,7 @@ _DTYPES |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "
 
 @dataclass(frozen=True, slots=True)
 class LastCalls:
-    """The last calls of a rank, the earliest first."""
+    """The last calls of a rank, the earliest call first."""
 
     calls: tuple[str, ...] = ()
     in_flight: bool = False
@@ -61,7 +61,8 @@ def _recorder_entries(**backend: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _entry_text(entry: Mapping[str, Any]) -> str:
-    """Format a call as other reports do: `all_reduce #3  float32[110]  group "default"  in flight`."""
+    """Return an entry of the recorder as text, in the form of other reports: `all_reduce #3 float32[110] group
+    "default" in flight`."""
     operation = str(entry.get("profiling_name", "?")).removeprefix("gloo:")
     key = "p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"
     number = entry.get(key, 0) - 1  # the recorder counts from 1, ddpsim from 0

@@ -23,7 +23,7 @@ LONGEST_SECONDS = 1200.0
 _OF_A_LAUNCHER = re.compile(
     r"(?:LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|TORCH_)|(?:RANK|WORLD_SIZE|OMP_NUM_THREADS)$"
 )
-"""The environment variables that torch's launcher or ddpsim sets."""
+"""The environment variables that torch's launcher or ddpsim sets for each rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class ScenarioJob:
     """A scenario in a form that can be sent to other processes."""
 
     name: str
-    """The name by which a process loads it, if it is not pickled."""
+    """The name by which another process loads the scenario, if the program is not pickled."""
     pickled: bytes | None
     """The scenario's program and arguments, pickled."""
     engine: Engine
     timeout_seconds: float
     folder: str
-    """The folder that a relative path in the name starts from."""
+    """The folder from which a relative path in the name starts."""
     environment: Mapping[str, str] = field(repr=False)
-    """The environment of the process that starts the run. The fork server may have an older copy."""
+    """The environment of the process that starts the run, because the fork server may have an older copy."""
     alike: bool = False
-    """Ranks start with the same seeds."""
+    """True if all ranks start with the same seeds."""
 
     @classmethod
     def from_scenario(cls, scenario: Scenario, engine: Engine, timeout_seconds: float) -> ScenarioJob:
@@ -54,7 +54,8 @@ class ScenarioJob:
         return cls(scenario.name, pickled, engine, seconds, os.getcwd(), dict(os.environ), scenario.alike)
 
     def apply_environment(self) -> None:
-        """Use the folder and environment of the process that starts the run, except the variables of a launcher."""
+        """Use the working folder and environment of the process that started the run, except the variables of a
+        launcher."""
         os.chdir(self.folder)
         for name in [name for name in os.environ if name not in self.environment and not _OF_A_LAUNCHER.match(name)]:
             del os.environ[name]
@@ -63,7 +64,7 @@ class ScenarioJob:
                 os.environ[name] = value
 
     def load_scenario(self) -> Scenario:
-        """Return the scenario, in the process that runs it."""
+        """Return the scenario, in the rank process that runs it."""
         if self.pickled is None:
             return load(self.name)
         program, args = pickle.loads(self.pickled)
@@ -81,7 +82,10 @@ def check_timeout(seconds: float) -> None:
 
 
 def _pickle_program(scenario: Scenario) -> bytes | None:
-    """Return the pickled program and arguments; None if the processes load them from the file in the name."""
+    """Return the scenario's program and arguments, pickled.
+
+    Return None if other processes load the program from the file in the scenario's name.
+    """
     program = scenario.program
     is_of_a_file = scenario.name.endswith(SUFFIXES) or scenario.name.rpartition(":")[0].endswith(SUFFIXES)
     if is_of_a_file:
@@ -100,7 +104,7 @@ def _pickle_program(scenario: Scenario) -> bytes | None:
 
 @contextmanager
 def set_variable(name: str, value: str) -> Iterator[None]:
-    """Set a variable for this process and those it starts in the block, unless the user has set it."""
+    """In this block, set an environment variable for this and started processes, unless the user has set it."""
     if name in os.environ:
         yield
         return
@@ -113,9 +117,9 @@ def set_variable(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def use_own_compiler_cache() -> Iterator[None]:
-    """Give torch's compiler a cache folder that is removed after the block, unless the user has named one.
+    """In this block, give torch's compiler a temporary cache folder, unless the user has named a folder.
 
-    Otherwise torch makes one in the temporary folder when an optimizer or DDP is imported, and never removes it.
+    Otherwise torch makes a folder when an optimizer or DDP is imported, and never removes it.
     """
     folders = tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True)
     with folders as folder, set_variable("TORCHINDUCTOR_CACHE_DIR", folder):

@@ -26,18 +26,18 @@ _START_SECONDS = 120.0
 _ANSWER_SECONDS = 5.0
 """How long a rank may take to report its position."""
 _STATUS_SECONDS = 120.0
-"""How long rank 0's process may take to compute the exit status, for which it may have to train."""
+"""How long rank 0's process may take to compute the exit status. For this it may have to train on one process."""
 _NO_STATUS = 1
 _SILENT_SECONDS = 5.0
-"""How much longer than the time-out a rank may send nothing."""
+"""How long a rank may send nothing, in addition to the time-out."""
 _LOOK_SECONDS = 0.5
-"""The longest time between two checks of a rank. A longer gap means that this process was stopped."""
+"""The longest normal time between two checks of a rank. A longer gap means that this process was stopped."""
 _LEAST_SECONDS = 0.5
-"""The shortest time that other ranks get to withdraw that they are idle, after a rank has ended."""
+"""The shortest time that is left to the other ranks to report progress, after a rank has ended."""
 
 
 def supervise_rank(job: ScenarioJob, folder: str | None = None) -> tuple[RankReport, ...]:
-    """Run and watch the rank that the environment names; on rank 0, return the reports of all ranks.
+    """Run and watch the rank that the environment variables name. On rank 0, return the reports of all ranks.
 
     The launcher removes `folder` to end the run.
     """
@@ -46,7 +46,10 @@ def supervise_rank(job: ScenarioJob, folder: str | None = None) -> tuple[RankRep
 
 
 def supervise_rank_to_status(job: ScenarioJob, conclude: Callable[[tuple[RankReport, ...]], int]) -> int:
-    """Supervise a rank that torchrun has started; `conclude` runs on rank 0, and all ranks return its exit status."""
+    """Supervise a rank that torchrun has started.
+
+    `conclude` computes the exit status on rank 0, and the processes of all ranks return it.
+    """
     with _supervised_rank(job, None) as (notes, child):
         if notes.rank != 0:
             return _wait_for_status(notes, child)
@@ -67,7 +70,7 @@ def _wait_for_status(notes: SupervisorStore, child: RankChild) -> int:
 
 @contextmanager
 def _supervised_rank(job: ScenarioJob, folder: str | None) -> Iterator[tuple[SupervisorStore, RankChild]]:
-    """Start the rank that the environment names, and wait until all ranks have ended."""
+    """Start the rank that the environment variables name, and wait until all ranks have ended."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     starter = RankStarter(os.getppid(), folder)
     with _end_by_signals(), _end_with_starter(starter), start_rank_child(job, rank, starter) as child:
@@ -82,7 +85,7 @@ def _supervised_rank(job: ScenarioJob, folder: str | None) -> Iterator[tuple[Sup
 
 @contextmanager
 def _end_with_starter(starter: RankStarter) -> Iterator[None]:
-    """If the store is lost because this supervisor's starter has ended, exit without an error."""
+    """If the store is lost because the launcher of this process has ended, exit without an error."""
     try:
         yield
     except RuntimeError:  # all errors of a store
@@ -92,7 +95,7 @@ def _end_with_starter(starter: RankStarter) -> Iterator[None]:
 
 @contextmanager
 def _end_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end this process by SystemExit, so that its rank ends with it."""
+    """In this block, let SIGTERM and SIGINT end this process by SystemExit, so that its rank ends with it."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -113,7 +116,7 @@ _FROZEN = "its process does not answer: it is stopped, or in native code that ho
 def _watch_rank(
     child: RankChild, notes: SupervisorStore, heartbeats: Heartbeats, clock: ActiveClock, timeout_seconds: float
 ) -> RankReport:
-    """Watch a rank until it or the run has ended."""
+    """Watch a rank until the rank or the whole run has ended."""
     quiet = _IdleDetector(child, timeout_seconds)
     begun, has_started, asked = clock.active_seconds(), False, None
     while True:
@@ -140,17 +143,20 @@ def _watch_rank(
 
 
 class _IdleDetector:
-    """Detects that a rank hangs: it reports that it is idle, or it no longer sends anything."""
+    """Detects that a rank hangs: the rank reports that it is idle, or no longer sends anything."""
 
     def __init__(self, child: RankChild, timeout_seconds: float) -> None:
         self._child = child
         self._timeout_seconds = timeout_seconds
         self._said_idle = self._is_idle = self._has_voted = False
         self._heard, self._computed = 0.0, 0.0
-        """When it last sent something, and how much CPU time it had used then."""
+        """When the rank last sent a message, and how much CPU time it had used at that time."""
 
     def has_frozen(self, heard: Sequence[RankMessage | RankReport], now: float) -> bool:
-        """Return True if the rank has sent nothing for too long. Native code that computes may hold the GIL longer."""
+        """Return True if the rank has sent nothing for too long.
+
+        A rank that computes may be silent longer, because native code may hold the GIL.
+        """
         if heard:
             self._said_idle = heard[-1] is RankMessage.IDLE
             self._heard, self._computed = now, self._child.cpu_seconds()
@@ -193,9 +199,9 @@ def _silence_report(child: RankChild, why: str, *, has_started: bool = True) -> 
 def _wait_for_all_ranks(
     child: RankChild, notes: SupervisorStore, heartbeats: Heartbeats, clock: ActiveClock, timeout_seconds: float
 ) -> None:
-    """Keep the rank and its connections until all ranks have ended.
+    """Keep the rank and its connections until all ranks have ended. After the time-out the ended rank counts as idle.
 
-    After the time-out it counts as idle: a rank that waited for its last call reports that first.
+    It counts so late because a rank that waits for a call of the ended rank should report first that it hangs.
     """
     ended, has_voted = clock.active_seconds(), False
     while not notes.have_all_ended():

@@ -1,4 +1,4 @@
-"""The values that supervisors of ranks exchange through the store that the launcher opens for all nodes."""
+"""The values that the supervisors of ranks exchange, through the store that the launcher opens for all machines."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ddpsim import UsageError
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
 
 HUNG, FAILED_TO_START = b"hung", b"failed to start"
-"""Why a run ended before all ranks did."""
+"""The possible reasons why a run ended before all ranks did."""
 
 _BEAT_SECONDS, _LOST_SECONDS = 5.0, 60.0
 LOST = f"its supervisor, of which nothing was heard for {_LOST_SECONDS:g} s"
 """The ending of a rank whose supervisor no longer sends anything."""
 
 _STORE_SECONDS, _TRY_SECONDS = 60.0, timedelta(seconds=5.0)
-"""How long to wait for a store in all, and in each attempt."""
+"""How long to wait for a connection to the store: in all, and in each attempt."""
 _PIECE_BYTES = 1 << 22
-"""A store accepts at most 8 MiB in one value."""
+"""The size of the pieces in which a report is written: a store accepts at most 8 MiB in one value."""
 _LEAVING_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
@@ -40,7 +40,7 @@ class RankStarter:
     folder: str | None
 
     def check_is_alive(self) -> None:
-        """Raise SystemExit if the launcher has ended, or has given up while it was still starting ranks."""
+        """Raise SystemExit if the launcher has ended, or has stopped waiting for ranks that do not start."""
         launcher = multiprocessing.parent_process()
         has_died = os.getppid() != self.parent or (launcher is not None and not launcher.is_alive())
         if has_died or (self.folder is not None and not os.path.isdir(self.folder)):
@@ -49,7 +49,7 @@ class RankStarter:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorStore:
-    """The values in the store through which supervisors communicate."""
+    """The values in the launcher's store, by which supervisors communicate."""
 
     rank: int
     world_size: int
@@ -58,7 +58,7 @@ class SupervisorStore:
 
     @classmethod
     def connect_to_store(cls, rank: int, world_size: int, starter: RankStarter) -> SupervisorStore:
-        """Connect to the launcher's store; without a launcher, rank 0 opens one. Raises UsageError if it cannot."""
+        """Connect to the launcher's store; without a launcher, rank 0 opens one. Raises UsageError if that fails."""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
         end = time.monotonic() + _STORE_SECONDS
@@ -90,11 +90,12 @@ class SupervisorStore:
         self._set_value("over", why)
 
     def reason_of_end(self) -> bytes | None:
-        """Return why the run has ended; None if it has not."""
+        """Return the reason why the run was ended early; None if it was not."""
         return self.store.get("over") if self.store.check(["over"]) else None
 
     def set_idle(self, rank: int, *, is_idle: bool) -> None:
-        """Report that a rank has made no progress for the time-out, or withdraw that."""
+        """Report that a rank has made no progress for the time-out; or, if it makes progress again, withdraw this
+        report."""
         if is_idle:
             self._set_value(_idle_key(rank), b"1")
         else:
@@ -125,17 +126,17 @@ class SupervisorStore:
         cast("Callable[[str, bytes], None]", self.store.set)(key, value)  # its type stubs allow only str
 
     def write_status(self, status: int) -> None:
-        """Write the exit status for the processes of all ranks."""
+        """Write the exit status, which the processes of all ranks return."""
         self._set_value("status", str(int(status)).encode())
 
     def read_status(self) -> int | None:
-        """Return the exit status; None if it is not known yet."""
+        """Return the exit status that rank 0 has written; None if it is not written yet."""
         return int(self.store.get("status")) if self.store.check(["status"]) else None
 
     def leave_store(self) -> None:
-        """Report that this supervisor no longer needs the store, and wait a while for the others.
+        """Report that this supervisor no longer needs the store, and wait a while until no other supervisor needs it.
 
-        The first process to end may close the store, or end torchrun on its machine, which closes it.
+        The first process to end may close the store, or may end torchrun on its machine, which closes the store.
         """
         left, end = self.store.add("left", 1), time.monotonic() + _LEAVING_SECONDS
         with contextlib.suppress(RuntimeError):  # all had left, and another one was faster
@@ -155,16 +156,22 @@ def _idle_key(rank: int) -> str:
 
 @dataclass(slots=True)
 class Heartbeats:
-    """Detects supervisors that are lost, perhaps with their machine: their counts in the store no longer increase."""
+    """Detects supervisors that are lost, perhaps with their machine.
+
+    Each supervisor counts in the store; the count of a lost supervisor no longer increases.
+    """
 
     notes: SupervisorStore
     counts: dict[int, int] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
-    """When each count was first seen."""
+    """For each supervisor, when its present count was first seen."""
     latest: float = float("-inf")
 
     def send_heartbeat(self, now: float) -> None:
-        """Increase this supervisor's count periodically, and report ranks whose supervisors no longer do."""
+        """Increase this supervisor's count periodically.
+
+        Report the ranks of supervisors whose counts no longer increase.
+        """
         if now < self.latest + _BEAT_SECONDS:
             return
         self.latest = now

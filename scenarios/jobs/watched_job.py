@@ -24,7 +24,8 @@ _WINDOW_SECONDS = 1.0
 _BUSY_SHARE = 0.1
 """A job makes no progress while all its processes together use less than this share of a core."""
 _WANTED_SHARE = 0.5
-"""But a job whose thread wants more than this share counts as computing: a busy machine may not run it."""
+"""If a thread of the job wants more than this share of a core, the job counts as computing: a busy machine may not run
+the thread."""
 _STDERR = 2
 _WRITE_SECONDS = 10.0
 _END_SECONDS = 5.0
@@ -45,7 +46,7 @@ if found is not None:  # the one that this file hides
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """The end of a watched job."""
+    """How a watched job ended."""
 
     why: str
     status: int | None = None
@@ -92,7 +93,7 @@ def _start_job(words: Sequence[str], folder: Path, site: Path) -> Iterator[subpr
 def _wait_for_job(
     process: subprocess.Popen[bytes], folder: Path, quiet_seconds: float, limit_seconds: float
 ) -> str | None:
-    """Wait for the job; return why it has to be ended, or None if it has ended."""
+    """Wait until the job ends by itself, and return None; or return the reason why it has to be ended."""
     start = moved = looked = time.monotonic()
     before, wanted_before = 0.0, dict[int, float]()
     while process.poll() is None:
@@ -117,7 +118,10 @@ def _wait_for_job(
 
 
 def _request_records(folder: Path) -> None:
-    """Ask all ranks to write their records, and wait until they have. A rank that has ended has written already."""
+    """Ask all ranks to write their records, and wait until they have written.
+
+    A rank that has ended has written already.
+    """
     (folder / in_rank.NOW).touch()
     end = time.monotonic() + _WRITE_SECONDS
     while time.monotonic() < end:
@@ -131,13 +135,13 @@ def _request_records(folder: Path) -> None:
 
 
 def check_platform() -> None:
-    """Raise UsageError on systems that do not list their processes."""
+    """Raise UsageError on systems that have no list of processes in /proc."""
     if not os.path.exists(f"{_PROC}/self/environ"):
         raise UsageError("--torchrun needs /proc, which Linux has: let the job write its records, and diagnose those")
 
 
 def processes_with_variable(variable: str, value: str) -> Iterator[int]:
-    """Return the processes that were started with this variable."""
+    """Return the processes that were started with this environment variable."""
     mark = f"{variable}={value}".encode()
     for name in os.listdir(_PROC):
         if name.isdigit():
@@ -153,7 +157,7 @@ def processor_seconds(process: int) -> float:
 
 
 def _stat_fields(process: int) -> list[str]:
-    """Return the fields of a process in /proc, from its state on; [] if there are none."""
+    """Return the fields of a process in /proc/PID/stat, from the state on; [] if the process does not exist."""
     try:
         with open(f"{_PROC}/{process}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()
@@ -162,7 +166,8 @@ def _stat_fields(process: int) -> list[str]:
 
 
 def runnable_seconds_by_thread(process: int) -> dict[int, float]:
-    """Return how long each thread of a process, by id, has run or waited for a core; {} if the system does not say."""
+    """For each thread of a process, by id, return how long it has run or waited for a core; {} if the system does not
+    say."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"{_PROC}/{process}/task"):
@@ -172,7 +177,7 @@ def runnable_seconds_by_thread(process: int) -> dict[int, float]:
 
 
 def kill_processes_with_variable(variable: str, value: str, seconds: float) -> None:
-    """Kill the processes that were started with this variable, until none is left."""
+    """Kill the processes that were started with this environment variable, until none is left."""
     end = time.monotonic() + seconds
     while (
         left := [each for each in processes_with_variable(variable, value) if _is_alive(each)]

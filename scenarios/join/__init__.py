@@ -1,1 +1,2 @@
-"""The join matrix: the cases that the join feature was born with, as declared scenarios for both engines."""
+"""The join matrix: scenarios of trainings with uneven inputs under `join()`, declared as files, for torch's and
+ddpsim's engine."""

@@ -82,19 +82,19 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Item | None:
-    """Replace a marked class or generator by a test that fails with an explanation."""
+    """Replace a marked test class or generator function by a test that fails with an explanation."""
     return replace_unusable_object(collector, name, obj)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize a test that has `seeds=` over its seeds."""
+    """Make a test that has `seeds=` run once for each of its seeds."""
     parametrize_seeds(metafunc, metafunc.config.getoption("ddpsim_seed"))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check the marked tests; with a replay token, keep only its test."""
+    """Check the marked tests. If a replay token is given, keep only the test of this token."""
     prepare_marked_tests(items)
     if any(marked_tests(items)) and (
         line := describe_shadowing_file()
@@ -131,7 +131,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a marked test on its ranks."""
+    """Run a test marked `ranks` on its ranks; leave other tests to pytest."""
     __tracebackhide__ = True
     if OPTIONS_KEY not in pyfuncitem.stash:
         return None
@@ -145,7 +145,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to the report of a failing test which rank failed, and the command that replays it."""
+    """Add to the report of a failing test which rank failed, and the command that replays the run."""
     if OPTIONS_KEY in item.stash and call.when == "teardown":
         report = yield
         if item.config.getoption("ddpsim_report") is not None:

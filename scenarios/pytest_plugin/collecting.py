@@ -1,4 +1,7 @@
-"""Find the marked tests and check them; a test that cannot run on ranks is replaced by one that fails with one line."""
+"""Find the marked tests and check them.
+
+A test that cannot run on ranks is replaced by a test that fails with a one-line reason.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ class UnusableTest(pytest.Item):
         self._line = line
 
     def runtest(self) -> None:
-        """Fail with the reason."""
+        """Fail with the reason why the marked test cannot run."""
         pytest.fail(str(self._why), pytrace=False)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show the reason, located at the test's own line."""
+        """Return the reason, located at the marked test's own line."""
         shown: Any = super().repr_failure(excinfo, style)
         if self.config.option.tbstyle == "line":
             shown.reprtraceback.reprentries = []  # pytest prints the reason after the location
@@ -47,9 +50,9 @@ class UnusableTest(pytest.Item):
 
 
 def replace_unusable_object(collector: pytest.Collector, name: str, obj: Any) -> UnusableTest | None:
-    """Return an item that fails, for a marked class or generator; None for anything else.
+    """Return a test item that fails, in place of a marked class or generator function; None for anything else.
 
-    Without it, pytest would collect each method of the class, and refuse the whole module of the generator.
+    Without it, pytest would collect each method of the class, and would refuse the whole module of the generator.
     """
     marks = getattr(obj, "pytestmark", ())
     names = [getattr(mark, "name", "") for mark in (marks if isinstance(marks, list) else [marks])]
@@ -68,7 +71,7 @@ def replace_unusable_object(collector: pytest.Collector, name: str, obj: Any) ->
 
 
 def parametrize_seeds(metafunc: pytest.Metafunc, only: int | None) -> None:
-    """Make one test for each seed of `seeds=`, or for the seed `only` if it is given."""
+    """Run a test once for each seed of its `seeds=`, or only for the seed `only` if that is given."""
     marks = list(metafunc.definition.iter_markers(MARKER))
     if not marks or "seeds" not in marks[0].kwargs:
         return
@@ -82,7 +85,7 @@ def parametrize_seeds(metafunc: pytest.Metafunc, only: int | None) -> None:
 
 
 def prepare_marked_tests(items: list[pytest.Item]) -> None:
-    """Store on each marked test the options of its marker; replace the tests that cannot run."""
+    """Store on each marked test the options of its marker. Replace the tests that cannot run by tests that fail."""
     for index, item in enumerate(items):
         marks = list(item.iter_markers_with_node(MARKER))
         if not marks or isinstance(item, UnusableTest):
@@ -100,7 +103,7 @@ def prepare_marked_tests(items: list[pytest.Item]) -> None:
 
 
 def fail_all_marked_tests(items: list[pytest.Item], why: str) -> None:
-    """Replace all tests on ranks by ones that fail with the reason `why`."""
+    """Replace all tests on ranks by tests that fail with the reason `why`."""
     for index, item in enumerate(items):
         if OPTIONS_KEY in item.stash:
             items[index] = _unusable_test(item, MarkerError(why))
@@ -112,7 +115,7 @@ def _unusable_test(item: pytest.Item, why: MarkerError) -> UnusableTest:
 
 
 def marked_tests(items: list[pytest.Item]) -> Iterator[tuple[pytest.Function, MarkerOptions]]:
-    """Yield the tests that run on ranks, with their options."""
+    """Yield the tests that are marked to run on ranks, each with the options of its marker."""
     for item in items:
         options = item.stash.get(OPTIONS_KEY, None)
         if options is not None and isinstance(item, pytest.Function):
@@ -120,7 +123,7 @@ def marked_tests(items: list[pytest.Item]) -> Iterator[tuple[pytest.Function, Ma
 
 
 def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Function:
-    """Return the marked test. Raises MarkerError if it is no plain function that ranks can run."""
+    """Return the function of a marked test. Raises MarkerError if it is no plain function that ranks can run."""
     if not isinstance(item, pytest.Function):
         raise MarkerError(f"{item.name} is a {type(item).__name__}, expected a test function: remove the marker")
     unittest = sys.modules.get("unittest")
@@ -139,7 +142,10 @@ def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Func
 
 
 def _options_of_marks(item: pytest.Function, marks: list[pytest.Mark]) -> MarkerOptions:
-    """Return the options of a test's marker; those of a marker in `pytest.param` win over the function's."""
+    """Return the options of a test's marker.
+
+    Options of a marker in `pytest.param` override those of the function's marker.
+    """
     in_parameters = getattr(getattr(item, "callspec", None), "marks", ())
     of_parameter = [mark for mark in marks if any(mark is each for each in in_parameters)]
     on_function = [mark for mark in marks if not any(mark is each for each in in_parameters)]

@@ -1,7 +1,8 @@
-"""Turn a run on ranks into a pytest outcome: a pass, a skip, the error of a rank, or a text.
+"""Turn the result of a run on ranks into a pytest outcome: a pass, a skip, the error of a rank, or a text.
 
-A rank's error is raised unchanged, so pytest shows its traceback. Below it the report adds which rank raised it, other
-findings, and the replay command. Deadlocks, mismatches and unmet expectations are shown as ddpsim's text.
+A rank's error is raised unchanged, so pytest shows its traceback. Below the traceback, the report of the test has the
+rank that raised the error, other findings, and the replay command. Deadlocks, mismatches and unmet expectations are
+shown as ddpsim's text.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class RanksFailed(pytest.fail.Exception):  # type: ignore[name-defined, misc]
     """A test on ranks failed without an error of a rank's program. The text is the whole diagnosis."""
 
     __module__ = "builtins"
-    """The module that pytest's own exception names, so that an exception group shows no module name."""
+    """pytest's own module name, so that an exception group shows this exception without a module name."""
 
     def __init__(self, text: str, line: str = "") -> None:
         super().__init__(text, pytrace=False)
@@ -53,15 +54,15 @@ class RunOnRanks:
     output: RankOutput
     exploration: Exploration | None = None
     error: BaseException | None = None
-    """The exception that failed the test, or None."""
+    """The exception with which the test fails; None if it passes."""
 
     def __str__(self) -> str:
-        """Return the whole diagnosis."""
+        """Return the whole diagnosis of the run."""
         return str(self.result if self.exploration is None else self.exploration)
 
 
 def failure_of_run(run: RunOnRanks, expect: str | None) -> BaseException | None:
-    """Return the exception that a test should raise; None if it passes."""
+    """Return the exception that a test should raise for the result of its run; None if the test passes."""
     left = _exit_or_skip(run.result)
     if left is not None:
         return left
@@ -86,7 +87,7 @@ def failure_of_run(run: RunOnRanks, expect: str | None) -> BaseException | None:
 
 
 def _errors_by_rank(run: RunOnRanks) -> dict[int, BaseException]:
-    """Return the errors by rank, those of tests before those of fixture teardowns."""
+    """Return the ranks' errors by rank: errors of the test function before those of fixture teardowns."""
     by_tests = {rank: run.result.errors.get(rank, each) for rank, each in run.output.raised.by_tests.items()}
     return by_tests | run.result.errors
 
@@ -100,14 +101,18 @@ def _passes(run: RunOnRanks) -> bool:
 
 
 def has_finding(result: Result, code: Code) -> bool:
-    """Return True if a run has this finding and its verdict; so a failed run never counts as having a hazard."""
+    """Return True if a run has a finding with this code and the verdict of this code.
+
+    So a failed run never counts as having a hazard, a finding that lets a run pass.
+    """
     return result.verdict is code.verdict and any(finding.code is code for finding in result.findings)
 
 
 def _exit_or_skip(result: Result) -> BaseException | None:
-    """Return the error that ends a test without failing it: exit, interrupt, a rejected example, or a skip; else None.
+    """Return the error that ends a test without failing it: an exit, an interrupt, a rejected example, or a skip; None
+    if there is none.
 
-    A skip counts only if no finding is independent of it: other ranks may hang waiting for the rank that skipped.
+    A skip counts only if it can explain all findings: other ranks may hang because they wait for the rank that skipped.
     """
     for error in result.errors.values():
         if severity_of(error) is Severity.LEAVES:
@@ -126,18 +131,18 @@ def _exit_or_skip(result: Result) -> BaseException | None:
 
 
 def _findings_not_caused_by_skips(result: Result) -> tuple[Finding, ...]:
-    """Return the findings that skipping ranks do not cause; all findings, if a rank raised another error."""
+    """Return the findings that are not caused by ranks that skip; return all findings if a rank raised an error."""
     if not all(isinstance(each, SKIPS) for each in result.errors.values()):
         return result.findings
     return tuple(each for each in result.findings if each.code not in _FOLLOWS_FROM_ERRORS)
 
 
 _FOLLOWS_FROM_ERRORS = (Code.RANK_ERROR, Code.DEADLOCK_DEAD_RANK)
-"""Findings that an error in a rank causes: the error itself, and ranks that wait for this rank."""
+"""The codes of findings that follow from an error in a rank: the error itself, and ranks that wait for this rank."""
 
 
 def _without_ddpsim_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Remove the leading frames of ddpsim from a traceback."""
+    """Remove the leading frames, which belong to ddpsim, from a traceback."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OWN_FOLDERS):
         traceback = traceback.tb_next
     return traceback
@@ -146,11 +151,14 @@ def _without_ddpsim_frames(traceback: TracebackType | None) -> TracebackType | N
 # --- the report of a test ---------------------------------------------------------------------------------------------
 
 _BELOW = "_ddpsim_below"
-"""The attribute of an error with the text to show below it in an exception group."""
+"""The attribute in which an error stores the text to show below it in an exception group."""
 
 
 def store_text_below_error(error: BaseException, run: RunOnRanks) -> None:
-    """Store on an error the text to show below it, because the run of a hypothesis example is not kept."""
+    """Store on an error the text to show below it.
+
+    This is done at once, because the run of a hypothesis example is not kept.
+    """
     if not isinstance(error, RanksFailed):
         setattr(error, _BELOW, "\n".join(_lines_below_rank_error(run)))
 
@@ -199,7 +207,8 @@ def annotate_report(
 
 
 def _location_of_failure(item: pytest.Item, run: RunOnRanks | None) -> tuple[str, int]:
-    """Return a file and line: that of the culprit's call, or the test's if that call is in an installed package."""
+    """Return the file and line of the failure: the line of the culprit's call, or of the test if that call is in an
+    installed package."""
     leading = next(iter(_findings_not_caused_by_skips(run.result)), None) if run is not None else None
     for site in leading.sites[:1] if leading else ():
         if _INSTALLED.isdisjoint(Path(site.path).parts):
@@ -212,7 +221,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def _lines_below(error: BaseException | None, run: RunOnRanks) -> list[str]:
-    """Return the lines to show below an error; none below an exception group, whose errors have their own."""
+    """Return the lines to show below an error. An exception group has none, because its errors have their own."""
     if error is run.error:
         return _lines_below_rank_error(run)
     return [] if hasattr(error, "exceptions") else [format_replay_line(run.result.replay)]
@@ -238,19 +247,19 @@ def _lines_below_rank_error(run: RunOnRanks) -> list[str]:
 
 
 def _advice_lines(finding: Finding) -> list[str]:
-    """Return the lines on a known cause of an error and what to try; none for an unknown cause."""
+    """Return lines on a known cause of an error and what to try; no lines if the cause is not known."""
     unknown = Cause.RAISED.lines(who=rank_list(finding.ranks))
     advice = list(finding.labelled[-2:])
     return [] if advice == unknown else list(map(str, advice))
 
 
 def test_name_in_tokens(item: pytest.Function) -> str:
-    """Return the name of a test in replay tokens; it does not depend on the working folder."""
+    """Return the name of a test for replay tokens; the name does not depend on the working folder."""
     return "::".join([item.path.name, *_names_in_file(item)])
 
 
 def replay_command(item: pytest.Function, token: str) -> str:
-    """Return the pytest command that replays a run, for the folder in which pytest was started."""
+    """Return the pytest command that replays a run. Its paths start from the folder in which pytest was started."""
     path = os.path.relpath(item.path, item.config.invocation_params.dir)
     seed = item.config.getoption("ddpsim_seed")
     again = [] if seed is None else ["--ddpsim-seed", str(seed)]
@@ -258,5 +267,5 @@ def replay_command(item: pytest.Function, token: str) -> str:
 
 
 def _names_in_file(item: pytest.Function) -> list[str]:
-    """Return the names of a test within its file: its classes, and the test with its parameters."""
+    """Return the names of a test within its file: the names of its classes, and its own name with its parameters."""
     return [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Function))]

@@ -30,16 +30,19 @@ from ddpsim.simulator.errors import make_internal_error
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 
 _FOLDER, _ROW = "ddpsim_report", "ddpsim_row"
-"""Properties of pytest's report of a teardown: the folder of ddpsim's report, and its row of index.html, as a list.
-
-A worker of pytest-xdist sends them to the process that writes index.html.
-"""
+"""Properties that are stored in pytest's report of a test's teardown: the folder of ddpsim's report, and its row of
+index.html, as a list. A worker of pytest-xdist sends the properties to the process that writes index.html."""
 
 _OWED = pytest.StashKey[tuple[pytest.TestReport, RunOnRanks]]()
+<<<<<<< HEAD
 """Key in a test item's stash for a failure whose report is not written yet."""
+=======
+"""The stash key under which a test item keeps a failure whose report is not written yet."""
+>>>>>>> s2
 
 _SECTION = "ddpsim report, written at teardown"
-"""A section of the teardown's report; pytest shows sections named "teardown" with the failure of the test."""
+"""The title of a section of the teardown's report; pytest shows sections named "teardown" with the failure of the
+test."""
 
 
 def prepare_folder(config: pytest.Config, folder: str) -> None:
@@ -53,7 +56,7 @@ def prepare_folder(config: pytest.Config, folder: str) -> None:
 
 
 def store_failure(item: pytest.Item, report: pytest.TestReport, run: RunOnRanks) -> str:
-    """Store a failure whose report is written at teardown; return the line with the path of that report."""
+    """Store the failure of a test; its report is written at teardown. Return the line with the path of this report."""
     item.stash[_OWED] = report, run
     page = _report_folder(item) / "report.html"
     near = os.path.relpath(page, item.config.invocation_params.dir)
@@ -61,7 +64,8 @@ def store_failure(item: pytest.Item, report: pytest.TestReport, run: RunOnRanks)
 
 
 def write_stored_report(item: pytest.Item, teardown: pytest.TestReport) -> None:
-    """Write the stored report of a test at its teardown, and add its folder to pytest's report of the teardown."""
+    """Write the stored report of a test at its teardown, and add the report's folder to pytest's report of the
+    teardown."""
     if _OWED not in item.stash:
         return
     folder, (report, run) = _report_folder(item), item.stash[_OWED]
@@ -98,7 +102,11 @@ def _document_of_run(item: pytest.Item, report: pytest.TestReport, run: RunOnRan
 
 
 def _how_it_was_run(item: pytest.Function) -> str:
+<<<<<<< HEAD
     """Return transport, policy and seed of the failing run, in the form of the console's reports."""
+=======
+    """Return transport, policy and seed of a run, in the form of the console's reports."""
+>>>>>>> s2
     options = item.stash[OPTIONS_KEY]
     if item.config.getoption("ddpsim_replay") is not None:
         return "replayed"
@@ -110,7 +118,11 @@ def _how_it_was_run(item: pytest.Function) -> str:
 
 
 def _conclusion_line(run: RunOnRanks) -> str:
+<<<<<<< HEAD
     """Return one line on the found and the expected outcome, taken from the failure's text if a line there has them."""
+=======
+    """Return one line on the found and the expected outcome; the failure's own line if it has one."""
+>>>>>>> s2
     line = run.error.line if isinstance(run.error, RanksFailed) else ""
     if line and line not in {f"{finding.code}: {finding.summary}" for finding in run.result.findings}:
         return line
@@ -119,7 +131,7 @@ def _conclusion_line(run: RunOnRanks) -> str:
 
 
 def folder_name(nodeid: str) -> str:
-    """Return a folder name that is valid on every file system and unique for each test."""
+    """Return a folder name for a test: valid on every file system, and different for each test."""
     return f"{file_system_name(nodeid, keeps_end=True)}-{zlib.crc32(nodeid.encode()):08x}"
 
 
@@ -127,7 +139,7 @@ def folder_name(nodeid: str) -> str:
 
 
 def write_index_of_session(reporter: pytest.TerminalReporter, folder: str) -> str:
-    """Write index.html, also if no test failed; return a line that says where the reports are."""
+    """Write index.html, even if no test failed. Return a line that says where the reports are."""
     entries = list(_index_entries(reporter))
     count = f"ddpsim: {number_with_noun(len(entries), 'report')} in"
     try:
@@ -137,7 +149,7 @@ def write_index_of_session(reporter: pytest.TerminalReporter, folder: str) -> st
 
 
 def _index_entries(reporter: pytest.TerminalReporter) -> Iterator[IndexEntry]:
-    """Yield an entry for each report that was written, in the order in which the tests failed."""
+    """Yield an entry of index.html for each report that was written, in the order in which the tests failed."""
     torn_down = [*reporter.stats.get("", ()), *reporter.stats.get("error", ())]
     notes = {each.nodeid: dict(each.user_properties) for each in torn_down if each.when == "teardown"}
     failed = {each.nodeid: each for each in reporter.stats.get("failed", ())}  # the test's is the last, after subtests'

@@ -16,10 +16,10 @@ import pytest
 from ddpsim.scenarios.pytest_plugin.marker import MARKER, MarkerError, MarkerOptions
 
 OPTIONS_KEY = pytest.StashKey[MarkerOptions]()
-"""The stash key of a test item for the options of its marker."""
+"""The stash key under which a test item keeps the options of its marker."""
 
 SEED = "ddpsim_seed"
-"""The fixture that a test with `seeds=` is parametrized by."""
+"""The name of the fixture with the seed, by which pytest parametrizes a test with `seeds=`."""
 
 
 def per_rank(function: Callable[..., Any]) -> Any:
@@ -87,7 +87,7 @@ def _is_per_rank(definition: pytest.FixtureDef[Any] | None) -> bool:
 
 
 def per_rank_function_of(definition: pytest.FixtureDef[Any]) -> Callable[..., Any] | None:
-    """Return the function that `per_rank` decorates; None for an ordinary fixture."""
+    """Return the user's function of a `per_rank` fixture; None for an ordinary fixture."""
     function: Callable[..., Any] | None = getattr(definition.func, "made_on_each_rank", None)
     return function
 
@@ -112,7 +112,7 @@ class RankFixtures:
         self._open: list[tuple[str, Iterator[Any]]] = []
 
     def fixture_value(self, name: str) -> Any:
-        """Return the value of a fixture; a `per_rank` fixture is made at its first request."""
+        """Return the value of a fixture. A `per_rank` fixture is made when it is first requested."""
         __tracebackhide__ = True
         maker = per_rank_function_of(self._definitions[name]) if name in self._definitions else None
         if maker is None:
@@ -137,7 +137,7 @@ class RankFixtures:
         raise MarkerError(f"fixture {name!r} did not yield, expected one yield: add it, or return the value")
 
     def tear_down(self) -> list[BaseException]:
-        """Tear down the fixtures, the last one made first, and return the exceptions raised."""
+        """Tear down the rank's fixtures, the fixture made last first, and return the exceptions raised."""
         __tracebackhide__ = True
         errors: list[BaseException] = []
         while self._open:

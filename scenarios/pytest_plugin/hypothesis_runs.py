@@ -1,7 +1,7 @@
-"""Tests with hypothesis' `@given`: each example is a run on all ranks.
+"""Tests with hypothesis' `@given`: each example is a run on all ranks. hypothesis calls the attribute
+`test.hypothesis.inner_test` for each example; plugins may replace this attribute.
 
-hypothesis calls `test.hypothesis.inner_test` for each example, an attribute that plugins may replace. So its search,
-shrinking and database work as usual, outside the simulation.
+So hypothesis' search, shrinking and database work as usual, outside the simulation.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ RunOnRanks = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], 
 
 
 class _PerRankPlaceholder:
-    """A placeholder for the value of a `per_rank` fixture when hypothesis prints an example."""
+    """Stands for the value of a `per_rank` fixture when hypothesis prints an example: each rank has another value."""
 
     def __repr__(self) -> str:
         return "<each rank's own>"
 
 
 def run_hypothesis_test(item: pytest.Function, run: RunOnRanks, arguments: Mapping[str, Any]) -> None:
-    """Run a test with `@given`, every example on all ranks."""
+    """Run a test with `@given`, each example on all ranks."""
     __tracebackhide__ = True
     own = {name: _PerRankPlaceholder() for name in per_rank_fixture_names(item) if name in item._fixtureinfo.argnames}
     with _run_examples_on_ranks(item, run, frozenset(own)):
@@ -37,7 +37,10 @@ def run_hypothesis_test(item: pytest.Function, run: RunOnRanks, arguments: Mappi
 
 @contextmanager
 def _run_examples_on_ranks(item: pytest.Function, run: RunOnRanks, own: frozenset[str]) -> Iterator[None]:
-    """Let hypothesis run each example by `run`; `own` has the names of `per_rank` fixtures, which each rank makes."""
+    """Let hypothesis run each example by calling `run`.
+
+    `own` has the names of `per_rank` fixtures, which each rank makes itself.
+    """
     handle = item.obj.hypothesis
     original = handle.inner_test
 
@@ -62,11 +65,11 @@ def _run_examples_on_ranks(item: pytest.Function, run: RunOnRanks, own: frozense
 
 @contextmanager
 def adapted_hypothesis_settings(item: pytest.Function) -> Iterator[None]:
-    """Adapt the hypothesis settings of a test to runs on ranks, around hypothesis' own plugin.
+    """In this block, adapt the hypothesis settings of a test to runs on ranks.
 
-    There is no deadline unless the test sets one, because the first use of torch is slow. One health check is off,
-    because `per_rank` fixtures are made anew for each example, and the explain phase is, because it would trace the
-    host's lines, not those of the ranks.
+    The block surrounds hypothesis' own pytest plugin. There is no deadline unless the test sets one, because the first
+    use of torch is slow. One health check is off, because `per_rank` fixtures are made anew for each example. The
+    explain phase is off, because it would trace the lines of the host, not those of the ranks.
     """
     function = getattr(item.obj, "__func__", item.obj)
     before = function._hypothesis_internal_use_settings

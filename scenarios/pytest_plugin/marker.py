@@ -30,7 +30,7 @@ _LIMITS = {
     "polls": "the most failed polls in a row",
     "stuck_seconds": "the longest sleep of a rank outside the simulation",
 }
-"""The limits in a budget, each with its meaning for messages."""
+"""The limits that a budget can have, each with its meaning for messages."""
 
 
 SECONDS_INI = "ddpsim_seconds"
@@ -40,7 +40,7 @@ SECONDS = "60"
 
 
 class MarkerError(Exception):
-    """A marked test or its marker is wrong; the text is one line."""
+    """A marked test or its marker is wrong. The text of the exception is one line."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"@pytest.mark.{MARKER}: {text}")
@@ -48,33 +48,36 @@ class MarkerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MarkerOptions:
-    """The options of a marker."""
+    """The options of a marker `ranks`."""
 
     world_size: int
     policy: Any = None
-    """None for the default: round robin, or random if seeds are given."""
+    """The scheduling policy; None for the default: round robin, or random if seeds are given."""
     seed: int | None = None
     seeds: tuple[int, ...] = ()
     explore: Mapping[str, Any] | None = None
     """The options of an exploration; None for a single run."""
     expect: str | None = None
     budget: Any = None
-    """A Budget, or a mapping of its limits."""
+    """A Budget, or a mapping from names of limits to their values."""
     timeout: float | None = None
-    """The time limit in seconds: an abbreviation of a budget that has only `seconds`."""
+    """The time limit in seconds; the same as a budget with only `seconds`."""
     of_run: Mapping[str, Any] = field(default_factory=dict)
     """The options of a run, as keywords of `simulate`."""
 
 
 OF_RUN = tuple(name for name, option in OPTIONS.items() if option.is_in_marker)
-"""The names of the options of a run that a marker accepts."""
+"""The names of the options of a run that a marker may have."""
 
 NAMES = (*(each.name for each in fields(MarkerOptions) if each.name not in ("world_size", "of_run")), *OF_RUN)
 DESCRIPTION = f"{MARKER}(world_size, *, {', '.join(NAMES)}): run the test on every rank of a simulated world (ddpsim)"
 
 
 def default_time_limit(config: pytest.Config) -> float:
-    """Return the time limit of tests whose marker has none. Raises UsageError for a wrong value."""
+    """Return the time limit of tests whose marker has none, from the ini option.
+
+    Raises UsageError for an invalid value.
+    """
     said = config.getini(SECONDS_INI)
     try:
         seconds = float(said)
@@ -88,7 +91,10 @@ def default_time_limit(config: pytest.Config) -> float:
 
 
 def options_of_mark(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) -> MarkerOptions:
-    """Return the options of a marker; those of a parameter's marker win. Raises MarkerError for wrong ones."""
+    """Return the options of a marker; options of a parameter's marker override them.
+
+    Raises MarkerError for wrong options.
+    """
     values = _values_of_mark(mark)
     if of_parameter is not None:
         values |= _values_of_mark(of_parameter)
@@ -184,7 +190,7 @@ def _check_budget(budget: object) -> None:
 
 
 def _exploration_options(explore: object, expect: object) -> Mapping[str, Any] | None:
-    """Return the options of an exploration, with its policy; None if the test runs once."""
+    """Return the options of an exploration of schedules, with its policy; None if the test runs once."""
     if explore is None or explore is False:
         return None
     chosen = DEFAULT_EXPLORING if explore is True else explore

@@ -1,7 +1,8 @@
 """Captures what each rank of a test prints, and collects what ranks raise.
 
-The simulator swaps `sys.stdout` and `sys.stderr` at every context switch, so each rank that starts installs streams of
-its own; its threads print there, too. Output of C++ code and subprocesses goes to pytest's capture of the whole test.
+The simulator swaps `sys.stdout` and `sys.stderr` at every context switch, so each rank that starts installs its own
+streams. Threads of a rank print into the rank's streams. Output of C++ code and subprocesses goes to pytest's capture
+of the whole test.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from ddpsim.simulator.runtime.rank_thread import RankReturned, RankUnwound
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 _CAPTURING = frozenset({"capsys", "capsysbinary", "capfd", "capfdbinary", "capteesys"})
-"""Fixtures with which the test itself reads the printed output; then ranks print into pytest's capture."""
+"""Fixtures with which the test itself reads the printed output. With one of them, ranks print into pytest's capture."""
 
 
 class RankStream(io.TextIOWrapper):
-    """A standard stream of a rank, in memory."""
+    """The stdout or stderr of a rank, kept in memory."""
 
     def __init__(self, below: TextIO | None) -> None:
         self._below = below
@@ -30,7 +31,7 @@ class RankStream(io.TextIOWrapper):
         super().__init__(self._written, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
 
     def fileno(self) -> int:
-        """Return the descriptor of the process's stream: a subprocess writes there, not into the rank's text."""
+        """Return the file descriptor of the process's stream. Subprocesses write there, not into the rank's text."""
         if self._below is None:
             raise io.UnsupportedOperation("fileno")
         return self._below.fileno()
@@ -42,14 +43,14 @@ class RankStream(io.TextIOWrapper):
 
 
 class Severity(IntEnum):
-    """The effect of an exception on the test; a higher one wins."""
+    """The effect of an exception on the test. If ranks raise several, the highest severity counts."""
 
     RETURNS = 0
-    """The rank returns early: an injected `EarlyReturn` fault."""
+    """The rank returns early, because of an injected `EarlyReturn` fault."""
     SKIPS = 1
     FAILS = 2
     LEAVES = 3
-    """Ends the pytest session, or the current hypothesis example."""
+    """The exception ends the pytest session, or the current hypothesis example."""
 
 
 def severity_of(error: BaseException) -> Severity:
@@ -74,7 +75,8 @@ class RankErrors:
         """A line for each further error of a rank."""
 
     def note_error(self, rank: int, error: BaseException) -> None:
-        """Store an exception of the test function, unless it was raised while the ended run unwound the rank."""
+        """Store an exception of the test function, unless ddpsim raised it to end the program of a rank in a run that
+        is over."""
         each: BaseException | None = error
         while each is not None and not isinstance(each, RankUnwound):
             each = each.__context__
@@ -82,7 +84,7 @@ class RankErrors:
             self.by_tests[rank] = error
 
     def most_severe_error(self, rank: int, errors: list[BaseException]) -> BaseException:
-        """Return the exception that counts for a rank, the first of the most severe; note the others as lines."""
+        """Return the exception that counts for a rank: the first of the most severe. Keep the others as text."""
         chosen = max(errors, key=severity_of)
         self.others += [
             f"  rank {rank} also raised {error_line(error)}"
@@ -102,7 +104,7 @@ class RankOutput:
         self.raised = RankErrors()
 
     def install_streams(self, rank: int) -> None:
-        """Install a rank's streams; called on the rank before its program."""
+        """Install the streams of a rank; called on the rank before its program starts."""
         if self._is_kept:
             streams = RankStream(sys.stdout), RankStream(sys.stderr)
             sys.stdout, sys.stderr = self._streams[rank] = streams
@@ -112,7 +114,7 @@ class RankOutput:
         self._streams, self.raised = {}, RankErrors()
 
     def add_report_sections(self, item: pytest.Item) -> None:
-        """Add a section for each rank and stream to the report of a test."""
+        """Add to the report of a test a section for each rank's stdout and stderr."""
         for rank, streams in sorted(self._streams.items()):
             for name, stream in zip(("stdout", "stderr"), streams, strict=True):
                 if stream.text:

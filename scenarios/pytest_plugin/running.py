@@ -1,4 +1,4 @@
-"""Run a marked test: its function on every rank, once, with a recorded schedule, or with many schedules."""
+"""Run a marked test: its function on every rank, either once, or with a recorded schedule, or with many schedules."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _MOST_STEPS = 1_000_000
 events; the simulator's default, ten times as much, takes minutes and gigabytes."""
 
 _RUN = pytest.StashKey[RunOnRanks]()
-"""The stash key of a test item for the outcome of its last run, kept until the test is reported."""
+"""The stash key under which a test item keeps the outcome of its last run, until the test is reported."""
 
 
 def run_marked_test(item: pytest.Function) -> None:
-    """Run a marked test; raise its failure or skip."""
+    """Run a marked test; raise its failure, or its skip, for pytest."""
     __tracebackhide__ = True
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name in item.funcargs}
     if _is_hypothesis_test(item):
@@ -63,13 +63,13 @@ def _is_hypothesis_test(item: pytest.Function) -> bool:
 def run_on_ranks(
     item: pytest.Function, function: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]
 ) -> None:
-    """Call a function on every rank, with that rank's fixtures added; raise the failure or skip of the run."""
+    """Call a function on every rank, with the rank's fixtures as arguments. Raise the failure or skip of the run."""
     __tracebackhide__ = True
     options = item.stash[OPTIONS_KEY]
     output, own_names = RankOutput(item), per_rank_fixture_names(item)
 
     def program(rank: int) -> Any:
-        """Run the test on one rank, between its fixtures and their teardown."""
+        """Run the test on one rank: make the fixtures, call the function, tear the fixtures down."""
         __tracebackhide__ = True
         output.install_streams(rank)
         fixtures, value = RankFixtures(item), None
@@ -97,7 +97,7 @@ def run_on_ranks(
 
 
 def _warn_of_returned_values(item: pytest.Function) -> None:
-    """Warn if the test returned a value on a rank, as pytest does; fail in one line if warnings are errors."""
+    """Warn if the test function returned a value on a rank, as pytest does. If warnings are errors, fail."""
     __tracebackhide__ = True
     if all(value is None for value in item.stash[_RUN].result.returns):
         return
@@ -117,7 +117,7 @@ def _warn_of_returned_values(item: pytest.Function) -> None:
 def _run_and_store_outcome(
     item: pytest.Function, program: Callable[[int], Any], options: MarkerOptions, output: RankOutput
 ) -> BaseException | None:
-    """Run the test, store the outcome on its item, and return the exception to raise, or None."""
+    """Run the test, store the outcome on its item, and return the exception to raise; None if there is none."""
     try:
         run = _run_once_or_explore(item, program, options, output)
     except (UsageError, MarkerError) as error:
@@ -134,19 +134,22 @@ def _run_and_store_outcome(
 
 
 def failed_run_of(item: pytest.Item) -> RunOnRanks | None:
-    """Return the failed run of a test; None if no run failed, as when hypothesis itself fails the test."""
+    """Return the failed run of a test; None if no run failed, for instance if hypothesis itself fails the test."""
     run = item.stash.get(_RUN, None)
     return None if run is None or run.error is None else run
 
 
 def drop_stored_run(item: pytest.Item) -> None:
-    """Drop the run of a reported test, which keeps the ranks' objects alive."""
+    """Drop the stored run of a test that has been reported, because the run keeps objects of the ranks alive."""
     if _RUN in item.stash:
         del item.stash[_RUN]
 
 
 def add_report_sections(item: pytest.Item) -> None:
-    """Add to a test's report the output of its ranks in the last run, and the hazards if that run passed."""
+    """Add to a test's report the output that its ranks printed in the last run.
+
+    If the run passed, add its hazards, too.
+    """
     run = item.stash.get(_RUN, None)
     if run is None:
         return
@@ -156,14 +159,14 @@ def add_report_sections(item: pytest.Item) -> None:
 
 
 def _raise_visibly(failure: RanksFailed) -> NoReturn:
-    """Raise the failure from a visible frame: pytest adds a remark if all frames are hidden."""
+    """Raise the failure from a frame that pytest shows: pytest adds a remark if all frames are hidden."""
     raise failure
 
 
 def _run_once_or_explore(
     item: pytest.Function, program: Callable[[int], Any], options: MarkerOptions, output: RankOutput
 ) -> RunOnRanks:
-    """Run the test once, with a recorded schedule, or with many schedules."""
+    """Run the test once, or with a recorded schedule, or with many schedules."""
     _check_finding_code(options.expect)
     world: dict[str, Any] = {
         "poison": options.explore is not None,
@@ -231,7 +234,7 @@ class _SearchForFinding(ForwardingStrategy):
         *,
         on_next: Callable[[], None],
     ) -> None:
-        """`explore` has the policy and its options; `on_next` is called before each run."""
+        """`explore` has the scheduling policy and its options. `on_next` is called before each run."""
         super().__init__(strategy_by_name(world_size=world_size, seed=seed, **explore))
         self._is_wanted = is_wanted
         self._on_next = on_next
@@ -257,16 +260,16 @@ def _with_replay_command(item: pytest.Function, result: Result) -> Result:
 
 
 def seed_of(item: pytest.Function, options: MarkerOptions) -> int | None:
-    """Return the seed of a test: from the command line, else from its parameter, else from its marker."""
+    """Return the seed of a test: from the command line; else from the test's parameter; else from its marker."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     chosen = item.config.getoption("ddpsim_seed")
     return params.get(SEED, options.seed) if chosen is None else chosen
 
 
 def policy_of(item: pytest.Function, options: MarkerOptions, seed: int | None) -> Any:
-    """Return the policy of a test: from the command line, else from its marker, else the default.
+    """Return the scheduling policy of a test: from the command line; else from its marker; else the default.
 
-    A command line policy without seeds is ignored for tests with `seeds=`, whose runs would all be the same.
+    For tests with `seeds=`, a policy that uses no seed is ignored, because all runs would be the same.
     """
     for_all = item.config.getoption("ddpsim_policy")
     if options.seeds and not uses_seed(for_all):
@@ -287,15 +290,16 @@ _OF_EACH_RANK = (
     *((sys, name) for name in ("argv", "excepthook", "stdin", "stdout", "stderr")),
     *((warnings, name) for name in ("filters", "showwarning", "_showwarnmsg_impl")),
 )
-"""Attributes with a value for each rank: the simulator swaps them at every context switch."""
+"""Objects with an attribute that has a separate value for each rank: the simulator swaps the values at context
+switches."""
 
 
 @contextmanager
 def keep_rank_patches(item: pytest.Function) -> Iterator[None]:
-    """Around a run: keep `monkeypatch` from undoing patches of rank-local state that ranks made.
+    """Around a run: keep `monkeypatch` from undoing patches that ranks made to their own state.
 
-    All ranks share one such object, which undoes its patches after the run. State of each rank, such as `os.environ`,
-    ends with the rank; an undo after the run would write the rank's old values into the process.
+    All ranks share the fixture `monkeypatch`, which undoes its patches after the run. A rank's own state, such as
+    `os.environ`, ends with the rank. An undo after the run would write the rank's old values into the process.
     """
     patchers = [value for value in item.funcargs.values() if isinstance(value, pytest.MonkeyPatch)]
     before = [(patcher, (list(patcher._setitem), list(patcher._setattr))) for patcher in patchers]
@@ -308,7 +312,10 @@ def keep_rank_patches(item: pytest.Function) -> Iterator[None]:
 
 
 def _patches_to_undo(before: list[Any], now: list[Any]) -> list[Any]:
-    """Return the patches to undo after the run; a rank may have called `monkeypatch.undo()`, which empties the list."""
+    """Return the patches that `monkeypatch` should undo after the run.
+
+    A rank may have emptied its list by `monkeypatch.undo()`.
+    """
     kept = [each for each in before if _is_rank_local(each) or any(each is other for other in now)]
     return kept + [each for each in now if not _is_rank_local(each) and not any(each is other for other in kept)]
 

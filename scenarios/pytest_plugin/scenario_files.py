@@ -1,7 +1,8 @@
-"""Scenario files as pytest tests: each TOML file is a test, which passes if the run is as the file expects.
+"""Scenario files as pytest tests.
 
-A TOML file is collected if it contains `ddpsim = 1`, as saved ones do, or is named on the command line. torch is
-imported only when such a file is collected.
+Each TOML file is a test, which passes if the run has the outcome that the file expects. A TOML file is collected if it
+contains `ddpsim = 1`, as files saved by ddpsim do, or is named on the command line. torch is imported only when such a
+file is collected.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ _SAYS_VERSION = re.compile(r"^ddpsim *= *\d+ *(#.*)?$", re.MULTILINE)
 
 
 def collect_scenario_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Return a collector for a scenario file; None for another file."""
+    """Return a pytest collector for a scenario file; None for any other file."""
     if file_path.suffix != ".toml" or not (parent.session.isinitpath(file_path) or _has_version_key(file_path)):
         return None
     return ScenarioFile.from_parent(parent, path=file_path)
 
 
 def _has_version_key(path: Path) -> bool:
-    """Return True if a file has `ddpsim = N` before its first table; a table of another tool may have it, too."""
+    """Return True if a file has the line `ddpsim = N` before its first table.
+
+    Within a table the line may belong to another tool.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -41,7 +45,7 @@ def _has_version_key(path: Path) -> bool:
 
 
 class ScenarioFile(pytest.File):
-    """Collector of a TOML file with one scenario."""
+    """The pytest collector of a TOML file with a scenario."""
 
     def collect(self) -> Iterable[pytest.Item]:
         """Yield one test for the scenario, named after its engine."""
@@ -58,7 +62,7 @@ class ScenarioFile(pytest.File):
 
 
 class ScenarioItem(pytest.Item):
-    """The test of a scenario file: one run."""
+    """The test of a scenario file: a single run."""
 
     def __init__(self, *, scenario: Scenario, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -81,9 +85,9 @@ class ScenarioItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Return the file, its first line, and its name with the scenario's summary."""
+        """Return the file, its first line, and the test's name with the scenario's summary."""
         return self.path, 0, f"{self.path.name}: {self._scenario.summary}"
 
 
 class UnexpectedOutcome(Exception):
-    """The outcome of a run is not the one that its file expects."""
+    """The outcome of a run is not the outcome that the scenario's file expects."""

@@ -30,7 +30,10 @@ class RankSubtests:
 
     @contextmanager
     def test(self, msg: str | None = None, **kwargs: Any) -> Iterator[None]:
-        """Run a block as a pytest subtest; an exception that ends the rank or the run leaves the subtest, too."""
+        """Run a block as a pytest subtest.
+
+        An exception that ends the whole rank or run is raised outside of the subtest, too.
+        """
         __tracebackhide__ = True
         streams, leaving = (sys.stdout, sys.stderr), None
         with self._subtests.test(msg, **{**kwargs, "rank": self._rank}):
@@ -48,13 +51,13 @@ class RankSubtests:
 
 
 def _skip_unfinished_subtest() -> NoReturn:
-    """Skip from a visible frame, because pytest shows where a skip was raised."""
+    """Raise the skip from a frame that pytest shows, because pytest reports where a skip was raised."""
     pytest.skip("the run ended before the subtest did")
 
 
 @contextmanager
 def subtests_of_rank(rank: int, named: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a test's arguments with this rank's `subtests`; afterwards, fail the test if one of them failed."""
+    """Yield a test's arguments, with this rank's `subtests` in them. Afterwards, fail the test if a subtest failed."""
     __tracebackhide__ = True
     own = {name: RankSubtests(value, rank) for name, value in named.items() if isinstance(value, _SUBTESTS)}
     yield {**named, **own}

@@ -15,7 +15,7 @@ from ddpsim.simulator.choices import program_identity
 from ddpsim.simulator.policies.schedule_replay import ReplayPolicy, divergence_error
 
 _KEPT = pytest.StashKey[int]()
-"""The stash key of the config for the number of tests that match the token."""
+"""The key in the stash of pytest's config for the number of tests that match the replay token."""
 
 
 def check_replay_token(token: str) -> None:
@@ -27,7 +27,7 @@ def check_replay_token(token: str) -> None:
 
 
 def keep_tests_of_token(config: pytest.Config, items: list[pytest.Item], token: str) -> None:
-    """Deselect all tests except those that match a token; there may be none."""
+    """Deselect all tests except those that match a replay token. Possibly no test matches."""
     kept: list[pytest.Item] = [
         item
         for item, options in marked_tests(items)
@@ -41,7 +41,10 @@ def keep_tests_of_token(config: pytest.Config, items: list[pytest.Item], token: 
 def replay_test(
     program: Callable[[int], Any], world_size: int, token: str, world: Mapping[str, Any], *, is_strict: bool
 ) -> tuple[Result, RanksFailed | None]:
-    """Run a test with a recorded schedule, to its end; return the result, and a failure if a strict replay diverged."""
+    """Run a test with a recorded schedule, to its end.
+
+    Return the result; also return a failure if a strict replay diverged.
+    """
     recorded = ReplayPolicy(Schedule.parse(token, program=program_identity(world["name"], world_size)))
     result = simulate(program, world_size, policy=recorded, **world)
     if recorded.divergence is None or not is_strict:
@@ -51,7 +54,7 @@ def replay_test(
 
 
 def token_warning(config: pytest.Config, exitstatus: int | pytest.ExitCode, token: str) -> str | None:
-    """Return a warning if no test or several tests matched a token; None if one did."""
+    """Return a warning if no test or several tests matched a replay token; None if exactly one test matched."""
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         found = "matches none of the collected tests"
     elif config.stash.get(_KEPT, 1) > 1:

@@ -1,7 +1,7 @@
-"""The calls of programs: how a rank issues each in plain torch.distributed, and how a generated test writes it.
+"""The calls of programs: how a rank issues each call in plain torch.distributed, and how a generated test writes it.
 
-Tensor values depend only on name, rank and number, so two runs of a program send the same values. Values are fractions
-whose sums round, and small enough that nothing overflows.
+The values of a tensor depend only on call name, rank and tensor number, so two runs of a program send the same values.
+The values are fractions whose sums round, and small enough that nothing overflows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SCATTER_SINGLE = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_singl
 
 
 class IssuedProgramCall(NamedTuple):
-    """A call that was issued, with its work handle."""
+    """A call that a rank has issued, with its work handle."""
 
     work: Any
     inputs: Sequence[Tensor]
@@ -31,14 +31,14 @@ class IssuedProgramCall(NamedTuple):
 
 
 def input_tensors(issue: Issue, rank: int) -> list[Tensor]:
-    """Return the input tensors of a rank's call, one for each of its shapes."""
+    """Return the input tensors of a rank's call, one for each shape of the call."""
     return [_filled_tensor(issue, rank, shape, number) for number, shape in enumerate(issue.shapes)]
 
 
 def _filled_tensor(issue: Issue, rank: int, shape: Shape, number: int) -> Tensor:
-    """Return tensor `number` of a call, filled for this rank.
+    """Return tensor `number` of a call, filled with values for this rank.
 
-    Values are between 1 and 2, of either sign, in steps of 1/997: these are no binary fractions, so sums round.
+    Values are between 1 and 2, of either sign, in steps of 1/997. They are no binary fractions, so sums round.
     """
     seed = zlib.crc32(f"{issue.name}/{rank}/{number}".encode())
     drawn = (torch.arange(torch.Size(shape).numel()) * 7919 + seed) % 1994
@@ -51,7 +51,7 @@ def _filled_tensor(issue: Issue, rank: int, shape: Shape, number: int) -> Tensor
 
 
 _WHOLE_RANGES = {"bool": (0, 2), "uint8": (0, 4)}
-"""The lowest number of a dtype, and how many there are."""
+"""For dtypes with few values: the lowest value to fill in, and the number of different values."""
 
 
 def _torch_dtype(issue: Issue) -> torch.dtype:
@@ -200,7 +200,7 @@ def _repeated_text(each: str, size: int) -> str:
 
 
 def _tensors_text(maker: str, issue: Issue) -> str:
-    """Return source that makes one tensor per shape."""
+    """Return Python source that makes one tensor per shape."""
     if len(set(issue.shapes)) == 1:
         return _repeated_text(_tensor_text(maker, issue, issue.shapes[0]), len(issue.shapes))
     return f"[{', '.join(_tensor_text(maker, issue, shape) for shape in issue.shapes)}]"
@@ -248,12 +248,13 @@ def _receive_text(issue: Issue, size: int) -> list[str]:
 
 
 class ProgramCall(NamedTuple):
-    """One row of the table of operations."""
+    """An operation of programs: one row of the table `CALLS`."""
 
     issue: Callable[[Issue, int, Any], IssuedProgramCall]
-    """Makes the call on a rank, in a torch process group."""
+    """A function that makes the call on a rank, in a torch process group."""
     text: Callable[[Issue, int], list[str]]
-    """The torch.distributed function and its arguments as Python source, for a group of that many ranks."""
+    """A function that returns the torch.distributed function and its arguments as Python source, for a group of that
+    many ranks."""
 
 
 CALLS = {

@@ -1,4 +1,4 @@
-"""Wrap a user's function as a program of ranks: it may take the rank, or take nothing and call `get_rank()`."""
+"""Wrap a user's function as a program of ranks. The function takes the rank, or nothing and calls `get_rank()`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _NOT_RUN_BY_A_CALL = (
 
 
 def as_rank_function(program: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
-    """Return the function; if it takes no rank, return one that takes the rank and calls it. `name` is for messages.
+    """Return the function as one that takes the rank.
 
-    Raises UsageError for async and generator functions, and for a function that needs more than the rank.
+    If the function takes nothing, return a function that takes the rank and calls it. `name` is used in messages.
+    Raises UsageError for async and generator functions, and for a function that needs more arguments.
     """
     own = getattr(program, "__name__", type(program).__name__)
     for is_one, kind in _NOT_RUN_BY_A_CALL:

@@ -1,6 +1,6 @@
 """Runs the steps of a rank as plain torch.distributed calls, inside `simulate` or in a process of its own.
 
-A call may represent a line of another program. It is then made from a code object with that file and line, so that
+A call may represent a line of another program. Such a call is made from a code object with that file and line, so that
 findings, reports and records show that line and no line of ddpsim.
 """
 
@@ -23,7 +23,7 @@ from ddpsim.simulator.runtime.call_sites import GENERATED
 
 
 class TensorValues(NamedTuple):
-    """A tensor as plain Python values."""
+    """The values of a tensor as plain Python lists and numbers."""
 
     dtype: str
     shape: Shape
@@ -44,12 +44,13 @@ class RankOutputs(dict[str, list[TensorValues]]):
 
 
 def site_of_step(issue: Issue) -> Site:
-    """Return the line of a call for `check`: the line it represents; without one, only its operation."""
+    """Return the line that a call has for `check`: the line that the call represents, or only its operation if it
+    represents none."""
     return issue.parsed_site or Site(issue.operation, 0, "")
 
 
 def run_rank_steps(rank: int, program: Program) -> RankOutputs:
-    """Run the steps of `rank`; torch.distributed has to be initialised."""
+    """Run the steps of `rank`; torch.distributed must be initialised."""
     groups = {DEFAULT: dist.group.WORLD}
     for group in program.groups:
         groups[group.name] = _as_called_from(_first_site(program), _new_group)(group)
@@ -75,7 +76,7 @@ def run_rank_steps(rank: int, program: Program) -> RankOutputs:
 
 
 def _hidden_from_reports(function: Callable[..., Any]) -> FunctionType:
-    """Return the same function with another file name, so that no finding shows its lines as the program's."""
+    """Return the same function with another file name in its code, so no finding shows its lines as the program's."""
     assert isinstance(function, FunctionType)
     return FunctionType(function.__code__.replace(co_filename=GENERATED), function.__globals__)
 
@@ -85,14 +86,15 @@ run_placed_steps.__qualname__ = "run_placed_steps"  # a process of its own finds
 
 
 def rank_function_of(program: Program) -> Callable[[int, Program], RankOutputs]:
-    """Return the function that runs a rank's steps: `run_rank_steps`, or its variant if calls represent other lines."""
+    """Return the function that runs a rank's steps: `run_rank_steps`, or its variant for calls that represent other
+    lines."""
     has_places = any(isinstance(step, Issue) and step.parsed_site for steps in program.ranks for step in steps)
     return run_placed_steps if has_places else run_rank_steps
 
 
 @lru_cache(maxsize=1024)
 def _as_called_from(site: Site | None, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function as called from a line of another program, if there is one."""
+    """Return the function as if called from a line of another program, if a line is given."""
     if site is None:
         return function
     unseen = _hidden_from_reports(function)
@@ -102,7 +104,7 @@ def _as_called_from(site: Site | None, function: Callable[..., Any]) -> Callable
 
 
 def _first_site(program: Program) -> Site | None:
-    """Return the line to show for the creation of groups, which records lack: that of the first call."""
+    """Return the line to show where groups are created: the line of the first call, because records have none."""
     return next(
         (step.parsed_site for steps in program.ranks for step in steps if isinstance(step, Issue) and step.parsed_site),
         None,

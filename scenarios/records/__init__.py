@@ -1,1 +1,2 @@
-"""Records of real jobs, as files: found, opened safely, read, and made into scenarios."""
+"""Records of real jobs (dumps of torch's flight recorder, torchcomms' clogs): find the files, open them safely, read
+them, and make scenarios from them."""

@@ -18,7 +18,7 @@ from ddpsim.simulator.operations import OPERATIONS, DataMovement
 from ddpsim.simulator.records.run_log import RunLog
 
 SCHEMA_VERSION = "1.0.0"
-"""The schema version that the package's own generator writes."""
+"""The schema version of Chakra that the package's own generator writes."""
 SEND, RECEIVE, COLLECTIVE = "COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE"
 """Names of et_def.proto's `NodeType`."""
 
@@ -29,7 +29,7 @@ def check_chakra_is_installed() -> None:
 
 
 def chakra_trace_of(run_log: RunLog, rank: int) -> bytes:
-    """Return the trace of a rank: the metadata, then its nodes, each with its length in front."""
+    """Return the Chakra trace of a rank as bytes: the metadata, then its nodes, each with its length in front."""
     schema, encode = _import_chakra()
     file = io.BytesIO()
     encode(file, schema.GlobalMetadata(version=SCHEMA_VERSION))
@@ -39,7 +39,7 @@ def chakra_trace_of(run_log: RunLog, rank: int) -> bytes:
 
 
 def _import_chakra() -> tuple[Any, Any]:
-    """Return the classes of the schema, and the function that writes one of them into a file."""
+    """Return the classes of the Chakra schema, and the function that writes an object of these classes into a file."""
     try:
         schema = importlib.import_module("chakra.schema.protobuf.et_def_pb2")
         library = importlib.import_module("chakra.src.third_party.utils.protolib")
@@ -51,7 +51,10 @@ def _import_chakra() -> tuple[Any, Any]:
 
 
 def _encode_node(schema: Any, node: ChakraNode) -> Any:
-    """Encode a node, with attribute names and types of the package's converters and, for messages, of trace readers."""
+    """Return a node as an object of the schema.
+
+    Attributes have the names and types of the package's converters; for messages, those of trace readers.
+    """
     collective = None if node.collective is None else schema.CollectiveCommType.Value(node.collective)
     values: dict[str, dict[str, Any]] = {
         "is_cpu_op": {"bool_val": False},
@@ -73,15 +76,15 @@ def _encode_node(schema: Any, node: ChakraNode) -> Any:
 
 
 class ChakraNode(NamedTuple):
-    """A call. A field without a value is None."""
+    """A call of a rank, as a node of the trace. A field without a value is None."""
 
     id: int
     name: str
     type: str
     after: tuple[int, ...]
-    """Nodes of the same rank that come first: the call before it on the same group, as on one stream."""
+    """Nodes of the same rank that must finish first: the previous call on the same group, as on one stream."""
     size: int
-    """Bytes that the rank sends, or a receive takes; 0 for a barrier."""
+    """The bytes that the rank sends, or that a receive takes; 0 for a barrier."""
     group: str
     members: tuple[int, ...]
     """The global ranks of the group."""
@@ -103,7 +106,7 @@ COLLECTIVES = {
 
 
 def chakra_nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
-    """Return the calls of a rank, numbered from 0. A receive from any source that took no message has no peer."""
+    """Return the calls of a rank as nodes, numbered from 0. A receive from any source without a message has no peer."""
     nodes: list[ChakraNode] = []
     latest: dict[str, int] = {}
     for number, (call, _, _) in enumerate(run_log.ranks[rank]):
@@ -122,7 +125,10 @@ def chakra_nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
 
 
 def _bytes_sent(call: Call) -> int:
-    """Return the bytes sent: for all_to_all_single the first shape is sent, and the second received."""
+    """Return the bytes that a call sends.
+
+    Of the two shapes of all_to_all_single, the first is sent and the second received.
+    """
     shapes, dtype = call.signature.shapes, call.signature.dtype
     if OPERATIONS[call.operation].movement is DataMovement.ALL_TO_ALL_SINGLE:
         shapes = shapes[:1]
@@ -130,6 +136,6 @@ def _bytes_sent(call: Call) -> int:
 
 
 def bytes_of_element(dtype: str) -> int:
-    """Return the bytes of one element: 4 for "float32", 1 for "bool" and "float8_e4m3fn"."""
+    """Return the bytes of one element of a dtype: 4 for "float32", 1 for "bool" and "float8_e4m3fn"."""
     bits = re.search(r"\d+", dtype)
     return 1 if bits is None else max(1, int(bits[0]) // 8)

@@ -1,8 +1,8 @@
 """Turn a hang in production into a test: a file for pytest, or a scenario that ddpsim can run and shrink.
 
-The test for pytest is plain torch.distributed, for people to read and change. Calls common to all ranks come first,
-then a branch for each group of ranks that continue equally. Repeated calls become a loop. The comment after each call
-names the line of the job that made it.
+The test for pytest is plain torch.distributed, for people to read and change. Calls that all ranks make come first.
+Then follows a branch for each set of ranks that continue with the same calls. Repeated calls become a loop. The comment
+after each call names the line of the job that made the call.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _write_pytest_file(program: Program, leading: Finding, paths: Sequence[str],
 
 
 def _found_text(expected: Expectation, leading: Finding, world_size: int) -> str:
-    """Return what the test finds, with a remark if the records show something else."""
+    """Return a text on what the test finds; with a remark if the records of the job show something else."""
     ranks = expected.ranks(world_size) if callable(expected.ranks) else expected.ranks
     is_same = expected.code is leading.code and tuple(ranks) == leading.ranks
     remark = "" if is_same else f", but the records show {leading.code}: they lack details that the test needs"
@@ -85,7 +85,7 @@ def _found_text(expected: Expectation, leading: Finding, world_size: int) -> str
 
 
 def source_of_test(program: Program, *, function: str, summary: str, command: str) -> str:
-    """Return the text of a file with one test, which fails as the program does. The text quotes `command`."""
+    """Return the source of a file with one test, which fails like the recorded program. The text quotes `command`."""
     ranks = [[_source_of_call(step, program) for step in steps if isinstance(step, Issue)] for steps in program.ranks]
     body = ["groups = {}"] if program.groups else []
     for group in program.groups:
@@ -122,12 +122,13 @@ def {function}(rank):
 
 
 def _as_plain_line(text: str) -> str:
-    """Return a text as one line that ends no docstring or comment, and escapes nothing."""
+    """Return a text as one line that is safe in a docstring or comment: it neither ends nor escapes anything."""
     return " ".join(printable_text(text).replace("\\", "/").replace('"', "'").split())
 
 
 def _branches_by_ranks(ranks: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of an `if` with a branch for each different continuation, and its ranks in the condition."""
+    """Yield the lines of an `if` with a branch for each different continuation; the condition names the ranks of the
+    branch."""
     ways: dict[tuple[str, ...], list[int]] = {}
     for rank, lines in enumerate(ranks):
         ways.setdefault(tuple(lines), []).append(rank)
@@ -150,7 +151,7 @@ def _rank_condition(those: Sequence[int], world_size: int) -> str:
 
 
 def _fold_into_loops(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines, with repeated ones as a loop."""
+    """Yield the source lines, with repeated lines folded into a loop."""
     at = 0
     while at < len(lines):
         length, times = max(_repeated_blocks(lines, at), key=lambda loop: (loop[0] * loop[1], -loop[0]), default=(1, 1))
@@ -161,7 +162,8 @@ def _fold_into_loops(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _repeated_blocks(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]:
-    """Yield each possible length of a repeated block at a line, with how often it repeats."""
+    """Yield the blocks that repeat from a line on: the possible length of the block, with the number of its
+    repetitions."""
     for length in range(1, min(_LONGEST_LOOP, (len(lines) - at) // 2) + 1):
         block, times = lines[at : at + length], 1
         while lines[at + length * times : at + length * (times + 1)] == block:

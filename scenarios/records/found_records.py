@@ -1,4 +1,4 @@
-"""Find all records under some paths, and report what could not be read."""
+"""Find all records of jobs under some paths, and report which files could not be read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ddpsim.simulator.records.record_forms import EXPECTED, JobReader, looks_lik
 from ddpsim.simulator.wording import join_names
 
 _BYTES_OF_PROCESS = 2**24
-"""The bytes of records that make it worth starting another process."""
+"""The number of bytes of records for which it pays to start another process that reads."""
 _MOST_PROCESSES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRecords:
-    """The records under some paths."""
+    """The records found under some paths."""
 
     records: tuple[RankRecord, ...]
     left_out: tuple[str, ...] = ()
     """Files that look like records but cannot be read, and unreadable ends of archives, each with the reason."""
     others: int = 0
-    """The number of other files, which do not look like records."""
+    """The number of other files: those that do not look like records."""
 
 
 def find_records(paths: Sequence[str]) -> FoundRecords:

@@ -1,7 +1,7 @@
-"""Run the program of a job on as many virtual ranks, and report where its calls first differ from the records.
+"""Run the program of a recorded job on as many virtual ranks, and report where its calls first differ from the records.
 
-The run is converted to records of the same form, so both lack the same details. Groups have different names in each
-job, so they are matched by the order in which a rank first used them.
+The run is converted to records of the same form, so that both have the same details. Groups have different names in
+each job, so groups are matched by the order in which a rank first used them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from ddpsim.simulator.records.run_log import RunLog, make_run_log
 from ddpsim.simulator.wording import rank_list
 
 _MOST_RANKS = 8
-"""How many of the ranks that differ are listed."""
+"""How many of the differing ranks are listed."""
 
 
 def run_and_compare(job: RecordedJob, program: str) -> str:
-    """Run a program, a command line, on as many ranks as the job has, and return how it differs from the records."""
+    """Run a program, given as a command line, on as many ranks as the job has.
+
+    Return lines on how its calls differ from the records.
+    """
     from ddpsim.simulator.api import simulate_program
 
     words = shlex.split(program)
@@ -67,15 +70,15 @@ def _call_text(call: Call | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallDifference:
-    """The first call of a rank that differs between program and record."""
+    """The first call of a rank in which the program differs from the record."""
 
     rank: int
     alike: int
-    """The number of equal calls before it."""
+    """The number of equal calls before the first difference."""
     recorded: Call | None
-    """The recorded call; None if the record has no more."""
+    """The call in the record; None if the record has no more calls."""
     made: Call | None
-    """The program's call; None if it made no more."""
+    """The call of the program; None if the program made no more calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +86,9 @@ class CallComparison:
     """The calls of a program compared with records."""
 
     alike: int
-    """The number of equal calls of all ranks."""
+    """The number of equal calls, over all ranks."""
     differences: tuple[CallDifference, ...]
-    """The first difference of each rank that has one, the earliest first."""
+    """The first difference of each rank that has one, earliest difference first."""
 
 
 def compare_with_records(job: RecordedJob, run: RunLog) -> CallComparison:
@@ -100,7 +103,10 @@ def compare_with_records(job: RecordedJob, run: RunLog) -> CallComparison:
 
 
 def _compare_rank(record: RankRecord, made: RankRecord) -> tuple[int, CallDifference | None]:
-    """Return the number of equal calls, and the first difference. Calls after the end of a cut record do not count."""
+    """Return the number of equal calls of a rank, and the first difference.
+
+    Calls after the end of a cut record are not compared.
+    """
     own, other = _compared_steps(record, record), _compared_steps(record, made)[record.lost :]
     numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for place, (mine, its) in enumerate(zip(own, other, strict=False)):
@@ -116,14 +122,17 @@ def _compare_rank(record: RankRecord, made: RankRecord) -> tuple[int, CallDiffer
 
 
 def _compared_steps(record: RankRecord, of: RankRecord) -> Sequence[int]:
-    """Return the steps to compare: without messages, if the recorder does not record them."""
+    """Return the steps of a rank to compare; messages are left out if the recorder does not record them."""
     if record.not_recorded and not record.call_log.message_indices:
         return [index for index, step in enumerate(of.call_log.steps) if step.is_collective]
     return range(len(of.calls))
 
 
 def _compared_values(step: LoggedCall, numbers: dict[int, int]) -> tuple[object, ...]:
-    """Return the values of a call that must be equal. Reductions, roots and splits are not in all records."""
+    """Return the values of a call that must be equal in program and record.
+
+    Reductions, roots and splits are left out, because not all records have them.
+    """
     group = numbers.setdefault(step.group, len(numbers))
     signature = step.signature
     return group, signature.operation, signature.shapes, signature.dtype, step.peer

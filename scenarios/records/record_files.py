@@ -1,7 +1,7 @@
-"""Open the files of records safely: folders, globs, tar and zip archives.
+"""Open the files of records safely: folders, globs, tar and zip archives, none of which is trusted.
 
-Their contents are not trusted. Nothing is unpacked to the disk. Refused are members of an archive that are links or
-whose path leaves the archive, and files larger than a record can be.
+Nothing is unpacked to the disk. Members of an archive that are links or have a path outside the archive are refused, as
+are files larger than a record can be.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddpsim.simulator.records.rank_record import RecordError
 from ddpsim.simulator.records.record_texts import printable_text
 
 MOST_BYTES = 2**29
-"""The largest file. A rank's ring of 2,000 calls with their stacks takes 5 MB."""
+"""The largest size of a file. A rank's ring of 2,000 calls with their stacks takes 5 MB."""
 MOST_FILES = 2**17
 _ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 _DAMAGED = (*_ARCHIVE_ERRORS, EOFError, RuntimeError, OSError, ValueError)
@@ -30,20 +30,20 @@ _DAMAGED = (*_ARCHIVE_ERRORS, EOFError, RuntimeError, OSError, ValueError)
 
 
 class FilePiece(NamedTuple):
-    """A file, or a member of an archive."""
+    """The contents of a file, or of a member of an archive."""
 
     path: str
     data: bytes
     is_named: bool
-    """True if the user named this file; other files in a folder may be no records."""
+    """True if the user named this file. Other files, found in a folder, may be no records."""
 
 
 class CutOffArchive(NamedTuple):
-    """The rest of an archive that cannot be read, because it is cut off or damaged."""
+    """The rest of an archive that cannot be read, because the archive is cut off or damaged."""
 
     path: str
     last: str
-    """The last complete member."""
+    """The name of the last complete member of the archive."""
     why: str
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class CutOffArchive(NamedTuple):
 
 
 class RecordSource(NamedTuple):
-    """An existing file or archive."""
+    """An existing file or archive that may contain records."""
 
     path: str
     is_named: bool
@@ -59,7 +59,10 @@ class RecordSource(NamedTuple):
 
 
 def find_sources(paths: Sequence[str]) -> Iterator[RecordSource]:
-    """Yield all files under the paths, unopened. Raises RecordError for a path that does not exist or is refused."""
+    """Yield all files under the paths, without opening them.
+
+    Raises RecordError for a path that does not exist or is refused.
+    """
     for path in paths:
         found = [path] if os.path.exists(path) else sorted(glob.glob(path))
         if not found:
@@ -69,7 +72,7 @@ def find_sources(paths: Sequence[str]) -> Iterator[RecordSource]:
 
 
 def read_pieces(source: RecordSource) -> Iterator[FilePiece | CutOffArchive]:
-    """Yield the file, or the complete members of an archive. Raises RecordError for what is refused."""
+    """Yield the contents of a file, or of the complete members of an archive. Raises RecordError for refused files."""
     if source.is_named:
         yield from _pieces_of_file(source.path)
     else:
@@ -98,7 +101,7 @@ def _file_mode(path: str) -> int:
 
 
 def _pieces_of_file(path: str) -> Iterator[FilePiece | CutOffArchive]:
-    """Yield a plain file, or the members of a zip or tar archive."""
+    """Yield the contents of a plain file, or of the members of a zip or tar archive."""
     if not stat.S_ISREG(_file_mode(path)):
         raise RecordError(f"{path} is not a regular file, expected a record, a folder or an archive: name one")
     try:
@@ -119,7 +122,7 @@ def _pieces_of_file(path: str) -> Iterator[FilePiece | CutOffArchive]:
 
 
 def _pieces_until_cut(path: str, members: Iterator[tuple[str, bytes]]) -> Iterator[FilePiece | CutOffArchive]:
-    """Yield the members until the archive cannot be read any further. Raises if no member is complete."""
+    """Yield the members of an archive until it cannot be read any further. Raises an error if no member is complete."""
     last = ""
     try:
         for name, data in members:
@@ -163,7 +166,10 @@ def _members_of_tar(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _members_of_cut_zip(path: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the members of a zip without its directory, which is at its end. Each member has a header of its own."""
+    """Yield the members of a zip archive that is cut off and so lacks the directory at its end.
+
+    Each member has a header of its own.
+    """
     with open(path, "rb") as file:
         for count in range(MOST_FILES + 1):
             head = file.read(_HEAD.size)
@@ -175,12 +181,13 @@ def _members_of_cut_zip(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 _HEAD = struct.Struct("<4s2xHH4xIIIHH")
-"""The header of a member of a zip: signature, flags, method, checksum, two sizes, lengths of name and extra."""
+"""The layout of the header of a zip member: signature, flags, method, checksum, two sizes, lengths of name and
+extra."""
 _SIZES_FOLLOW, _ENCRYPTED = 8, 1
 
 
 def _read_zip_member(path: str, file: BinaryIO, head: bytes) -> tuple[str, bytes]:
-    """Return a member and its name. Raises the errors of a damaged archive if it is incomplete."""
+    """Return the contents and name of a zip member. If the member is incomplete, raise as for a damaged archive."""
     _, flags, method, checksum, packed, size, name_length, extra_length = _HEAD.unpack(head)
     name = file.read(name_length).decode("utf-8", "replace")
     file.read(extra_length)

@@ -21,7 +21,7 @@ _OURS = re.compile(r"rank_\d+|clog_rank_\d+[.]log|chakra[.]\d+[.]et")
 
 @dataclass(frozen=True, slots=True)
 class RecordFolders:
-    """The folders for the records of a run, by form; None for a form that is not written."""
+    """The folders for the records of a run, one for each form of record; None for a form that is not written."""
 
     flight_recorder: Path | None = None
     clog: Path | None = None
@@ -29,7 +29,7 @@ class RecordFolders:
 
     @property
     def folders_by_option(self) -> dict[str, Path]:
-        """Return the folders that are given, by option."""
+        """Return the folders that are given, by the command-line option that gives them."""
         given = {f"--{each.name.replace('_', '-')}": getattr(self, each.name) for each in fields(self)}
         return {option: folder for option, folder in given.items() if folder is not None}
 
@@ -54,7 +54,10 @@ def write_records(result: Result, folders: RecordFolders) -> None:
 
 
 def create_record_folders(folders: RecordFolders) -> None:
-    """Create the folders, before anything runs. Raises UsageError if that fails, or if a folder already has records."""
+    """Create the folders for records, before anything runs.
+
+    Raises UsageError if that fails, or if a folder already has records.
+    """
     if folders.chakra is not None:
         from ddpsim.scenarios.records.chakra import check_chakra_is_installed
 

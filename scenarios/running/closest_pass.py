@@ -22,10 +22,10 @@ from ddpsim.simulator.transcript import TakenChoice
 from ddpsim.simulator.verdict import Code
 
 _DRAWN = 4
-"""The number of random schedules to try if no run has passed. It is also the number of random continuations of each
-kept beginning of the failing schedule, if a run needs no processes."""
+"""The number of random schedules to try if no run has passed. It is also the number of random continuations to try
+after each beginning of the failing schedule that is kept, if runs need no processes."""
 _LEAST_SECONDS = 1.0
-"""The shortest time limit of one run."""
+"""The shortest time limit of a single run."""
 
 
 def explore_with_closest_pass(
@@ -37,7 +37,8 @@ def explore_with_closest_pass(
     policy: str = DEFAULT_EXPLORING,
     seconds: float = EXPLORATION_BUDGET.seconds,
 ) -> tuple[Exploration, DivergencePoint | None]:
-    """Return the exploration with the passing run that follows the failing schedule longest, and where they differ.
+    """Return the exploration with the passing run that follows the failing schedule longest, and the point where the
+    two differ.
 
     Return the exploration unchanged, and None, if nothing failed, if no passing schedule is found within `seconds`, if
     runs do not repeat, or after Ctrl-C.

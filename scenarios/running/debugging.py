@@ -1,4 +1,4 @@
-"""Run a scenario in the debugger: up to the requested stop, and again from the start to go back."""
+"""Run a scenario in the debugger up to the requested stop. To go back, run it again from the start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class DebuggedRun:
 
     result: Result
     missed: str
-    """The requested stop that was not reached; "" if it was, or if the run found nothing."""
+    """The requested stop that the run did not reach; "" if it was reached, or if the stop was a finding and the run had
+    none."""
 
 
 def debug_run(
@@ -78,7 +79,10 @@ def debug_run(
 
 
 def read_commands_from_file(path: Path) -> ReadLine:
-    """Return a reader that answers prompts with the lines of a file. Raises UsageError if it cannot be read."""
+    """Return a function that answers the debugger's prompts with the lines of a file.
+
+    Raises UsageError if the file cannot be read.
+    """
     try:
         lines = iter(path.read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
@@ -98,9 +102,9 @@ def read_commands_from_file(path: Path) -> ReadLine:
 
 
 def goal_of_options(at: str | None, rank: int | None, *, finding: bool) -> Goal | None:
-    """Return the first stop that the options ask for; by default the program's first line on rank 0.
+    """Return the first stop of the debugger, as the options ask for; by default the program's first line on rank 0.
 
-    Raises UsageError for an invalid step, and for more than one option.
+    Raises UsageError for an invalid step, and for more than one such option.
     """
     is_given = {"--at": at is not None, "--rank": rank is not None, "--finding": finding}
     given = [option for option, is_it in is_given.items() if is_it]

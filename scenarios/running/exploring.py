@@ -1,4 +1,7 @@
-"""Explore a scenario: many schedules, on either engine, each compared with the oracle where the scenario has one."""
+"""Explore a scenario: run it under many schedules, on either engine.
+
+Each run is compared with the oracle, if the scenario has one.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def explore_scenario(
 
 
 class _ComparedWithReference(ForwardingStrategy):
-    """A strategy that also compares each execution with the scenario's reference."""
+    """An exploration strategy that also compares each execution with the scenario's reference, the correct result."""
 
     def __init__(self, strategy: Strategy, scenario: Scenario) -> None:
         super().__init__(strategy)
@@ -82,7 +85,7 @@ class _ComparedWithReference(ForwardingStrategy):
         self._expected = None if reference is None else reference(scenario.world_size)
 
     def take(self, result: Result) -> Finding | None:
-        """Return the strategy's finding, or a finding for how the execution differs from the reference."""
+        """Return the finding of the wrapped strategy, or a finding on how the execution differs from the reference."""
         found = super().take(result)
         if found is not None or self._expected is None or result.verdict is not Verdict.PASS:
             return found

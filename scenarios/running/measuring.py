@@ -23,10 +23,10 @@ class MeasuredCase:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run: the time from its start until its whole text is formatted."""
+    """A measured run: the time from its start until the whole text of its result is formatted."""
 
     number: int
-    """Index of the case, from 0."""
+    """The index of the measured case, from 0."""
     case: MeasuredCase
     seconds: float
     result: Result
@@ -34,13 +34,13 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """All runs of a case."""
+    """All runs of a measured case."""
 
     case: MeasuredCase
     seconds: tuple[float, ...]
-    """The time of each run, in order."""
+    """The time of each run, in the order of the runs."""
     events: int
-    """Number of events in the trace of the last run."""
+    """The number of events in the trace of the last run."""
     results: tuple[Result, ...]
     """Results of the first run and of the runs that differ from it: a program may keep state between runs."""
 
@@ -62,7 +62,7 @@ def measure_runs(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[MeasuredRun]:
-    """Run each case once per round. A first round, which imports and warms up, is not counted."""
+    """Run each case once per round. A first round is not counted, because it imports modules and warms up."""
     for number in range(rounds + 1):
         for index, case in enumerate(cases):
             start = clock()

@@ -1,4 +1,4 @@
-"""Replay a scenario and report its steps, where it left the recorded schedule, and how its result differs."""
+"""Replay a scenario. Report its steps, where the run left the recorded schedule, and how its result differs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ddpsim.simulator.transcript import TakenChoice, TranscriptLine, transcript_
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRun:
-    """The result of a replay. It runs to its end even if it leaves the recorded schedule."""
+    """The result of a replay. The run continues to its end even if it leaves the recorded schedule."""
 
     result: Result
     choices: tuple[TakenChoice, ...]
-    """All options offered and choices taken, if they were kept."""
+    """All scheduling choices with the options offered and the option taken, if they were kept."""
     divergence: ReplayDivergence | None
     """The point where the run left the recorded schedule; None if it did not."""
     difference: str
-    """How the result differs from the recorded one; "" if it does not, or if nothing was recorded."""
+    """How the result differs from the recorded result; "" if it does not differ, or if no result was recorded."""
 
     @property
     def divergence_error(self) -> ReplayDivergedError | None:
@@ -38,7 +38,7 @@ class ReplayedRun:
         return None if self.divergence is None else divergence_error(self.divergence, self.result.trace, self.choices)
 
     def steps(self, *, as_recorded: bool = True) -> list[TranscriptLine]:
-        """The steps of the run; with `as_recorded`, only those until it left the recording."""
+        """The steps of the run; with `as_recorded`, only the steps until the run left the recording."""
         if self.divergence is None or not as_recorded:
             return transcript_of(self.result.trace, self.choices)
         return transcript_of(*steps_until_divergence(self.divergence, self.result.trace, self.choices))
@@ -53,7 +53,7 @@ def replay_recorded_run(
     world_size: int | None = None,
     keeps_choices: bool = False,
 ) -> ReplayedRun:
-    """Run a scenario again under a token's schedule, or under the schedule in its file, and compare the results.
+    """Run a scenario again under a token's schedule, or under the schedule in its file, and compare the two results.
 
     Raises ReplayError for a token of another scenario, and UsageError if there is neither token nor schedule.
     """

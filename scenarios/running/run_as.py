@@ -1,4 +1,4 @@
-"""The options of a run in a scenario: set by the console, passed to `simulate`, written in a replay line."""
+"""The options of a run that a scenario has: set on the console, passed to `simulate`, and written in a replay line."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def with_run_options(scenario: Scenario, given: Mapping[str, Any]) -> Scenario:
 
 
 def run_keywords(scenario: Scenario, transport: str) -> ReplayKeywords:
-    """Return the options with which `simulate`, `replay` and `explore` run a scenario."""
+    """Return the options of a scenario's run, as keywords for `simulate`, `replay` and `explore`."""
     own = {name: getattr(scenario, name) for name in ReplayKeywords.__optional_keys__ if name != "transport"}
     return cast(ReplayKeywords, {**own, "transport": transport})
 
 
 def command_line_options_of(scenario: Scenario) -> list[str]:
-    """Return the command-line options of a scenario that differ from the defaults, to repeat its run."""
+    """Return the command-line options that repeat a scenario's run: those whose values differ from the defaults."""
     words: list[str] = []
     for name, option in OPTIONS.items():
         value = getattr(scenario, "added_faults" if name == "faults" else name, None)
@@ -59,7 +59,7 @@ _EXPECTED = (
 
 
 def parse_fault(text: str) -> Fault:
-    """Return the fault that a text describes. Raises UsageError if it describes none."""
+    """Return the fault that a command-line text describes. Raises UsageError if the text describes none."""
     kind_name, _, rest = text.partition(":")
     words = [word.partition("=")[::2] for word in rest.split(",")]
     given = dict(words)
@@ -75,7 +75,7 @@ def parse_fault(text: str) -> Fault:
 
 
 def fault_text(fault: Fault) -> str:
-    """Return the text that `parse_fault` reads as this fault."""
+    """Return the text of a fault, which `parse_fault` reads as the same fault."""
     kind = next(name for name, kind in _KINDS.items() if type(fault) is kind)
     defaults = {each.name: each.default for each in fields(fault)}
     said = {name: value for name, value in asdict(fault).items() if value != defaults[name]}

@@ -26,7 +26,7 @@ from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)
-"""How bytes move: the first two are simulated."""
+"""How bytes move between ranks. The first two transports are simulated."""
 _TRANSPORT_NAMES = ", ".join(map(repr, TRANSPORTS))
 
 
@@ -114,7 +114,7 @@ def check_transport_options(
 
 
 def check_is_simulated(transport: str, but: str) -> None:
-    """Raise UsageError for a transport that is no simulation; `but` is the reason why it has to be one."""
+    """Raise UsageError for a transport that is no simulation; `but` says why a simulation is needed."""
     check_transport_options(transport, None, 0, None)
     if transport == PROCESSES:
         raise UsageError(f"transport is 'processes', but {but}: use 'memory' or 'gloo'")
@@ -131,7 +131,10 @@ def replay_scenario(
     transport: str = "memory",
     world_size: int | None = None,
 ) -> Result:
-    """Run a scenario again under a recorded schedule, or its token. Raises ReplayError if it belongs to another one."""
+    """Run a scenario again under a recorded schedule, or its token.
+
+    Raises ReplayError if the schedule belongs to another scenario.
+    """
     check_is_simulated(transport, NO_REPLAY)
 
     def run(chosen: Scenario) -> Result:
@@ -148,7 +151,8 @@ def _run_and_compare(
     run: Callable[[Scenario], Result],
     timeout_seconds: float | None = None,
 ) -> Result:
-    """Load a scenario, run it by `run`, and compare its result with the reference."""
+    """Load a scenario, run it by calling `run`, and compare its result with the scenario's reference, the correct
+    result."""
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine_named(engine)
     chosen = own.with_world_size(world_size)
@@ -192,7 +196,8 @@ def check_engine_options(scenario: Scenario, engine: Engine) -> None:
 
 
 def compare_with_reference(result: Result, scenario: Scenario) -> Result:
-    """Return the result, with a finding if the ranks returned something else than plain training gives."""
+    """Return the result of a run; with a finding added if ranks returned other values than training on one process
+    gives."""
     if scenario.reference is None or result.verdict is not Verdict.PASS:
         return result
     finding = find_divergence(scenario.reference(result.world_size), result)
@@ -202,7 +207,7 @@ def compare_with_reference(result: Result, scenario: Scenario) -> Result:
 def replay_command(
     result: Result, scenario: Scenario, engine: Engine, transport: str, timeout_seconds: float | None = None
 ) -> str:
-    """Return the command that runs a scenario again; on real processes the schedule is not repeated."""
+    """Return the command that runs a scenario again. On real processes the command does not repeat the schedule."""
     is_free = transport == PROCESSES
     is_program = bool(split_program_line(scenario.name))  # False if a file names the program
     name = quote_for_command_line(scenario.name)

@@ -1,4 +1,4 @@
-"""Hide what a program prints while it runs many times: only ddpsim's own messages are shown."""
+"""Hide what a user's program prints while it runs many times. Only ddpsim's own messages are shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpsim.simulator.launching.script import Script
 
 @contextmanager
 def hide_program_output(scenario: Scenario) -> Iterator[None]:
-    """Hide the output of a program's ranks. The output of a scenario that is a function is shown."""
+    """Hide the output of a program's ranks in this block. If the scenario is a function, its output is shown."""
     if not isinstance(scenario.program, Script):
         yield
         return

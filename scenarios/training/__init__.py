@@ -1,4 +1,4 @@
-"""Trainings as values: what is trained on which data, how ranks run it, and the result that plain training gives.
+"""Declared trainings: values that say what is trained on which data and how ranks run the training.
 
-`models/` has the networks.
+The oracle computes the correct result by training on one process. `models/` has the networks.
 """

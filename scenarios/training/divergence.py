@@ -1,4 +1,4 @@
-"""Make a finding if ranks do not hold the numbers of plain single-process training."""
+"""Make a finding if ranks do not hold the numbers that training on one process gives."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from ddpsim.simulator.wording import LabelledLine, rank_list
 
 
 def find_divergence(reference: TrainingReference | Snapshot, result: Result) -> Finding | None:
-    """Return the finding for the first point in time at which ranks hold wrong values; None if there is none.
+    """Return a finding on the first point in time at which ranks hold wrong values; None if all values are right.
 
-    A snapshot as reference is what every rank should return. Raises UsageError if ranks returned no snapshots.
+    If the reference is a single snapshot, every rank should return it. Raises UsageError if ranks returned no
+    snapshots.
     """
     if isinstance(reference, Snapshot):
         reference = TrainingReference(((reference,),) * result.world_size)
@@ -28,7 +29,7 @@ def find_divergence(reference: TrainingReference | Snapshot, result: Result) -> 
 
 
 def _divergence_finding(found: Sequence[TensorDifference], result: Result) -> Finding:
-    """Return a finding about all ranks that differ in the same tensor as the first one."""
+    """Return a finding on all ranks that differ in the same tensor as the first of the differences."""
     first = found[0]
     alike = [each for each in found if each.name == first.name]
     ranks = tuple(each.rank for each in alike)
@@ -59,7 +60,7 @@ def _describe_deviation(found: Sequence[TensorDifference], ranks: tuple[int, ...
 
 
 def _common_factor(found: Sequence[TensorDifference]) -> float | None:
-    """Return the factor by which all elements differ from plain training; None if there is no single factor."""
+    """Return the factor by which all elements differ from the reference; None if there is no common factor."""
     pairs = [
         (each.actual.double().flatten(), each.wanted.double().flatten())
         for each in found
@@ -80,7 +81,10 @@ def _is_finite_text(text: str) -> bool:
 
 
 def _last_call_site(trace: Trace, rank: int, iteration: int | None) -> Site | None:
-    """Return the line of a rank's last call before the optimizer step of an iteration; at the end, its last call."""
+    """Return the line of a rank's last call before the optimizer step of an iteration.
+
+    For the end of the training, return the line of its last call.
+    """
     site = None
     steps = 0
     for event in trace:

@@ -41,28 +41,29 @@ _SENT_AS: dict[CommunicationHook | None, torch.dtype] = {
     CommunicationHook.FP16_COMPRESS: torch.float16,
     CommunicationHook.BF16_COMPRESS: torch.bfloat16,
 }
-"""The dtype in which a communication hook sends gradients, if it is not their own."""
+"""For each communication hook, the dtype in which it sends gradients, if that is not the gradients' own dtype."""
 
 
 @dataclass(slots=True)
 class _OracleRank:
-    """The state of a rank that other ranks do not share."""
+    """The state of a rank that is not the same on all ranks: its gradients and buffers."""
 
     number: int
     count: int
-    """The number of its iterations."""
+    """The number of iterations of the rank."""
     buffers: dict[str, Tensor]
     gradients: Gradients
     history: list[Snapshot]
     forwards: int = 0
-    """The number of forwards through the DDP object: by them ranks detect which ranks still have input."""
+    """The number of the rank's forwards through the DDP object. By this number ranks detect which ranks still have
+    input."""
 
 
 def train_plainly(training: Training, world_size: int) -> tuple[History, ...]:
     """Return the correct snapshots of each rank's models, after each iteration and at the end.
 
-    Raises UsageError for a training without a defined result: ranks that do different things in one iteration, or end
-    their loops at different iterations without a join.
+    Raises UsageError for a training without a defined result: ranks do different things in one iteration, or end their
+    loops at different iterations without a join.
     """
     check_has_defined_result(training, world_size)
     layout = training.layout(world_size)
@@ -80,7 +81,7 @@ def train_plainly(training: Training, world_size: int) -> tuple[History, ...]:
 
 
 class _PlainTraining:
-    """Trains one of the networks in one process; see Note [What DDP means]."""
+    """Trains one of the networks on one process, as DDP would on several ranks; see Note [What DDP means]."""
 
     def __init__(self, training: Training, index: int, world_size: int) -> None:
         self._training = training
@@ -103,7 +104,7 @@ class _PlainTraining:
         """True if the next backward reduces the gradients."""
 
     def train_network(self) -> list[History]:
-        """Return each rank's history."""
+        """Train the network and return each rank's history: the snapshots after each iteration and at the end."""
         for iteration in range(max(rank.count for rank in self._ranks)):
             present = [rank for rank in self._ranks if iteration < rank.count]
             self._run_iteration(present, iteration, self._training.action_of_rank(present[0].number, iteration))
@@ -111,7 +112,7 @@ class _PlainTraining:
         return [tuple(rank.history) for rank in self._ranks]
 
     def _run_iteration(self, present: Sequence[_OracleRank], iteration: int, action: Action) -> None:
-        """Run one iteration of all ranks that are present."""
+        """Run one iteration of all ranks that are present, which means that they still have input."""
         if action.has_forward or action is Action.EVALUATE:
             self._share_buffers(present, again=action not in (Action.ACCUMULATE, Action.EVALUATE))
         if action.has_forward:
@@ -130,7 +131,7 @@ class _PlainTraining:
                 rank.gradients = dict.fromkeys(self._names)
 
     def _has_gradients(self, action: Action) -> bool:
-        """Return False where gradients cannot be compared: those that `fully_shard` has not reduced yet."""
+        """Return whether gradients can be compared after this action: not before `fully_shard` has reduced them."""
         return not self._training.needs_mesh or action in (Action.TRAIN, Action.SKIP_STEP)
 
     def _step_optimizer(self, present: Sequence[_OracleRank]) -> None:
@@ -143,7 +144,10 @@ class _PlainTraining:
         self._optimizer.step()
 
     def _share_buffers(self, present: Sequence[_OracleRank], *, again: bool) -> None:
-        """Broadcast buffers before a forward through the wrapper; `again` says whether the next forward does, too."""
+        """Broadcast the buffers before a forward through the DDP wrapper.
+
+        `again` says whether the next such forward broadcasts, too.
+        """
         if self._buffers_are_due:
             source = present[-1] if self._training.join else self._ranks[0]
             for rank in self._ranks:
@@ -153,7 +157,7 @@ class _PlainTraining:
             rank.forwards += 1
 
     def _run_forwards(self, present: Sequence[_OracleRank], iteration: int, action: Action) -> None:
-        """Run each rank's forward, and its backward if it has one, with its own buffers and gradients."""
+        """Run each rank's forward with the rank's own buffers; run its backward, too, if the action has a backward."""
         model, training = self._model, self._training
         for team in [present] if model.communicates else [[rank] for rank in present]:
             _load_rank_state(model, team[0])
@@ -172,7 +176,7 @@ class _PlainTraining:
             _average_buffers(present)
 
     def _compute_outputs(self, batch: Tensor, uses: tuple[str, ...] | None) -> Tensor:
-        """Return the model's outputs for a batch, computed as the training declares."""
+        """Return the model's outputs for a batch, computed in the dtype and the way that the training declares."""
         dtype = self._training.mixed_precision
         if dtype is None:
             outputs: Tensor = self._model(batch, uses)
@@ -207,7 +211,10 @@ def _average_buffers(present: Sequence[_OracleRank]) -> None:
 
 
 def _average_gradients(gradients: Sequence[Gradients], divisor: int, hook: CommunicationHook | None) -> Gradients:
-    """Return for each parameter the divided sum of the gradients that ranks have, added in `hook`'s dtype."""
+    """Return the averaged gradient of each parameter: the sum over the ranks that have a gradient, divided.
+
+    The sum is computed in the dtype in which `hook` sends.
+    """
     met: Gradients = {}
     for name in gradients[0]:
         found = [tensor for own in gradients if (tensor := own[name]) is not None]
@@ -229,7 +236,7 @@ def _load_rank_state(model: Network, rank: _OracleRank) -> None:
 
 
 def check_has_defined_result(training: Training, world_size: int) -> None:
-    """Raise UsageError for a training that plain training cannot reproduce."""
+    """Raise UsageError for a training whose result cannot be computed by training on one process."""
     counts = [training.iteration_count(rank) for rank in range(world_size)]
     if training.join is None and len(set(counts)) > 1:
         raise UsageError(f"iterations are {counts} without a join, expected equal numbers to compare with the oracle")

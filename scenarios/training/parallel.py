@@ -15,7 +15,7 @@ _Size = Annotated[int, Meta(ge=1, le=1024)]
 
 
 class ModelWrapper(str, Enum):
-    """The wrapper that keeps the copies of a model, or its shards, in sync."""
+    """The wrapper that keeps the copies of a model, or the shards of a model, in sync."""
 
     DDP = "ddp"
     """DistributedDataParallel."""
@@ -39,7 +39,7 @@ class PipelineSchedule(str, Enum):
         return 1 if self in (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B) else 2
 
     def stages_of_rank(self, coordinate: int, size: int) -> tuple[int, ...]:
-        """Return the stages of the rank at this coordinate of `pp`."""
+        """Return the stages of the rank at this coordinate of the pipeline dimension `pp`."""
         if self.stages_per_rank == 1:
             return (coordinate,)
         # Zero bubble V runs back through the ranks; the others start again at the first.
@@ -47,17 +47,17 @@ class PipelineSchedule(str, Enum):
 
 
 class ParallelLayout(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The sizes of a mesh, and the schedule of its pipelines."""
+    """The sizes of a mesh of ranks, and the schedule of its pipelines."""
 
     dp: _Size = 1
-    """Ranks of data parallelism, each with its own batches."""
+    """The number of ranks in data parallelism, each with its own batches."""
     tp: _Size = 1
-    """Ranks that share each layer."""
+    """The number of ranks in tensor parallelism, which share each layer."""
     pp: _Size = 1
-    """Ranks that each have a part of the layers."""
+    """The number of ranks in a pipeline, each with a part of the layers."""
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     micro_batches: _Size | None = None
-    """The micro-batches of a batch; None for as many as there are stages."""
+    """The number of micro-batches in a batch; None for as many as there are stages."""
     dp_replicate: _Size = 1
     """Instead of `dp`: the number of copies of the model, each in shards."""
     dp_shard: _Size = 1
@@ -70,12 +70,12 @@ class ParallelLayout(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def data_size(self) -> int:
-        """Return the number of different batches in an iteration."""
+        """Return the number of different batches that ranks use in an iteration."""
         return self.dp * self.dp_replicate * self.dp_shard
 
     @property
     def data_dimensions(self) -> tuple[str, ...]:
-        """Return the dimensions along which batches differ; shards are along the last one."""
+        """Return the dimensions of the mesh along which batches differ. A model is sharded along the last of them."""
         if self.dp_replicate > 1:
             return "dp_replicate", "dp_shard"
         return ("dp_shard",) if self.dp_shard > 1 else ("dp",)
@@ -92,7 +92,10 @@ class ParallelLayout(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """Return the mesh as names and sizes, without dimensions of one rank except those of data parallelism."""
+        """Return the dimensions of the mesh as names and sizes.
+
+        Dimensions of one rank are left out, except those of data parallelism.
+        """
         data = self.data_dimensions
         return {name: getattr(self, name) for name in ("pp", *data, "tp") if name in data or getattr(self, name) > 1}
 
@@ -104,11 +107,14 @@ class ParallelLayout(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return dict(reversed(found.items()))
 
     def data_rank(self, rank: int) -> int:
-        """Return the coordinate of data parallelism: ranks with the same one have the same batches."""
+        """Return a rank's coordinate in data parallelism. Ranks with the same coordinate have the same batches."""
         return rank // self.tp % self.data_size
 
     def layers_of_stage(self, stage: int, layers: int) -> range:
-        """Return the layers of a stage. Stages have equally many; remaining layers go to the first stages, one each."""
+        """Return the layers of a stage.
+
+        Each stage has equally many; remaining layers go to the first stages, one to each.
+        """
         each, more = divmod(layers, self.stage_count)
         start = stage * each + min(stage, more)
         return range(start, start + each + (stage < more))

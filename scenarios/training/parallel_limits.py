@@ -1,4 +1,7 @@
-"""Check a training for what its mesh cannot support. Each problem is a key and what is wrong with its value."""
+"""Check a declared training for options that its mesh does not support.
+
+Each problem is a key of the file and what is wrong with its value.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from ddpsim.scenarios.training.parallel_trainer import torch_error_for_layout
 from ddpsim.scenarios.training.training import Action, Training
 
 Problem = tuple[tuple["str | int", ...], str]
-"""The path to a key of a file, and the rest of a sentence that begins with that key."""
+"""A problem: the path to a key of a scenario file, and the rest of a sentence that begins with this key."""
 
 _CUT = "linear, mlp or transformer"
 
 
 def find_problems(training: Training, networks: Sequence[Network], world_size: int) -> Iterator[Problem]:
-    """Yield the problems, in order; a later one may be a consequence of an earlier one."""
+    """Yield the problems of a training, in order. A later problem may be a consequence of an earlier problem."""
     layout = training.layout(world_size)
     if layout.dp > 1 and layout.dp_replicate * layout.dp_shard > 1:
         halves = "expected dp alone, or dp_replicate and dp_shard, whose product it is: leave it out"
@@ -45,7 +48,7 @@ def find_problems(training: Training, networks: Sequence[Network], world_size: i
 
 
 def _problems_of_ddp_options(training: Training) -> Iterator[Problem]:
-    """Check for options that only DistributedDataParallel over all ranks supports."""
+    """Yield a problem for each option that only DistributedDataParallel over all ranks supports."""
     with_what = "clip_norm" if training.parallel is None else "parallel"
     with_what = "wrapper = 'fsdp2'" if training.wrapper is ModelWrapper.FSDP2 else with_what
     not_with = f"which does not go with {with_what}: leave one of them out"
@@ -86,7 +89,7 @@ def _problems_of_actions(training: Training, refused: Action, why: str) -> Itera
 
 
 def _problems_of_split(training: Training, layout: ParallelLayout, network: Network) -> Iterator[Problem]:
-    """Check that every split layer has the same number of columns, or rows, for each rank."""
+    """Yield a problem if a layer that tensor parallelism splits gives ranks unequal numbers of columns or rows."""
     name = training.networks[0].name
     if not network.split:
         yield (
@@ -107,7 +110,7 @@ def _problems_of_split(training: Training, layout: ParallelLayout, network: Netw
 
 
 def _problems_of_pipeline(training: Training, layout: ParallelLayout, network: Network) -> Iterator[Problem]:
-    """Check that the network, the schedule and the actions fit a pipeline."""
+    """Yield the problems of a pipeline: network, schedule and actions of ranks must fit it."""
     if layout.pp == 1:
         for key in ("schedule", "micro_batches"):
             if getattr(layout, key) != getattr(ParallelLayout(), key):
@@ -140,7 +143,7 @@ def _problems_of_rows(training: Training, key: str, size: int) -> Iterator[Probl
 
 
 def _parameters_shared_by_stages(layout: ParallelLayout, network: Network) -> Iterator[tuple[str, str]]:
-    """Yield parameters that two stages would share."""
+    """Yield the parameters that two stages of a pipeline would share."""
     layers = network.layers_in_order()
     stage_of = {
         name: stage

@@ -1,7 +1,7 @@
-"""The program of a declared training over a mesh: shards, tensor parallelism and pipelines.
+"""The program that each rank runs in a declared training over a mesh: shards, tensor parallelism and pipelines.
 
 Every rank builds the whole network from one seed, because `fully_shard` and pipelines do not broadcast initial values.
-It then keeps its part: the layers of its stages, of those its `tp` part, and of that its shard.
+Then the rank keeps the layers of its pipeline stages, of these its `tp` part, and of this part its shard.
 """
 
 from __future__ import annotations
@@ -37,19 +37,22 @@ class _RankTraining:
     """The whole network, which is not trained: it draws the batches."""
     mesh: DeviceMesh
     models: tuple[Any, ...]
-    """The stages of the rank, in DDP or sharded."""
+    """The pipeline stages of the rank, in DDP or sharded."""
     schedule: Any
     """The pipeline schedule; None without pipelines."""
     optimizer: Any
 
     @property
     def is_pipelined(self) -> bool:
-        """Return True if the layers are on several ranks."""
+        """Return True if the layers are divided among several ranks of a pipeline."""
         return self.layout.pp > 1
 
 
 def train_on_mesh(rank: int, training: Training) -> History:
-    """Train as declared; return snapshots of this rank's part after each iteration, and at the end."""
+    """Train on a rank as declared.
+
+    Return snapshots of the rank's part of the model, after each iteration and at the end.
+    """
     job = _build_rank_training(rank, training)
     history = []
     for iteration in range(training.iteration_count(rank)):
@@ -64,7 +67,7 @@ def train_on_mesh(rank: int, training: Training) -> History:
 
 
 def _build_rank_training(rank: int, training: Training) -> _RankTraining:
-    """Build the mesh, the stages and the optimizers of a rank."""
+    """Build the mesh, the pipeline stages and the optimizers of a rank."""
     layout = training.layout(dist.get_world_size())
     sizes = layout.dimensions
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
@@ -83,7 +86,7 @@ def _build_rank_training(rank: int, training: Training) -> _RankTraining:
 
 
 def _build_stage(training: Training, layout: ParallelLayout, mesh: DeviceMesh, stage: int) -> Any:
-    """Return a stage of the network, split and wrapped."""
+    """Return a pipeline stage of the network, split by tensor parallelism and wrapped by DDP or `fully_shard`."""
     network = training.make_network(0)
     if layout.pp > 1:
         network.keep_layers(layout.layers_of_stage(stage, len(network.layers_in_order())))
@@ -112,7 +115,10 @@ def _split_layers(network: Network, mesh: DeviceMesh) -> None:
 
 
 def _shard_network(network: Network, mesh: DeviceMesh, dtype: torch.dtype | None) -> Any:
-    """Apply `fully_shard` to each unit, and to the rest; in a mesh of two dimensions the first one has copies."""
+    """Apply `fully_shard` to each module to shard, and to the rest of the network.
+
+    In a mesh of two dimensions, the model is copied along the first and sharded along the second.
+    """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=dtype)
@@ -122,7 +128,10 @@ def _shard_network(network: Network, mesh: DeviceMesh, dtype: torch.dtype | None
 
 
 def _modules_to_shard(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules to shard: those that are called and have own parameters. Module lists are not called."""
+    """Yield the modules to shard: those whose forward is called and whose parameters no other module has.
+
+    A list of modules is not called itself, so its members are yielded.
+    """
     has = {name: list(child.parameters()) for name, child in module.named_children()}
     has[""] = list(module.parameters(recurse=False))
     for name, child in module.named_children():
@@ -148,7 +157,7 @@ def _build_schedule(layout: ParallelLayout, mesh: DeviceMesh, models: Sequence[A
 
 
 def schedule_class(schedule: PipelineSchedule) -> Callable[..., Any]:
-    """Return torch's class of a schedule."""
+    """Return torch's class of a pipeline schedule."""
     from torch.distributed import pipelining
 
     classes = {
@@ -163,7 +172,10 @@ def schedule_class(schedule: PipelineSchedule) -> Callable[..., Any]:
 
 
 def torch_error_for_layout(layout: ParallelLayout) -> str:
-    """Return torch's error for a pipeline of this layout; "" if torch accepts it. It needs no group."""
+    """Return the text of torch's error for a pipeline of this layout; "" if torch accepts the layout.
+
+    No process group is needed.
+    """
     stages = [
         SimpleNamespace(
             num_stages=layout.stage_count,
@@ -188,7 +200,7 @@ def torch_error_for_layout(layout: ParallelLayout) -> str:
 
 
 def _run_iteration(job: _RankTraining, rank: int, iteration: int) -> None:
-    """Run one iteration of a rank."""
+    """Run one iteration of the training on a rank."""
     training = job.training
     action = training.action_of_rank(rank, iteration)
     batch = training.make_batch(job.whole, job.layout.data_rank(rank), iteration)
@@ -245,7 +257,8 @@ def _share_of_loss(output: Tensor, target: Tensor, parts: int) -> Tensor:
 
 
 def _clip_gradients(job: _RankTraining, norm: float) -> None:
-    """Clip like `clip_grad_norm_`, which does not support gradients of several meshes, or other stages."""
+    """Clip gradients like `clip_grad_norm_`, which supports neither gradients on several meshes nor pipeline stages on
+    other ranks."""
     parameters = [each for model in job.models for each in _unwrap_network(model).parameters() if each.grad is not None]
     kinds: dict[Any, list[nn.Parameter]] = {}
     for each in parameters:

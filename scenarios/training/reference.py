@@ -1,10 +1,11 @@
-"""Compare the values on ranks with plain training, within the error that rounding explains.
+"""Compare the values on ranks with the correct values, within the error that rounding explains.
 
-Note [Tolerance]. The tolerance is measured: the oracle runs in float32 and in float64, and the difference is the
-rounding that this training shows in float32. For another dtype it is scaled by how much coarser or finer that is. If a
-hook compresses gradients, the difference between the oracle with and without it is added, of the tensor that changes
-most. If the numbers come from a function of the scenario instead, the largest element of all tensors of the same kind
-replaces the measurement: one tensor alone may be small because its terms nearly cancel, while its rounding is not.
+Note [Tolerance]. The tolerance is measured: the oracle (training on one process) runs in float32 and in float64, and
+the difference is the rounding that this training shows in float32. For another dtype the tolerance is scaled by how
+much coarser or finer the dtype is. If a hook compresses gradients, the difference between the oracle with and without
+the hook is added, taken from the tensor that changes most. If the reference comes from a function of the scenario
+instead, the largest element of all tensors of the same kind replaces the measurement: a single tensor may be small
+because its terms nearly cancel, while its rounding is not.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ _KINDS = (
     (Code.DIVERGENCE_PARAMETERS, "parameters"),
     (Code.DIVERGENCE_BUFFERS, "buffers"),
 )
-"""The kinds in the order in which a training computes them: the first that differs is nearest to the cause."""
+"""The kinds of tensors in the order in which a training computes them. The first kind that differs is nearest to the
+cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundingHistory:
-    """One rank's history by the oracle in several precisions, see Note [Tolerance]."""
+    """The history of a rank as the oracle computes it in several precisions, see Note [Tolerance]."""
 
     coarse: History
     fine: History
@@ -45,13 +47,13 @@ class RoundingHistory:
 
 @dataclass(frozen=True, slots=True)
 class TrainingReference:
-    """The correct history of each rank, with the data for its tolerance."""
+    """The correct history of each rank, and what is needed to compute the tolerance."""
 
     histories: tuple[History, ...]
     rounding: tuple[RoundingHistory, ...] = ()
-    """The rounding of each rank; () if it was not measured."""
+    """The histories in several precisions, for each rank; () if rounding was not measured."""
     dtype: torch.dtype = torch.float64
-    """The coarsest dtype of the computation, in addition to each tensor's own."""
+    """The coarsest dtype that the computation uses. The dtype of each tensor counts, too."""
 
 
 class TensorDifference(NamedTuple):
@@ -66,11 +68,14 @@ class TensorDifference(NamedTuple):
     actual: Tensor | None
     wanted: Tensor | None
     allowed: float
-    """The largest error that is allowed."""
+    """The largest error that the tolerance allows in the tensor."""
 
 
 def reference_by_oracle(training: Training, world_size: int) -> TrainingReference:
-    """Return the oracle's results for a declared training. Raises UsageError if it has none."""
+    """Return the correct histories for a declared training, computed by the oracle.
+
+    Raises UsageError if the training has no defined result.
+    """
     coarse, fine = (
         oracle.train_plainly(replace(training, dtype=dtype), world_size) for dtype in (torch.float32, torch.float64)
     )
@@ -116,14 +121,14 @@ def _check_history(rank: int, returned: object) -> History:
 
 
 def _snapshot_index(history: History, iteration: int | None) -> int | None:
-    """Return the index of the snapshot after an iteration; None without one."""
+    """Return the index in a history of the snapshot after an iteration; None if the history has no such snapshot."""
     return next((index for index, moment in enumerate(history) if moment.iteration == iteration), None)
 
 
 def _find_differences(
     rank: int, returned: History, reference: TrainingReference, iteration: int | None, code: Code, kind: str
 ) -> Iterator[TensorDifference]:
-    """Yield the tensors of one kind in which a rank differs after an iteration."""
+    """Yield the tensors of one kind whose values on a rank are wrong after an iteration."""
     index = _snapshot_index(reference.histories[rank], iteration)
     if index is None:
         return  # a rank without that iteration
@@ -143,7 +148,7 @@ def _find_differences(
 
 
 def _part_of_tensor(whole: Tensor | None, found: Tensor | None, offset: tuple[int, ...] | None) -> Tensor | None:
-    """Return the part of a tensor that a rank holds."""
+    """Return the part of a tensor that a rank holds, cut from the whole tensor."""
     if whole is None or found is None or offset is None:
         return whole
     for dimension, (start, length) in enumerate(zip(offset, found.shape, strict=True)):
@@ -152,7 +157,7 @@ def _part_of_tensor(whole: Tensor | None, found: Tensor | None, offset: tuple[in
 
 
 def _uncovered_parameters(histories: Sequence[History], expected: Snapshot) -> Iterator[TensorDifference]:
-    """Yield parameters that the parts of all ranks do not cover."""
+    """Yield the parameters that have elements which no rank holds."""
     moments = [
         history[index] for history in histories if (index := _snapshot_index(history, expected.iteration)) is not None
     ]
@@ -178,7 +183,7 @@ def _uncovered_parameters(histories: Sequence[History], expected: Snapshot) -> I
 def _allowed_error(
     reference: TrainingReference, rank: int, index: int, kind: str, name: str, wanted: Tensor | None, compressed: float
 ) -> float:
-    """Return the largest allowed error of a tensor, see Note [Tolerance]."""
+    """Return the largest error that is allowed in a tensor, see Note [Tolerance]."""
     if wanted is None or not wanted.is_floating_point():
         return 0.0
     step = max(torch.finfo(wanted.dtype).eps, torch.finfo(reference.dtype).eps)
@@ -193,7 +198,10 @@ def _allowed_error(
 
 
 def _compression_effect(reference: TrainingReference, rank: int, index: int, kind: str) -> float:
-    """Return the effect of compression on any tensor of a kind: on one tensor it may be small by chance."""
+    """Return the largest effect of gradient compression on a tensor of a kind.
+
+    All tensors are considered, because the effect on a single tensor may be small by chance.
+    """
     if not reference.rounding or reference.rounding[rank].uncompressed is reference.rounding[rank].fine:
         return 0.0
     rounding = reference.rounding[rank]
@@ -210,7 +218,7 @@ def _compression_effect(reference: TrainingReference, rank: int, index: int, kin
 
 
 def _different_values(actual: Tensor | None, wanted: Tensor | None, allowed: float) -> tuple[str, str] | None:
-    """Return the found and the expected value where they differ most; None if they agree."""
+    """Return the found and the expected value at the element that differs most; None if the tensors agree."""
     if actual is None or wanted is None:
         return None if actual is wanted else (_tensor_text(actual), _tensor_text(wanted))
     if actual.shape != wanted.shape or actual.dtype != wanted.dtype:
@@ -230,7 +238,7 @@ def _tensor_text(tensor: Tensor | None) -> str:
 
 
 def _largest_magnitude(tensor: Tensor) -> float:
-    """Return the largest magnitude of its finite elements; an overflow does not measure rounding."""
+    """Return the largest magnitude of the tensor's finite elements; an overflow tells nothing about rounding."""
     finite = tensor[tensor.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
 

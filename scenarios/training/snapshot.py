@@ -13,7 +13,7 @@ Tensors: TypeAlias = "Mapping[str, Tensor | None]"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Copies of a model's tensors, by name; None for a missing gradient."""
+    """Copies of a model's tensors, by name. A missing gradient is None."""
 
     parameters: Tensors
     buffers: Tensors
@@ -21,7 +21,8 @@ class Snapshot:
     iteration: int | None = None
     """The iteration after which the snapshot was taken, from 0; None at the end of the training."""
     offsets: Mapping[str, tuple[int, ...]] | None = None
-    """For a part of a model: the offset of each of its parameters in the whole one. None for a whole model."""
+    """For a snapshot of a part of a model: the offset of each parameter in the whole parameter. None for a whole
+    model."""
 
 
 History: TypeAlias = "tuple[Snapshot, ...]"
@@ -39,7 +40,7 @@ def snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool
 
 
 def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients: bool = False) -> Snapshot:
-    """Return copies of a rank's part of a model: of a DTensor its own shard. This communicates nothing."""
+    """Return copies of a rank's part of a model; of a DTensor, the rank's own shard. Nothing is communicated."""
     own = list(module.named_parameters())
     return Snapshot(
         {name: _copy_tensor(_local_tensor(parameter)) for name, parameter in own},
@@ -51,7 +52,7 @@ def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients:
 
 
 def merge_stage_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
-    """Join snapshots of several parts of one model."""
+    """Join the snapshots of several pipeline stages into one snapshot of the model."""
     return Snapshot(
         {name: tensor for part in parts for name, tensor in part.parameters.items()},
         {name: tensor for part in parts for name, tensor in part.buffers.items()},
@@ -76,7 +77,7 @@ def _offset_in_whole(tensor: Any) -> tuple[int, ...]:
 
 
 def join_model_snapshots(snapshots: Mapping[str, Snapshot]) -> Snapshot:
-    """Join snapshots of several models, each with a prefix for its names."""
+    """Join the snapshots of several models into one. Each model gets a prefix for the names of its tensors."""
     first = next(iter(snapshots.values()))
     if len(snapshots) == 1:
         return first

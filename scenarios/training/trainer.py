@@ -1,4 +1,4 @@
-"""The program of a declared training: what each rank runs, as a user would write it."""
+"""The program that each rank runs in a declared training, written as a user would write it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OPTIMIZERS = {
 
 
 def train_declared(rank: int, training: Training) -> History:
-    """Train as declared; return what this rank's models held after each of its iterations, and at the end."""
+    """Train on a rank as declared. Return snapshots of the rank's models, after each iteration and at the end."""
     models = [_wrap_network(training, index, rank) for index in range(len(training.networks))]
     optimizers = [make_optimizer(training.optimizer, model.module.parameters()) for model in models]
     history = []
@@ -49,7 +49,7 @@ def train_declared(rank: int, training: Training) -> History:
 
 
 def make_optimizer(choice: OptimizerChoice, parameters: Iterator[Parameter]) -> Any:
-    """Return a new optimizer as declared."""
+    """Return a new optimizer of the kind that the training declares."""
     options: dict[str, Any] = {"lr": choice.learning_rate}
     if choice.name is OptimizerName.SGD:
         options["momentum"] = choice.momentum
@@ -117,7 +117,10 @@ def _average_buffers(model: Any) -> None:
 def _join_context(
     models: Sequence[Any], optimizers: Sequence[Any], training: Training
 ) -> AbstractContextManager[object]:
-    """Return the join of the models, and of optimizers that communicate; ddpsim's if all of them are of its engine."""
+    """Return the join context of the models and of the optimizers that communicate.
+
+    It is ddpsim's own if all of them are of ddpsim's engine, else torch's.
+    """
     if training.join is None:
         return nullcontext()  # a join context alone changes what forwards communicate
     options = {
@@ -144,7 +147,7 @@ def _snapshot_of_models(models: Sequence[Any], iteration: int | None) -> Snapsho
 
 
 def _sum_over_ranks(loss: Tensor) -> Tensor:
-    """Return the sum of the losses of all ranks."""
+    """Return the sum of a loss over all ranks."""
     total = loss.detach().reshape(1).clone()
     dist.all_reduce(total)
     return total

@@ -1,7 +1,7 @@
 """A declared training as frozen values: its networks, its batches, and the action of each rank in each iteration.
 
-`trainer.py` runs it on the ranks of a process group, or `parallel_trainer.py` if it has a mesh. `oracle.py` computes
-the expected result. All draw the same networks and batches from here.
+`trainer.py` runs the training on the ranks of a process group; with a mesh, `parallel_trainer.py` does. `oracle.py`
+computes the expected result. All three get the same networks and batches from this module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout
 Options = Mapping[str, object]
 
 MOST = 100_000
-"""The most iterations of a rank, and rows of a batch: more would take hours."""
+"""The largest number of iterations of a rank, and of rows in a batch. More would take hours."""
 LARGEST = 2**63 - 1
 """The largest whole number that torch accepts."""
 Whole = Annotated[int, Meta(ge=0, le=LARGEST)]
@@ -66,11 +66,14 @@ class NetworkChoice:
 
 
 class TrainingPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of a training that is a table in a TOML file, with a key for each field."""
+    """A part of a training. In a TOML file it is a table with a key for each field."""
 
 
 class ExceptionalIterations(TrainingPart, frozen=True):
-    """A different action of some ranks in some iterations; if several fit, the last one counts."""
+    """A different action of some ranks in some iterations.
+
+    If several exceptions fit a rank and iteration, the last one counts.
+    """
 
     ranks: tuple[Whole, ...] | None = None
     """The ranks that the exception applies to; None for all."""
@@ -93,19 +96,19 @@ class IterationRule(TrainingPart, frozen=True):
     cycle: Annotated[int, Meta(ge=1, le=LARGEST)] | None = None
 
     def __call__(self, rank: int) -> int:
-        """Return the number for one rank."""
+        """Return the number of iterations of a rank."""
         return max(0, self.start + self.step * (rank if self.cycle is None else rank % self.cycle))
 
 
 class JoinOptions(TrainingPart, frozen=True):
-    """The arguments of the join context."""
+    """The arguments of the context `join()`."""
 
     divide_by_initial_world_size: bool = True
     throw_on_early_termination: bool = False
 
 
 class OptimizerName(str, Enum):
-    """torch's optimizers that can be declared."""
+    """The optimizers of torch that a training can declare."""
 
     SGD = "sgd"
     ADAM = "adam"
@@ -113,7 +116,10 @@ class OptimizerName(str, Enum):
 
 
 class OptimizerChoice(TrainingPart, frozen=True, rename={"is_sharded": "sharded"}):
-    """An optimizer; with `is_sharded` in a ZeroRedundancyOptimizer: each rank updates a part of the parameters."""
+    """The optimizer of a training.
+
+    With `is_sharded` it is a ZeroRedundancyOptimizer, in which each rank updates a part of the parameters.
+    """
 
     name: OptimizerName = OptimizerName.SGD
     learning_rate: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.05
@@ -135,7 +141,10 @@ _PLAIN_SGD = OptimizerChoice()
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A declared training. `iterations` is a number for each rank, or a rule for any world size."""
+    """A declared training.
+
+    `iterations` is a number for each rank, or a rule that gives these numbers for any world size.
+    """
 
     networks: tuple[NetworkChoice, ...] = (NetworkChoice(),)
     """The networks; each has its own DDP object and optimizer, and an iteration trains one after the other."""
@@ -143,14 +152,15 @@ class Training:
     rows: tuple[int, ...] | int = 4
     """The number of samples in a batch, by rank or for all."""
     engine_options: Options = field(default_factory=dict)
-    """Arguments of DistributedDataParallel."""
+    """The arguments of DistributedDataParallel."""
     join: JoinOptions | None = None
     optimizer: OptimizerChoice = _PLAIN_SGD
     communication_hook: CommunicationHook | None = None
     averages_buffers: bool = False
-    """A buffer hook averages the floating buffers over the ranks after each forward."""
+    """True if a buffer hook averages the floating buffers over the ranks after each forward."""
     reduces_loss: bool = False
-    """The training loop sums each loss over the ranks by an all_reduce, and skips the step if the sum is infinite."""
+    """True if the training loop sums each loss over the ranks by an all_reduce, and skips the step if the sum is
+    infinite."""
     exceptions: tuple[ExceptionalIterations, ...] = ()
     seed: int = 0
     dtype: torch.dtype = torch.float32
@@ -158,21 +168,23 @@ class Training:
     parallel: ParallelLayout | None = None
     """The mesh of the ranks; None for data parallelism over all ranks."""
     accumulation: int = 1
-    """Only every N-th iteration steps and the others accumulate, unless exceptions say something else."""
+    """Every N-th iteration makes an optimizer step, and the other iterations accumulate gradients, unless exceptions
+    say otherwise."""
     mixed_precision: torch.dtype | None = None
     """The dtype in which parameters are gathered, batches computed and gradients reduced; `dtype` if None."""
     recomputes: bool = False
-    """Activation checkpointing: the backward recomputes each layer."""
+    """True for activation checkpointing: the backward recomputes each layer."""
     clip_norm: float | None = None
     """The largest norm of all gradients together; larger gradients are scaled down before the step."""
 
     @property
     def needs_mesh(self) -> bool:
-        """Return True if the training needs `parallel_trainer.py`: `trainer.py` does not support its options."""
+        """Return True if the training needs `parallel_trainer.py`, because it has a mesh or options that `trainer.py`
+        does not support."""
         return self.wrapper is not ModelWrapper.DDP or self.parallel is not None or self.clip_norm is not None
 
     def layout(self, world_size: int) -> ParallelLayout:
-        """Return the mesh of the training over the ranks of a world."""
+        """Return the mesh of the training for a world size."""
         return self.parallel or ParallelLayout(dp=world_size)
 
     def iteration_count(self, rank: int) -> int:
@@ -189,12 +201,12 @@ class Training:
         return Action.ACCUMULATE if (iteration + 1) % self.accumulation else Action.TRAIN
 
     def branches_used(self, rank: int, iteration: int, network: Network) -> tuple[str, ...] | None:
-        """Return the branches of `network` that a rank's batch uses; None for all."""
+        """Return the branches of `network` that a rank's batch uses; None for all branches."""
         used = [each.uses for each in self.exceptions if each.uses is not None and each.applies_to(rank, iteration)]
         return tuple(branch for branch in network.branches if branch in used[-1]) if used else None
 
     def make_network(self, index: int, *, seed: int | None = None, dtype: torch.dtype | None = None) -> Network:
-        """Return a new network, with rank 0's values unless another seed is given."""
+        """Return a new network with the initial values of rank 0, unless another seed is given."""
         choice = self.networks[index]
         made = make_network(
             choice.name, choice.options, seed=self.seed if seed is None else seed, dtype=dtype or self.dtype
@@ -203,7 +215,7 @@ class Training:
         return made
 
     def make_batch(self, network: Network, rank: int, iteration: int) -> Tensor:
-        """Return a rank's batch of an iteration, the same on each call."""
+        """Return the batch of a rank in an iteration. Each call returns the same values."""
         rows = self.rows if isinstance(self.rows, int) else self.rows[rank]
         generator = torch.Generator().manual_seed((self.seed * 1009 + rank) * 1009 + iteration)
         return network.draw_batch(rows, generator)

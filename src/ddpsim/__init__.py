@@ -1,8 +1,8 @@
-"""ddpsim: N ranks of a distributed program in one process, one running at a time, under a scheduler that decides every
-context switch.
+"""ddpsim runs the N ranks of a distributed program in one process, one rank at a time.
 
-`simulate`, `explore` and `replay` run a program; what they give and take is named here, too. The parts are packages of
-their own: `ddpsim.simulator`, `ddpsim.ddp` (the engine), `ddpsim.scenarios` and `ddpsim.reports`.
+A scheduler decides every context switch. This package has the functions `simulate`, `explore` and `replay`, which run a
+program, and the classes of their arguments and results. The other parts are packages of their own: `ddpsim.simulator`,
+`ddpsim.ddp` (ddpsim's implementation of DistributedDataParallel), `ddpsim.scenarios` and `ddpsim.reports`.
 """
 
 import os

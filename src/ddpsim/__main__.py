@@ -1,4 +1,4 @@
-"""`python -m ddpsim` is the command `ddpsim`."""
+"""Runs the command line `ddpsim`, for `python -m ddpsim`."""
 
 import sys
 

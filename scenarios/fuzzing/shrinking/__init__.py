@@ -1,1 +1,1 @@
-"""A failing scenario made simpler: fewer ranks, fewer iterations or calls, plainer options, fewer switches."""
+"""Make a failing scenario simpler: fewer ranks, iterations or calls, simpler options, fewer context switches."""

@@ -1,7 +1,8 @@
 """Check whether a simpler scenario still fails in the same way, and under which schedule.
 
-A schedule rarely fits another program than its own. So a simpler program gets a small search: its predecessor's
-choices, round robin, a few more DPOR executions, and a few random walks.
+A schedule of one program rarely fits a simpler program. So for each simpler program a small search is made: the choices
+of the program before it, round robin, a few executions of DPOR (dynamic partial-order reduction), and a few random
+walks.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from ddpsim.simulator.shrinking.shrunk_schedule import without_trailing_defaults
 
 _EXPLORED = 20
 _WALKS = 4
-"""The numbers of executions of a search, by DPOR and by random walks."""
+"""The numbers of executions in such a search: by DPOR, and by random walks."""
 
 
 @dataclass(frozen=True, slots=True)
 class SameFailure:
-    """The condition for a result to count as the same failure."""
+    """The condition for a run's result to count as the same failure."""
 
     failure: FailureKind
     engine: Engine
     is_surprise: bool
-    """True if the scenario did not expect the failure. Then a simpler scenario must not expect it either."""
+    """True if the scenario did not expect the failure. Then a simpler scenario must not expect the failure either."""
 
     def is_shown_by(self, scenario: Scenario, result: Result) -> bool:
         """Return True if the result of a scenario shows the same failure."""
@@ -44,7 +45,7 @@ class SameFailure:
 
 
 def try_candidate(candidate: ScenarioCandidate, same: SameFailure) -> ShrinkAttempt[ScenarioCandidate]:
-    """Run a candidate under its own schedule, or under several."""
+    """Run a candidate for a simpler scenario under its own schedule, or under several schedules."""
     scenario, executions = candidate.scenario, 0
     try:
         for result in _run_candidate(candidate, same.engine):
@@ -66,7 +67,10 @@ def _run_candidate(candidate: ScenarioCandidate, engine: Engine) -> Iterator[Res
 
 
 def _search_schedules(scenario: Scenario, engine: Engine) -> Iterator[Result]:
-    """Yield DPOR's executions, the first of which is round robin; then random walks, unless DPOR has covered all."""
+    """Yield the executions of DPOR, starting with round robin.
+
+    Then yield random walks, unless DPOR has covered all schedules.
+    """
     strategy = Dpor(scenario.world_size)
     for _ in range(_EXPLORED):
         policy = strategy.next_policy()

@@ -1,4 +1,4 @@
-"""A scenario as a value to shrink, with the passes that make it smaller."""
+"""A scenario as a value to shrink, and the passes (kinds of simplification) that make it smaller."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ from ddpsim.simulator.shrinking.greedy import ShrinkPass, Size
 from ddpsim.simulator.shrinking.program_passes import size_of_program as size_of_program
 
 _MOST_SIZES = 8
-"""How many world sizes are tried from the smallest, in addition to half of the ranks and one rank less."""
+"""How many of the smallest world sizes are tried, in addition to half of the ranks and one rank less."""
 
 
 class ScenarioCandidate(NamedTuple):
-    """A scenario that may fail."""
+    """A candidate for a simpler scenario; a run shows whether it still fails."""
 
     scenario: Scenario
     has_own_schedule: bool = True
-    """False if its choices come from another scenario, so that other schedules have to be tried, too."""
+    """False if the choices of its schedule come from another scenario, so that other schedules have to be tried,
+    too."""
 
 
 def size_of_candidate(candidate: ScenarioCandidate) -> Size:
-    """Return the size of a candidate: its ranks, iterations or calls, options and schedule."""
+    """Return the size of a candidate, by which candidates are compared: ranks, iterations or calls, options and
+    schedule."""
     scenario = candidate.scenario
     part = _shrinkable_part(scenario)
     if part is None:
@@ -48,7 +50,7 @@ def size_of_candidate(candidate: ScenarioCandidate) -> Size:
 
 
 def key_of_candidate(candidate: ScenarioCandidate) -> Hashable:
-    """Return a key by which candidates of the same scenario are compared."""
+    """Return a key that is equal for candidates with the same scenario."""
     scenario = candidate.scenario
     # A training has options in dictionaries, which cannot be hashed.
     return (
@@ -60,7 +62,7 @@ def key_of_candidate(candidate: ScenarioCandidate) -> Hashable:
 
 
 def passes_for_scenario(scenario: Scenario) -> Sequence[ShrinkPass[ScenarioCandidate]]:
-    """Return the passes that can shrink such a scenario; those of its schedule come last."""
+    """Return the passes that can shrink a scenario of this kind; the passes for its schedule come last."""
     part = _shrinkable_part(scenario)
     passes: list[ShrinkPass[ScenarioCandidate]] = [_reduce_world_size]
     if part is not None:
@@ -72,7 +74,7 @@ def passes_for_scenario(scenario: Scenario) -> Sequence[ShrinkPass[ScenarioCandi
 
 
 def _shrinkable_part(scenario: Scenario) -> DeclaredTraining | Program | None:
-    """Return the training or program of a scenario, which can be shrunk; None for a function."""
+    """Return the part of a scenario that can be shrunk: its training or its program; None for a function."""
     training = training_of_scenario(scenario)
     return (
         program_of_scenario(scenario)
@@ -96,14 +98,17 @@ def _shrink_part(
 
 
 def _can_be_declared(declared: DeclaredTraining) -> bool:
-    """Return True if a file could declare it: what torch refuses fails for another reason."""
+    """Return True if a file could declare the training. A training that torch refuses would fail for another reason."""
     training = declared.training
     networks = [make_meta_network(each.name, each.options) for each in training.networks] if training.needs_mesh else []
     return not networks or next(find_problems(training, networks, declared.world_size), None) is None
 
 
 def _replace_part(scenario: Scenario, part: DeclaredTraining | Program) -> Scenario:
-    """Return the scenario with another part. The oracle still judges it if it did and supports the part."""
+    """Return the scenario with its training or program replaced.
+
+    The oracle still judges the scenario if it did before and supports the new part.
+    """
     name, engine, choices = scenario.name, scenario.engine, scenario.choices
     if isinstance(part, DeclaredTraining):
         made = scenario_of_training(part.training, part.world_size, name=name, engine=engine, choices=choices)
@@ -120,7 +125,7 @@ def _replace_part(scenario: Scenario, part: DeclaredTraining | Program) -> Scena
 
 
 def _reduce_world_size(candidate: ScenarioCandidate) -> Iterator[ScenarioCandidate]:
-    """Yield the scenario on fewer ranks, as far as it allows them, the fewest first."""
+    """Yield the scenario with fewer ranks, fewest first, as far as the scenario allows."""
     scenario = candidate.scenario
     size, least = scenario.world_size, scenario.min_world_size
     sizes = {*range(least, min(least + _MOST_SIZES, size)), *(each for each in (size // 2, size - 1) if each >= least)}

@@ -1,4 +1,4 @@
-"""A declared training with its world size as a value to shrink, and its size."""
+"""A declared training with its world size, as a value to shrink; and the size of this value."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAINEST_FIRST = (
     "resnet",
     "transformer",
 )
-"""The networks, the simplest first."""
+"""The networks in order of complexity, the simplest first."""
 
 
 class DeclaredTraining(NamedTuple):
@@ -64,7 +64,7 @@ FEATURES = (
     "clip_norm",
     "engine_options",
 )
-"""Fields that have a default value or not."""
+"""Fields of a training whose values count in its size if they differ from the default."""
 
 
 def _default_rows(plain: object, *names: str) -> dict[str, Row]:
@@ -90,7 +90,7 @@ STRUCTURE = StructureShrinker(
 
 
 def size_of_training(declared: DeclaredTraining) -> Size:
-    """Return the size of a declared training, without its schedule."""
+    """Return the size of a declared training without its schedule: numbers by which trainings are compared."""
     training = declared.training
     return Size(
         ranks=declared.world_size,
@@ -102,7 +102,7 @@ def size_of_training(declared: DeclaredTraining) -> Size:
 
 
 def _exception_weight(exception: ExceptionalIterations) -> int:
-    """Count one for the exception, and one for each rank, iteration and branch that it names."""
+    """Return the share of an exception in the size: one, plus one for each rank, iteration and branch that it names."""
     named = (exception.ranks, exception.iterations, exception.uses)
     said = (exception.action, exception.uses)
     return sum(len(each or ()) for each in named) + sum(each is not None for each in said)

@@ -1,4 +1,4 @@
-"""Save a shrunk scenario: choose the file, and the name by which it refers to its program."""
+"""Save a shrunk scenario: choose the file, and the name by which the file refers to the scenario's program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ddpsim.scenarios.model import Scenario
 
 
 def default_output_path(name: str) -> Path:
-    """Return the path of a shrunk scenario: `FILE-shrunk.toml` in its file's folder, or `NAME-shrunk.toml` here."""
+    """Return the path for a shrunk scenario: `FILE-shrunk.toml` in the folder of the original file, or
+    `NAME-shrunk.toml` in the working folder."""
     file, words = python_file_in_name(name), split_program_line(name)
     if file:
         of_function = [] if words else [name.rpartition(":")[2]]
@@ -27,9 +28,9 @@ def default_output_path(name: str) -> Path:
 
 
 def check_output_file(path: Path, option: str = "-o") -> None:
-    """Raise UsageError if the file exists, or has no name of a scenario file.
+    """Raise UsageError if the file exists, or if its name is not that of a scenario file.
 
-    `option` is the command-line option that names the file.
+    `option` is the command-line option that gives the file.
     """
     if path.suffix != ".toml":
         raise UsageError(f"output is {str(path)!r}, expected a name that ends in .toml, so that `ddpsim run` reads it")
@@ -48,7 +49,10 @@ _SHRUNK = "shrunk from"
 
 
 def save_shrunk_scenario(scenario: Scenario, name: str, path: Path, *, how: str = _SHRUNK) -> None:
-    """Save the scenario made from scenario `name`; `how` says how. Raises UsageError if it cannot be written."""
+    """Save the scenario that was shrunk from scenario `name`; `how` says in words how it was shrunk.
+
+    Raises UsageError if the file cannot be written.
+    """
     save_scenario(_with_saved_name(scenario, name, path), path, summary=_shrunk_summary(scenario, name, how))
 
 
@@ -67,7 +71,10 @@ def _shrunk_summary(scenario: Scenario, name: str, how: str) -> str:
 
 
 def _program_name(name: str) -> str:
-    """Return the name of the program: a TOML file may only refer to another scenario."""
+    """Return the name of the scenario's program.
+
+    If `name` is a TOML file that refers to another scenario, return the name of that scenario.
+    """
     if not name.endswith(".toml"):
         return name
     other = read_toml_file(Path(name)).values.get("scenario", "")
@@ -75,5 +82,8 @@ def _program_name(name: str) -> str:
 
 
 def _relative_program_name(name: str, folder: Path, other: Path) -> str:
-    """Return a name with a Python file's path changed from one folder to another; other names are unchanged."""
+    """Return a program's name with the relative path of its Python file adjusted from one folder to another.
+
+    Other names are unchanged.
+    """
     return replace_path_in_name(name, lambda file: os.path.relpath(folder / file, other))

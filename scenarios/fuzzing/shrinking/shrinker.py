@@ -28,21 +28,22 @@ class ShrunkScenario:
     """The result of shrinking a scenario."""
 
     scenario: Scenario
-    """The simplest scenario found that fails in the same way, with the schedule and the engine under which it fails."""
+    """The simplest scenario found that fails in the same way. It contains the schedule and engine under which it
+    fails."""
     result: Result
-    """Its run, repeated; if `end` is flaky, the repeated run did not fail in the same way."""
+    """The result of running this scenario again. If `end` is flaky, the repeated run did not fail in the same way."""
     size_before: Size
     size: Size
     tries: int
     """The number of scenarios that were tried."""
     executions: int
-    """The number of runs that they took."""
+    """The number of runs in which those scenarios were tried."""
     end: ShrinkEnd
     seconds: float
 
     @property
     def is_minimal(self) -> bool:
-        """Return True if no single step makes it simpler; if False, a simpler one may exist."""
+        """Return True if no single step makes the scenario simpler; if False, a simpler failing scenario may exist."""
         return self.end is ShrinkEnd.MINIMAL
 
 
@@ -111,7 +112,7 @@ def _shrink_loaded_scenario(
 
 
 def _with_found_expectation(scenario: Scenario, result: Result) -> Scenario:
-    """Return the scenario with the found failure as its expectation, unless it has one."""
+    """Return the scenario with the failure that was found as its expectation, unless it already expects a failure."""
     if scenario.expected_by(scenario.engine).is_met_by(result):
         return scenario
     leading = result.findings[0]

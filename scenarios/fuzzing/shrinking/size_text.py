@@ -1,4 +1,4 @@
-"""Format the size of a scenario."""
+"""Format the size of a scenario as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddpsim.simulator.shrinking.greedy import Size
 
 
 def size_text(scenario: Scenario, size: Size) -> str:
-    """Return the parts of a size that are known; a function, for instance, has no known iterations."""
+    """Return the known parts of a scenario's size as text. The iterations of a function are not known."""
     parts = [count_with_noun(size.ranks, "rank")]
     if training_of_scenario(scenario) is not None:
         parts.append(count_with_noun(size.steps, "iteration"))

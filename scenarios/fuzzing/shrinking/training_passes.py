@@ -1,7 +1,7 @@
-"""All passes that shrink a declared training, in the order in which they run.
+"""All passes (kinds of simplification) that shrink a declared training, in the order in which they run.
 
-Most come from the general passes for any structure. The passes here know more: ranks and iterations are numbers that
-exceptions and faults refer to, per-rank values may become one value, and a mesh has to fill its world.
+Most are general passes for any structure. The passes in this file know more about trainings: exceptions and faults
+refer to ranks and iterations by number, values per rank may become one value, and a mesh has to fill its world.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _replace_fields(declared: DeclaredTraining, **fields: object) -> DeclaredTra
 
 
 def fewer_ranks(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Remove a block of ranks and what refers to them; if few ranks are left, try only two or three."""
+    """Remove a block of ranks and what refers to these ranks. If few ranks are left, try only two or three ranks."""
     if declared.training.parallel is None:
         yield from (
             each
@@ -52,7 +52,7 @@ def smaller_mesh(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
 
 
 def _with_mesh_size(mesh: ParallelLayout, name: str, size: int) -> ParallelLayout:
-    """Return the mesh with that size along a dimension, without options that then have no effect."""
+    """Return the mesh with this size along a dimension. Options that no longer have an effect are removed."""
     smaller = structs.replace(mesh, **{name: size})
     if smaller.pp == 1:
         smaller = structs.replace(smaller, schedule=ParallelLayout().schedule, micro_batches=None)
@@ -62,7 +62,10 @@ def _with_mesh_size(mesh: ParallelLayout, name: str, size: int) -> ParallelLayou
 
 
 def _keep_ranks(kept: Collection[int], declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Keep only some ranks: a rule for iterations stays, or becomes the numbers that these ranks had."""
+    """Keep only some ranks.
+
+    A rule for the numbers of iterations stays, or becomes a list of the numbers of these ranks.
+    """
     number = {rank: index for index, rank in enumerate(kept)}
     training = _training_of_ranks(number, declared.training)
     faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)
@@ -93,7 +96,7 @@ def _renumber_exception(exception: ExceptionalIterations, number: dict[int, int]
 
 
 def fewer_iterations(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Remove a block of iterations on all ranks; exceptions for later iterations move forward."""
+    """Remove a block of iterations on all ranks. Exceptions for later iterations get smaller iteration numbers."""
     training = declared.training
     for block in index_blocks(max(declared.iterations_by_rank)):
         iterations: tuple[int, ...] | IterationRule
@@ -106,13 +109,16 @@ def fewer_iterations(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
 
 
 def fewer_iterations_on_one_rank(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Give one rank no iterations, half of them, or one less."""
+    """Give one rank no iterations, half of its iterations, or one iteration less."""
     for counts in with_one_simpler(declared.iterations_by_rank, partial(smaller_numbers, least=0)):
         yield _replace_fields(declared, iterations=counts)
 
 
 def _move_exception(exception: ExceptionalIterations, gone: range) -> Iterator[ExceptionalIterations]:
-    """Yield the exception after iterations were removed; nothing if it was only about those."""
+    """Yield an exception with its iterations renumbered after iterations were removed.
+
+    Yield nothing if the exception was only about removed iterations.
+    """
     if exception.iterations is None:
         yield exception
     elif left := [each for each in exception.iterations if each not in gone]:
@@ -120,7 +126,7 @@ def _move_exception(exception: ExceptionalIterations, gone: range) -> Iterator[E
 
 
 def _iterations_left(count: int, gone: range) -> int:
-    """Return how many of the first `count` are left."""
+    """Return how many of the first `count` iterations are left after a block was removed."""
     return count - len(range(min(gone.start, count), min(gone.stop, count)))
 
 
@@ -128,12 +134,12 @@ def _iterations_left(count: int, gone: range) -> int:
 
 
 def default_options(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Keep only networks, iterations, rows and exceptions."""
+    """Set all options to their defaults, except networks, iterations, rows and exceptions."""
     yield _replace_fields(declared, **{name: getattr(Training(), name) for name in FEATURES})
 
 
 def equal_numbers_for_all_ranks(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Use one number of rows, or of iterations, for all ranks."""
+    """Use the same number of rows, or of iterations, for all ranks."""
     training, counts = declared.training, declared.iterations_by_rank
     if not isinstance(training.rows, int):
         yield from (_replace_fields(declared, rows=rows) for rows in (1, min(training.rows)))
@@ -144,7 +150,7 @@ def equal_numbers_for_all_ranks(declared: DeclaredTraining) -> Iterator[Declared
 
 
 def _remove_invalid_options(declared: DeclaredTraining) -> DeclaredTraining:
-    """Remove options of other networks, branches that no longer exist, and exceptions without an effect."""
+    """Remove options that the network does not have, branches that no longer exist, and useless exceptions."""
     networks = tuple(map(_with_valid_options, declared.training.networks))
     branches = {branch for choice in networks for branch in make_meta_network(choice.name, choice.options).branches}
     exceptions = (_keep_branches(each, branches) for each in declared.training.exceptions)
@@ -174,7 +180,7 @@ def _keep_branches(exception: ExceptionalIterations, branches: set[str]) -> Exce
 def _only_valid_results(
     shrink_pass: Callable[[DeclaredTraining], Iterator[DeclaredTraining]],
 ) -> Callable[[DeclaredTraining], Iterator[DeclaredTraining]]:
-    """Wrap a pass: repair its results, and drop those that a file could not declare."""
+    """Wrap a pass so that its results are repaired. Results that a file could not declare are dropped."""
 
     def sensible(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
         for simpler in shrink_pass(declared):

@@ -1,7 +1,7 @@
-"""Break a program in one place of one rank, in a labelled way.
+"""Break a correct program at one place of one rank, and say in which way.
 
-A break need not be a fault: if no rank waits for the call, or two swapped calls are equal, the program still passes.
-The code that runs the program decides what the result has to be.
+The broken program may still pass: no rank may wait for the changed call, or two swapped calls may be equal. The code
+that runs the program decides what the result has to be.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BreakKind(Enum):
     EXTRA = "extra"
     """One call is repeated."""
     SWAPPED = "swapped"
-    """Two calls are in the other order."""
+    """Two consecutive calls are in the opposite order."""
     OPERATION = "operation"
     SHAPE = "shape"
     DTYPE = "dtype"
@@ -49,14 +49,14 @@ class BreakKind(Enum):
 
 
 _FOREIGN_TAG = 1000
-"""A number that, added to a tag, gives a tag that no program has."""
+"""A number that is added to a message's tag, to give a tag that no program uses."""
 
 
 Steps = tuple[Step, ...]
 
 
 def break_program(choices: RandomSource, program: Program, kind: BreakKind) -> tuple[Program, BreakKind, int] | None:
-    """Return the program broken on one of its ranks; None if the break does not fit any rank."""
+    """Return the program broken on one of its ranks; None if this kind of break fits none of the ranks."""
     for rank in choose_several(choices, range(program.world_size), program.world_size):
         steps = _BREAKS[kind](choices, program, rank)
         if steps is not None:
@@ -66,15 +66,15 @@ def break_program(choices: RandomSource, program: Program, kind: BreakKind) -> t
 
 
 def possible_breaks(program: Program) -> list[BreakKind]:
-    """Return the kinds of break that fit the program."""
+    """Return the kinds of break that are possible in the program."""
     return [kind for kind in _BREAKS if break_program(_FirstChoices(), program, kind) is not None]
 
 
 class _FirstChoices:
-    """Choices that always take the first option."""
+    """A source of choices that always takes the first option."""
 
     def draw_integer(self, least: int, most: int) -> int:
-        """Return the least."""
+        """Return the least number in the range."""
         return least
 
 
@@ -101,7 +101,7 @@ def _repeat_call(choices: RandomSource, program: Program, rank: int) -> Steps | 
 
 
 def _swap_calls(choices: RandomSource, program: Program, rank: int) -> Steps | None:
-    """Swap two consecutive calls, with their waits."""
+    """Swap two consecutive calls of a rank, together with the waits for them."""
     steps = program.ranks[rank]
     issues = _issued_calls(steps)
     pairs = [(a, b) for a, b in pairwise(issues) if _without_name(a) != _without_name(b)]
@@ -130,7 +130,8 @@ def _insert_end(end: Step, choices: RandomSource, program: Program, rank: int) -
 
 
 Change = Callable[[RandomSource, Program, int, Issue], Issue | None]
-"""Changes one call of a rank; None if this break does not fit the call."""
+"""The type of a function that changes one call of a rank; it returns None if this kind of break does not fit the
+call."""
 
 
 def _change_one_call(change: Change) -> Callable[[RandomSource, Program, int], Steps | None]:
@@ -157,7 +158,10 @@ def _change_operation(choices: RandomSource, program: Program, rank: int, issue:
 
 
 def _with_values_of(issue: Issue, model: Issue) -> Issue:
-    """Return the call with the model's shape, dtype and reduction if its operation has them: harder to detect."""
+    """Return the call with the shape, dtype and reduction of `model`, if the call's operation has them.
+
+    The error is then harder to detect.
+    """
     one = {ShapeCount.ONE, ShapeCount.SEVERAL}
     if IN_PROGRAMS[issue.operation].shapes in one and IN_PROGRAMS[model.operation].shapes in one:
         if IN_PROGRAMS[issue.operation].rows is RowRequirement.ANY:
@@ -203,7 +207,7 @@ def _change_root(choices: RandomSource, program: Program, rank: int, issue: Issu
 
 
 def _change_splits(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    """Send one row of a member to another member."""
+    """Change the splits of an all_to_all: send one row that was for one member to another member."""
     if issue.splits is None:
         return None
     parts = list(issue.splits[0])
@@ -215,7 +219,7 @@ def _change_splits(choices: RandomSource, program: Program, rank: int, issue: Is
 
 
 def _change_group(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    """Move the call to another group of the rank; of equal size, if the call has values per member."""
+    """Move the call to another group of the rank. If the call has values per member, the groups have equal size."""
     members = members_of(program)
     own = members[issue.group]
     per_member = IN_PROGRAMS[issue.operation].shapes in (ShapeCount.PER_MEMBER, ShapeCount.IN_AND_OUT)

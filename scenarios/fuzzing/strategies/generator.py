@@ -23,14 +23,14 @@ COLLECTIVES = tuple(operation for operation in IN_PROGRAMS if operation not in P
 
 _MOST_GROUPS = 2
 _LARGE: Shape = (3001,)
-"""More elements than a backend moves in one piece."""
+"""A shape with more elements than a backend moves in one piece."""
 _FIRST_OWN_TAG = 100
 _NEVER = -1
 _DELAYS = (0, 0, 0, 1, 2, 3, _NEVER)
-"""After how many more of its own calls a rank waits for a call."""
+"""The possible delays: how many more calls a rank issues before it waits for a call."""
 
 Round = Mapping[int, Issue]
-"""The calls of one collective or message, by rank."""
+"""The calls of one collective or one message, by rank."""
 
 Option = TypeVar("Option")
 
@@ -39,18 +39,18 @@ class RandomSource(Protocol):
     """The source of all random choices: a seed, or hypothesis, which can then shrink them."""
 
     def draw_integer(self, least: int, most: int) -> int:
-        """Return a number in this range; the least is the simplest."""
+        """Return a number in this range. The least number counts as the simplest when a failure is shrunk."""
 
 
 class ProgramExtent(NamedTuple):
-    """The least and the most ranks and rounds of calls that a program has."""
+    """The least and the largest numbers of ranks, and of rounds (collectives or messages), in a drawn program."""
 
     ranks: tuple[int, int] = (2, 4)
     rounds: tuple[int, int] = (0, 8)
 
 
 def choose_one(choices: RandomSource, options: Sequence[Option]) -> Option:
-    """Return one of some options; the first is the simplest."""
+    """Return one of some options. The first option counts as the simplest when a failure is shrunk."""
     return options[choices.draw_integer(0, len(options) - 1)]
 
 
@@ -61,7 +61,7 @@ def choose_several(choices: RandomSource, options: Sequence[Option], count: int)
 
 
 def draw_program(choices: RandomSource, extent: ProgramExtent) -> Program:
-    """Return the next program."""
+    """Draw the next correct program and return it."""
     world_size = choices.draw_integer(*extent.ranks)
     groups = _draw_groups(choices, world_size)
     members = members_of(Program(world_size, groups, ()))
@@ -70,7 +70,7 @@ def draw_program(choices: RandomSource, extent: ProgramExtent) -> Program:
 
 
 def draw_collective(choices: RandomSource, operation: str, name: str, group: str, members: Sequence[int]) -> Round:
-    """Return calls of an operation that match on all members."""
+    """Return a call for each member of the group; the calls match each other."""
     takes = IN_PROGRAMS[operation]
     dtype = choose_one(choices, DTYPES) if takes.shapes is not ShapeCount.NONE else None
     if takes.shapes is ShapeCount.IN_AND_OUT:
@@ -114,7 +114,7 @@ def _draw_message(choices: RandomSource, number: int, group: str, members: Seque
 
 
 def _draw_all_to_all(choices: RandomSource, plain: Issue, members: Sequence[int]) -> Round:
-    """Return calls with splits of all sizes; every rank sends something."""
+    """Return all_to_all calls with splits of all sizes; every rank sends something."""
     size, row = len(members), choose_one(choices, ((), (3,)))
     parts = [[choices.draw_integer(0, 3) for _ in members] for _ in members]
     for number in range(size):
@@ -139,7 +139,7 @@ def _draw_shapes(choices: RandomSource, operation: str, size: int) -> tuple[Shap
 
 
 def _draw_shape(choices: RandomSource, *, has_rows: bool = False) -> Shape:
-    """Return a shape: mostly small, seldom a scalar, an empty or a large one."""
+    """Return a shape: mostly small, seldom a scalar, an empty shape or a large shape."""
     lengths = tuple(choices.draw_integer(1, 5) for _ in range(choices.draw_integer(1, 2)))
     kind = choices.draw_integer(0, 29)  # drawn after the lengths, so that hypothesis does not prefer a scalar
     if kind == 29:
@@ -153,7 +153,7 @@ def _draw_shape(choices: RandomSource, *, has_rows: bool = False) -> Shape:
 
 
 def _steps_of_rank(choices: RandomSource, rounds: Sequence[Round], rank: int) -> tuple[Step, ...]:
-    """Return the rank's calls in order, each waited for at once, some calls later, or never."""
+    """Return the rank's calls in order, with its waits. A rank waits for a call at once, some calls later, or never."""
     own = [calls[rank] for calls in rounds if rank in calls]
     due: dict[int, list[Step]] = {}
     for number, issue in enumerate(own):

@@ -25,7 +25,7 @@ _NETWORKS: tuple[tuple[str, Options], ...] = (
     ("mlp", {"hidden": (8, 8, 8)}),
     ("transformer", {"depth": 2, "tied": False}),
 )
-"""Networks with layers, at sizes that train in some milliseconds."""
+"""Networks with layers that can be cut and split, at sizes that train in some milliseconds."""
 _MESHES = (
     ParallelLayout(dp=2),
     ParallelLayout(dp=3),
@@ -42,9 +42,10 @@ _SCHEDULES = (
     PipelineSchedule.INTERLEAVED_1F1B,
     PipelineSchedule.LOOPED_BFS,
 )
-"""Zero bubble schedules lose gradients with `fully_shard` (torch 2.13 on gloo)."""
+"""The pipeline schedules to draw. Zero bubble schedules are left out with `fully_shard`, because they lose gradients
+(torch 2.13 on gloo)."""
 _ALIKE = (Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE)
-"""The actions that all ranks may take together instead of training."""
+"""The actions that all ranks may take together in an iteration instead of training."""
 
 
 @st.composite
@@ -83,7 +84,7 @@ def parallel_trainings(draw: st.DrawFn) -> tuple[Training, int]:
 
 @st.composite
 def _draw_pipeline(draw: st.DrawFn, mesh: ParallelLayout, layers: int) -> ParallelLayout:
-    """Draw a schedule and a number of micro-batches that torch accepts for this mesh."""
+    """Draw a pipeline schedule and a number of micro-batches that torch accepts for this mesh."""
     fitting = [each for each in _SCHEDULES if mesh.pp * each.stages_per_rank <= layers]
     parts = mesh.pp * draw(st.integers(1, 2))
     return structs.replace(mesh, schedule=draw(st.sampled_from(fitting)), micro_batches=parts)

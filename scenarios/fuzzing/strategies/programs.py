@@ -1,7 +1,8 @@
-"""Hypothesis strategies of programs: correct ones, or broken in one place.
+"""Hypothesis strategies of programs of plain calls: correct programs, or programs broken in one place. generator.py and
+breaking.py make the programs.
 
-generator.py and breaking.py make the programs. Each of their choices is one of hypothesis's, so a failure shrinks to
-few ranks, few rounds and simple calls that are waited for at once.
+Hypothesis makes each of their choices, so it can shrink a failure to few ranks, few rounds and simple calls that are
+waited for at once.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from ddpsim.simulator.programs.program import Program
 
 @dataclass(frozen=True, slots=True)
 class _HypothesisSource:
-    """Choices that hypothesis draws."""
+    """A source of choices that hypothesis draws."""
 
     draw: st.DrawFn
 
     def draw_integer(self, least: int, most: int) -> int:
-        """Return a number that hypothesis draws."""
+        """Return a number in the range, drawn by hypothesis."""
         return self.draw(st.integers(least, most))
 
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of schedules, and of the policies that make one."""
+"""Hypothesis strategies of schedules, and of the scheduling policies that make a schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ddpsim.simulator.policies.named import RandomWalk
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 
 _MOST_SWITCHES = 4
-"""Most bugs need two or three ordered events (simulator/policies/pct.py)."""
+"""The most switches in a drawn sparse schedule. Most bugs need two or three ordered events
+(simulator/policies/pct.py)."""
 _MOST_SEED = 2**32 - 1
 _MOST_DEPTH = 4
 

@@ -1,4 +1,4 @@
-"""Reduce a drawn training to what is consistent, and to what torch's engine can do or documents."""
+"""Reduce a drawn training to options that are consistent, and to what torch's engine can do or documents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddpsim.scenarios.training.training import (
 
 
 def remove_contradictions(training: Training) -> Training:
-    """Remove options that contradict each other: the training would be refused, or have no defined result."""
+    """Remove options that contradict each other. With them the training would be refused, or have no defined result."""
     options = dict(training.engine_options)
     names = {choice.name for choice in training.networks}
     leaves_out = any(each.uses is not None for each in training.exceptions)
@@ -53,7 +53,10 @@ def remove_contradictions(training: Training) -> Training:
 
 
 def _keep_actions(training: Training, *actions: Action | None) -> Training:
-    """Keep only the exceptions with one of these actions; None keeps those that only name branches."""
+    """Keep only the exceptions with one of these actions.
+
+    `None` among the actions keeps exceptions that only name branches.
+    """
     return replace(training, exceptions=tuple(each for each in training.exceptions if each.action in actions))
 
 
@@ -62,7 +65,7 @@ def _remove_action(training: Training, action: Action) -> Training:
 
 
 def limit_to_torch(training: Training) -> Training:
-    """Remove what torch's engine cannot do, most of it under join."""
+    """Remove what torch's engine cannot do; most of this concerns training under join."""
     training = limit_to_torch_documentation(training)
     if any(each.uses is not None for each in training.exceptions):  # zoo: backward-skipped-before-no-sync
         training = _remove_action(training, Action.SKIP_BACKWARD)
@@ -89,9 +92,10 @@ def limit_to_torch(training: Training) -> Training:
 
 
 def limit_to_torch_documentation(training: Training) -> Training:
-    """Remove what torch's documentation excludes; torch should train the rest correctly, whether or not it does.
+    """Remove what torch's documentation excludes.
 
-    Under join the documentation allows no other collectives in loop or forward, and each forward needs a backward.
+    The remaining training should be correct on torch, but may show a bug. Under join the documentation allows no other
+    collectives in loop or forward, and each forward needs a backward.
     """
     if training.communication_hook is CommunicationHook.BF16_COMPRESS:  # NCCL only
         training = replace(training, communication_hook=CommunicationHook.FP16_COMPRESS)

@@ -1,4 +1,4 @@
-"""Hypothesis strategy of declared trainings with a defined result, so that the oracle can judge them."""
+"""Hypothesis strategy of declared trainings that have a defined result, so that the oracle can judge them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _CHEAP: dict[str, dict[str, object]] = {
     "transformer": {"depth": 1},
     "conv": {"channels": 4, "depth": 2},
 }
-"""The networks that are drawn, at sizes that train in a millisecond."""
+"""The networks to draw, at sizes that train in a millisecond."""
 
 _ROWS = st.integers(3, 6)
-"""Two rows always normalise to the same numbers, so their gradient is only rounding."""
+"""The numbers of rows to draw for a batch. Two rows are left out: batch normalisation always maps them to the same
+numbers, so their gradient is only rounding."""
 
 _ALIKE = [
     Action.ACCUMULATE,
@@ -50,7 +51,7 @@ _ALIKE = [
     Action.EVALUATE,
     Action.EVALUATE_INNER,
 ]
-"""The actions that all ranks may take together instead of training."""
+"""The actions that all ranks may take together in an iteration instead of training."""
 
 
 @st.composite
@@ -123,14 +124,14 @@ def _draw_optimizer(draw: st.DrawFn) -> OptimizerChoice:
 
 @st.composite
 def _draw_actions(draw: st.DrawFn, counts: tuple[int, ...]) -> list[ExceptionalIterations]:
-    """Draw iterations in which all ranks do something else."""
+    """Draw iterations in which all ranks do something else than train."""
     iterations = draw(st.lists(st.integers(0, max(max(counts) - 1, 0)), max_size=4, unique=True))
     return [ExceptionalIterations(None, (iteration,), draw(st.sampled_from(_ALIKE))) for iteration in iterations]
 
 
 @st.composite
 def _draw_branch_uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]) -> list[ExceptionalIterations]:
-    """Draw ranks and iterations that leave out branches."""
+    """Draw ranks and iterations that leave out branches of their network."""
     branches = {name: NETWORKS[name]().branches for name in names}
     if not any(branches.values()) or not max(counts):
         return []
@@ -146,5 +147,6 @@ def _draw_branch_uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]
 
 
 def _first_branches(branches: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
-    """Draw the branches of a batch: the first few, because a network with early exits needs the earlier stages."""
+    """Draw the branches that a batch uses: always the first few, because a network with early exits needs the earlier
+    stages."""
     return st.integers(0, len(branches)).map(lambda count: branches[:count])

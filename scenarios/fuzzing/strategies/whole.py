@@ -1,4 +1,4 @@
-"""Hypothesis strategy of complete scenarios: a program or training, a schedule, and an engine."""
+"""Hypothesis strategy of complete scenarios: a program or a training, with a schedule and an engine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The networks that scenarios train: small by default, of adjustable size, initialised from a seed.
+"""The networks that scenarios train: small by default, of adjustable size, with initial values drawn from a seed.
 
-`make` builds one by name, `outline` one without values; `NETWORKS` lists them. The keyword parameters of a network's
-class are its options.
+`make_network` builds a network by name, `make_meta_network` without values; `NETWORKS` lists all. The keyword
+parameters of a network's class are its options.
 """
 
 from ddpsim.scenarios.training.models.catalog import NETWORKS, NetworkOptionError, make_meta_network, make_network

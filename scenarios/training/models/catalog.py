@@ -1,4 +1,4 @@
-"""All networks by name. Builds one from its name, options and a seed."""
+"""All networks by name, and functions that build a network from its name, options and a seed."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
         "transformer": Transformer,
     }
 )
-"""All networks, by their names in scenarios."""
+"""The classes of all networks, by their names in scenarios."""
 
 _LARGEST = 65_536
-"""The largest valid number of an option."""
+"""The largest number that an option of a network may have."""
 _DEEPEST = 512
-"""The most layers of a network. More would take seconds to build."""
+"""The largest number of layers in a network. Deeper networks would take seconds to build."""
 _MOST_NUMBERS = 100_000_000
-"""The most parameters of a network, and numbers in a sample: every rank keeps its own copy."""
+"""The largest number of parameters in a network, and of values in a sample, because every rank keeps its own copy."""
 _LARGEST_SEED = 2**63 - 1
 
 
@@ -77,10 +77,10 @@ def make_network(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Network:
-    """Build the network called `name`, on the CPU; its initial values depend only on the seed and the options.
+    """Build the network called `name` on the CPU. Its initial values depend only on the seed and the options.
 
-    Values are drawn in float32 and then cast, so in float64 it starts from the same numbers. The caller's random
-    generators and defaults are unchanged. Raises UsageError for an unknown name or option, or an invalid value.
+    The values are drawn in float32 and then cast, so a float64 network starts from the same numbers. The caller's
+    random generators and defaults are unchanged. Raises UsageError for an unknown name or option, or an invalid value.
     """
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= _LARGEST_SEED:
         raise UsageError(f"seed is {seed!r}, expected a whole number from 0 to {_LARGEST_SEED}: leave it out for 0")
@@ -94,9 +94,9 @@ def make_network(
 
 
 def make_meta_network(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Network:
-    """Build the same network without values, on the device "meta", to inspect it at no cost.
+    """Build the network called `name` without values, on the device "meta", to inspect it at no cost.
 
-    Raises UsageError as `make` does; an NetworkOptionError if one option is invalid.
+    Raises UsageError as `make_network` does, and NetworkOptionError if a single option is invalid.
     """
     values = _check_options(name, options)
     with torch.device("meta"), _ParameterLimit(name), _SkipInitialization():
@@ -120,7 +120,7 @@ def _build_network(name: str, values: Mapping[str, Any]) -> Network:
 
 
 class _ParameterLimit(TorchFunctionMode):
-    """Refuses a network with too many parameters before it allocates them."""
+    """A block that refuses a network with too many parameters before the network allocates them."""
 
     def __init__(self, network: str) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class _ParameterLimit(TorchFunctionMode):
 
 
 class _SkipInitialization(TorchFunctionMode):
-    """Skips drawing values: "meta" tensors have none, and torch would import a compiler."""
+    """A block in which initial values are not drawn: "meta" tensors have no values, and drawing imports a compiler."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -159,7 +159,10 @@ class _NetworkTooLargeError(UsageError):
 
 @contextmanager
 def _seed_generator(seed: int) -> Iterator[None]:
-    """Draw from a generator with this seed, in float32 and on the CPU; restore the caller's generator afterwards."""
+    """In this block, draw from a generator with this seed, in float32 and on the CPU.
+
+    Restore the caller's generator afterwards.
+    """
     default_dtype = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         # Not torch.manual_seed, because that seeds the generators of all devices.
@@ -211,4 +214,4 @@ _KINDS: Mapping[object, tuple[Any, str]] = MappingProxyType(
         str: (str, "a string"),
     }
 )
-"""Valid values of an option by the annotation of the constructor's parameter, and their description."""
+"""By the type annotation of an option: a check of the option's value, and a text on which values are valid."""

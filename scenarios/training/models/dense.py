@@ -27,7 +27,7 @@ class Linear(Network):
         self.split = {"layer": LayerSplit.GATHERED_COLUMNS}
 
     def layers_in_order(self) -> tuple[Layer, ...]:
-        """Return its only layer."""
+        """Return the only layer of the network."""
         return (Layer(("layer",), self.layer),)
 
     def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
@@ -44,7 +44,7 @@ class Mlp(Network):
         self.split = {f"layers.{index}": LayerSplit.GATHERED_COLUMNS for index in range(len(self.layers))}
 
     def layers_in_order(self) -> tuple[Layer, ...]:
-        """Return each layer with the ReLU that follows it; none follows the last."""
+        """Return the layers in order, each with the ReLU that follows it. No ReLU follows the last layer."""
         last = len(self.layers) - 1
         return tuple(
             Layer((f"layers.{index}",), layer if index == last else partial(_with_relu, layer))
@@ -130,9 +130,10 @@ class Branches(Network):
 
 
 class EarlyExit(Network):
-    """Stages, each with an exit: a batch leaves after the last stage it takes, with the sum of the exits it passed.
+    """A network of stages, each with an exit.
 
-    The stages are called first, second, ...; the first is always taken, the others are the branches.
+    A batch leaves after the last stage that it uses; the output is the sum of the exits that it passed. The stages are
+    called first, second, ...; the first is always used, the others are the branches.
     """
 
     branches: tuple[str, ...] = _ORDINALS[1:3]
@@ -148,7 +149,10 @@ class EarlyExit(Network):
             self.add_module(name, nn.ModuleDict(layers))
 
     def branches_taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the stages after the first that a batch uses. Raises UsageError if one before its last is left out."""
+        """Return the stages after the first that a batch uses.
+
+        Raises UsageError if an earlier stage than the last used is left out.
+        """
         taken = super().branches_taken(uses)
         if taken != self.branches[: len(taken)]:
             missing = next(name for name in self.branches if name not in taken)

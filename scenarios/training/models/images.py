@@ -41,9 +41,10 @@ _FIRST_WITH_BOTTLENECKS = 50
 
 
 class Resnet(Network):
-    """A residual network with batch normalisation, of `depth` layers with weights; the published ones have width 64.
+    """A residual network with batch normalisation, of `depth` layers with weights.
 
-    Its first convolution is 3x3, without pooling, because the published one shrinks an image to a sixteenth at once.
+    The published networks have width 64. The first convolution is 3x3 without pooling, because that of the published
+    networks shrinks an image to a sixteenth at once.
     """
 
     def __init__(self, *, depth: int = 8, width: int = 4, size: int = 16, outputs: int = 4) -> None:
@@ -74,7 +75,10 @@ class Resnet(Network):
 
 
 class _ResidualBlock(nn.Module):
-    """Two 3x3 convolutions; with an expansion, a 3x3 one between two of 1x1 that narrow and widen."""
+    """Two 3x3 convolutions with a residual connection.
+
+    With an expansion: a 3x3 convolution between two 1x1 convolutions that narrow and widen.
+    """
 
     def __init__(self, channels: int, width: int, *, expansion: int, stride: int) -> None:
         super().__init__()

@@ -19,30 +19,31 @@ class LayerSplit(Enum):
     """How tensor parallelism splits a linear layer, or an embedding."""
 
     COLUMNS = "columns"
-    """Each rank has some outputs, and passes them on split."""
+    """Each rank computes some of the outputs, which stay split over the ranks."""
     ROWS = "rows"
-    """Each rank has some inputs, and receives only those; outputs are summed."""
+    """Each rank has some of the inputs, and receives only these. The outputs are summed over the ranks."""
     GATHERED_COLUMNS = "gathered columns"
-    """Each rank has some outputs, and all are gathered."""
+    """Each rank computes some of the outputs, and all outputs are gathered on every rank."""
 
 
 class Layer(NamedTuple):
-    """One layer of a network that can be cut into stages: its modules and parameters by name, and its function."""
+    """One layer of a network that can be cut into pipeline stages: its modules and parameters by name, and its
+    function."""
 
     names: tuple[str, ...]
     run: Callable[[Tensor], Tensor]
 
 
 class Network(nn.Module):
-    """A network that a scenario trains; `output.square().mean()` is a loss that reaches all of its parameters.
+    """A network that a scenario trains. The loss `output.square().mean()` depends on all parameters of the network.
 
-    A subclass has only keyword parameters, each with a default: they are the options that `make` takes.
+    A subclass has only keyword parameters, each with a default; these are the options that `make_network` takes.
     """
 
     branches: tuple[str, ...] = ()
-    """The branches that a batch may leave out; the name of a branch is the prefix of its parameters' names."""
+    """The branches that a batch may leave out. The name of a branch is the prefix of the names of its parameters."""
     communicates: bool = False
-    """True if the network's forward calls collectives, on `group`."""
+    """True if the network's forward calls collectives on the process group `group`."""
     sparse: bool = False
     """True if some of the gradients are sparse."""
     group: ProcessGroup | None = None
@@ -56,14 +57,14 @@ class Network(nn.Module):
     recomputes: bool = False
     """True if the backward recomputes each layer, instead of keeping activations."""
     _kept: slice = slice(None)
-    """The layers that are left after `keep`."""
+    """The layers that are left after `keep_layers`."""
 
     def layers_in_order(self) -> tuple[Layer, ...]:
         """Return the layers that a batch passes through, in order; () if the network cannot be cut into layers."""
         return ()
 
     def keep_layers(self, layers: range) -> None:
-        """Remove all layers but these; the remaining ones keep their names."""
+        """Remove all layers except the given layers, which keep their names."""
         for index, layer in enumerate(self.layers_in_order()):
             for name in layer.names if index not in layers else ():
                 owner, _, leaf = name.rpartition(".")
@@ -77,7 +78,7 @@ class Network(nn.Module):
     def draw_batch(self, rows: int, generator: torch.Generator) -> Tensor:
         """Return inputs drawn from `generator`: normally distributed in the network's dtype, or int64 tokens.
 
-        Numbers are drawn in float32 and then cast, so the same network in float64 gets the same ones.
+        The numbers are drawn in float32 and then cast, so a float64 network gets the same numbers.
         """
         weight = next(self.parameters())
         shape, device = (rows, *self.row), generator.device
@@ -86,14 +87,14 @@ class Network(nn.Module):
         return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(weight)
 
     def forward(self, batch: Tensor, uses: Sequence[str] | None = None) -> Tensor:
-        """Return the outputs for a batch, one row each. `uses` names the branches to use; None means all.
+        """Return the outputs for a batch, one row each. `uses` names the branches to use; None means all branches.
 
         Raises UsageError for branches that the network does not have.
         """
         return self._compute_outputs(batch, self.branches_taken(uses))
 
     def branches_taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the branches that a batch uses, in order. Raises UsageError for branches that it cannot use."""
+        """Return the branches that a batch uses, in order. Raises UsageError for branches that cannot be used."""
         for name in uses or ():
             if name not in self.branches:
                 known = ", ".join(self.branches) or "none, since it has no branches"
@@ -101,7 +102,7 @@ class Network(nn.Module):
         return self.branches if uses is None else tuple(name for name in self.branches if name in uses)
 
     def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        """Return what `forward` returns for a batch that uses these branches."""
+        """Return the outputs for a batch that uses these branches; `forward` calls it."""
         raise NotImplementedError
 
     def _apply_layers(self, batch: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class SyncBatchNorm(nn.BatchNorm1d):
         super().__init__(features, eps, momentum)
 
     def forward(self, input: Tensor, group: ProcessGroup | None = None) -> Tensor:
-        """Normalise `input`, whose rows hold the features; `group` None is the default group."""
+        """Normalise `input`, whose rows hold the features. `group` is the process group; None is the default group."""
         if not self.training or not dist.is_initialized() or dist.get_world_size(group) < 2:
             return super().forward(input)
         wide = input.to(torch.promote_types(input.dtype, torch.float32))
@@ -78,7 +78,7 @@ class SyncBatchNorm(nn.BatchNorm1d):
         return (normalized * self.weight + self.bias).to(input.dtype)
 
     def _update_running_statistics(self, mean: Tensor, variance: Tensor) -> None:
-        """Update the running statistics with those of a batch; they keep the unbiased variance, as in torch."""
+        """Update the running mean and variance with those of a batch. The running variance is unbiased, as in torch."""
         for running, found in ((self.running_mean, mean), (self.running_var, variance)):
             assert running is not None
             assert self.momentum is not None

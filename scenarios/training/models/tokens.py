@@ -11,7 +11,7 @@ from ddpsim.scenarios.training.models.network import Layer, LayerSplit, Network
 
 
 class Embedding(Network):
-    """The mean of a row's word vectors, with a sparse gradient, and a linear layer."""
+    """A network that averages the word vectors of a row, with a sparse gradient, and applies a linear layer."""
 
     sparse = True
 
@@ -26,7 +26,8 @@ class Embedding(Network):
 
 
 class Shared(Network):
-    """Parameters with several uses: two layers share one weight, and the output uses the embedding's weight."""
+    """A network that uses parameters several times: two layers share a weight, and the output uses the embedding's
+    weight."""
 
     def __init__(self, *, words: int = 32, width: int = 8, length: int = 4) -> None:
         super().__init__()
@@ -71,7 +72,7 @@ class Transformer(Network):
         self.split = {f"layers.{index}.{name}": split for index in range(depth) for name, split in each.items()}
 
     def layers_in_order(self) -> tuple[Layer, ...]:
-        """Return embedding and positions, the layers, norm and head."""
+        """Return the layers in order: embedding and positions, the transformer layers, norm and head."""
         first = Layer(("embedding", "positions"), self._embed_tokens)
         last = Layer(("norm", "head"), self._output_layer)
         return (first, *(Layer((f"layers.{index}",), layer) for index, layer in enumerate(self.layers)), last)
@@ -103,7 +104,7 @@ class _TransformerLayer(nn.Module):
         return hidden + self.outer(F.gelu(self.inner(self.norm(hidden))))
 
     def _attend(self, projected: Tensor) -> Tensor:
-        """Return the values that each position attends to, from positions up to its own."""
+        """Return the attention's result for each position, computed from the positions up to this position."""
         queries, keys, values = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in projected.chunk(3, dim=-1)
         )
