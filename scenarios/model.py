@@ -88,13 +88,8 @@ class Expectation:
         own = is_hazard or result.verdict is self.verdict
         return own or (self.otherwise is not None and self.otherwise.is_met_on_processes(result))
 
-<<<<<<< HEAD
     def text(self, world_size: int) -> str:
-        """Return the expectation in words, in the form of `outcome_text`."""
-=======
-    def expectation_text(self, world_size: int) -> str:
         """Return the expectation in words, in the same form as `outcome_text` describes a run."""
->>>>>>> s2
         ranks = self.ranks(world_size) if callable(self.ranks) else self.ranks
         return _outcome_text(self.verdict, self.code, ranks)
 

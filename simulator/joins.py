@@ -48,13 +48,8 @@ class JoinedRank:
     """How many collectives of each phase ("bucket", "user") the rank shadowed, the largest number first."""
 
     @property
-<<<<<<< HEAD
     def calls(self) -> int:
-        """Return how many calls it shadowed."""
-=======
-    def shadowed_call_count(self) -> int:
         """Return how many collectives the rank shadowed."""
->>>>>>> s2
         return sum(count for _, count in self.shadowed)
 
 

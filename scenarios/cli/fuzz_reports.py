@@ -18,11 +18,7 @@ from ddpsim.scenarios.running.runner import run_scenario
 
 
 def report_campaign_failures(campaign: Campaign, report: ReportWriter) -> None:
-<<<<<<< HEAD
-    """Add a campaign's failures to the report: each failing program file with its failure, once per engine."""
-=======
     """Add all failures of a campaign to the report: each file with a failing scenario, once per engine."""
->>>>>>> s2
     if not report.is_wanted:
         return
     failing = [(kept.path, kept.failure) for kept in campaign.kept]
@@ -34,11 +30,7 @@ def report_campaign_failures(campaign: Campaign, report: ReportWriter) -> None:
 
 
 def _add_failure(path: Path, failure: FuzzFailure, report: ReportWriter) -> None:
-<<<<<<< HEAD
-    """Run a failing program file once more, and add the run to the report."""
-=======
     """Run the scenario in a failing file once more, and add the run to the report."""
->>>>>>> s2
     engine, start = failure.group.engine, time.perf_counter()
     if failure.group.code == Code.STUCK:
         text = "this scenario does not end, so it was not run again for a report"

@@ -66,13 +66,8 @@ def divergence_line(divergence: ReplayDivergence) -> str:
 
 
 def is_found_at_wrong_line(expected: Expectation, result: Result) -> bool:
-<<<<<<< HEAD
-    """Return True if the finding is the expected one but names another line."""
-    is_it = expected.code is not None and expected.text(result.world_size) == outcome_text(result)
-=======
     """Return True if the finding is the expected finding, but names another line of the program."""
-    is_it = expected.code is not None and expected.expectation_text(result.world_size) == outcome_text(result)
->>>>>>> s2
+    is_it = expected.code is not None and expected.text(result.world_size) == outcome_text(result)
     return is_it and not expected.is_met_by(result)
 
 

@@ -34,11 +34,7 @@ _FOLDER, _ROW = "ddpsim_report", "ddpsim_row"
 index.html, as a list. A worker of pytest-xdist sends the properties to the process that writes index.html."""
 
 _OWED = pytest.StashKey[tuple[pytest.TestReport, RunOnRanks]]()
-<<<<<<< HEAD
-"""Key in a test item's stash for a failure whose report is not written yet."""
-=======
 """The stash key under which a test item keeps a failure whose report is not written yet."""
->>>>>>> s2
 
 _SECTION = "ddpsim report, written at teardown"
 """The title of a section of the teardown's report; pytest shows sections named "teardown" with the failure of the
@@ -102,11 +98,7 @@ def _document_of_run(item: pytest.Item, report: pytest.TestReport, run: RunOnRan
 
 
 def _how_it_was_run(item: pytest.Function) -> str:
-<<<<<<< HEAD
-    """Return transport, policy and seed of the failing run, in the form of the console's reports."""
-=======
     """Return transport, policy and seed of a run, in the form of the console's reports."""
->>>>>>> s2
     options = item.stash[OPTIONS_KEY]
     if item.config.getoption("ddpsim_replay") is not None:
         return "replayed"
@@ -118,11 +110,7 @@ def _how_it_was_run(item: pytest.Function) -> str:
 
 
 def _conclusion_line(run: RunOnRanks) -> str:
-<<<<<<< HEAD
-    """Return one line on the found and the expected outcome, taken from the failure's text if a line there has them."""
-=======
     """Return one line on the found and the expected outcome; the failure's own line if it has one."""
->>>>>>> s2
     line = run.error.line if isinstance(run.error, RanksFailed) else ""
     if line and line not in {f"{finding.code}: {finding.summary}" for finding in run.result.findings}:
         return line
