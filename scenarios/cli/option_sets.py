@@ -1,8 +1,8 @@
 """Sets of options that several commands share.
 
-Each set is one parameter of a command function, marked by an `OptionSet`. `@expand_option_sets` replaces this parameter in the
-function's signature by the options of the set, so that typer parses them. The function receives one value, made from
-all options of the set. The options of a run come from the fields of `RunOptions`.
+Each set is one parameter of a command function, marked by an `OptionSet`. `@expand_option_sets` replaces this parameter
+in the function's signature by the options of the set, so that typer parses them. The function receives one value, made
+from all options of the set. The options of a run come from the fields of `RunOptions`.
 """
 
 from __future__ import annotations
