@@ -88,8 +88,8 @@ def _check_world_size(world_size: Any) -> None:
     most = _most_ranks()
     if most < 1:
         raise UsageError(
-            f"this user may have fewer than {_TASKS_A_RANK} processes, expected room for {_TASKS_A_RANK} a rank: raise "
-            "the limit (ulimit -u), or leave the transport out, which simulates"
+            f"this user may start fewer than {_TASKS_A_RANK} processes, expected {_TASKS_A_RANK} or more for each "
+            "rank: raise the limit (ulimit -u), or leave the transport out, which simulates"
         )
     if world_size > most:
         raise UsageError(

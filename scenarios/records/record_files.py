@@ -219,7 +219,9 @@ def _check_member(archive: str, name: str, size: int, *, is_link: bool) -> None:
 
 def _check_size(data: bytes, path: str) -> bytes:
     if len(data) > MOST_BYTES:
-        raise RecordError(f"{path} has more than {MOST_BYTES} bytes in one file, expected a record: leave it out")
+        raise RecordError(
+            f"{path} has a file of more than {MOST_BYTES} bytes, expected the record of a rank: leave that file out"
+        )
     return data
 
 

@@ -76,7 +76,7 @@ def parse_table(text: str) -> Iterator[ForeignNames]:
             found = _LINE.fullmatch(line)
             if found is None:
                 raise ValueError(
-                    f"a line of the table is {line!r}, expected: use owner names (parameters) since until; correct it"
+                    f"a line of the table is {line!r}, expected 'USE OWNER NAMES (PARAMETERS)': correct it"
                 )
             use, owner, names, signature, since, until = (each or "" for each in found.groups())
             words = tuple(names.split()), tuple(signature.split())

@@ -84,7 +84,9 @@ class _ProgramWriter:
         """Return a recorded call as a step of the program."""
         operation = _NAMES.get(call.operation, call.operation)
         if operation not in IN_PROGRAMS:
-            raise UsageError(f"the records have the call {call.operation!r}, which a test cannot make")
+            raise UsageError(
+                f"the records have the call {call.operation!r}, which no test can make: leave --write-test out"
+            )
         row = IN_PROGRAMS[operation]
         members = self._job.members[call.group]
         dtype = reduction = root = None

@@ -46,7 +46,7 @@ def read_clog(data: bytes, source: str) -> RankRecord:
     ]
     version = lines[0].split("|")[1]
     if version != "1":
-        raise RecordError(f"a clog of version {version[:20]!r}, expected 1")
+        raise RecordError(f"a clog (torchcomms' call log) of version {version[:20]!r}, expected 1: update ddpsim")
     reading = _ClogParser(source)
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -54,7 +54,10 @@ def read_clog(data: bytes, source: str) -> RankRecord:
         except (ValueError, KeyError, IndexError) as error:
             if number == len(lines) and not data.endswith(b"\n"):
                 break
-            raise RecordError(f"a clog whose line {number} is {line[:60]!r}, expected a line of version 1") from error
+            raise RecordError(
+                f"a clog (torchcomms' call log) whose line {number} is {line[:60]!r}, "
+                "expected a line of version 1: leave it out"
+            ) from error
     return reading.make_record()
 
 

@@ -104,9 +104,7 @@ def test_limit_on_processes(refused, monkeypatch):
 
 def test_no_room_for_a_rank(refused, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (15, 15))
-    expected = (
-        "this user may have fewer than 16 processes, expected room for 16 a rank: raise the limit (ulimit -u), or"
-    )
+    expected = "this user may start fewer than 16 processes, expected 16 or more for each rank: raise"
     assert refused(GREETS, "--world-size 1").startswith(expected)
 
 

@@ -131,5 +131,5 @@ def test_every_operation_of_a_recorder_can_be_made():
 
 
 def test_an_operation_that_is_not_known_is_refused():
-    with pytest.raises(UsageError, match="the records have the call 'new_window', which a test cannot make"):
+    with pytest.raises(UsageError, match="the records have the call 'new_window', which no test can make"):
         make_program(found([[call("new_window"), HUNG], [call("new_window")]]))

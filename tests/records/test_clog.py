@@ -86,10 +86,13 @@ def test_a_last_line_that_is_cut_is_left_out():
 @rows(
     ("text", "message"),
     [
-        ("C9|Q|work_id=1|+0.1\nC9|S|+0.1\n", r"a clog whose line 3 is 'C9\|Q\|work_id=1\|\+0.1'"),
-        ("X|1\n", "a clog whose line 3"),
-        ("C1|sig|all_reduce|in_count\n", "a clog whose line 3"),
-        ("C1|sig|all_reduce|in_count=2\n", "a clog whose line 3"),
+        (
+            "C9|Q|work_id=1|+0.1\nC9|S|+0.1\n",
+            r"a clog \(torchcomms' call log\) whose line 3 is 'C9\|Q\|work_id=1\|\+0.1'",
+        ),
+        ("X|1\n", r"a clog \(torchcomms' call log\) whose line 3"),
+        ("C1|sig|all_reduce|in_count\n", r"a clog \(torchcomms' call log\) whose line 3"),
+        ("C1|sig|all_reduce|in_count=2\n", r"a clog \(torchcomms' call log\) whose line 3"),
     ],
 )
 def test_other_lines_are_refused(text, message):
@@ -98,5 +101,5 @@ def test_other_lines_are_refused(text, message):
 
 
 def test_another_version_is_refused():
-    with pytest.raises(RecordError, match="a clog of version '2', expected 1"):
+    with pytest.raises(RecordError, match=r"a clog \(torchcomms' call log\) of version '2', expected 1: update ddpsim"):
         read(b"V|2|base_timestamp=1\n", "rank_0")

@@ -118,7 +118,9 @@ class Branches(Network):
         self.branches = tuple(names.split())
         for name in self.branches:
             if not name.isidentifier() or hasattr(self, name):
-                raise UsageError(f"names has {name!r}, expected different words that no attribute is called: rename it")
+                raise UsageError(
+                    f"names has {name!r}, expected distinct words that name no attribute of a module: rename it"
+                )
             self.add_module(name, nn.Linear(width, width))
 
     def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:

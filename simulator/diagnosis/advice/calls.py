@@ -238,8 +238,8 @@ class CallCauses:
         "check how {site} computes the peer on {who}; the other waits may only be a consequence",
     )
     ODD_PARTNER = about(PatternBreak)(
-        "{who} made {operation} at {site} with {fact}, which exchanged no other message with it and has returned, "
-        "while {usual} waits for {who} with the same tag",
+        "{who} made {operation} at {site} with {fact}. The two exchanged no other message, and {fact} has returned; "
+        "{usual} waits for {who} with the same tag",
         "check how {site} computes the peer on {who}: {usual} may be the right one",
     )
     ODD_TAG = about(PatternBreak)(

@@ -49,7 +49,7 @@ OTHERS = [
         (
             "branches",
             {"names": f"left {name}"},
-            f" 'branches': names has {name!r}, expected different words that no attribute is called: rename it",
+            f" 'branches': names has {name!r}, expected distinct words that name no attribute of a module: rename it",
         )
         for name in ("body", "left")
     ),
