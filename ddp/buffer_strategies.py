@@ -93,7 +93,7 @@ class BufferStrategies:
 
     @property
     def current_tensors(self) -> dict[str, Tensor]:
-        """The current tensors of the buffers, by name, without those that DDP was told to ignore."""
+        """The current tensors of the buffers, by name, without those that DDP ignores."""
         current = {name: slot.current_tensor for name, slot in self._slots.items()}
         return {name: buffer for name, buffer in current.items() if buffer is not None}
 

@@ -25,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 class GradientListener(Protocol):
-    """The interface of an object that is told about gradients and the end of a backward."""
+    """The interface of an object that is informed of gradients and of the end of a backward."""
 
     def on_gradient(self, index: int) -> None:
         """Called when the parameter with this index has got a gradient."""

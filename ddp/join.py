@@ -45,7 +45,7 @@ class Join:
 
     `weight_by_samples`: average over samples, counted along dimension `dim` of each forward's first tensor argument.
     With gradient accumulation, the sum of a window's gradients is weighted by the rank's samples in the window, so all
-    micro-batches of a rank count alike.
+    micro-batches of a rank have equal weight.
 
     `throw_on_early_termination`: raise JoinError on all ranks as soon as one runs out of input. `enable=False`: do
     nothing.

@@ -124,7 +124,7 @@ def reached_parameters(tensors: Iterable[Tensor], accumulators: Mapping[Node, in
 
 
 def _graph_nodes(tensors: Iterable[Tensor]) -> set[Node | None]:
-    """Return all autograd nodes behind the tensors, and None. Holding the Python objects keeps their identity."""
+    """Return all autograd nodes that computed the tensors, and None. Holding Python objects keeps their identity."""
     stack: list[Node] = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
     visited: set[Node | None] = {None, *stack}
     push, pop, visit = stack.append, stack.pop, visited.add

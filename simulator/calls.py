@@ -111,7 +111,7 @@ class Phase(Enum):
 
 
 class Parallelism(Enum):
-    """The parts of torch, besides DDP, that communicate for a program."""
+    """The parts of torch, except DDP, that communicate for a program."""
 
     FSDP = "FSDP"
     PIPELINE = "pipeline"

@@ -199,7 +199,7 @@ class _MarksAndBars:
         """By lane, the wait that has not ended: its start, its event, and the position where its bar would end."""
         self._last: dict[int, int] = {}
         self._behind: dict[int, float] = {}
-        """By lane, the position behind which the next sign is placed: the last call, or the end of a bar."""
+        """By lane, the position after which the next sign is placed: the last call, or the end of a bar."""
         self._between: dict[int, list[list[int]]] = {}
         """By lane, the events since its last call that need a sign; consecutive events of a kind share one sign."""
         self._marks: list[EventMark] = []
@@ -270,7 +270,7 @@ class _MarksAndBars:
             between.append([index])
 
     def _place_marks(self, lane: int) -> None:
-        """Spread the signs since the last call or wait over the middle of the gap behind it."""
+        """Spread the signs since the last call or wait over the middle of the gap after it."""
         between = self._between.pop(lane, [])
         for number, events in enumerate(between):
             position = self._behind.get(lane, -1) + 0.3 + 0.4 * (number + 0.5) / len(between)

@@ -84,7 +84,7 @@ def tables_with_paths(tables: Any, key: str) -> Iterator[tuple[tuple[str | int, 
 
 
 def _path_in_file(file: TomlFile, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return the path of a key as it is in the file, where a single table may stand instead of an array."""
+    """Return the path of a key as it is in the file, where a single table may be used instead of an array."""
     is_table = isinstance(file.values.get(str(path[0])), dict)
     return tuple(each for each in path if not (is_table and isinstance(each, int)))
 

@@ -238,7 +238,7 @@ def _tensor_text(tensor: Tensor | None) -> str:
 
 
 def _largest_magnitude(tensor: Tensor) -> float:
-    """Return the largest magnitude of the tensor's finite elements; an overflow tells nothing about rounding."""
+    """Return the largest magnitude of the tensor's finite elements; an overflow says nothing about rounding."""
     finite = tensor[tensor.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
 

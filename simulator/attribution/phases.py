@@ -26,7 +26,7 @@ DECLARATION = "__ddp_phases__"
 
 
 class FrameReaders:
-    """Finds a reader for each frame of a stack: a function that tells what the frame says about a call.
+    """Finds a reader for each frame of a stack: a function that reads what the frame says about a call.
 
     Readers are cached.
     """
@@ -45,7 +45,7 @@ class FrameReaders:
         # Kept, so that no other code object gets the id of one of them.
 
     def find_reader(self, frame: FrameType) -> Reader:
-        """Return the reader for a frame: a function that tells what the frame says about the call."""
+        """Return the reader for a frame: a function that reads what the frame says about the call."""
         self._codes.append(frame.f_code)
         reader = self.known[id(frame.f_code)] = _reader_of_function(frame)
         if reader is mark_user_frame and is_compiler_rewritten(frame.f_code):

@@ -74,7 +74,7 @@ class DdpWrapper:
         """True if a communication hook of the program reduces the wrapper's buckets."""
         self._observers = observers
         self._backward = -1
-        """The latest backward whose end observers are told of."""
+        """The latest backward whose end was reported to observers."""
         self._names: dict[int, str] = {}
         """The names of the wrapper's parameters, by id."""
         self._next_bucket = 0
@@ -243,7 +243,7 @@ class DdpWrapper:
 
 
 class WrapperObserver(Protocol):
-    """Interface: is told what DDP wrappers do."""
+    """Interface: receives what DDP wrappers do."""
 
     def wrapper_step_changed(self, wrapper: DdpWrapper) -> None:
         """A wrapper's rank ran out of input, or all ranks have reached the end of a join."""

@@ -1,4 +1,4 @@
-"""The kernel of a run under `ddpsim debug`. A director (director.py) tells it where to pause for the user."""
+"""The kernel of a run under `ddpsim debug`. A director (director.py) decides where it pauses for the user."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Kernel:
         me.scripts.pop().close()
 
     def resume_task(self, task: Task) -> Answer:
-        """Return the answer that a task waited for, now that its turn has come. A new task is told to begin."""
+        """Return the answer that a task waited for, once the scheduler has chosen it. A new task is started."""
         self.run.running = task
         if self.is_unwinding(task):
             if task.scripts:

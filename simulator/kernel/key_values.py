@@ -283,8 +283,8 @@ class KeyValueStore:
                 observer.about_to_access(number, _accesses("wait", keys))
 
     def _report_released_rank(self, me: Task, number: int, keys: Sequence[str]) -> None:
-        """Report to the exploration that a waiting rank continues: whoever set its last missing key has seen its other
-        keys."""
+        """Report to the exploration that a waiting rank continues: the rank that set its last missing key has seen its
+        other keys."""
         observer = self._run.observer
         if observer is not None and self._run.tasks[number].state is TaskState.WAITING:
             for key in keys[1:] and keys:  # a single key, which this rank has just set

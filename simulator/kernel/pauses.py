@@ -176,7 +176,7 @@ class Pauses:
             yield from self._deliver_completions(me)
 
     def poll_task(self, me: Task, intent: Accesses = ()) -> Script:
-        """Let all other tasks run first, as the caller has checked for something in vain."""
+        """Let all other tasks run first, because a check of the caller has failed."""
         run, turns = self._run, self._turns
         if run.observer is not None:
             run.observer.about_to_access(me.number, intent, looks_again=True)

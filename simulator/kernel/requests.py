@@ -1,6 +1,6 @@
 """Requests of ranks to the kernel, and the host's replies to answers that ask it for work, as frozen values.
 
-The package's docstring tells what the kernel does for each request; this file has its fields. They are `NamedTuple`s,
+The package's docstring says what the kernel does for each request; this file has its fields. They are `NamedTuple`s,
 which are made fast: each rank makes one at each step.
 """
 
