@@ -34,7 +34,7 @@ class BucketQueue:
         self.hook: CommunicationHook | None = None
         self.current: Bucket | None = None
         """The bucket of the communication call that is being issued."""
-        self.is_shadowing = False
+        self.is_answering_call = False
         """Whether the call only answers another rank's call, since this rank has run out of input."""
         self._hook_state: object = None
         self._names = tuple(parameters)
@@ -139,12 +139,12 @@ class BucketQueue:
     def reduce_for_joined_rank(self, number: int, *, unused: Container[int]) -> None:
         """On a rank without input: reduce a bucket with zeros, and take the result except for unused parameters."""
         bucket = self.buckets[number]
-        self.is_shadowing = True
+        self.is_answering_call = True
         with self.attribute_calls_to(bucket):
             bucket.contribute_zeros()
             self.reduce_bucket(bucket)
             bucket.finish_reduction()
-        self.is_shadowing = False
+        self.is_answering_call = False
         if not self._keeps_views:
             bucket.copy_gradients_out(kept=unused)
             return
@@ -158,7 +158,7 @@ class BucketQueue:
 
     def drop_reductions(self) -> None:
         """Forget the reductions in flight."""
-        self.current, self.is_shadowing = None, False
+        self.current, self.is_answering_call = None, False
         for bucket in self.buckets:
             bucket.drop_reduction()
 

@@ -405,7 +405,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._join_options is not None:
             self._join_options.coordinator.end_iteration()
 
-    def abandon(self, *, with_buffers: bool) -> None:
+    def make_calls_of_leaving_rank(self, *, with_buffers: bool) -> None:
         """Make, with zeros, the calls that other ranks wait for in this iteration, since this rank leaves by an
         exception."""
         context, self._forward_context = self._forward_context, None

@@ -70,7 +70,7 @@ def _remove_hooks(handles: Iterable[RemovableHandle]) -> None:
         handle.remove()
 
 
-class EndOfBackward:
+class BackwardEndWatch:
     """Calls a listener's `on_backward_end` at the end of a backward; see Note [End of backward]."""
 
     def __init__(self, listener: GradientListener) -> None:

@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 
 from ddpsim.ddp.collective_table import OPERATIONS
 
-Around = Callable[[str, tuple[Any, ...]], "AbstractContextManager[None]"]
+ContextOfCall = Callable[[str, tuple[Any, ...]], "AbstractContextManager[None]"]
 """A function of the method's name and arguments. It returns a context in which the collective is made."""
 
 _ATTRIBUTE = "__ddp_watched_groups__"
@@ -27,7 +27,7 @@ _lock = threading.Lock()
 class CollectiveInterception:
     """Makes every collective of some process groups inside a context, until `stop_intercepting` is called."""
 
-    def __init__(self, watched: Mapping[ProcessGroup, Around]) -> None:
+    def __init__(self, watched: Mapping[ProcessGroup, ContextOfCall]) -> None:
         self._groups = {group: partial(self._context_of_call, around) for group, around in watched.items()}
         self._is_paused = False
         with _lock:
@@ -35,7 +35,7 @@ class CollectiveInterception:
                 _watched_groups(type(group))[group] = around
 
     def _context_of_call(
-        self, around: Around, operation: str, arguments: tuple[Any, ...]
+        self, around: ContextOfCall, operation: str, arguments: tuple[Any, ...]
     ) -> AbstractContextManager[None]:
         return nullcontext() if self._is_paused else around(operation, arguments)
 
@@ -61,16 +61,16 @@ class CollectiveInterception:
             self._groups = {}
 
 
-def _watched_groups(kind: type) -> dict[ProcessGroup, Around]:
+def _watched_groups(kind: type) -> dict[ProcessGroup, ContextOfCall]:
     """Return the watched process groups of a class; the first call for a class replaces its methods."""
     if _ATTRIBUTE not in vars(kind):
-        groups: dict[ProcessGroup, Around] = {}
+        groups: dict[ProcessGroup, ContextOfCall] = {}
         originals = {name: vars(kind)[name] for name in OPERATIONS if name in vars(kind)}
         setattr(kind, _ATTRIBUTE, (groups, originals))
         for name in OPERATIONS:
             if hasattr(kind, name):
                 setattr(kind, name, _intercepting_method(getattr(kind, name), name, groups))
-    found: dict[ProcessGroup, Around] = vars(kind)[_ATTRIBUTE][0]
+    found: dict[ProcessGroup, ContextOfCall] = vars(kind)[_ATTRIBUTE][0]
     return found
 
 
@@ -85,7 +85,7 @@ def _restore_methods(kind: type) -> None:
 
 
 def _intercepting_method(
-    method: Callable[..., Any], name: str, groups: dict[ProcessGroup, Around]
+    method: Callable[..., Any], name: str, groups: dict[ProcessGroup, ContextOfCall]
 ) -> Callable[..., Any]:
     @wraps(method)
     def watched(self: ProcessGroup, *args: Any, **kwargs: Any) -> Any:

@@ -19,7 +19,7 @@ from torch.distributed.algorithms.join import Joinable, JoinHook
 from ddpsim.ddp.errors import UsageError
 from ddpsim.ddp.join_coordinator import JoinCoordinator, JoinedModel
 
-_joining: ContextVar[JoinCoordinator | None] = ContextVar("_joining", default=None)
+_current_coordinator: ContextVar[JoinCoordinator | None] = ContextVar("_current_coordinator", default=None)
 """The coordinator of the current `Join` on this thread."""
 
 __ddp_phases__ = {"ask": "join control", "post_hook": "join control"}
@@ -82,7 +82,7 @@ class Join:
         if not self._is_enabled:
             return
         first = self._models[0]
-        outer = _joining.get()
+        outer = _current_coordinator.get()
         if outer is not None and first.process_group.size() > 1:
             raise UsageError(
                 "a join inside a join, expected one at a time: use Join([model, other]) for models that train in one "
@@ -98,7 +98,7 @@ class Join:
                 weighs_samples=self._weighs_samples,
             )
         # A join of a single rank may be inside another one.
-        self._token = _joining.set(outer or self._coordinator)
+        self._token = _current_coordinator.set(outer or self._coordinator)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -106,7 +106,7 @@ class Join:
         coordinator, self._coordinator = self._coordinator, None
         if coordinator is None or self._token is None:
             return
-        _joining.reset(self._token)
+        _current_coordinator.reset(self._token)
         authoritative: int | None = None
         try:
             if coordinator.is_over:
@@ -145,7 +145,7 @@ class EngineJoinHook(JoinHook):
     def main_hook(self) -> None:
         """Make the calls of one iteration together with the ranks that have input."""
         if not self._count.is_counted_by_torch:
-            self._count.ask(0)
+            self._count.sum_over_ranks(0)
         self._coordinator.answer_calls_of_iteration()
 
     def post_hook(self, is_last_joiner: bool) -> None:
@@ -171,13 +171,13 @@ class _PresentRankCount:
     def __call__(self) -> int:
         """Tell the other ranks that this rank has input; return the number of ranks with input."""
         if not self.is_counted_by_torch:
-            return self.ask(1)
+            return self.sum_over_ranks(1)
         work = TorchJoin.notify_join_context(self._model())  # type: ignore[arg-type]
         assert work is not None
         work.wait()
         return int(work.result()[0].item())
 
-    def ask(self, own: int) -> int:
+    def sum_over_ranks(self, own: int) -> int:
         """Return the sum of `own` over all ranks; `own` is 1 on a rank with input."""
         self._has_input = bool(own)
         model = self._model()
@@ -205,7 +205,7 @@ def _end_join(found: weakref.ref[JoinedModel], coordinator: JoinCoordinator) -> 
 
 def check_no_other_join(model: JoinedModel, own: JoinCoordinator | None) -> None:
     """Raise UsageError for a forward inside a join of other models, since joined ranks would not answer its calls."""
-    joining = _joining.get()
+    joining = _current_coordinator.get()
     if joining is not None and joining is not own and model.process_group.size() > 1:
         raise UsageError(
             "a forward inside the join of another model: use ddp.Join([model, other]) with all models that are trained "

@@ -39,8 +39,8 @@ from ddpsim.ddp.errors import JoinError
 from ddpsim.ddp.group_store import post_message, read_messages
 from ddpsim.ddp.interception import CollectiveInterception
 from ddpsim.ddp.join_protocol import (
-    NARROW,
     WIDE,
+    WIDTH_WITHOUT_DETAILS,
     AnnouncedKind,
     AnnouncementRound,
     ForwardKind,
@@ -81,7 +81,7 @@ class JoinedModel(Protocol):
     def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
         """Leave the join of `coordinator`; if rank `authoritative` is given, take over its parameters and buffers."""
 
-    def abandon(self, *, with_buffers: bool) -> None:
+    def make_calls_of_leaving_rank(self, *, with_buffers: bool) -> None:
         """Make, with zeros, the calls that other ranks still wait for in this iteration."""
 
 
@@ -169,21 +169,21 @@ class JoinCoordinator:
         row = JoinAnnouncement(AnnouncedKind.FORWARD, self.members.index(member), forward, samples)
         told: tuple[int, ...] = ()
         if self._count_present is None:
-            told = self._hold_round(row).samples
+            told = self._exchange_and_check(row).samples
         else:
             if not continues:
                 self.end_iteration()
                 if self._count_present() < self._size:
                     self._change_state(JoinEvent.SOMEBODY_JOINED)
             if self._state is JoinState.ANNOUNCING or self._tells_samples:
-                told = self._hold_round(row).samples
+                told = self._exchange_and_check(row).samples
         self._log.append(replace(row, samples=0))
         return ForwardParticipants(self.present, self.present[-1], told)
 
     def end_iteration(self) -> None:
         """Record that an iteration ended: its gradients are reduced, or there are none."""
         if self._count_present is not None and self._state is JoinState.ANNOUNCING:
-            self._hold_round(JoinAnnouncement(AnnouncedKind.END))
+            self._exchange_and_check(JoinAnnouncement(AnnouncedKind.END))
             self._stop_announcing()
 
     def _stop_announcing(self) -> None:
@@ -205,7 +205,9 @@ class JoinCoordinator:
             return
         collective = collective_of_call(operation, arguments)
         if collective is None:
-            self._announce_or_log(JoinAnnouncement(AnnouncedKind.UNSHADOWED, details=(OPERATIONS.index(operation),)))
+            self._announce_or_log(
+                JoinAnnouncement(AnnouncedKind.UNANSWERABLE_COLLECTIVE, details=(OPERATIONS.index(operation),))
+            )
         else:
             self._announce_or_log(JoinAnnouncement(AnnouncedKind.COLLECTIVE, details=(group, *collective.encode())))
         with self._without_interception():
@@ -229,7 +231,7 @@ class JoinCoordinator:
 
     def _announce_or_log(self, call: JoinAnnouncement) -> None:
         if self._state is JoinState.ANNOUNCING:
-            self._hold_round(call)
+            self._exchange_and_check(call)
         elif self._state is JoinState.COMPLETE:
             self._log.append(call)
 
@@ -239,16 +241,16 @@ class JoinCoordinator:
         self._change_state(JoinEvent.RAN_OUT)
         while True:
             last = self.present
-            held = self._hold_round(JoinAnnouncement(AnnouncedKind.JOINED))
+            held = self._exchange_and_check(JoinAnnouncement(AnnouncedKind.JOINED))
             if not held.present:
                 return last[-1]
             self._make_announced_call(held.call)
 
     def answer_calls_of_iteration(self) -> None:
         """Answer the other ranks' calls until their iteration ends."""
-        self._change_state(JoinEvent.ITERATION_SHADOWED)
+        self._change_state(JoinEvent.ITERATION_ANSWERED)
         while True:
-            call = self._hold_round(JoinAnnouncement(AnnouncedKind.JOINED)).call
+            call = self._exchange_and_check(JoinAnnouncement(AnnouncedKind.JOINED)).call
             if call is None or call.kind is AnnouncedKind.END:
                 self._stop_announcing()
                 return
@@ -285,7 +287,7 @@ class JoinCoordinator:
         # If models are chained, the last one called has the first backward.
         with self._without_interception():
             for member in members:
-                member.abandon(with_buffers=with_buffers)
+                member.make_calls_of_leaving_rank(with_buffers=with_buffers)
 
     def _make_announced_call(self, call: JoinAnnouncement | None) -> None:
         """Make the call that ranks with input have announced; this rank's contribution changes nothing."""
@@ -296,13 +298,13 @@ class JoinCoordinator:
             if call.kind is AnnouncedKind.REBUILD:
                 reducer.rebuild_for_joined_rank(self.present[-1])
             elif call.kind is AnnouncedKind.COLLECTIVE:
-                self._take_part(call.details)
+                self._make_call_without_input(call.details)
             elif call.kind is AnnouncedKind.BUCKET:
-                reducer.shadow_bucket(call.number)
+                reducer.reduce_bucket_without_input(call.number)
             elif call.kind is AnnouncedKind.USED_MAP:
-                reducer.shadow_used_map()
+                reducer.report_no_used_parameters()
 
-    def _take_part(self, details: Sequence[int]) -> None:
+    def _make_call_without_input(self, details: Sequence[int]) -> None:
         group, *numbers = details
         make_neutral_collective(Collective.decode(numbers), self._groups[group], self._device)
 
@@ -314,7 +316,7 @@ class JoinCoordinator:
             told["joined"] = self.members
         return told
 
-    def _hold_round(self, row: JoinAnnouncement) -> AnnouncementRound:
+    def _exchange_and_check(self, row: JoinAnnouncement) -> AnnouncementRound:
         """Hold a round (Note [Rounds]); raise JoinError on all ranks if they cannot continue together."""
         was_complete = len(self.present) == self._size
         held = self._exchange_announcements(row)
@@ -332,7 +334,7 @@ class JoinCoordinator:
 
     def _exchange_announcements(self, row: JoinAnnouncement) -> AnnouncementRound:
         has_joined_ranks = len(self.present) < self._size or self._state in (JoinState.ANNOUNCING, JoinState.FOLLOWING)
-        width = WIDE if has_joined_ranks else NARROW
+        width = WIDE if has_joined_ranks else WIDTH_WITHOUT_DETAILS
         rows = self._all_rows(row.encode(width))
         needed = needed_row_width(rows)
         if needed > width:
@@ -347,7 +349,7 @@ class JoinCoordinator:
         with self._without_interception():
             dist.all_reduce(rows, group=self.group)
         if self._state is JoinState.JOINING:
-            self._change_state(JoinEvent.ROW_TOLD)
+            self._change_state(JoinEvent.ROW_EXCHANGED)
         listed: list[list[int]] = rows.tolist()
         return listed
 
@@ -369,7 +371,7 @@ class JoinCoordinator:
 
     def _problem_of_call(self, call: JoinAnnouncement, joined: Sequence[int]) -> str | None:
         away = f"{self._format_ranks(joined)}, which ran out of input"
-        if call.kind is AnnouncedKind.UNSHADOWED and joined:
+        if call.kind is AnnouncedKind.UNANSWERABLE_COLLECTIVE and joined:
             name = public_name(OPERATIONS[call.details[0]])
             return f"{name} cannot be made on behalf of {away}: leave it out inside the join"
         if call.kind is AnnouncedKind.COLLECTIVE:

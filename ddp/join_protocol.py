@@ -29,7 +29,7 @@ class AnnouncedKind(IntEnum):
     COLLECTIVE = 6
     """A collective that the reducer does not make: the model makes it, the training loop, or the buffer
     synchronization."""
-    UNSHADOWED = 7
+    UNANSWERABLE_COLLECTIVE = 7
     """A collective that ranks without input cannot take part in."""
     END = 8
     """The wrapped model has finished the training iteration."""
@@ -69,18 +69,24 @@ class JoinAnnouncement:
     @classmethod
     def decode(cls, row: Sequence[int]) -> JoinAnnouncement:
         """Return the announcement from a row that has room for all details."""
-        kind, engine, number, samples, length = row[:NARROW]
-        return cls(AnnouncedKind(kind), engine, number, samples, tuple(row[NARROW : NARROW + length]))
+        kind, engine, number, samples, length = row[:WIDTH_WITHOUT_DETAILS]
+        return cls(
+            AnnouncedKind(kind),
+            engine,
+            number,
+            samples,
+            tuple(row[WIDTH_WITHOUT_DETAILS : WIDTH_WITHOUT_DETAILS + length]),
+        )
 
 
-NARROW = 5
+WIDTH_WITHOUT_DETAILS = 5
 """The width of a row without details: enough while all ranks have input."""
 WIDE = 64
 
 
 def needed_row_width(rows: Sequence[Sequence[int]]) -> int:
     """Return the width of a row that holds the details of every rank's announcement."""
-    return NARROW + max(row[NARROW - 1] for row in rows)
+    return WIDTH_WITHOUT_DETAILS + max(row[WIDTH_WITHOUT_DETAILS - 1] for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +178,7 @@ def _describe_announcement(row: JoinAnnouncement, describe: Callable[[Sequence[i
     words_by_kind = {
         AnnouncedKind.USED_MAP: "reduces the map of used parameters",
         AnnouncedKind.REBUILD: "agrees on the order of the buckets",
-        AnnouncedKind.UNSHADOWED: "calls what joined ranks cannot take part in",
+        AnnouncedKind.UNANSWERABLE_COLLECTIVE: "calls what joined ranks cannot take part in",
         AnnouncedKind.END: "ends its iteration",
     }
     return words_by_kind[row.kind] + model
@@ -204,9 +210,9 @@ class JoinEvent(Enum):
 
     SOMEBODY_JOINED = "somebody joined"
     RAN_OUT = "ran out"
-    ROW_TOLD = "row told"
+    ROW_EXCHANGED = "row told"
     """All ranks have received this rank's row."""
-    ITERATION_SHADOWED = "iteration shadowed"
+    ITERATION_ANSWERED = "iteration shadowed"
     """torch's Join asks this rank, which has no input, to answer the calls of one iteration."""
     ITERATION_ENDED = "iteration ended"
     RAISED = "raised"
@@ -220,16 +226,16 @@ _WITH_INPUT = (JoinState.COMPLETE, JoinState.ANNOUNCING)
 _WITHOUT_INPUT = (JoinState.JOINING, JoinState.FOLLOWING)
 
 _NEXT: dict[tuple[JoinState, JoinEvent], JoinState] = {
-    (JoinState.JOINING, JoinEvent.ROW_TOLD): JoinState.FOLLOWING,
+    (JoinState.JOINING, JoinEvent.ROW_EXCHANGED): JoinState.FOLLOWING,
     (JoinState.ANNOUNCING, JoinEvent.ITERATION_ENDED): JoinState.COMPLETE,
     (JoinState.LEAVING, JoinEvent.LOG_FOLLOWED): JoinState.RETRACING,
     (JoinState.RETRACING, JoinEvent.LOG_FOLLOWED): JoinState.RETRACING,
     (JoinState.FOLLOWING, JoinEvent.SOMEBODY_JOINED): JoinState.FOLLOWING,
-    (JoinState.FOLLOWING, JoinEvent.ITERATION_SHADOWED): JoinState.FOLLOWING,
+    (JoinState.FOLLOWING, JoinEvent.ITERATION_ANSWERED): JoinState.FOLLOWING,
     (JoinState.FOLLOWING, JoinEvent.ITERATION_ENDED): JoinState.FOLLOWING,
     **{(state, JoinEvent.SOMEBODY_JOINED): JoinState.ANNOUNCING for state in _WITH_INPUT},
     **{(state, JoinEvent.RAN_OUT): JoinState.JOINING for state in _WITH_INPUT},
-    **{(state, JoinEvent.ITERATION_SHADOWED): JoinState.FOLLOWING for state in _WITH_INPUT},
+    **{(state, JoinEvent.ITERATION_ANSWERED): JoinState.FOLLOWING for state in _WITH_INPUT},
     **{(state, JoinEvent.RAISED): JoinState.LEAVING for state in _WITH_INPUT},
     **{(state, JoinEvent.RANK_LEFT): JoinState.LEFT for state in (*_WITH_INPUT, *_WITHOUT_INPUT)},
     **{(state, JoinEvent.DISAGREED): JoinState.ENDED for state in (*_WITH_INPUT, *_WITHOUT_INPUT)},

@@ -25,7 +25,12 @@ from ddpsim.ddp.bucket_plan import BucketCaps
 from ddpsim.ddp.bucket_queue import BucketQueue
 from ddpsim.ddp.communication_hooks import CommunicationHook
 from ddpsim.ddp.errors import BypassedBackwardError, OpenBackwardError, UsageError
-from ddpsim.ddp.gradient_hooks import EndOfBackward, call_after_backward, has_other_waiting_listener, report_gradients
+from ddpsim.ddp.gradient_hooks import (
+    BackwardEndWatch,
+    call_after_backward,
+    has_other_waiting_listener,
+    report_gradients,
+)
 from ddpsim.ddp.join_protocol import AnnouncedKind
 from ddpsim.ddp.rank_agreement import GradientOrder, LearnedState, UsedParameterCount
 from ddpsim.ddp.unused import ForwardOutputs
@@ -34,9 +39,9 @@ __ddp_phases__ = {
     "_start": "bucket",
     "_finish": "bucket",
     "abandon": "bucket",
-    "shadow_bucket": "bucket",
+    "reduce_bucket_without_input": "bucket",
     "_start_used_map": "used map",
-    "shadow_used_map": "used map",
+    "report_no_used_parameters": "used map",
     "rebuild": "rebuild",
     "share_state": "rebuild",
 }
@@ -95,7 +100,7 @@ class Reducer:
         self._order = GradientOrder(len(self.parameters))
         self._static_graph = StaticGraph() if graph is GraphKnowledge.STATIC else None
         self._used_map: UsedParameterCount | None = None
-        self._end_of_backward = EndOfBackward(self)
+        self._end_of_backward = BackwardEndWatch(self)
         self._reached: frozenset[int] | None = frozenset()
         """Parameters that the forwards since the last reduction depend on; None if unknown."""
         self._reset_backward()
@@ -351,14 +356,14 @@ class Reducer:
         assert following is not None, f"{event.value} while {self._stage.value}"
         self._stage = following
 
-    def shadow_bucket(self, number: int) -> None:
+    def reduce_bucket_without_input(self, number: int) -> None:
         """On a rank without input: reduce a bucket with zeros, and take the reduced gradients."""
         if self._graph is not GraphKnowledge.ALL_USED:
             for index in self.buckets[number].indices:
                 self._keep_gradient(index)
         self._queue.reduce_for_joined_rank(number, unused=self._known_as_unused)
 
-    def shadow_used_map(self) -> None:
+    def report_no_used_parameters(self) -> None:
         """On a rank without input: report no parameter as used; restore gradients of parameters that no rank used."""
         self._used.clear()
         with self._calls_for_joined_rank():
@@ -375,9 +380,9 @@ class Reducer:
     @contextmanager
     def _calls_for_joined_rank(self) -> Iterator[None]:
         """Return a context: communication calls inside it are labelled as answers to ranks with input."""
-        self._queue.is_shadowing = True
+        self._queue.is_answering_call = True
         yield
-        self._queue.is_shadowing = False  # after an exception, `forget` does it
+        self._queue.is_answering_call = False  # after an exception, `forget` does it
 
     def abandon(self) -> None:
         """On a rank that leaves by an exception: make the remaining collectives of this backward with zeros."""
@@ -405,10 +410,10 @@ class Reducer:
         """Return labels of the current call (the simulator reads them; see simulator/attribution/phases.py)."""
         told: dict[str, object] = {
             "wrapper": self._owner() or self,
-            "shadow": self._queue.is_shadowing,
+            "shadow": self._queue.is_answering_call,
             "hook": self.has_hook,
         }
-        if not self._queue.is_shadowing:
+        if not self._queue.is_answering_call:
             told["step"] = self.steps.latest
         if self._queue.current is not None:
             told["bucket"] = self._queue.current.index

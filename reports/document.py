@@ -114,7 +114,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class MatchedCalls:
     """A row for calls that match each other: the calls of one collective, or a send and its receive."""
 
     group: str
@@ -205,7 +205,7 @@ class Run:
     events: tuple[Event, ...] = ()
     events_left_out: int = 0
     """The number of events before the first of `events`, if the run is too long for a report."""
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[MatchedCalls, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     joins: tuple[str, ...] = ()
     """Sentences about `join()`: when each rank joined, and which calls it answered for others."""
@@ -289,7 +289,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ScheduleChoice:
     """A choice of the scheduler, or consecutive choices that all took the default."""
 
     first: int
@@ -312,9 +312,9 @@ class Difference:
     passing: int | None
     text: str
     """Text on what each run did at that point."""
-    choices: tuple[Chosen, Chosen] | None = None
+    choices: tuple[ScheduleChoice, ScheduleChoice] | None = None
     """The first choice that differs, in the failing and in the passing run; None if no search was made."""
-    before: tuple[Chosen, ...] = ()
+    before: tuple[ScheduleChoice, ...] = ()
     """The last choices before that point, which are equal in both runs."""
 
     @property

@@ -33,7 +33,7 @@ class Engine(str, Enum):
             raise UsageError(f"engine is {name!r}, expected {names}: give one of these") from None
 
 
-_ONE_AT_A_TIME = threading.Lock()
+_PATCH_LOCK = threading.Lock()
 # torch's class is patched in the whole process.
 
 
@@ -61,7 +61,7 @@ def install_engine(engine: Engine) -> Iterator[None]:
         return
     from ddpsim.ddp import patch_torch_ddp
 
-    if not _ONE_AT_A_TIME.acquire(blocking=False):
+    if not _PATCH_LOCK.acquire(blocking=False):
         raise UsageError(
             "a scenario was started on engine 'ddp' while another one runs on it in this process, expected one at a "
             "time: let the first one end, or use another process"
@@ -70,4 +70,4 @@ def install_engine(engine: Engine) -> Iterator[None]:
         with patch_torch_ddp():
             yield
     finally:
-        _ONE_AT_A_TIME.release()
+        _PATCH_LOCK.release()

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ddpsim.reports.document import MARKS, Document, Event, Run, Slot
+from ddpsim.reports.document import MARKS, Document, Event, MatchedCalls, Run
 from ddpsim.reports.forms.json_form import encode_json
 from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
@@ -139,7 +139,7 @@ class _RunEntries:
             "args": {"step": event.step, "virtual_seconds": event.time},
         }
 
-    def _flow_entries(self, index: int, slot: Slot) -> Iterator[TraceEntry]:
+    def _flow_entries(self, index: int, slot: MatchedCalls) -> Iterator[TraceEntry]:
         """Yield arrows between matched calls, in the order of their issue."""
         if slot.match is None or len(slot.issues) < 2:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.reports.document import Chosen, Document, Event, Run, Site
+from ddpsim.reports.document import Document, Event, Run, ScheduleChoice, Site
 from ddpsim.reports.printable import VERBS, escape_control_characters
 from ddpsim.simulator.wording import LabelledLine
 
@@ -21,7 +21,7 @@ class DifferenceSide:
 
     line: LabelledLine
     """The name of the run, and its first event that is not equal in the other run."""
-    chosen: Chosen | None
+    chosen: ScheduleChoice | None
     """The scheduler's choice that led to this event, if it is known."""
     site: Site | None
     following: tuple[str, ...]
@@ -35,7 +35,7 @@ class RunDifference:
     """The number of events before that point, which are equal in both runs."""
     before: str
     """The last event that is equal in both runs; "" if there is none."""
-    choices: tuple[Chosen, ...]
+    choices: tuple[ScheduleChoice, ...]
     """The scheduler's choices that are equal in both runs; consecutive choices that took the default are one row."""
     sides: tuple[DifferenceSide, ...]
     """What the failing run did, then what the passing run did."""
@@ -92,11 +92,11 @@ def difference_lines(document: Document) -> list[str]:
     return [*lines, f"  replay   {escape_control_characters(replay)}"] if replay else lines
 
 
-def _choice_numbers(chosen: Chosen) -> str:
+def _choice_numbers(chosen: ScheduleChoice) -> str:
     return f"{chosen.first:,}" if chosen.first == chosen.last else f"{chosen.first:,} to {chosen.last:,}"
 
 
-def _difference_side(run: Run, index: int | None, line: LabelledLine, chosen: Chosen | None) -> DifferenceSide:
+def _difference_side(run: Run, index: int | None, line: LabelledLine, chosen: ScheduleChoice | None) -> DifferenceSide:
     if index is None:
         return DifferenceSide(line, chosen, None, ())
     call = run.events[index].call

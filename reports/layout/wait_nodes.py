@@ -18,7 +18,7 @@ from ddpsim.simulator.wording import rank_list
 
 Digraph: TypeAlias = "nx.DiGraph[int]"
 
-_What = tuple[object, ...]
+_WaitKey = tuple[object, ...]
 """The key of a wait: ranks with equal keys wait for the same thing. A thread has its own key."""
 
 
@@ -85,14 +85,14 @@ def is_mismatch(run: Run) -> bool:
     return run.leading is not None and run.leading.is_mismatch
 
 
-def _wait_key(waiting: Waiting) -> _What:
+def _wait_key(waiting: Waiting) -> _WaitKey:
     return waiting.slots, waiting.waits_for, waiting.what, waiting.who if waiting.who.thread else None
 
 
-def _targets_of_waits(run: Run) -> dict[_What, tuple[RankOrThread, ...]]:
+def _targets_of_waits(run: Run) -> dict[_WaitKey, tuple[RankOrThread, ...]]:
     """Return the ranks that each wait is for, computed once for all equal waits, since thousands may wait for
     thousands."""
-    found: dict[_What, tuple[RankOrThread, ...]] = {}
+    found: dict[_WaitKey, tuple[RankOrThread, ...]] = {}
     for waiting in run.waiting:
         if (what := _wait_key(waiting)) not in found:
             missing = (RankOrThread(rank) for index in waiting.slots for rank in run.slots[index].missing)
@@ -101,10 +101,10 @@ def _targets_of_waits(run: Run) -> dict[_What, tuple[RankOrThread, ...]]:
 
 
 def _group_ranks_into_nodes(
-    waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[RankOrThread]]
+    waiting: Iterable[Waiting], targets: Mapping[_WaitKey, Iterable[RankOrThread]]
 ) -> list[list[RankOrThread]]:
     waits = {each.who: _wait_key(each) for each in waiting}
-    awaited: dict[RankOrThread, dict[_What, None]] = {}
+    awaited: dict[RankOrThread, dict[_WaitKey, None]] = {}
     for what in dict.fromkeys(map(_wait_key, waiting)):
         for target in targets[what]:
             awaited.setdefault(target, {})[what] = None
@@ -130,7 +130,7 @@ def _make_nodes(run: Run, members: Iterable[list[RankOrThread]]) -> tuple[WaitNo
 
 
 def _make_edges(
-    run: Run, nodes: Sequence[WaitNode], waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[RankOrThread]]
+    run: Run, nodes: Sequence[WaitNode], waiting: Iterable[Waiting], targets: Mapping[_WaitKey, Iterable[RankOrThread]]
 ) -> tuple[WaitEdge, ...]:
     node_of = {who: index for index, node in enumerate(nodes) for who in node.members}
     cycle = next((finding.cycle for finding in run.findings if finding.cycle), ())
@@ -139,7 +139,7 @@ def _make_edges(
         for one, other in pairwise((*cycle, *cycle[:1]))
     }
     has_groups = len({run.slots[index].group for each in run.waiting for index in each.slots}) > 1
-    first: dict[tuple[int, _What], Waiting] = {}
+    first: dict[tuple[int, _WaitKey], Waiting] = {}
     for each in waiting:
         first.setdefault((node_of[each.who], _wait_key(each)), each)
     edges: dict[tuple[int, int], WaitEdge] = {}

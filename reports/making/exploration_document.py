@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from ddpsim.reports.document import Chosen, Difference, Document, Exploration, Outcome, Run
+from ddpsim.reports.document import Difference, Document, Exploration, Outcome, Run, ScheduleChoice
 from ddpsim.reports.making.result_document import environment, events_left_out, run_of
 from ddpsim.reports.printable import VERBS
 from ddpsim.simulator.choices import RankOrThread
@@ -80,21 +80,21 @@ def difference_of(failing: Trace, passing: Trace, parting: DivergencePoint | Non
     return replace(found, choices=choices, before=tuple(_choice_rows(parting.before))[-_MOST_BEFORE:])
 
 
-def _choice_rows(choices: Sequence[TakenChoice]) -> Iterator[Chosen]:
+def _choice_rows(choices: Sequence[TakenChoice]) -> Iterator[ScheduleChoice]:
     """Yield a row for each choice of the scheduler; consecutive choices that took the default share a row."""
     for is_default, same in groupby(enumerate(choices, start=1), key=lambda each: each[1].taken == 0):
         numbered = list(same)
         yield from [_choice_row(numbered)] if is_default else (_choice_row([each]) for each in numbered)
 
 
-def _choice_row(numbered: Sequence[tuple[int, TakenChoice]]) -> Chosen:
+def _choice_row(numbered: Sequence[tuple[int, TakenChoice]]) -> ScheduleChoice:
     (first, choice), (last, _) = numbered[0], numbered[-1]
     if first != last:
-        return Chosen(first, last, choice.point.number, "the default each time")
+        return ScheduleChoice(first, last, choice.point.number, "the default each time")
     others = [choice.point.who(option) for option in choice.options if option != choice.chosen_number]
     ranks = sorted(who.rank for who in others if not who.thread)
     names = [*([rank_list(ranks)] if ranks else []), *(str(who) for who in others if who.thread)]
-    return Chosen(first, last, choice.point.number, choice.choice_text, ", ".join(names))
+    return ScheduleChoice(first, last, choice.point.number, choice.choice_text, ", ".join(names))
 
 
 def _event_index(trace: Trace, index: int) -> int | None:

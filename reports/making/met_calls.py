@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ddpsim.reports.document import Slot, SlotState
+from ddpsim.reports.document import MatchedCalls, SlotState
 from ddpsim.simulator.calls import ANY_SOURCE, Call, channel_of_message, is_other_half
 from ddpsim.simulator.events import Event, EventKind
 
@@ -32,12 +32,12 @@ class _GrowingSlot:
         return "mismatched" if self.is_mismatched else "open" if self.match is None else "matched"
 
 
-class SlotCollector:
+class MatchedCallCollector:
     """Collects the slots of a run (each: calls that match each other), event by event."""
 
     def __init__(self) -> None:
         self._by_key: dict[Key, _GrowingSlot] = {}
-        self._halves: dict[tuple[str, int, int], list[Call]] = {}
+        self._unmatched_messages: dict[tuple[str, int, int], list[Call]] = {}
         """Sends and receives that have no partner yet, by group, receiver and tag."""
         self._numbers: dict[_GrowingSlot, int] = {}
 
@@ -49,7 +49,7 @@ class SlotCollector:
         if event.kind is EventKind.ISSUE:
             self._by_key.setdefault(_slot_key(call), _GrowingSlot(call.group, call.sequence)).issues.append(index)
             if call.is_point_to_point:
-                self._halves.setdefault(channel_of_message(call), []).append(call)
+                self._unmatched_messages.setdefault(channel_of_message(call), []).append(call)
         elif event.kind is EventKind.MATCH:
             if call.is_point_to_point and not self._pair_messages(call, event.text):
                 return
@@ -75,10 +75,12 @@ class SlotCollector:
             slot.missing = missing
             slot.any_suffices |= call.peer == ANY_SOURCE
 
-    def slot_rows(self) -> tuple[Slot, ...]:
+    def slot_rows(self) -> tuple[MatchedCalls, ...]:
         """Return the slots (rows of matching calls) as values of the document."""
         return tuple(
-            Slot(each.group, each.sequence, tuple(each.issues), each.state, each.match, each.missing, each.any_suffices)
+            MatchedCalls(
+                each.group, each.sequence, tuple(each.issues), each.state, each.match, each.missing, each.any_suffices
+            )
             for each in self._numbers
         )
 
@@ -87,7 +89,7 @@ class SlotCollector:
 
     def _pair_messages(self, arrival: Call, text: str) -> bool:
         """Put the later call into the slot of its partner; return whether there is a partner."""
-        halves = self._halves.get(channel_of_message(arrival), [])
+        halves = self._unmatched_messages.get(channel_of_message(arrival), [])
         partner = next((half for half in halves if is_other_half(half, arrival, text)), None)
         if partner is None or arrival not in halves:
             return False

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 
 from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Waiting
-from ddpsim.reports.making.met_calls import SlotCollector
+from ddpsim.reports.making.met_calls import MatchedCallCollector
 from ddpsim.simulator.calls import NOWHERE, Origin
 from ddpsim.simulator.calls import Call as IssuedCall
 from ddpsim.simulator.calls import Site as CallSite
@@ -84,7 +84,7 @@ class _RunTables:
         self._calls: dict[Call, int] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         """By a call of the trace without its rank: the index into the run's calls."""
-        self._met = SlotCollector()
+        self._met = MatchedCallCollector()
         last = islice(result.trace, events_left_out(result.trace), None)
         self.events = tuple(self._event_row(index, event) for index, event in enumerate(last))
         self._met.number_slots()

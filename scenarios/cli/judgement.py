@@ -46,7 +46,7 @@ def conclusion_line(expected: Expectation, result: Result, transport: str = "mem
 
 def _conclusion_on_processes(expected: Expectation, result: Result) -> str:
     is_met = expected.is_met_on_processes(result)
-    found, wanted = outcome_text_on_processes(result), _expected_text_if_clean(expected, result.world_size)
+    found, wanted = outcome_text_on_processes(result), _outcome_text(expected, result.world_size)
     line = f"{'as expected' if is_met else 'not as expected'}: {found}"
     line += "" if found == wanted else f" (expected {wanted})"
     if is_met or result.verdict is not Verdict.PASS:
@@ -83,20 +83,20 @@ def _other_outcome_text(expected: Expectation, result: Result) -> str:
         times = _SCHEDULES - expected.shows if is_other else expected.shows
         parts.append(f"so in {times} of {_SCHEDULES} random schedules")
     if other is not None:
-        parts.append(f"else {_expected_text_if_clean(other, result.world_size)}")
+        parts.append(f"else {_outcome_text(other, result.world_size)}")
     return f" (it depends on the interleaving: {', '.join(parts)})" if parts else ""
 
 
 def _expected_text(expected: Expectation, world_size: int) -> str:
     """Return the expected outcome in words, with the other outcome, if some interleavings have another."""
-    text = _expected_text_if_clean(expected, world_size)
+    text = _outcome_text(expected, world_size)
     if expected.shows is not None:
         text += f" in {expected.shows} of {_SCHEDULES} random schedules"
     if expected.otherwise is not None:
-        text += f", else {_expected_text_if_clean(expected.otherwise, world_size)}"
+        text += f", else {_outcome_text(expected.otherwise, world_size)}"
     depends = expected.shows is not None or expected.otherwise is not None
     return text + (" (it depends on the interleaving)" if depends else "")
 
 
-def _expected_text_if_clean(expected: Expectation, world_size: int) -> str:
+def _outcome_text(expected: Expectation, world_size: int) -> str:
     return expected.text(world_size) + (" without a finding" if expected.is_clean else "")

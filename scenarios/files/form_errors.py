@@ -18,7 +18,7 @@ from ddpsim.scenarios.training.training import LARGEST
 
 KeyPath = tuple["str | int", ...]
 """The path to a value: keys of tables, and indices of arrays."""
-_SHOWN = 80
+_LONGEST_TEXT = 80
 """The length up to which the text of a value is shown."""
 _ARRAYS = (inspect.VarTupleType, inspect.ListType)
 _WHERE = re.compile(r" - at `\$(.*)`$")
@@ -83,7 +83,7 @@ def shorten_value(value: object) -> str:
         text = repr(value)
     except ValueError:  # Python does not format integers with thousands of digits
         return "a number too long to show"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
 
 # --- the types of a form ----------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ FAULTS: tuple[tuple[type[FaultTable], type[Fault]], ...] = (
 )
 
 
-def _key_type(name: str, option: OptionForms) -> Any:
+def _type_of_toml_key(name: str, option: OptionForms) -> Any:
     """Return the type of the key that sets a given option of a run."""
     hint = get_type_hints(RunOptions)[name]
     if option.choices:
@@ -131,7 +131,7 @@ if TYPE_CHECKING:
 else:
     _OptionsForm = msgspec.defstruct(
         "_OptionsForm",
-        [(name, _key_type(name, OPTIONS[name]), default) for name, default in OPTION_KEYS.items()],
+        [(name, _type_of_toml_key(name, OPTIONS[name]), default) for name, default in OPTION_KEYS.items()],
         bases=(TableForm,),
         frozen=True,
     )

@@ -36,7 +36,7 @@ _MOST_ITERATIONS = 1_000_000
 """The largest number of iterations in a training, of all ranks together."""
 _MOST_NUMBERS = 100_000_000
 """The largest number of numbers in a batch, because every rank keeps its batch in memory."""
-_UNSET = ("broadcast_buffers", "bucket_cap_mb", "forward_sync_buffers")
+_ARGUMENTS_WITHOUT_DEFAULT = ("broadcast_buffers", "bucket_cap_mb", "forward_sync_buffers")
 """The arguments of DistributedDataParallel whose default is None. Other arguments in a file are booleans or numbers."""
 
 
@@ -128,7 +128,11 @@ def _make_engine_form() -> type[msgspec.Struct]:
     """Return a form (class) whose fields are the arguments that a file can set: booleans and numbers."""
     kinds: dict[type, Any] = {int: Whole, bool: bool, type(None): bool}
     arguments = signature(DistributedDataParallel.__init__).parameters.items()
-    taken = {key: each.default for key, each in arguments if key in _UNSET or isinstance(each.default, int)}
+    taken = {
+        key: each.default
+        for key, each in arguments
+        if key in _ARGUMENTS_WITHOUT_DEFAULT or isinstance(each.default, int)
+    }
     known = {key: kinds[type(default)] for key, default in taken.items()}
     known["bucket_cap_mb"] = Annotated[float, Meta(ge=0, lt=1e5)]
     fields = [(key, kind, None) for key, kind in known.items()]

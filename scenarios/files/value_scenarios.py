@@ -41,7 +41,7 @@ def scenario_of_training(
 
 def rank_function_of_training(training: Training) -> Callable[..., Any]:
     """Return the function that trains on each rank."""
-    return parallel_trainer.train_on_mesh if training.needs_mesh else trainer.train_declared
+    return parallel_trainer.train_on_mesh if training.needs_mesh else trainer.run_declared_training
 
 
 def scenario_of_program(

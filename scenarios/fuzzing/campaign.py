@@ -22,7 +22,7 @@ from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun
 from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connect_workers
 from ddpsim.simulator.ctrl_c import CtrlCGuard
 
-_OF_CORPUS = -1
+_CORPUS_BATCH = -1
 """The batch number under which the runs of the corpus are reported."""
 
 
@@ -211,7 +211,7 @@ class _RunningCampaign:
 
     def _total_counts(self) -> CampaignTotals:
         executions = [each for tried in self._tried for each in tried.executions]
-        return make_batch_report(_OF_CORPUS, executions, 0.0).totals + self._totals
+        return make_batch_report(_CORPUS_BATCH, executions, 0.0).totals + self._totals
 
     def _elapsed_seconds(self) -> float:
         return time.perf_counter() - self._start

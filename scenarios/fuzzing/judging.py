@@ -30,7 +30,7 @@ from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.programs.check import check_program
 from ddpsim.simulator.programs.program import Issue, Program
 
-BY_NAME = "scenario"
+FUNCTION_KIND = "scenario"
 """The kind of a scenario whose program is a Python function."""
 REFUSED = "refused"
 """The outcome of a scenario that refuses the world size or the options of the run."""
@@ -46,7 +46,7 @@ def scenario_kind(scenario: Scenario) -> str:
     if isinstance(scenario.program, Script):
         return Kind.PROGRAM.value
     if program_of_scenario(scenario) is None:
-        return BY_NAME
+        return FUNCTION_KIND
     kind = Kind.PROGRAM if scenario.expected.verdict is Verdict.PASS else Kind.BROKEN_PROGRAM
     return str(kind.value)
 

@@ -17,7 +17,9 @@ from ddpsim.simulator.diagnosis.explain import shorten_text
 from ddpsim.simulator.diagnosis.rank_errors import error_kind, rank_error_finding, ranks_out_of_input
 from ddpsim.simulator.wording import LabelledLine, rank_list
 
-_LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
+_CONNECTION_LOST_ERRORS = re.compile(
+    r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)"
+)
 """The errors that gloo raises on the other ranks when the process of a rank has ended."""
 _CAUSES = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROCESS_KILLED}
 
@@ -26,7 +28,7 @@ def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple
     """Return all findings, causes before consequences. `command` is a command line that simulates the program."""
     died = [report for report in reports if report.ending is RankEnding.DIED]
     raised = sorted((each for each in reports if each.error is not None), key=lambda report: report.seconds)
-    lost = [report for report in raised if report.error and _LOST.search(report.error.line)]
+    lost = [report for report in raised if report.error and _CONNECTION_LOST_ERRORS.search(report.error.line)]
     is_clear = bool(died) or len(lost) < len(raised)
     victims = lost if is_clear else []
     found = [
@@ -94,7 +96,10 @@ def _error_findings(raised: Iterable[RankReport]) -> list[Finding]:
 def _hang_finding(reports: Sequence[RankReport], command: str) -> Finding:
     positions = {each.rank: each.position for each in reports if each.ending is RankEnding.HUNG and each.position}
     stuck = tuple(rank for rank, each in positions.items() if each.is_idle) or tuple(positions)
-    seconds = max((positions[rank].idle_seconds for rank in stuck if positions[rank].idle_seconds < _LONG), default=0.0)
+    seconds = max(
+        (positions[rank].idle_seconds for rank in stuck if positions[rank].idle_seconds < _IDLE_SECONDS_OF_SILENT_RANK),
+        default=0.0,
+    )
     summary = f"{rank_list(stuck)} made no progress" + (f" for {seconds:.1f} s" if seconds else "")
     lines: list[str | LabelledLine] = [f"STUCK  {Code.STUCK}", f"  {summary}"]
     for report in reports:
@@ -104,7 +109,7 @@ def _hang_finding(reports: Sequence[RankReport], command: str) -> Finding:
     return Finding(Code.STUCK, stuck, summary, tuple(lines), tuple(dict.fromkeys(sites)))
 
 
-_LONG = 1e9
+_IDLE_SECONDS_OF_SILENT_RANK = 1e9
 """The seconds without progress that count for a rank that does not answer: more than those of any other rank."""
 
 
@@ -113,7 +118,7 @@ def _rank_lines(report: RankReport) -> list[str]:
     position = report.position
     if report.ending is not RankEnding.HUNG or position is None:
         return [f"  rank {report.rank}  {_ending_text(report)}"]
-    if position.idle_seconds > _LONG:
+    if position.idle_seconds > _IDLE_SECONDS_OF_SILENT_RANK:
         return [f"  rank {report.rank}  {position.stack}"]
     site = position.site
     where = "outside the program's lines" if site is None else f"at {site} in {site.function}"

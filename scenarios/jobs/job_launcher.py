@@ -42,7 +42,7 @@ _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """The signals that torch's launcher handles."""
 _QUIET = ("torch.distributed", "torch.multiprocessing")
 
-_SECOND: Any = forkserver.ForkServer()
+_SECOND_FORK_SERVER: Any = forkserver.ForkServer()
 """The second fork server. It is a global variable because multiprocessing's own server is, too."""
 
 
@@ -162,7 +162,7 @@ def _run_fork_servers(alike: bool) -> Iterator[None]:
 def _fork_servers() -> tuple[Any, Any]:
     """Return multiprocessing's own fork server, and the second server with another hash seed."""
     own: Any = forkserver
-    return own._forkserver, _SECOND
+    return own._forkserver, _SECOND_FORK_SERVER
 
 
 def _start_fork_server(server: Any, hash_seed: int) -> None:

@@ -30,7 +30,7 @@ _STATUS_SECONDS = 120.0
 _NO_STATUS = 1
 _SILENT_SECONDS = 5.0
 """How long a rank may send nothing, in addition to the time-out."""
-_LOOK_SECONDS = 0.5
+_CHECK_GAP_SECONDS = 0.5
 """The longest normal time between two checks of a rank. A longer gap means that this process was stopped."""
 _LEAST_SECONDS = 0.5
 """The shortest time that is left to the other ranks to report progress, after a rank has ended."""
@@ -75,7 +75,7 @@ def _supervised_rank(job: ScenarioJob, folder: str | None) -> Iterator[tuple[Sup
     starter = RankStarter(os.getppid(), folder)
     with _end_by_signals(), _end_with_starter(starter), start_rank_child(job, rank, starter) as child:
         notes = SupervisorStore.connect_to_store(rank, world_size, starter)
-        heartbeats, clock = Heartbeats(notes), ActiveClock(_LOOK_SECONDS)
+        heartbeats, clock = Heartbeats(notes), ActiveClock(_CHECK_GAP_SECONDS)
         report = _watch_rank(child, notes, heartbeats, clock, job.timeout_seconds)
         notes.write_report(report)
         _wait_for_all_ranks(child, notes, heartbeats, clock, job.timeout_seconds)

@@ -150,7 +150,7 @@ def _without_ddpsim_frames(traceback: TracebackType | None) -> TracebackType | N
 
 # --- the report of a test ---------------------------------------------------------------------------------------------
 
-_BELOW = "_ddpsim_below"
+_TEXT_BELOW_ATTRIBUTE = "_ddpsim_below"
 """The attribute in which an error stores the text to show below it in an exception group."""
 
 
@@ -160,7 +160,7 @@ def store_text_below_error(error: BaseException, run: RunOnRanks) -> None:
     This is done at once, because the run of a hypothesis example is not kept.
     """
     if not isinstance(error, RanksFailed):
-        setattr(error, _BELOW, "\n".join(_lines_below_rank_error(run)))
+        setattr(error, _TEXT_BELOW_ATTRIBUTE, "\n".join(_lines_below_rank_error(run)))
 
 
 def annotate_group(error: BaseException | None) -> None:
@@ -168,8 +168,8 @@ def annotate_group(error: BaseException | None) -> None:
     for each in getattr(error, "exceptions", ()):
         if isinstance(each, RanksFailed):
             each.__traceback__ = None
-        elif hasattr(each, _BELOW):
-            each.add_note(getattr(each, _BELOW))
+        elif hasattr(each, _TEXT_BELOW_ATTRIBUTE):
+            each.add_note(getattr(each, _TEXT_BELOW_ATTRIBUTE))
 
 
 def annotate_report(

@@ -33,7 +33,7 @@ _FOLDER, _ROW = "ddpsim_report", "ddpsim_row"
 """Properties that are stored in pytest's report of a test's teardown: the folder of ddpsim's report, and its row of
 index.html, as a list. A worker of pytest-xdist sends the properties to the process that writes index.html."""
 
-_OWED = pytest.StashKey[tuple[pytest.TestReport, RunOnRanks]]()
+_PENDING_FAILURE_KEY = pytest.StashKey[tuple[pytest.TestReport, RunOnRanks]]()
 """The stash key under which a test item keeps a failure whose report is not written yet."""
 
 _SECTION = "ddpsim report, written at teardown"
@@ -53,7 +53,7 @@ def prepare_folder(config: pytest.Config, folder: str) -> None:
 
 def store_failure(item: pytest.Item, report: pytest.TestReport, run: RunOnRanks) -> str:
     """Store the failure of a test; its report is written at teardown. Return the line with the path of this report."""
-    item.stash[_OWED] = report, run
+    item.stash[_PENDING_FAILURE_KEY] = report, run
     page = _report_folder(item) / "report.html"
     near = os.path.relpath(page, item.config.invocation_params.dir)
     return f"  report  {page if near.startswith(os.pardir) else near}"
@@ -62,9 +62,9 @@ def store_failure(item: pytest.Item, report: pytest.TestReport, run: RunOnRanks)
 def write_stored_report(item: pytest.Item, teardown: pytest.TestReport) -> None:
     """Write the stored report of a test at its teardown, and add the report's folder to pytest's report of the
     teardown."""
-    if _OWED not in item.stash:
+    if _PENDING_FAILURE_KEY not in item.stash:
         return
-    folder, (report, run) = _report_folder(item), item.stash[_OWED]
+    folder, (report, run) = _report_folder(item), item.stash[_PENDING_FAILURE_KEY]
     try:
         document = _document_of_run(item, report, run)
         write_reports(document, folder)
@@ -75,7 +75,7 @@ def write_stored_report(item: pytest.Item, teardown: pytest.TestReport) -> None:
     else:
         row = row_of(document, expected=item.stash[OPTIONS_KEY].expect or "pass", found=_summary_line(report))
         teardown.user_properties += [(_FOLDER, str(folder)), (_ROW, list(row))]
-    del item.stash[_OWED]
+    del item.stash[_PENDING_FAILURE_KEY]
 
 
 def _summary_line(report: pytest.TestReport) -> str:

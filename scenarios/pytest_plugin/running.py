@@ -286,7 +286,7 @@ def _check_finding_code(expect: str | None) -> None:
 
 # --- undo of patches --------------------------------------------------------------------------------------------------
 
-_OF_EACH_RANK = (
+_RANK_LOCAL_ATTRIBUTES = (
     *((sys, name) for name in ("argv", "excepthook", "stdin", "stdout", "stderr")),
     *((warnings, name) for name in ("filters", "showwarning", "_showwarnmsg_impl")),
 )
@@ -323,4 +323,4 @@ def _patches_to_undo(before: list[Any], now: list[Any]) -> list[Any]:
 def _is_rank_local(record: tuple[Any, ...]) -> bool:
     target, name, _ = record
     is_environ = target is os.environ or target is getattr(os, "environb", None)
-    return is_environ or any(target is module and name == attribute for module, attribute in _OF_EACH_RANK)
+    return is_environ or any(target is module and name == attribute for module, attribute in _RANK_LOCAL_ATTRIBUTES)

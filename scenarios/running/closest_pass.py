@@ -21,7 +21,7 @@ from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
 from ddpsim.simulator.transcript import TakenChoice
 from ddpsim.simulator.verdict import Code
 
-_DRAWN = 4
+_RANDOM_SCHEDULES = 4
 """The number of random schedules to try if no run has passed. It is also the number of random continuations to try
 after each beginning of the failing schedule that is kept, if runs need no processes."""
 _LEAST_SECONDS = 1.0
@@ -52,7 +52,7 @@ def explore_with_closest_pass(
     explored = dataclasses.replace(scenario, poison=scenario.poison is not False)
     program, start = program_identity(scenario.name, failing.world_size), failing.schedule.start
     end = time.monotonic() + seconds
-    ways = 0 if scenario.isolation == "process" or isinstance(scenario.program, Script) else _DRAWN
+    ways = 0 if scenario.isolation == "process" or isinstance(scenario.program, Script) else _RANDOM_SCHEDULES
 
     def run_under(policy: Policy) -> Result:
         budget = Budget(seconds=max(end - time.monotonic(), _LEAST_SECONDS))
@@ -69,7 +69,7 @@ def explore_with_closest_pass(
     try:
         found = search(exploration.first_pass)
         if found is None and exploration.first_pass is None and uses_seed(policy):
-            drawn = (run_under(RandomWalk(seed)) for seed in range(_DRAWN))
+            drawn = (run_under(RandomWalk(seed)) for seed in range(_RANDOM_SCHEDULES))
             passing = next((result for result in drawn if result.verdict is Verdict.PASS), None)
             found = None if passing is None else search(passing)
     except KeyboardInterrupt:

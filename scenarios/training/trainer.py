@@ -33,7 +33,7 @@ _OPTIMIZERS = {
 }
 
 
-def train_declared(rank: int, training: Training) -> History:
+def run_declared_training(rank: int, training: Training) -> History:
     """Train on a rank as declared. Return snapshots of the rank's models, after each iteration and at the end."""
     models = [_wrap_network(training, index, rank) for index in range(len(training.networks))]
     optimizers = [make_optimizer(training.optimizer, model.module.parameters()) for model in models]

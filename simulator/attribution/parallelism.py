@@ -21,7 +21,7 @@ from ddpsim.simulator.transport.payload import Payload
 
 # --- FSDP2 ------------------------------------------------------------------------------------------------------------
 
-_BEFORE = {"FORWARD": " before forward", "PRE_BACKWARD": " before backward"}
+_GATHER_TIMES = {"FORWARD": " before forward", "PRE_BACKWARD": " before backward"}
 """When an FSDP2 unit's all-gather happens, by the unit's training state; in other states, the program unshards the
 unit."""
 
@@ -56,7 +56,7 @@ class UnitStepCounter:
 def _read_unit_gather(reading: StackFacts, frame: FrameType) -> None:
     unit = frame.f_locals.get("self")
     state = getattr(getattr(unit, "_training_state", None), "name", "")
-    _set_unit_part(reading, unit, "all-gather" + _BEFORE.get(state, ""), getattr(unit, "fsdp_params", ()))
+    _set_unit_part(reading, unit, "all-gather" + _GATHER_TIMES.get(state, ""), getattr(unit, "fsdp_params", ()))
 
 
 def _read_unit_reduction(reading: StackFacts, frame: FrameType) -> None:
@@ -159,7 +159,7 @@ def _add_detail(reading: StackFacts, detail: str) -> None:
 
 # --- pipelines --------------------------------------------------------------------------------------------------------
 
-_CARRIES = {
+_MESSAGE_METHODS = {
     "get_fwd_recv_ops": ("activations", "fwd_chunk_id", -1, "before its forward"),
     "get_fwd_send_ops": ("activations", "fwd_chunk_id", 1, "after its forward"),
     "get_bwd_recv_ops": ("gradients", "bwd_chunk_id", 1, "before its backward"),
@@ -192,7 +192,7 @@ class PipelineMessages:
             if caller.f_code.co_name == _GREETS:
                 self._parts[tensor] = CallPart(Parallelism.PIPELINE, GREETING)
                 return
-            if caller.f_code.co_name in _CARRIES:
+            if caller.f_code.co_name in _MESSAGE_METHODS:
                 part = _message_part(caller, frame)
                 if part is not None:
                     self._parts[tensor] = part._replace(note=_schedule_action(caller))
@@ -216,7 +216,7 @@ _SCHEDULES = "torch.distributed.pipelining.schedules"
 def _schedule_action(stage: FrameType) -> str:
     """Return the pipeline schedule in which a stage creates a message; with the current action, if the schedule lists
     actions."""
-    when, frame = _CARRIES[stage.f_code.co_name][3], stage.f_back
+    when, frame = _MESSAGE_METHODS[stage.f_code.co_name][3], stage.f_back
     while frame is not None and frame.f_globals.get("__name__") in (_STAGE, _SCHEDULES):
         schedule, action = frame.f_locals.get("self"), frame.f_locals.get("action")
         if frame.f_globals["__name__"] == _SCHEDULES and schedule is not None:
@@ -232,7 +232,7 @@ def _message_part(frame: FrameType, inner: FrameType) -> CallPart | None:
     `inner` is the frame of the method, or of the helper that the method calls.
     """
     stage, name = frame.f_locals.get("self"), frame.f_code.co_name
-    carried, argument, distance, _ = _CARRIES[name]
+    carried, argument, distance, _ = _MESSAGE_METHODS[name]
     own, batch = getattr(stage, "stage_index", None), frame.f_locals.get(argument)
     if not isinstance(own, int) or not isinstance(batch, int):
         return None

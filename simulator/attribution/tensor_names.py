@@ -24,7 +24,7 @@ from ddpsim.simulator.diagnosis.tensor_names import MOST_NAMED, TensorName
 from ddpsim.simulator.operations import OPERATIONS, DataMovement, ShapeCount
 from ddpsim.simulator.runtime.call_sites import is_simulator_file
 
-_MEETING = frozenset(
+_COMBINING = frozenset(
     row.name
     for row in OPERATIONS.values()
     if (row.reduces or row.movement is DataMovement.BROADCAST) and row.shapes is not ShapeCount.PER_MEMBER
@@ -32,13 +32,13 @@ _MEETING = frozenset(
 """Operations that combine the tensors of all ranks into one: another name on some rank is an error."""
 _GATHERING = frozenset(row.name for row in OPERATIONS.values() if row.gathers)
 """Operations that collect the tensors of all ranks side by side; a program may pass different ones on purpose."""
-NAMED = _MEETING | _GATHERING
+NAMED = _COMBINING | _GATHERING
 """Operations whose tensors are named. Not messages: an exchange of borders sends `left` and receives `right`. Not
 operations with a list that has a tensor for each rank: the list is in rank order."""
 
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _PLAIN = (Tensor, Parameter)
-_TELLS_NOTHING = frozenset({*_PLAIN, bool, int, float, str, NoneType, FunctionType, ModuleType})
+_UNSEARCHED_TYPES = frozenset({*_PLAIN, bool, int, float, str, NoneType, FunctionType, ModuleType})
 """Types of local variables in which no tensor name is found: neither modules and optimizers nor containers."""
 _FRAMES = 3
 _MISSES = 8
@@ -73,7 +73,7 @@ class TensorNameFinder:
             if name is None:
                 self._misses[line] += 1
                 return ()
-            names.append(name if operation in _MEETING else name._replace(is_sure=False))
+            names.append(name if operation in _COMBINING else name._replace(is_sure=False))
         self._found[line] += len(names)
         self._misses[line] = 0
         return tuple(names)
@@ -100,7 +100,7 @@ class TensorNameFinder:
         return None
 
     def _find_name_in_scope(self, tensor: Tensor, values: Mapping[str, Any]) -> TensorName | None:
-        telling = [named for named in values.items() if type(named[1]) not in _TELLS_NOTHING]
+        telling = [named for named in values.items() if type(named[1]) not in _UNSEARCHED_TYPES]
         if not telling:  # the fast path: most scopes have none, and every call asks
             return None
         if "self" in values:
@@ -159,7 +159,7 @@ def _searchable_attributes(owner: object) -> list[tuple[str, Any]]:
     attributes = getattr(owner, "__dict__", None)
     if type(attributes) is not dict:
         return []
-    return [(f"self.{name}", value) for name, value in attributes.items() if type(value) not in _TELLS_NOTHING]
+    return [(f"self.{name}", value) for name, value in attributes.items() if type(value) not in _UNSEARCHED_TYPES]
 
 
 def _name_by_loop_variable(words: list[tuple[str, str]], telling: list[tuple[str, Any]]) -> TensorName | None:

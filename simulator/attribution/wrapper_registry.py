@@ -28,7 +28,7 @@ class WrapperRegistry:
         self.latest_step = latest_step
         """A function that returns the latest step of a wrapper on any rank, by the label of the wrapper's group and its
         number there."""
-        self._of_owner: dict[int, DdpWrapper] = {}
+        self._wrappers_by_owner_id: dict[int, DdpWrapper] = {}
         """The wrappers by id of their DDP instance (an id may be reused later); a WeakKeyDictionary is slower."""
         self._of_reducer: WeakKeyDictionary[Any, DdpWrapper] = WeakKeyDictionary()
         self._by_rank: dict[int, list[DdpWrapper]] = {}
@@ -42,7 +42,7 @@ class WrapperRegistry:
 
         The wrapper gets its number at the first use: its first call, or the end of its construction.
         """
-        wrapper = self._of_owner.get(id(owner))
+        wrapper = self._wrappers_by_owner_id.get(id(owner))
         return wrapper if wrapper is not None and wrapper.module is owner else self._number_wrapper(owner)
 
     def wrapper_of_reducer(self, reducer: Any) -> DdpWrapper | None:
@@ -138,7 +138,7 @@ class WrapperRegistry:
         mine = self._by_rank.setdefault(rank, [])
         key = label, sum(other.key[0] == label for other in mine)
         wrapper = DdpWrapper(key, rank, owner, self.observers)
-        self._of_owner[id(owner)] = wrapper
+        self._wrappers_by_owner_id[id(owner)] = wrapper
         mine.append(wrapper)
         return wrapper
 

@@ -13,7 +13,7 @@ from ddpsim.simulator.kernel.requests import BeginCall, IssueCall, ProgramRaised
 from ddpsim.simulator.kernel.states import RunEnding, RunLife, RunPhase
 from ddpsim.simulator.kernel.tasks import Task
 
-_FOUND = (RunEnding.DEADLOCK, RunEnding.MISMATCH, RunEnding.STEPS, RunEnding.POLLS)
+_EXPLAINABLE_ENDINGS = (RunEnding.DEADLOCK, RunEnding.MISMATCH, RunEnding.STEPS, RunEnding.POLLS)
 """Reasons of a run's end that a debugger can explain: every rank is still at the line that it reached."""
 
 
@@ -26,7 +26,7 @@ class _LifeWithEndHook(RunLife):
 
     def begin_stop(self, ending: RunEnding) -> None:
         before_end = self._before_end
-        if self.phase is RunPhase.RUNNING and ending in _FOUND and before_end is not None:
+        if self.phase is RunPhase.RUNNING and ending in _EXPLAINABLE_ENDINGS and before_end is not None:
             self._before_end = None  # only once: the call itself may end the run
             before_end(ending)
         super().begin_stop(ending)

@@ -77,7 +77,7 @@ def advise_deadlock(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int
     wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
     if wrappers:
         return _advise_wrappers(snapshot, reading, wrappers)
-    return _advise_users(snapshot, reading, calls, culprits)
+    return _advise_user_calls(snapshot, reading, calls, culprits)
 
 
 def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[LabelledLine]:
@@ -103,7 +103,7 @@ def _ended_before_connection(snapshot: Snapshot, call: Call, culprits: tuple[int
 # --- a rank is missing ------------------------------------------------------------------------------------------------
 
 
-def _advise_users(
+def _advise_user_calls(
     snapshot: Snapshot, reading: WaitReason, calls: Sequence[Call], culprits: tuple[int, ...]
 ) -> list[LabelledLine]:
     operation = f"{calls[0].operation} #{calls[0].sequence}"

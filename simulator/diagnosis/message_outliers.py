@@ -24,7 +24,7 @@ from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot
 from ddpsim.simulator.wording import LabelledLine
 
-_ENOUGH = 2
+_LEAST_CALLS_OF_PATTERN = 2
 """The least number of equal other calls that make a pattern."""
 
 _NEIGHBOUR, _PEER, _TAG, _COUNTED_TAG = _KINDS = range(4)
@@ -136,7 +136,7 @@ def _find_single_value(
         own = counts[kind]
         if len(own) == 1:
             return None
-        if len(own) == 2 and min(own.values()) == 1 and max(own.values()) >= _ENOUGH:
+        if len(own) == 2 and min(own.values()) == 1 and max(own.values()) >= _LEAST_CALLS_OF_PATTERN:
             each = next(each for each in calls if own[each.values[kind]] == 1)
             found.append(_SingleValue(each.call, kind, each.values[kind]))
     return found[0] if found and all(each.call is found[0].call for each in found) else None
@@ -159,7 +159,7 @@ def _outliers_in_sequence(made: _Table) -> Iterator[MessageOutlier]:
 
     def is_new(kind: int, before: _Message, call: _Message) -> bool:
         start, end = before.line_and_value(kind), call.line_and_value(kind)
-        return pairs[kind][start, end] == 1 and starts[kind][start] > _ENOUGH
+        return pairs[kind][start, end] == 1 and starts[kind][start] > _LEAST_CALLS_OF_PATTERN
 
     for own in made.values():
         for before, each in pairwise(own):
@@ -179,7 +179,7 @@ def _outliers_in_order(made: _Table) -> Iterator[MessageOutlier]:
         for rank in ranks:
             for before, each in pairwise(made[rank]):
                 is_new = pairs[before.line, each.line] == 1
-                if is_new and starts[before.line] > _ENOUGH and ends[each.line] > 1:
+                if is_new and starts[before.line] > _LEAST_CALLS_OF_PATTERN and ends[each.line] > 1:
                     usual = _followers(pairs, before.line)[0][0]
                     yield _make_outlier(Cause.ODD_ORDER, each.call, str(before.call.site), str(usual))
 
@@ -190,7 +190,7 @@ def _outliers_in_count(made: _Table, returned: Set[int]) -> Iterator[MessageOutl
         for rank in ranks:
             others = [len(made[each]) for each in ranks if each in returned and each != rank]
             more = len(made[rank]) - min(others, default=0)
-            is_usual = len(others) >= _ENOUGH and len(set(others)) == 1
+            is_usual = len(others) >= _LEAST_CALLS_OF_PATTERN and len(set(others)) == 1
             if is_usual and more == (-1 if rank in returned else 1):
                 yield _make_outlier(
                     Cause.ODD_COUNT, made[rank][-1].call, str(len(made[rank])), str(others[0]), weight=2
@@ -203,7 +203,7 @@ def _outliers_in_count_at_lines(made: _Table, returned: Set[int], snapshot: Snap
         counts = Counter(len(own) for own in ranks.values())
         usual, times = counts.most_common(1)[0]
         odd = [rank for rank, own in ranks.items() if len(own) != usual]
-        if len(odd) != 1 or times < _ENOUGH or not ranks.keys() - set(odd) <= returned:
+        if len(odd) != 1 or times < _LEAST_CALLS_OF_PATTERN or not ranks.keys() - set(odd) <= returned:
             continue
         last = ranks[odd[0]][-1].call
         if len(ranks[odd[0]]) == usual + 1 and last in snapshot.slot_by_call:

@@ -60,7 +60,7 @@ def advise_mismatch(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]
         return _between_wrappers(calls, code, culprits)
     wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
     if wrappers:
-        return _user_meets_wrapper(users, wrappers)
+        return _advise_user_and_wrapper_calls(users, wrappers)
     return _between_users(calls, code, _culprits_text(calls, code, culprits))
 
 
@@ -114,7 +114,7 @@ def _other_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
     return Cause.OTHER_ARGUMENT
 
 
-def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list[LabelledLine]:
+def _advise_user_and_wrapper_calls(users: Sequence[Call], wrappers: Sequence[Call]) -> list[LabelledLine]:
     """Return the advice for a user's own call matched with a DDP wrapper's; the smaller set of ranks is at fault."""
     if all(call.origin.phase in WRAPPING for call in wrappers):
         return Cause.WRAPPED_ALONE.lines(who=ranks_text(users))

@@ -99,7 +99,7 @@ class MissingKeys(NamedTuple):
     keys: tuple[str, ...]
 
 
-Reason = FailedBarrier | MissingKeys
+KnownErrorFacts = FailedBarrier | MissingKeys
 """Facts about an error that the simulator raises in place of torch, with torch's text."""
 
 
@@ -137,7 +137,7 @@ def rank_error_finding(
     unused: Mapping[int, Sequence[str]],
     out_of_input: tuple[int, ...] = (),
     poisoned: Sequence[Call] = (),
-    reason: Reason | None = None,
+    reason: KnownErrorFacts | None = None,
 ) -> Finding:
     """Return the finding for equal exceptions that ranks raised at one line.
 
@@ -209,7 +209,7 @@ def _advise_error(
     return (cause or Cause.RAISED).lines(who=who, parameters=_unused_text(unused) or _unused_in_message(message))
 
 
-def _advise_reason(reason: Reason, who: str) -> list[str | LabelledLine]:
+def _advise_reason(reason: KnownErrorFacts, who: str) -> list[str | LabelledLine]:
     if isinstance(reason, MissingKeys):
         return [*Cause.KEYS_NOT_IN_TIME.lines(who=who, fact=join_names(list(map(repr, reason.keys))))]
     if reason.missing:

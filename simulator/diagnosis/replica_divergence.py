@@ -76,7 +76,7 @@ class ComparisonPoint(NamedTuple):
         return f"after {which} that followed {where}" if self.step else f"after {which} since {where}"
 
 
-def point_of_construction(wrapper: int) -> ComparisonPoint:
+def construction_comparison_point(wrapper: int) -> ComparisonPoint:
     """Return the point at which a DDP wrapper was constructed."""
     return ComparisonPoint(wrapper, 0, text=f"when DDP #{wrapper} was made", occasion=ComparisonEvent.MADE)
 

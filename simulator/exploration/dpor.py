@@ -161,10 +161,10 @@ class DporRun(HappensBefore):
         self._differs: tuple[OfferedChoice, OfferedChoice] | None = None
         self._old_races = 0
         self._intents: list[Accesses] = [()] * world_size
-        self._looks_again: tuple[int, int] | None = None
+        self._failed_poll: tuple[int, int] | None = None
         """The rank whose last step was a failed poll, and the index of the node that chose it."""
         self._sleep: Sleep = {}
-        self._taken: dict[int, frozenset[int]] = {}
+        self._tried_sources: dict[int, frozenset[int]] = {}
         """By rank, the message sources that its next receive need not try."""
         self._open_receives: dict[Object, int] = {}
         self._ended_by: int | None = None
@@ -184,8 +184,8 @@ class DporRun(HappensBefore):
         if point.kind is ChoiceKind.SOURCE:
             return self._index_of_chosen(offer, self._choose_source(offer))
         if (
-            self._looks_again is not None
-            and (rank := self._continue_failed_poll(*self._looks_again, offer)) is not None
+            self._failed_poll is not None
+            and (rank := self._continue_failed_poll(*self._failed_poll, offer)) is not None
         ):
             return offer.options.index(rank)
         fresh = list(filterfalse(self.spins.would_poll_in_vain, offer.options))
@@ -200,7 +200,7 @@ class DporRun(HappensBefore):
     def _continue_failed_poll(self, rank: int, node: int, offer: OfferedChoice) -> int | None:
         """Choose the rank whose poll failed if the same ranks can still run; otherwise count the failed poll as its own
         step."""
-        self._looks_again = None
+        self._failed_poll = None
         if set(self._path[node].offer.options) == set(offer.options):
             return rank
         for access in self._intents[rank]:
@@ -234,20 +234,20 @@ class DporRun(HappensBefore):
         node = self._advance_to_next_node()
         self._sleep = node.sleep
         self._wake_rank(node.chosen_option)
-        if self._taken:
-            node.sources |= self._taken.get(node.chosen_option, frozenset())
+        if self._tried_sources:
+            node.sources |= self._tried_sources.get(node.chosen_option, frozenset())
         return node
 
     def _wake_rank(self, rank: int) -> None:
         """Remove a chosen rank from the sleep set (ranks that need no try), if it is in the set."""
-        self._taken.pop(rank, None)
+        self._tried_sources.pop(rank, None)
         if rank in self._sleep:
-            self._taken[rank] = self._sleep[rank].sources
+            self._tried_sources[rank] = self._sleep[rank].sources
             self._sleep = {each: sleeper for each, sleeper in self._sleep.items() if each != rank}
 
     def _choose_source(self, offer: OfferedChoice) -> ChoiceNode:
         rank = offer.point.rank
-        taken = self._taken.get(rank, frozenset())
+        taken = self._tried_sources.get(rank, frozenset())
         if rank in self._sleep:  # no other rank could run, so it was not chosen
             taken |= self._sleep[rank].sources
         if self._depth == len(self._path):
@@ -282,14 +282,16 @@ class DporRun(HappensBefore):
         """Note the accesses of a rank's next step; the rank's accesses until now belong to the step before."""
         if rank in self._sleep:
             self.is_redundant = True
-        self._taken.pop(rank, None)  # it belonged to the step that ends here; the next receive may take from any source
+        self._tried_sources.pop(
+            rank, None
+        )  # it belonged to the step that ends here; the next receive may take from any source
         self.spins.about_to_access(rank, accesses, looks_again=looks_again)
         node = self._nodes[rank]
         is_first_look = looks_again and accesses == self._intents[rank] and self._current[rank] is None
         if node is not None and is_first_look and not self.spins.would_poll_in_vain(rank):
-            self._looks_again = rank, node
+            self._failed_poll = rank, node
             return
-        self._looks_again = None
+        self._failed_poll = None
         self._intents[rank] = accesses
         self.begin_step(rank, None)
 
@@ -320,7 +322,7 @@ class DporRun(HappensBefore):
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """Note an access of a rank: it wakes sleeping ranks whose steps depend on the access, and may be in races."""
         self.spins.accessed(rank, access)
-        self._looks_again = None
+        self._failed_poll = None
         if access.mode in (AccessMode.RECEIVE, AccessMode.ANSWER):
             self._open_receives[access.object] -= 1
         if source is not None:
@@ -338,7 +340,7 @@ class DporRun(HappensBefore):
 
     def _note_message_source(self, rank: int, source: int) -> None:
         """Note the source of a received message; the run is redundant if this receive took it in an earlier run."""
-        self._taken[rank] = taken = self._taken.get(rank, frozenset())
+        self._tried_sources[rank] = taken = self._tried_sources.get(rank, frozenset())
         if rank in self._sleep:
             taken |= self._sleep[rank].sources
             self._wake_rank(rank)

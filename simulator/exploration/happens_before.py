@@ -112,7 +112,7 @@ class MessageRaces:
         """By receive from any source, its channel (group, destination and tag)."""
         self._matches: dict[Object, dict[CallName, MessageMatch]] = {}
         """By channel and receive, the matched messages; without receives that the rank waited for at once."""
-        self._unless_waited_for: dict[CallName, list[Race]] = {}
+        self._races_if_not_awaited: dict[CallName, list[Race]] = {}
         """By receive: the races of its message, which count unless the rank waits for the receive at once."""
 
     def note_call(self, name: CallName, step: ObservedStep, channel: Object, *, is_wild: bool) -> None:
@@ -132,7 +132,7 @@ class MessageRaces:
         match = matches.get(name)  # None if it was waited for before
         if match and not match.was_receive_first and (match.receive.rank, match.receive.number) == (rank, number):
             del matches[name]
-            self._unless_waited_for.pop(name, None)
+            self._races_if_not_awaited.pop(name, None)
 
     def races_of_message(self, channel: Object, step: ObservedStep, clock: Clock) -> list[Race]:
         """Return the races between earlier receives and a new message, issued in `step` by a rank with this clock."""
@@ -143,14 +143,14 @@ class MessageRaces:
                 continue
             if not clock_includes(clock, send.rank, send.number):
                 if not match.was_receive_first:  # else they depend on each other (simulator/accesses.py)
-                    self._unless_waited_for.setdefault(name, []).append(Race(send, step))
+                    self._races_if_not_awaited.setdefault(name, []).append(Race(send, step))
             elif match.was_receive_first and not clock_includes(clock, receive.rank, receive.number):
                 found.append(Race(receive, step))
         return found
 
     def remaining_races(self) -> Iterator[Race]:
         """Return, at the end of a run, the races of messages whose receives were not waited for at once."""
-        return chain.from_iterable(self._unless_waited_for.values())
+        return chain.from_iterable(self._races_if_not_awaited.values())
 
 
 class RecordedAccess(NamedTuple):
@@ -185,7 +185,7 @@ class HappensBefore(Observer):
 
         self._waits: dict[int, ObservedStep | None] = {}
         """By rank, the step in which the rank began to wait for store keys; None if the rank polls again afterwards."""
-        self._unless_removed: dict[Object, list[Race]] = {}
+        self._races_if_removed: dict[Object, list[Race]] = {}
         """By key, the races between a wait and the step that ended the wait; these races count only if the key is
         removed."""
 
@@ -224,11 +224,11 @@ class HappensBefore(Observer):
         began, made = self._waits.pop(rank), self._current[by]
         if began is not None and made is not None and not clock_includes(made.clock, rank, began.number):
             for key in keys:
-                self._unless_removed.setdefault(key, []).append(Race(began, made))
+                self._races_if_removed.setdefault(key, []).append(Race(began, made))
 
     def removed_key(self, key: Object) -> None:
         """Note that a store key was removed."""
-        self.races += self._unless_removed.pop(key, ())
+        self.races += self._races_if_removed.pop(key, ())
 
     def issued_call(self, rank: int, name: CallName, call: Call) -> None:
         """Note that a rank issued a call."""

@@ -99,7 +99,7 @@ class _WatchedPart:
 class _CallInFlight:
     """A call that its rank has not waited for yet."""
 
-    __slots__ = ("_brought", "_read", "_written", "is_sharing", "pending", "watched")
+    __slots__ = ("_passed_tensors", "_read", "_written", "is_sharing", "pending", "watched")
 
     def __init__(
         self, pending: PendingCall, watched: Sequence[_WatchedTensor | _WatchedPart | PoisonedTensors], brought: Payload
@@ -109,7 +109,7 @@ class _CallInFlight:
         """The watched tensors of the call."""
         self.is_sharing = False
         """True if another call uses the same memory, and so may change this call's tensors."""
-        self._brought = brought
+        self._passed_tensors = brought
         """The tensors that the rank passed to the call."""
         self._read: Sequence[_Span] | None = None
         self._written: Sequence[_Span] = ()
@@ -131,7 +131,11 @@ class _CallInFlight:
     def _memory_spans(self) -> tuple[Sequence[_Span], Sequence[_Span]]:
         """Return the memory that the call reads or writes on its rank, and the part of it that the call may write."""
         if self._read is None:
-            inputs, outputs, signature = self._brought.inputs, self._brought.outputs, self.pending.call.signature
+            inputs, outputs, signature = (
+                self._passed_tensors.inputs,
+                self._passed_tensors.outputs,
+                self.pending.call.signature,
+            )
             touched = inputs if inputs is outputs else (*inputs, *outputs)
             is_source = signature.operation == "broadcast" and signature.root == self.pending.call.rank
             self._read = [_memory_span(tensor) for tensor in touched[:_TENSORS_WATCHED]]
@@ -165,7 +169,7 @@ class EarlyReadWatch:
         """By number, the latest call with that number."""
         self._count = [0] * world_size
         """By rank, how many calls got a number."""
-        self._short: dict[int, _NumberedCall] = {}
+        self._latest_unnumbered: dict[int, _NumberedCall] = {}
         """By rank, the latest call whose tensors have no room for the call's number."""
 
     def mark_number(self, call: Call) -> int:
@@ -174,7 +178,7 @@ class EarlyReadWatch:
         self._count[call.rank] += 1
         numbered = self.numbered[number] = _NumberedCall(call)
         if call.signature.dtype in SHORT:
-            self._short[call.rank] = numbered
+            self._latest_unnumbered[call.rank] = numbered
         return number
 
     def note_poisoned(self, pending: PendingCall) -> None:
@@ -188,14 +192,14 @@ class EarlyReadWatch:
 
     def ignore_reads_of(self, calls: Sequence[Call]) -> None:
         """From now on, report no early reads of the tensors of these calls."""
-        for numbered in (*self.numbered.values(), *self._short.values()) if calls else ():
+        for numbered in (*self.numbered.values(), *self._latest_unnumbered.values()) if calls else ():
             numbered.is_done = numbered.is_done or any(numbered.call is each for each in calls)
 
     def check_for_poison(self, rank: int, value: Any, where: str) -> None:
         """Search a value of the program for poison, and report the calls whose tensors the program has therefore read
         too early."""
         for number in sorted(call_numbers_in(value)) if self.numbered else ():
-            numbered = self._short.get(rank) if number == UNKNOWN else self.numbered.get(number)
+            numbered = self._latest_unnumbered.get(rank) if number == UNKNOWN else self.numbered.get(number)
             if numbered is not None and not numbered.is_done:
                 numbered.is_done = True
                 self._ask(Noticed(NoticedKind.READ, (numbered.call,), where))

@@ -129,7 +129,7 @@ class CallMatcher:
         if self._streams is not None:
             self._streams.close_batch(me.rank_number)
 
-    def on_announce(self, me: Task, request: AnnounceGroup) -> Script:
+    def on_announce_group(self, me: Task, request: AnnounceGroup) -> Script:
         """Answer a rank's `AnnounceGroup` request: a rank outside a new group states which members it believes the
         group has."""
         slot = self._run.slots.add_call(request.call)
@@ -236,7 +236,7 @@ class CallMatcher:
             if self._streams is not None:
                 self._streams.remove_call(issued, self._starting)
 
-    def on_missing(self, me: Task, request: AskMissingRanks) -> tuple[int, ...]:
+    def on_ask_missing_ranks(self, me: Task, request: AskMissingRanks) -> tuple[int, ...]:
         """Answer a rank's `AskMissingRanks` request: return the ranks that have not made their call of a given
         collective."""
         call = me.rank.open[request.handle].call

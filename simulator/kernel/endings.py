@@ -97,12 +97,12 @@ def limit_finding(
         summary = f"{task} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
         is_at_lock = stack is not None and stack.is_at_lock
         cause = Cause.BLOCKED_AT_LOCK if is_at_lock else Cause.BLOCKED_OUTSIDE
-        cause = Cause.ASYNCIO_TURNS if _is_in_asyncio(stack) else cause
+        cause = Cause.ASYNCIO_TURNS if _is_called_from_event_loop(stack) else cause
         return _finding_with_stack("STUCK", Code.STUCK, task, stack, summary, cause, snapshot)
     summary, cause = {
         RunEnding.SECONDS: (
             f"the run took longer than {budget.seconds:g} s of wall time",
-            Cause.ASYNCIO_TURNS if _is_in_asyncio(stack) else Cause.OUT_OF_TIME,
+            Cause.ASYNCIO_TURNS if _is_called_from_event_loop(stack) else Cause.OUT_OF_TIME,
         ),
         RunEnding.STEPS: (f"the run took more than {budget.steps} steps", Cause.OUT_OF_STEPS),
         RunEnding.POLLS: (f"{task} polled {polls} times in a row while nobody else could run", Cause.POLLS_IN_VAIN),
@@ -110,7 +110,7 @@ def limit_finding(
     return _finding_with_stack("UNKNOWN", Code.BUDGET, task, stack, summary, cause, snapshot)
 
 
-def _is_in_asyncio(stack: StackReport | None) -> bool:
+def _is_called_from_event_loop(stack: StackReport | None) -> bool:
     """True if an asyncio event loop runs in the stack."""
     return (
         stack is not None

@@ -47,11 +47,11 @@ class GroupRecords:
         """Answer a rank's `DestroyGroup` request: record the line at which the rank destroyed the group."""
         me.rank.destroyed.setdefault(request.group, request.site)
 
-    def on_give_up(self, me: Task, request: GiveUpBarrier) -> None:
+    def on_give_up_barrier(self, me: Task, request: GiveUpBarrier) -> None:
         """Answer a rank's `GiveUpBarrier` request: record which ranks were missing at a barrier given up."""
         self._given_up[request.group, request.sequence] = request.missing
 
-    def on_given_up(self, me: Task, request: AskGivenUpBarrier) -> tuple[int, ...]:
+    def on_ask_given_up_barrier(self, me: Task, request: AskGivenUpBarrier) -> tuple[int, ...]:
         """Answer a rank's `AskGivenUpBarrier` request: return the ranks that were missing at a barrier given up."""
         return self._given_up.get((request.group, request.sequence), ())
 

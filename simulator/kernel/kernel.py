@@ -36,7 +36,7 @@ from ddpsim.simulator.kernel.states import RunEnding, RunPhase, TaskChange, Task
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.policies.observer import Observer
 
-Serve = Callable[[Task, Any], Any]
+RequestHandler = Callable[[Task, Any], Any]
 """A function that takes a request of a rank and returns the answer's value, or a generator that produces the value."""
 
 
@@ -62,7 +62,7 @@ class Kernel:
         calls = CallMatcher(run, turns, pauses, faults)
         self._lifecycle = lifecycle = TaskLifecycle(run, turns)
         groups, notes = GroupRecords(run), RankReports(run)
-        self._serve: Mapping[type[Any], Serve] = {
+        self._serve: Mapping[type[Any], RequestHandler] = {
             ask.Checkpoint: pauses.on_checkpoint,
             ask.Poll: pauses.on_poll,
             ask.Block: pauses.on_block,
@@ -70,20 +70,20 @@ class Kernel:
             ask.ReadClock: pauses.on_read_clock,
             ask.BeginCall: calls.on_begin,
             ask.IssueCall: calls.on_issue,
-            ask.AnnounceGroup: calls.on_announce,
+            ask.AnnounceGroup: calls.on_announce_group,
             ask.OpenBatch: calls.on_open_batch,
             ask.CloseBatch: calls.on_close_batch,
             ask.WaitFor: pauses.on_wait_for,
             ask.IsComplete: pauses.on_is_complete,
-            ask.StoreOperation: KeyValueStore(run, turns, pauses).on_operation,
+            ask.StoreOperation: KeyValueStore(run, turns, pauses).on_store_operation,
             ask.FinishTask: lifecycle.on_finish,
-            ask.AskMissingRanks: calls.on_missing,
-            ask.AskOthersDeliver: pauses.on_others_deliver,
+            ask.AskMissingRanks: calls.on_ask_missing_ranks,
+            ask.AskOthersDeliver: pauses.on_ask_others_deliver,
             ask.NameGroup: groups.on_name_group,
             ask.DeclareGroup: groups.on_declare,
             ask.DestroyGroup: groups.on_destroy,
-            ask.GiveUpBarrier: groups.on_give_up,
-            ask.AskGivenUpBarrier: groups.on_given_up,
+            ask.GiveUpBarrier: groups.on_give_up_barrier,
+            ask.AskGivenUpBarrier: groups.on_ask_given_up_barrier,
             ask.AskWhereabouts: groups.on_whereabouts,
             ask.StartThread: lifecycle.on_start_thread,
             ask.WakeTask: lifecycle.on_wake,
@@ -91,16 +91,16 @@ class Kernel:
             ask.SawThreadEnd: lifecycle.on_saw_end,
             ask.ProgramReturned: lifecycle.on_returned,
             ask.ProgramRaised: lifecycle.on_raised,
-            ask.ReportAccesses: notes.on_touch,
+            ask.ReportAccesses: notes.on_report_accesses,
             ask.ReleaseObject: notes.on_release,
             ask.AcquireObject: notes.on_acquire,
-            ask.ReportUse: notes.on_use,
+            ask.ReportUse: notes.on_report_use,
             ask.WriteNote: notes.on_note,
             Noticed: notes.on_noticed,
-            ask.ReportAgreedValue: notes.on_agree,
+            ask.ReportAgreedValue: notes.compare_agreed_value,
             ask.AskLatestStep: notes.on_latest_step,
             ask.LoaderStarted: notes.on_loader_begun,
-            ask.SamplerStarted: notes.on_sampled,
+            ask.SamplerStarted: notes.compare_sampled_parts,
             ask.StepDone: notes.on_step_done,
         }
 

@@ -30,7 +30,7 @@ _OF_ALL_KEYS = frozenset({"num_keys", "list_keys"})
 _WRITING = frozenset({"set", "multi_set", "add", "compare_set"})
 MAY_WAIT = frozenset({"get", "multi_get", "check", "wait", "queue_pop"})
 """Store operations that may have to wait until their keys exist."""
-_LOOKS_OF_READERS = 2
+_EQUAL_READS_PER_POLL = 2
 """So many equal reads in a row count as polling. For an operation such as `compare_set`, one repetition is enough."""
 
 
@@ -52,7 +52,7 @@ class KeyValueStore:
         self._written: dict[int, int] = {}
         """By task, the number of store operations that changed a value."""
 
-    def on_operation(self, me: Task, request: StoreOperation) -> Script:
+    def on_store_operation(self, me: Task, request: StoreOperation) -> Script:
         """Answer a rank's `StoreOperation` request: let other ranks run, record an event, and do the operation."""
         operation, keys = request.operation, request.keys
         accesses = _accesses(operation, keys)
@@ -62,7 +62,7 @@ class KeyValueStore:
         if successor is not None:
             yield from self._pauses.wait_for_turn(me, successor)
         self._run.record_event(_STORE, text=f"{operation} {', '.join(keys)}".rstrip())
-        if (look := self._unchanged_result(request)) is not None and self._has_found_before(me, request, look):
+        if (look := self._unchanged_result(request)) is not None and self._repeats_last_result(me, request, look):
             yield from self._pauses.poll_task(me, accesses)
         if operation in self._at_once:
             return self._at_once[operation](self, me, request)
@@ -248,13 +248,13 @@ class KeyValueStore:
                 return None if request.amount or None in found else found
         return found if operation in _READING and None not in found else None
 
-    def _has_found_before(self, me: Task, request: StoreOperation, found: object) -> bool:
+    def _repeats_last_result(self, me: Task, request: StoreOperation, found: object) -> bool:
         """True if the task's last operation was the same as this one and had the same result."""
         done = me.rank.calls_made + self._written.get(me.number, 0)
         before = self._looked.get((me.number, request))
         times = 1 if before is None or before[:2] != (found, done) else before[2] + 1
         self._looked[me.number, request] = found, done, times
-        return times > (1 if request.operation in _WRITING else _LOOKS_OF_READERS)
+        return times > (1 if request.operation in _WRITING else _EQUAL_READS_PER_POLL)
 
     def _report_new_key(self, me: Task, key: str) -> None:
         observer = self._run.observer

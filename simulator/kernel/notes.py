@@ -47,7 +47,7 @@ class RankReports:
         self._differing: set[_Lines] = set()
         """Lines of samplers that already have a finding, so no second one is made."""
 
-    def on_touch(self, me: Task, request: ReportAccesses) -> None:
+    def on_report_accesses(self, me: Task, request: ReportAccesses) -> None:
         """Answer a rank's `ReportAccesses` request: pass the accesses to the exploration of schedules."""
         if self._run.observer is not None:
             for access in request.accesses:
@@ -63,7 +63,7 @@ class RankReports:
         if self._run.observer is not None:
             self._run.observer.needed_key(me.number, request.object)
 
-    def on_use(self, me: Task, request: ReportUse) -> None:
+    def on_report_use(self, me: Task, request: ReportUse) -> None:
         """Answer a rank's `ReportUse` request: tell the exploration that the program uses locks, or another kind of
         object."""
         if self._run.observer is not None:
@@ -93,7 +93,7 @@ class RankReports:
         me.rank.optimizer_steps += 1
         self._run.record_event(EventKind.STEP, text=str(me.rank.optimizer_steps))
 
-    def on_agree(self, me: Task, request: ReportAgreedValue) -> None:
+    def compare_agreed_value(self, me: Task, request: ReportAgreedValue) -> None:
         """Record a value that must agree on all ranks. End the run if another rank reported a different value."""
         if self._run.life.phase is not RunPhase.RUNNING:
             return  # reports of a rank that is being unwound are ignored
@@ -109,7 +109,7 @@ class RankReports:
         if len(reported) == len(self._run.ranks):
             del self._agreed[request.name, number]
 
-    def on_sampled(self, me: Task, request: SamplerStarted) -> None:
+    def compare_sampled_parts(self, me: Task, request: SamplerStarted) -> None:
         """Record which part of a data set a rank's sampler reads, and compare the parts once all ranks have reported.
 
         A rank's n-th iteration is compared with the n-th of every other rank. An iteration that some rank does not make

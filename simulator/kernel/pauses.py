@@ -137,7 +137,7 @@ class Pauses:
                 observer.saw_completion(me.number, (me.rank.rank, request.handle))
         return is_complete
 
-    def on_others_deliver(self, me: Task, request: AskOthersDeliver) -> bool:
+    def on_ask_others_deliver(self, me: Task, request: AskOthersDeliver) -> bool:
         """Answer a rank's `AskOthersDeliver` request: return whether another thread of the rank is running a call's
         callbacks."""
         return any(task is not me for _, task in me.rank.delivering)

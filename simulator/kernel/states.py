@@ -122,7 +122,7 @@ _ENDS = {
     TaskChange.UNWIND: TaskState.UNWOUND,
     TaskChange.ABANDON: TaskState.ABANDONED,
 }
-_NEXT: dict[tuple[TaskState, TaskChange], TaskState] = {
+_STATE_AFTER_CHANGE: dict[tuple[TaskState, TaskChange], TaskState] = {
     (TaskState.READY, TaskChange.WAIT): TaskState.WAITING,
     (TaskState.WAITING, TaskChange.WAKE): TaskState.READY,
     (TaskState.WAITING, TaskChange.RING): TaskState.TIMED_OUT,
@@ -134,5 +134,5 @@ _NEXT: dict[tuple[TaskState, TaskChange], TaskState] = {
 """The new state, by old state and change. An ended task keeps its state, as an interrupt may report its end twice."""
 
 
-state_after: Callable[[tuple[TaskState, TaskChange]], TaskState] = _NEXT.__getitem__
+state_after: Callable[[tuple[TaskState, TaskChange]], TaskState] = _STATE_AFTER_CHANGE.__getitem__
 """The state after a change. KeyError if the change is impossible in that state."""

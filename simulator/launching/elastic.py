@@ -67,7 +67,7 @@ class ElasticAgent:
             raise ChildFailedError(str(getattr(entrypoint, "__name__", entrypoint)), failures)
         return values
 
-    def _start_functions(self, config: Any, function: Any, args: Sequence[Any], settings: _Settings) -> _Started:
+    def _start_functions(self, config: Any, function: Any, args: Sequence[Any], settings: _Settings) -> _StartedRanks:
         context: Any = multiprocessing.get_context(config.start_method)
         workers, returned = [], []
         for rank, own in enumerate(settings):
@@ -83,7 +83,7 @@ class ElasticAgent:
 
         return [worker.sentinel for worker in workers], code_of, returned
 
-    def _start_commands(self, config: Any, command: str, args: Sequence[Any], settings: _Settings) -> _Started:
+    def _start_commands(self, config: Any, command: str, args: Sequence[Any], settings: _Settings) -> _StartedRanks:
         program = self._parse_command((command, *map(str, args)))
         ranks = [self._launcher.start_command(program, own) for own in settings]
         return [rank.sentinel for rank in ranks], lambda rank: int(ranks[rank].wait() or 0), []
@@ -109,7 +109,7 @@ class ElasticAgent:
 
 
 _Settings = Sequence[Mapping[str, str]]
-_Started = tuple[list[int], Callable[[int], int], list[Any]]
+_StartedRanks = tuple[list[int], Callable[[int], int], list[Any]]
 """A sentinel for each rank, a function that returns the exit code of a rank, and the pipes for the ranks' results."""
 
 

@@ -40,10 +40,10 @@ class Pct:
         self._priorities: dict[int, float] = {}
         """The priorities by rank. Initial priorities are from 0 to 1. Lowered priorities are negative, and decrease
         with time."""
-        self._lows_at: dict[int, list[int]] = {}
+        self._lowered_priorities_at: dict[int, list[int]] = {}
         """By the number of a choice, the lowered priorities that the ranks which run at that choice get."""
         for low in range(-1, -depth, -1):
-            self._lows_at.setdefault(self._draw_index(max(1, choices)), []).append(low)
+            self._lowered_priorities_at.setdefault(self._draw_index(max(1, choices)), []).append(low)
         self._lowest = -depth
         self._made = 0
 
@@ -58,7 +58,7 @@ class Pct:
         if options[-1] == point.rank:  # its poll failed: then all other ranks are listed before it
             self._priorities[point.rank] = self._lowest
             self._lowest -= 1
-        for low in self._lows_at.get(self._made, ()):
+        for low in self._lowered_priorities_at.get(self._made, ()):
             self._priorities[options[self._highest_priority_index(options)]] = low
         self._made += 1
         return self._highest_priority_index(options)

@@ -23,7 +23,7 @@ from ddpsim.simulator.process_group.arguments import (
     shape_text,
 )
 
-_TAKEN = frozenset(
+_SUPPORTED_DTYPES = frozenset(
     "float16 bfloat16 float32 float64 int8 uint8 int32 int64 bool complex64 complex128".split()  # noqa: SIM905
 )
 """Dtypes that gloo's collectives support. Point-to-point messages move bytes and may have any dtype."""
@@ -35,7 +35,7 @@ _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 def wait_error(operation: str, dtype: str, reduction: str | None) -> str | None:
     """Return the error of gloo's worker thread for a dtype, alone or with a reduction; None if gloo supports it."""
     dtype = dtype.removeprefix("sparse ")
-    if dtype not in _TAKEN:
+    if dtype not in _SUPPORTED_DTYPES:
         return "Invalid scalar type"
     if reduction is None:
         return None

@@ -43,13 +43,13 @@ class UserStore(SimulatedStore):
     """The base of the stores that a program makes. `made_stores` makes subclasses, which know the run's host."""
 
     _of: ClassVar[Host]
-    _real: ClassVar[Any]
+    _class_of_torch: ClassVar[Any]
     """torch's own store class, used where no rank runs: in a process that a rank has forked."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
         """Return a simulated store on a rank's thread, and torch's own store elsewhere."""
         if not cls._of.is_rank_thread():
-            return cls._real(*arguments, **options)
+            return cls._class_of_torch(*arguments, **options)
         return super().__new__(cls)
 
     def _store_under(self, namespace: str) -> None:
@@ -200,7 +200,7 @@ class PrefixStore(UserStore):
     def __new__(cls, prefix: str, store: Store) -> Any:
         """Return a simulated store if `store` is one."""
         if not isinstance(store, SimulatedStore):
-            return cls._real(prefix, store)
+            return cls._class_of_torch(prefix, store)
         return super().__new__(cls, prefix, store)
 
     def __init__(self, prefix: str, store: SimulatedStore) -> None:
@@ -282,7 +282,7 @@ def _choosing_new(bind: Callable[[], type[UserStore]], real: Any, host: Host) ->
 def _bound_arguments(kind: type[UserStore], real: Any, host: Host, at_end: Callable[..., object]) -> type[UserStore]:
     own: dict[str, Any] = {
         "_of": host,
-        "_real": real,
+        "_class_of_torch": real,
         "_at_end": staticmethod(at_end),
         "_servers": weakref.WeakValueDictionary(),
         "_numbers": Counter(),

@@ -84,7 +84,7 @@ def check_program(program: Program, *, site_of: SiteOf | None = None) -> Checked
     could not run the program.
     """
     validate_program(program)
-    run = _CheckRun(program, site_of or _sites_by_name(program))
+    run = _CheckRun(program, site_of or _map_names_to_sites(program))
     run.run_ranks()
     ends = tuple(RankEnd(rank.state, rank.step) for rank in run.ranks)
     return CheckedProgram(run.all_findings(), ends, tuple(run.met), tuple(run.clashing))
@@ -99,7 +99,7 @@ def signature_of(issue: Issue) -> Signature:
     return Signature(issue.operation, issue.shapes, issue.dtype, issue.reduction, issue.root, splits)
 
 
-def _sites_by_name(program: Program) -> SiteOf:
+def _map_names_to_sites(program: Program) -> SiteOf:
     issued = [step.name for steps in program.ranks for step in steps if isinstance(step, Issue)]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(issued), start=1)}
     return lambda issue: Site(issue.name, numbers[issue.name], "")

@@ -181,7 +181,7 @@ class UnsentResults:
     def __init__(self) -> None:
         self._outcomes: dict[int, messages.CallResult] = {}
         """The results that the rank has not received, by handle, in the order in which calls completed."""
-        self._due: set[int] = set()
+        self._deliverable: set[int] = set()
         """The handles of the calls whose results the kernel would have delivered by now."""
         self.watched: set[int] = set()
         """The handles of undelivered calls on which a future depends."""
@@ -192,8 +192,8 @@ class UnsentResults:
 
     def watch_call(self, handle: int) -> messages.CallResult | None:
         """A future now depends on a call: return the call's result if the kernel has delivered it, else None."""
-        if handle in self._due:
-            self._due.remove(handle)
+        if handle in self._deliverable:
+            self._deliverable.remove(handle)
             return self._outcomes.pop(handle)
         self.watched.add(handle)
         return None
@@ -201,7 +201,7 @@ class UnsentResults:
     def postpone_delivery(self, handle: int) -> None:
         """The kernel delivers a call: the rank gets the result with a later answer, unless it already has it."""
         if handle in self._outcomes:
-            self._due.add(handle)
+            self._deliverable.add(handle)
 
     def take_for_answer(self, answer: Answer, message: messages.Message | None, *, by_turns: bool) -> Known:
         """Return the results that an answer to a message carries; `by_turns` means that the rank never speculates."""
@@ -226,7 +226,7 @@ class UnsentResults:
 
     def take_all_due(self) -> Known:
         """Return the results that the kernel would have delivered by now."""
-        return self._take_results([handle for handle in self._outcomes if handle in self._due])
+        return self._take_results([handle for handle in self._outcomes if handle in self._deliverable])
 
     def take_up_to(self, waited: Sequence[int]) -> Known:
         """Return the results that a rank waited for, and all that were complete before them."""
@@ -237,7 +237,7 @@ class UnsentResults:
     def _take_results(self, handles: Iterable[int]) -> Known:
         taken = []
         for handle in handles:
-            self._due.discard(handle)
+            self._deliverable.discard(handle)
             self.watched.discard(handle)
             taken.append((handle, self._outcomes.pop(handle)))
         return tuple(taken)

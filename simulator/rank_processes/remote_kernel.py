@@ -35,7 +35,7 @@ from ddpsim.simulator.runtime.host import PendingCall
 
 _ENDING = (Continue, Unwind, StrikeFault, RejectRequest)
 
-Open = dict[int, PendingCall]
+UndeliveredCalls = dict[int, PendingCall]
 """By handle, the rank's calls whose results are not delivered yet."""
 
 
@@ -88,7 +88,7 @@ class RemoteKernel:
         self._own_channel = channel
         self._signals = SignalBlocker()
         self._arena = arena
-        self._open: Open = {}
+        self._open: UndeliveredCalls = {}
         self._before_delivery: Callable[[PendingCall], None] = lambda pending: None
         self._parcels: dict[int, PackedPayload] = {}
         self._running = self.run.ranks[0].main
@@ -101,7 +101,7 @@ class RemoteKernel:
         self._is_interrupted = False
         """True if the rank has to leave its program at the next answer."""
 
-    def attach_calls(self, calls: Open, before_delivery: Callable[[PendingCall], None]) -> None:
+    def attach_calls(self, calls: UndeliveredCalls, before_delivery: Callable[[PendingCall], None]) -> None:
         """Set the rank's calls, and the function to call before the tensors of a call are written."""
         self._open = calls
         self._before_delivery = before_delivery

@@ -112,7 +112,7 @@ class _ProgramWriter:
         self, call: Call, row: Operation, size: int
     ) -> tuple[tuple[Shape, ...], tuple[tuple[int, ...], tuple[int, ...]] | None]:
         """Return a call's shapes and splits, made smaller if they are too large for a test."""
-        count = self._reduced_element_count(call)
+        count = self._element_count_to_reduce(call)
         if row.shapes is ShapeCount.NONE:
             return (), None
         if row.splits is not SplitRule.NONE:
@@ -128,7 +128,7 @@ class _ProgramWriter:
         is_as_it_was = not self._elements and len(shapes) == 1 and (shapes[0] or row.rows is RowRequirement.ANY)
         return (shapes if is_as_it_was else ((count,),)), None
 
-    def _reduced_element_count(self, call: Call) -> int:
+    def _element_count_to_reduce(self, call: Call) -> int:
         """Return a call's number of elements; if sizes are too large, its position among the sorted sizes."""
         elements = _element_count(call)
         return self._elements.index(elements) + 1 if self._elements else elements

@@ -50,7 +50,7 @@ class _OpenBytes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Section:
+class _TemplateSection:
     """A part of a pickle: fixed pieces, in which some bytes are ignored, and between them texts that may differ."""
 
     pieces: tuple[tuple[Struct, tuple[bytes, ...]], ...]
@@ -73,11 +73,11 @@ class _Section:
 class Template:
     """A pickled dump in which all bytes that do not describe a call may differ."""
 
-    head: _Section
+    head: _TemplateSection
     """The part of the pickle before the first entry."""
-    body: _Section
+    body: _TemplateSection
     """The part of the pickle with the entries."""
-    tail: _Section
+    tail: _TemplateSection
     groups: tuple[tuple[str, str], ...]
     """For each group, its name and description, or placeholders of texts that may differ."""
     found: ReadEntries
@@ -215,7 +215,7 @@ def _line_numbers(entries: Sequence[Any]) -> list[Any]:
     return [frame.get("line") for frame in _all_frames(entries)]
 
 
-def _make_section(data: bytes, opened: Iterable[_OpenBytes], begin: int, end: int) -> _Section:
+def _make_section(data: bytes, opened: Iterable[_OpenBytes], begin: int, end: int) -> _TemplateSection:
     pieces, form, fixed = [], "", []
     for place in (*(each for each in opened if begin <= each.begin < end), _OpenBytes(end, end, _MARK)):
         form += f"{place.begin - begin}s"
@@ -226,4 +226,4 @@ def _make_section(data: bytes, opened: Iterable[_OpenBytes], begin: int, end: in
             form, fixed = "", []
         else:
             form += f"{place.end - place.begin}x"
-    return _Section(tuple(pieces))
+    return _TemplateSection(tuple(pieces))

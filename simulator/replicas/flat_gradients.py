@@ -23,7 +23,7 @@ from ddpsim.simulator.transport.modes import suspend_modes
 _ROUNDINGS = 8
 """The rounding error that is allowed in a scaled gradient, in units in the last place."""
 
-Of = Callable[[ReplicaTensor], Tensor | None]
+PartReader = Callable[[ReplicaTensor], Tensor | None]
 """A function that returns what a flat tensor holds of a parameter: the parameter's gradient or its value."""
 
 
@@ -46,7 +46,7 @@ class FlatTensorCall:
         tensor: Tensor,
         parameters: Sequence[ReplicaTensor],
         before: Tensor,
-        of: Of = gradient_of,
+        of: PartReader = gradient_of,
     ) -> None:
         """`tensor` is the rank's flat tensor; `before` are the concatenated gradients when the call is issued."""
         self.pending = pending
@@ -76,7 +76,11 @@ class FlatTensorCall:
 
 
 def flat_tensor_call(
-    pending: PendingCall, tensor: Tensor, content: Tensor, parameters: Sequence[ReplicaTensor], of: Of = gradient_of
+    pending: PendingCall,
+    tensor: Tensor,
+    content: Tensor,
+    parameters: Sequence[ReplicaTensor],
+    of: PartReader = gradient_of,
 ) -> FlatTensorCall | None:
     """Return the flat tensor of a call that is being issued, if it holds these parameters or their gradients."""
     if not is_plain_tensor(tensor) or not tensor.is_floating_point():
@@ -108,14 +112,14 @@ def is_multiple_of(tensor: Tensor, whole: Tensor) -> bool:
     return factor > 0 and torch.allclose(one, other * factor, rtol=_ROUNDINGS * coarse, atol=0)
 
 
-def _concatenated(parameters: Sequence[ReplicaTensor], of: Of) -> Tensor | None:
+def _concatenated(parameters: Sequence[ReplicaTensor], of: PartReader) -> Tensor | None:
     """Return the concatenated gradients; None if a gradient is missing or cannot be read."""
     gradients = [of(each) for each in parameters]
     found = [each for each in gradients if each is not None and is_plain_tensor(each)]
     return torch.cat([each.reshape(-1) for each in found]) if len(found) == len(gradients) else None
 
 
-def _are_parts_of(tensor: Tensor, parameters: Sequence[ReplicaTensor], of: Of) -> bool:
+def _are_parts_of(tensor: Tensor, parameters: Sequence[ReplicaTensor], of: PartReader) -> bool:
     """Return whether the gradients are consecutive parts of a tensor."""
     address = tensor.data_ptr()
     for each in parameters:
@@ -126,7 +130,7 @@ def _are_parts_of(tensor: Tensor, parameters: Sequence[ReplicaTensor], of: Of) -
     return address == tensor.data_ptr() + tensor.nbytes
 
 
-def _write_versions(parameters: Sequence[ReplicaTensor], of: Of) -> list[tuple[int, int]]:
+def _write_versions(parameters: Sequence[ReplicaTensor], of: PartReader) -> list[tuple[int, int]]:
     """Return identifiers of the gradients, which change when a gradient is written to or replaced."""
     gradients = [of(each) for each in parameters]
     return [(0, 0) if each is None else (id(each), each._version) for each in gradients]

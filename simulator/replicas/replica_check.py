@@ -35,8 +35,8 @@ from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.replica_divergence import (
     ComparisonPoint,
+    construction_comparison_point,
     point_of_backward_end,
-    point_of_construction,
     point_of_forward,
 )
 from ddpsim.simulator.replicas.replica_tensors import (
@@ -206,7 +206,7 @@ class ReplicaSampler:
             if getattr(wrapper.module, "broadcast_buffers", True):  # else they are never sent
                 names += wrapper_buffers(wrapper, (None, "before", "after"))
             without_values = [each._replace(tensor=each.tensor.new_empty(0)) for each in names]
-            self._send_sample(wrapper, point_of_construction(wrapper.number_in_group), without_values)
+            self._send_sample(wrapper, construction_comparison_point(wrapper.number_in_group), without_values)
 
     def wrapper_backward_ended(self, wrapper: DdpWrapper) -> None:
         """Note that a backward has ended that gave parameters of a wrapper their gradients."""

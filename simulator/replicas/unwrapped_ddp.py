@@ -32,7 +32,7 @@ from ddpsim.simulator.diagnosis.replica_divergence import (
 )
 from ddpsim.simulator.replicas.flat_gradients import (
     FlatTensorCall,
-    Of,
+    PartReader,
     flat_tensor_call,
     gradient_of,
     is_multiple_of,
@@ -105,7 +105,7 @@ class AveragedParameters:
 
 _REDUCTIONS = frozenset({"SUM", "AVG", "PREMUL_SUM"})
 _OPERATIONS = frozenset({"all_reduce", "all_reduce_coalesced"})
-_LOOKS = 64
+_MOST_SEARCHES = 64
 """How often per forward a call's tensor is searched among all gradients."""
 
 
@@ -128,7 +128,7 @@ class _RankModules:
         """By id, the root modules (those in no other module) and all modules inside them."""
         self.gradients: dict[int, ReplicaTensor] = {}
         """The parameters by the memory address of their gradient."""
-        self.flat: dict[int, list[tuple[list[ReplicaTensor], Of]]] = {}
+        self.flat: dict[int, list[tuple[list[ReplicaTensor], PartReader]]] = {}
         """By number of elements, the parameters of each root module; a flat tensor of that size may hold their
         gradients or values."""
         self.awaited: list[FlatTensorCall] = []
@@ -245,14 +245,14 @@ class UnwrappedReplicas:
     ) -> ReplicaTensor | FlatTensorCall | None:
         """Return the parameters whose gradients a tensor holds: that of one parameter, or all gradients in a flat
         tensor."""
-        found = self._find_known_gradients(mine, pending, tensor, content)
-        if found is None and mine.looks < _LOOKS:
+        found = self._find_gradients_of_parameters(mine, pending, tensor, content)
+        if found is None and mine.looks < _MOST_SEARCHES:
             mine.looks += 1
             self._index_parameters(mine)
-            found = self._find_known_gradients(mine, pending, tensor, content)
+            found = self._find_gradients_of_parameters(mine, pending, tensor, content)
         return found
 
-    def _find_known_gradients(
+    def _find_gradients_of_parameters(
         self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor
     ) -> ReplicaTensor | FlatTensorCall | None:
         if tensor.is_sparse or not tensor.numel():

@@ -25,7 +25,7 @@ from types import CodeType, FrameType
 from ddpsim.simulator.calls import INSTALLED, NOWHERE, Site
 
 _OWN_PACKAGES = ("torch", "ddpsim.simulator", "ddpsim.ddp", "ddpsim.scenarios.pytest_plugin", "_pytest", "pluggy")
-_DEPRECATING = ("typing_extensions", "warnings", "_py_warnings")
+_DEPRECATION_MODULES = ("typing_extensions", "warnings", "_py_warnings")
 """Modules, by Python version, with the decorator that wraps deprecated functions of torch."""
 
 GENERATED = "<ddpsim generated>"
@@ -47,7 +47,7 @@ STARTS = frozenset({"ddpsim.simulator.runtime.rank_body", "ddpsim.simulator.runt
 
 _OF_LOCKS = frozenset({"threading", "queue", "concurrent.futures.thread"})
 _PYTHONS_OWN = os.path.join(sysconfig.get_path("stdlib"), "")
-_AT_LOCK = re.compile(r"\s*with\b|.*\.(acquire|get)\(")
+_LOCK_LINE_PATTERN = re.compile(r"\s*with\b|.*\.(acquire|get)\(")
 """Matches a source line of Python's library at which a thread may be blocked, at a lock or a queue."""
 
 
@@ -60,7 +60,7 @@ def _foreign_roots() -> tuple[str, ...]:
         for folder in (spec.submodule_search_locations if spec else None) or ():
             roots.append(os.path.join(os.path.abspath(folder), *below, ""))
     executors = os.path.dirname(os.path.abspath(concurrent.futures.__file__))
-    specs = map(importlib.util.find_spec, _DEPRECATING)
+    specs = map(importlib.util.find_spec, _DEPRECATION_MODULES)
     roots += [spec.origin for spec in specs if spec is not None and spec.origin is not None]
     return (*roots, threading.__file__, queue.__file__, os.path.join(executors, ""), contextlib.__file__)
 
@@ -189,4 +189,4 @@ def waits_for_lock(frame: FrameType | None) -> bool:
         return False
     if frame.f_globals.get("__name__") in _OF_LOCKS:
         return True
-    return _AT_LOCK.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno)) is not None
+    return _LOCK_LINE_PATTERN.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno)) is not None

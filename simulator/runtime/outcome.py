@@ -8,8 +8,8 @@ from typing import NamedTuple
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.rank_errors import (
     FailedBarrier,
+    KnownErrorFacts,
     MissingKeys,
-    Reason,
     error_kind,
     rank_error_finding,
     ranks_out_of_input,
@@ -34,7 +34,7 @@ class RaisedError(NamedTuple):
     poisoned: tuple[Call, ...] = ()
     """The rank's calls that it has not waited for, and whose output buffers hold poison (values that show early
     reads)."""
-    reason: Reason | None = None
+    reason: KnownErrorFacts | None = None
     """The cause of the exception, if known."""
 
 

@@ -15,7 +15,7 @@ from ddpsim.simulator.runtime.leaving import find_propagating_error
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
-Record = Callable[[int, BaseException], None]
+RecordError = Callable[[int, BaseException], None]
 """A function that records an exception of a rank."""
 
 
@@ -27,8 +27,8 @@ class RankMain:
         program: Callable[[int], Any],
         *,
         enter_rank: Callable[[int], AbstractContextManager[object]],
-        record_error: Record,
-        record_leaving: Record,
+        record_error: RecordError,
+        record_leaving: RecordError,
     ) -> None:
         """`record_leaving` records an exception that was about to leave a rank's program when the run ended."""
         self._program = program

@@ -75,7 +75,7 @@ def fewer_rounds_in_pairs(program: Program) -> Iterator[Program]:
         yield _without_names(program, pair)
 
 
-def fewer_steps_in_pairs(program: Program) -> Iterator[Program]:
+def remove_pairs_of_steps(program: Program) -> Iterator[Program]:
     """Yield programs without two of the steps, if there are few steps."""
     places = [(rank, index) for rank, steps in enumerate(program.ranks) for index in range(len(steps))]
     for pair in combinations(places, 2) if len(places) <= _FEW_STEPS else ():
@@ -161,14 +161,14 @@ def reduce_to_ranks(program: Program, kept: Sequence[int], *, stand_in: int | No
             peer = number.get(peer, number.get(stand_in, number[rank]))  # its own number: the message is left out
         if root is not None:
             root = number.get(root, number.get(stand_in, -1))
-        return _keep_members_parts(replace(step, peer=peer, root=root), indices, len(members[step.group]))
+        return _restrict_call_to_members(replace(step, peer=peer, root=root), indices, len(members[step.group]))
 
     groups = [Group(each.name, tuple(number[rank] for rank in each.ranks if rank in number)) for each in program.groups]
     ranks = tuple(tuple(among(rank, step) for step in program.ranks[rank]) for rank in sorted(kept))
     return repair_program(Program(len(number), tuple(group for group in groups if group.ranks), ranks))
 
 
-def _keep_members_parts(call: Issue, indices: Sequence[int], size: int) -> Issue:
+def _restrict_call_to_members(call: Issue, indices: Sequence[int], size: int) -> Issue:
     """Return a call whose splits, shapes or rows are reduced to the group members with these indices."""
     if call.splits is not None:
         sent, received = (tuple(side[index] for index in indices) for side in call.splits)
@@ -222,7 +222,7 @@ _PASSES: tuple[Callable[[Program], Iterator[Program]], ...] = (
     fewer_rounds,
     STRUCTURE.with_fewer_elements,
     fewer_rounds_in_pairs,
-    fewer_steps_in_pairs,
+    remove_pairs_of_steps,
     other_groups,
     STRUCTURE.with_equal_parts_changed,
     STRUCTURE.with_plainer_leaf,

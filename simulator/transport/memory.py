@@ -93,7 +93,7 @@ def _write_outputs(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         torch._foreach_copy_(list(outputs), fitting)
 
 
-def _reduce_columns(payloads: Sequence[Payload], reduction: str, *, flat: bool = False) -> list[Tensor]:
+def _reduce_payloads(payloads: Sequence[Payload], reduction: str, *, flat: bool = False) -> list[Tensor]:
     """Return the reduction over all ranks of each of their input tensors."""
     factors = [payload.factor for payload in payloads]
     columns = zip(*(payload.inputs for payload in payloads), strict=True)
@@ -115,7 +115,7 @@ def _all_reduce(payloads: Sequence[Payload], reduction: str, root: int) -> None:
 
 
 def _reduce(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    _write_outputs(payloads[root].outputs, _reduce_columns(payloads, reduction))
+    _write_outputs(payloads[root].outputs, _reduce_payloads(payloads, reduction))
 
 
 def _broadcast(payloads: Sequence[Payload], reduction: str, root: int) -> None:
@@ -161,12 +161,12 @@ def _scatter(payloads: Sequence[Payload], reduction: str, root: int) -> None:
 
 
 def _reduce_scatter(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    for payload, total in zip(payloads, _reduce_columns(payloads, reduction), strict=True):
+    for payload, total in zip(payloads, _reduce_payloads(payloads, reduction), strict=True):
         _write_outputs(payload.outputs, [total])
 
 
 def _reduce_scatter_tensor(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    totals = _reduce_columns(payloads, reduction, flat=True)
+    totals = _reduce_payloads(payloads, reduction, flat=True)
     parts = [total.view(len(payloads), -1) if total.numel() else [total] * len(payloads) for total in totals]
     for rank, payload in enumerate(payloads):
         _write_outputs(payload.outputs, [part[rank] for part in parts])

@@ -54,11 +54,11 @@ class _ChangingFinder(MetaPathFinder):
         spec = importlib.util.find_spec(fullname)  # by the other finders: this one has removed the name
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
-            loader.exec_module = _execute_then_change(loader.exec_module, change)
+            loader.exec_module = _apply_and_relabel(loader.exec_module, change)
         return spec
 
 
-def _execute_then_change(
+def _apply_and_relabel(
     run: Callable[[ModuleType], None], change: Callable[[ModuleType], None]
 ) -> Callable[[ModuleType], None]:
     def exec_module(module: ModuleType) -> None:

@@ -40,7 +40,7 @@ class GpuRequestProbes:
     def __init__(self, gpus: VirtualGpus, count: int, put_there: Callable[[str], None]) -> None:
         self._gpus = gpus
         self._count = count
-        self._put_there = put_there
+        self._on_request = put_there
         """A function that is called with a description of the request for a GPU."""
         self._replaced = ReplacedAttributes()
 
@@ -91,7 +91,7 @@ class GpuRequestProbes:
         # A program may have imported a replaced function by name, and call it again after the installation.
         self._replaced.restore_attributes()
         self._gpus.install(self._count)
-        self._put_there(what)
+        self._on_request(what)
 
     def _reject_native_request(self) -> NoReturn:
         """Raise an error for native code of torch that asks for a GPU, because it cannot be called again."""

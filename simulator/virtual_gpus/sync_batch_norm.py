@@ -21,7 +21,7 @@ def _to_summation_type(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _broadcast_per_channel(per_channel: Tensor, like: Tensor) -> Tensor:
+def _shape_channels_for_broadcast(per_channel: Tensor, like: Tensor) -> Tensor:
     return per_channel.view(1, -1, *[1] * (like.dim() - 2))
 
 
@@ -56,11 +56,11 @@ def _batch_norm_gather_stats_with_counts(
 def _batch_norm_elemt(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
 ) -> Tensor:
-    output = (input - _broadcast_per_channel(mean, input)) * _broadcast_per_channel(invstd, input)
+    output = (input - _shape_channels_for_broadcast(mean, input)) * _shape_channels_for_broadcast(invstd, input)
     if weight is not None:
-        output = output * _broadcast_per_channel(weight, input)
+        output = output * _shape_channels_for_broadcast(weight, input)
     if bias is not None:
-        output = output + _broadcast_per_channel(bias, input)
+        output = output + _shape_channels_for_broadcast(bias, input)
     return output.to(input.dtype)
 
 
@@ -76,7 +76,7 @@ def _batch_norm_backward_reduce(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dimensions = _reduced_dimensions(input)
     sum_dy = _to_summation_type(grad_output).sum(dimensions)
-    sum_dy_xmu = _to_summation_type(grad_output * (input - _broadcast_per_channel(mean, input))).sum(dimensions)
+    sum_dy_xmu = _to_summation_type(grad_output * (input - _shape_channels_for_broadcast(mean, input))).sum(dimensions)
     return sum_dy, sum_dy_xmu, sum_dy_xmu * invstd, sum_dy.clone()
 
 
@@ -91,13 +91,13 @@ def _batch_norm_backward_elemt(
     count: Tensor,
 ) -> Tensor:
     total = count.sum()
-    slope = _broadcast_per_channel(sum_dy_xmu / total * invstd**2, input)
+    slope = _shape_channels_for_broadcast(sum_dy_xmu / total * invstd**2, input)
     grad = (
         grad_output
-        - _broadcast_per_channel(sum_dy / total, input)
-        - (input - _broadcast_per_channel(mean, input)) * slope
-    ) * _broadcast_per_channel(invstd, input)
-    return (grad if weight is None else grad * _broadcast_per_channel(weight, input)).to(input.dtype)
+        - _shape_channels_for_broadcast(sum_dy / total, input)
+        - (input - _shape_channels_for_broadcast(mean, input)) * slope
+    ) * _shape_channels_for_broadcast(invstd, input)
+    return (grad if weight is None else grad * _shape_channels_for_broadcast(weight, input)).to(input.dtype)
 
 
 KERNELS: Mapping[Any, Callable[..., Any]] = {

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.ddp.join_protocol import (
-    NARROW,
     WIDE,
+    WIDTH_WITHOUT_DETAILS,
     AnnouncedKind,
     ForwardKind,
     JoinAnnouncement,
@@ -30,16 +30,18 @@ announcements = st.builds(
 
 @given(announcements)
 def test_a_row_says_everything_if_it_is_wide_enough(call):
-    width = needed_row_width([call.encode(NARROW)])
+    width = needed_row_width([call.encode(WIDTH_WITHOUT_DETAILS)])
     assert JoinAnnouncement.decode(call.encode(width)) == call
     assert JoinAnnouncement.decode(call.encode(width + 3)) == call
 
 
-@given(announcements, st.sampled_from([NARROW, WIDE]))
+@given(announcements, st.sampled_from([WIDTH_WITHOUT_DETAILS, WIDE]))
 def test_a_row_that_is_too_narrow_says_how_wide_it_has_to_be(call, width):
     row = call.encode(width)
     assert len(row) == width
-    assert needed_row_width([row, JoinAnnouncement(AnnouncedKind.JOINED).encode(width)]) == NARROW + len(call.details)
+    assert needed_row_width([row, JoinAnnouncement(AnnouncedKind.JOINED).encode(width)]) == WIDTH_WITHOUT_DETAILS + len(
+        call.details
+    )
 
 
 def forward(kind=ForwardKind.SYNCHRONIZED, engine=0, samples=0):
@@ -101,7 +103,7 @@ def test_a_rank_that_leaves_is_not_present():
         ),
         (
             collective(1, 2),
-            JoinAnnouncement(AnnouncedKind.UNSHADOWED),
+            JoinAnnouncement(AnnouncedKind.UNANSWERABLE_COLLECTIVE),
             ("calls <1, 2>", "calls what joined ranks cannot take part in"),
         ),
         (collective(1), collective(2), ("calls <1>", "calls <2>")),
@@ -122,7 +124,7 @@ def test_samples_may_differ():
 
 
 def test_calls_that_cannot_be_shadowed_agree():
-    send, receive = (JoinAnnouncement(AnnouncedKind.UNSHADOWED, details=(index,)) for index in (0, 1))
+    send, receive = (JoinAnnouncement(AnnouncedKind.UNANSWERABLE_COLLECTIVE, details=(index,)) for index in (0, 1))
     assert read_round([send, receive, JOINED], members=range(3)).call == send
 
 

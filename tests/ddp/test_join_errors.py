@@ -362,7 +362,7 @@ def uneven_tensors():
 
 NEEDS_ROOT = f"root 0 needs what only its root has, {AWAY}: take a root that still has input"
 NOT_ON_BEHALF = f"cannot be made on behalf of {AWAY}: leave it out inside the join"
-UNSHADOWED = {
+UNANSWERABLE_COLLECTIVE = {
     "broadcast": (lambda: dist.broadcast(torch.zeros(2), 0), f"broadcast float32[2] {NEEDS_ROOT}"),
     "objects": (lambda: dist.broadcast_object_list([1], 0), f"broadcast int64[1] {NEEDS_ROOT}"),
     "scatter": (lambda: dist.scatter(torch.zeros(2), None, 0), f"scatter float32[2] {NEEDS_ROOT}"),
@@ -374,10 +374,10 @@ UNSHADOWED = {
 }
 
 
-@rows("name", UNSHADOWED)
+@rows("name", UNANSWERABLE_COLLECTIVE)
 @rows("first", [0, 1], ids=["no-batch", "one-batch"])
 def test_what_cannot_be_shadowed(name, first):
-    call, text = UNSHADOWED[name]
+    call, text = UNANSWERABLE_COLLECTIVE[name]
 
     def program(rank):
         joined(first + min(rank, 1) * 2, after=lambda iteration: iteration >= first and call())

@@ -10,7 +10,7 @@ from ddpsim.simulator.accesses import Access, AccessMode
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun, Schedule
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.policies.dfs import Dfs
-from ddpsim.simulator.policies.spin_detection import MOST_LOOKS
+from ddpsim.simulator.policies.spin_detection import MOST_POLLS
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code
@@ -155,7 +155,7 @@ def test_a_few_polls_are_no_loop(most):
 
 
 def test_more_polls_than_can_be_waited_for_are_a_loop():
-    assert poll_until_the_other_goes(Dfs(), most=MOST_LOOKS + 1) == [1, 2]
+    assert poll_until_the_other_goes(Dfs(), most=MOST_POLLS + 1) == [1, 2]
 
 
 # --- programs that do something else the second time ------------------------------------------------------------------

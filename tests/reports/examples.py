@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from ddpsim import simulate
-from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting
+from ddpsim.reports.document import Call, Document, Event, Finding, MatchedCalls, Rank, Run, Site, Waiting
 from ddpsim.reports.making.result_document import document_of
 from ddpsim.scenarios import run_scenario
 from ddpsim.simulator.choices import RankOrThread, Schedule
@@ -76,7 +76,7 @@ def hostile(text: str) -> Document:
         sites=(Site(text, 1, text, 1, (text,)),),
         calls=(call,),
         events=events,
-        slots=(Slot(text, 0, (2,), "open", missing=(1,)),),
+        slots=(MatchedCalls(text, 0, (2,), "open", missing=(1,)),),
         waiting=(Waiting(RankOrThread(0), text, 0, (0,)),),
         replay=text,
     )

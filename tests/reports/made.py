@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 
 from ddpsim.reports.document import (
     Call,
-    Chosen,
     Difference,
     Document,
     Event,
     Exploration,
     Finding,
+    MatchedCalls,
     Outcome,
     Rank,
     Run,
+    ScheduleChoice,
     Site,
-    Slot,
     SlotState,
     Waiting,
 )
@@ -35,7 +35,7 @@ class Story:
     ranks: int
     events: list[Event] = field(default_factory=list)
     calls: dict[Call, int] = field(default_factory=dict)
-    slots: list[Slot] = field(default_factory=list)
+    slots: list[MatchedCalls] = field(default_factory=list)
 
     @classmethod
     def of(cls, ranks: int, text: str) -> Story:
@@ -74,7 +74,7 @@ class Story:
 
     def slot(self, call: Call, issues: Iterable[int], state: SlotState = "open", match: int | None = None) -> None:
         """The calls that these events issued meet in one slot."""
-        self.slots.append(Slot(call.group, call.sequence, tuple(issues), state, match))
+        self.slots.append(MatchedCalls(call.group, call.sequence, tuple(issues), state, match))
 
     def differ(self, *calls: Call) -> Story:
         """Each rank waits in a call of its own, all in one slot."""
@@ -84,7 +84,7 @@ class Story:
     def hang(self, call: Call, ranks: Sequence[int], missing: Sequence[int]) -> int:
         """Ranks wait in a slot that never fills; return the slot's index."""
         issues = tuple(self.wait_in(call, rank) for rank in ranks)
-        self.slots.append(Slot(call.group, call.sequence, issues, "open", missing=tuple(missing)))
+        self.slots.append(MatchedCalls(call.group, call.sequence, issues, "open", missing=tuple(missing)))
         return len(self.slots) - 1
 
     def wait_in(self, call: Call, rank: int) -> int:
@@ -189,10 +189,13 @@ def parted(before: int = 6) -> Document:
     made = exploration()
     assert made.exploration is not None
     assert made.exploration.difference is not None
-    rows = [Chosen(1, 10, 0, "the default each time")]
-    rows += [Chosen(number, number, number, "rank 2 runs", "ranks 0, 1") for number in range(11, 11 + before)]
+    rows = [ScheduleChoice(1, 10, 0, "the default each time")]
+    rows += [ScheduleChoice(number, number, number, "rank 2 runs", "ranks 0, 1") for number in range(11, 11 + before)]
     number = 11 + before
-    sides = Chosen(number, number, number, "rank 1 goes on"), Chosen(number, number, number, "rank 0 runs")
+    sides = (
+        ScheduleChoice(number, number, number, "rank 1 goes on"),
+        ScheduleChoice(number, number, number, "rank 0 runs"),
+    )
     difference = replace(made.exploration.difference, choices=sides, before=tuple(rows))
     return replace(made, exploration=replace(made.exploration, difference=difference))
 

@@ -6,7 +6,7 @@ from ddpsim import Result
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.model import CLEAN, Scenario
 from ddpsim.scenarios.training.reference import TrainingReference, reference_by_oracle
-from ddpsim.scenarios.training.trainer import train_declared
+from ddpsim.scenarios.training.trainer import run_declared_training
 from ddpsim.scenarios.training.training import Training
 
 
@@ -23,7 +23,7 @@ def run(
     declared = Scenario(
         "declared",
         "a declared training",
-        train_declared,
+        run_declared_training,
         CLEAN,
         world_size=world_size,
         min_world_size=1,

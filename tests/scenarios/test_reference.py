@@ -14,7 +14,7 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.training.divergence import find_divergence
 from ddpsim.scenarios.training.reference import TrainingReference, find_first_differences, reference_by_oracle
 from ddpsim.scenarios.training.snapshot import Snapshot, join_model_snapshots, snapshot
-from ddpsim.scenarios.training.trainer import train_declared
+from ddpsim.scenarios.training.trainer import run_declared_training
 from ddpsim.scenarios.training.training import CommunicationHook, JoinOptions, NetworkChoice, OptimizerChoice, Training
 from tests.scenarios.drawing import run
 
@@ -32,7 +32,7 @@ def found(changes, training=TRAINING):
     """The finding for a run whose ranks return what `changes` makes of it."""
 
     def program(rank):
-        history = train_declared(rank, training)
+        history = run_declared_training(rank, training)
         for ranks, *change in changes:
             history = changed(history, *change) if rank in ranks else history
         return history
@@ -215,7 +215,7 @@ def test_a_compressing_hook_may_be_off_by_what_it_compresses_only(hook, seed):
 
     def program(rank):
         with patch_torch_ddp():
-            history = train_declared(rank, training)
+            history = run_declared_training(rank, training)
         return changed(history, 0, "gradients", name, lambda gradient: gradient * 1.5)
 
     result = simulate(program, 1)

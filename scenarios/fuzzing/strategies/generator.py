@@ -22,7 +22,7 @@ from ddpsim.simulator.programs.validation import members_of
 COLLECTIVES = tuple(operation for operation in IN_PROGRAMS if operation not in POINT_TO_POINT)
 
 _MOST_GROUPS = 2
-_LARGE: Shape = (3001,)
+_LARGE_SHAPE: Shape = (3001,)
 """A shape with more elements than a backend moves in one piece."""
 _FIRST_OWN_TAG = 100
 _NEVER = -1
@@ -143,7 +143,7 @@ def _draw_shape(choices: RandomSource, *, has_rows: bool = False) -> Shape:
     lengths = tuple(choices.draw_integer(1, 5) for _ in range(choices.draw_integer(1, 2)))
     kind = choices.draw_integer(0, 29)  # drawn after the lengths, so that hypothesis does not prefer a scalar
     if kind == 29:
-        return _LARGE
+        return _LARGE_SHAPE
     if kind == 28:
         return (0,)
     return () if kind > 23 and not has_rows else lengths

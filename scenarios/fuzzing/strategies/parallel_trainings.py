@@ -44,7 +44,7 @@ _SCHEDULES = (
 )
 """The pipeline schedules to draw. Zero bubble schedules are left out with `fully_shard`, because they lose gradients
 (torch 2.13 on gloo)."""
-_ALIKE = (Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE)
+_COMMON_ACTIONS = (Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE)
 """The actions that all ranks may take together in an iteration instead of training."""
 
 
@@ -93,4 +93,4 @@ def _draw_pipeline(draw: st.DrawFn, mesh: ParallelLayout, layers: int) -> Parall
 @st.composite
 def _draw_actions(draw: st.DrawFn, iterations: int) -> list[ExceptionalIterations]:
     found = draw(st.lists(st.integers(0, iterations - 1), max_size=2, unique=True))
-    return [ExceptionalIterations(None, (each,), draw(st.sampled_from(_ALIKE))) for each in found]
+    return [ExceptionalIterations(None, (each,), draw(st.sampled_from(_COMMON_ACTIONS))) for each in found]

@@ -24,7 +24,7 @@ from ddpsim.scenarios.training.training import (
     Training,
 )
 
-_CHEAP: dict[str, dict[str, object]] = {
+_CHEAP_NETWORKS: dict[str, dict[str, object]] = {
     "linear": {},
     "embedding": {},
     "batch_norm": {},
@@ -43,7 +43,7 @@ _ROWS = st.integers(3, 6)
 """The numbers of rows to draw for a batch. Two rows are left out: batch normalisation always maps them to the same
 numbers, so their gradient is only rounding."""
 
-_ALIKE = [
+_COMMON_ACTIONS = [
     Action.ACCUMULATE,
     Action.SKIP_BACKWARD,
     Action.SKIP_STEP,
@@ -76,9 +76,9 @@ def trainings(draw: st.DrawFn, *, for_torch: bool | Literal["documented"] = Fals
     world_size = draw(st.sampled_from([2, 3, 4, 2, 3, 4, 1]))
     is_joined = draw(st.booleans())
     counts = draw(_iteration_counts(world_size, is_joined))
-    names = draw(st.lists(st.sampled_from([*_CHEAP]), min_size=1, max_size=2))
+    names = draw(st.lists(st.sampled_from([*_CHEAP_NETWORKS]), min_size=1, max_size=2))
     training = Training(
-        tuple(NetworkChoice(name, _CHEAP[name]) for name in names),
+        tuple(NetworkChoice(name, _CHEAP_NETWORKS[name]) for name in names),
         counts,
         draw(_ROWS | st.tuples(*[_ROWS] * world_size)),
         draw(_draw_engine_options()),
@@ -126,7 +126,9 @@ def _draw_optimizer(draw: st.DrawFn) -> OptimizerChoice:
 def _draw_actions(draw: st.DrawFn, counts: tuple[int, ...]) -> list[ExceptionalIterations]:
     """Draw iterations in which all ranks do something else than train."""
     iterations = draw(st.lists(st.integers(0, max(max(counts) - 1, 0)), max_size=4, unique=True))
-    return [ExceptionalIterations(None, (iteration,), draw(st.sampled_from(_ALIKE))) for iteration in iterations]
+    return [
+        ExceptionalIterations(None, (iteration,), draw(st.sampled_from(_COMMON_ACTIONS))) for iteration in iterations
+    ]
 
 
 @st.composite

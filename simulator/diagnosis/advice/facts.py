@@ -63,7 +63,7 @@ class RanksAndParameters(NamedTuple):
     parameters: str = "some parameters"
 
 
-class MeetingLines(NamedTuple):
+class MatchedCallLines(NamedTuple):
     """Matched calls from different lines: the ranks of each line, and the line to blame."""
 
     operation: str
@@ -111,6 +111,6 @@ class Advice(Generic[P]):
         return [LabelledLine("cause", cause), LabelledLine("try", remedy)]
 
 
-def about(facts: Callable[P, NamedTuple]) -> Callable[[str, str], Advice[P]]:
+def make_advice(facts: Callable[P, NamedTuple]) -> Callable[[str, str], Advice[P]]:
     """Return a row of the table from its cause and what to try. Braces in both name fields of the type `facts`."""
     return lambda cause, remedy: Advice(facts, cause, remedy)

@@ -30,7 +30,7 @@ _LOKY = ("loky", "joblib.externals.loky")
 OUTSIDE = ("multiprocessing", "concurrent.futures.process", "torch.utils.data", "tqdm", *_LOKY)
 """The modules whose threads are external: they work with other processes or in real time, and are not simulated."""
 
-_SILENT = (
+_MODULES_THAT_WAKE_NO_RANK = (
     "multiprocessing.queues",
     "multiprocessing.resource_sharer",
     "torch.utils.data",
@@ -106,7 +106,7 @@ def is_external_thread(thread: Any) -> bool:
 
 def may_wake_ranks(thread: Any) -> bool:
     """False for a thread outside the simulation that never releases a lock for which a rank waits."""
-    return not _module_of_thread(thread).startswith(_SILENT)
+    return not _module_of_thread(thread).startswith(_MODULES_THAT_WAKE_NO_RANK)
 
 
 def _module_of_thread(thread: Any) -> str:
