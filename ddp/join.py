@@ -22,7 +22,7 @@ from ddpsim.ddp.join_coordinator import JoinCoordinator, JoinedModel
 _current_coordinator: ContextVar[JoinCoordinator | None] = ContextVar("_current_coordinator", default=None)
 """The coordinator of the current `Join` on this thread."""
 
-__ddp_phases__ = {"ask": "join control", "post_hook": "join control"}
+__ddp_phases__ = {"sum_over_ranks": "join control", "post_hook": "join control"}
 
 
 class Join:

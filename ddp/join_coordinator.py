@@ -56,7 +56,7 @@ from ddpsim.ddp.join_protocol import (
 from ddpsim.ddp.reducer import Reducer
 from ddpsim.ddp.text_formats import ranks_text
 
-__ddp_phases__ = {"_all_rows": "join control", "_take_part": "following"}
+__ddp_phases__ = {"_all_rows": "join control", "_make_call_without_input": "following"}
 
 _REMEMBERED = 4096
 """The number of calls that the log keeps: a few iterations of a large model."""

@@ -169,7 +169,7 @@ def test_attributes_are_set_by_name_in_one_place():
 def test_each_function_that_is_recognised_on_the_stack_has_a_row():
     rows = {(row.owner, name) for row in load_table() if row.use is NameUse.FRAME for name in row.names}
     read = {*_TORCH, *PARALLELISM, *OPTIMIZERS}
-    read |= {(parallelism._STAGE, name) for name in (*parallelism._CARRIES, parallelism._GREETS)}
+    read |= {(parallelism._STAGE, name) for name in (*parallelism._MESSAGE_METHODS, parallelism._GREETS)}
     assert sorted({each for each in read if not each[0].startswith("ddpsim.")} - rows) == [], TABLE
 
 
@@ -177,7 +177,7 @@ def test_each_local_variable_that_is_read_from_a_frame_has_a_row():
     known = {
         each for row in load_table() if row.use is NameUse.FRAME for one in row.signature for each in one.split("|")
     }
-    known |= {argument for _, argument, *_ in parallelism._CARRIES.values()}
+    known |= {argument for _, argument, *_ in parallelism._MESSAGE_METHODS.values()}
     ours = {"bucket", "wrapper", "reducer"}  # of functions of ours
     read = {name: module.at(node) for module in modules() for node, name in locals_read(module)}
     assert {name: place for name, place in read.items() if name not in known | ours} == {}, TABLE

@@ -1,11 +1,14 @@
 """What holds for every module: it is in no import cycle, and goes by one name."""
 
+import ast
 import re
 from pathlib import Path
 
 import grimp
 import networkx
 import pytest
+
+from ddpsim.simulator.attribution.phases import DECLARATION
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("simulator", "ddp", "reports", "scenarios")
@@ -45,3 +48,13 @@ def test_nothing_imports_a_part_by_the_name_of_its_folder():
 )
 def test_the_pattern_finds_what_it_looks_for(line):
     assert BARE.match(line)
+
+
+def test_functions_that_make_internal_calls_exist():
+    # A lost name would silently take the phase out of the origin of each call that the function makes.
+    for path in (ROOT / "ddp").glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == DECLARATION:
+                assert ast.literal_eval(node.value).keys() <= functions, path.name
