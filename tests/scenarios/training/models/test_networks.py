@@ -82,16 +82,12 @@ def test_size_and_shapes(name, dtype):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_values_come_from_the_seed(name):
+def test_values_come_from_the_seed_and_batches_from_the_generator(name):
     def values(seed):
         return torch.nn.utils.parameters_to_vector(make_network(name, seed=seed).parameters())
 
     assert values(3).equal(values(3))
     assert not values(3).equal(values(4))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_batches_come_from_the_generator(name):
     network = make_network(name)
     first, again = (torch.Generator().manual_seed(5) for _ in range(2))
     one, other = network.draw_batch(4, first), network.draw_batch(4, first)
@@ -149,17 +145,12 @@ def test_mixed_dtypes():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_reach_all_parameters(name):
+def test_gradients_reach_all_parameters_and_are_sparse_where_that_is_said(name):
     network = make_network(name)
+    assert NETWORKS[name].branches == network.branches
     train(network, steps=1)
     assert without_gradient(network) == []
     assert [key for key, parameter in network.named_parameters() if not parameter.grad.to_dense().norm() > 1e-4] == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_sparse_says_whether_a_gradient_is(name):
-    network = make_network(name)
-    train(network, steps=1)
     assert network.sparse == any(parameter.grad.is_sparse for parameter in network.parameters())
 
 
@@ -206,11 +197,6 @@ def test_stages_after_an_early_exit_have_no_gradient(uses, stages):
     assert without_gradient(network) == [
         f"{stage}.{part}" for stage in network.branches[stages - 1 :] for part in parts
     ]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_default_branches_are_those_of_the_class(name):
-    assert NETWORKS[name].branches == make_network(name).branches
 
 
 def test_outputs_of_branches_add_up():
