@@ -89,13 +89,6 @@ def test_a_deadlock_is_its_diagnosis_and_nothing_else(fails):
     assert failure.token
 
 
-def test_a_mismatch_is_its_diagnosis_and_nothing_else(fails):
-    failure = fails(marked("dist.all_reduce(torch.ones(2 + rank))"))
-    assert failure.lines[0].startswith("MISMATCH  mismatch.shape")
-    assert failure.token
-    assert failure.summary.startswith("mismatch.shape: ")
-
-
 FOR_EVER = "from ddpsim import Budget\n" + marked("while True:\n    dist.barrier()", "ranks(2{options})")
 
 

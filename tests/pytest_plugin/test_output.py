@@ -120,21 +120,3 @@ def test_it(loud, rank):
 def test_logging_is_captured_with_the_test(run):
     result = run("import logging\n" + marked('logging.warning("from %d", rank)\nassert False'))
     assert [line.split()[-1] for line in sections(result)["Captured log call"]] == ["0", "1"]
-
-
-def test_the_streams_of_the_process_are_back_afterwards(run):
-    run("""
-import sys
-before = []
-
-@pytest.fixture(autouse=True)
-def streams():
-    before.append(sys.stdout)
-    yield
-    assert sys.stdout is before[-1]
-
-@pytest.mark.ranks(2)
-def test_it(rank):
-    assert sys.stdout is not before[-1] and not sys.stdout.isatty()
-    dist.barrier()
-""").assert_outcomes(passed=1)
