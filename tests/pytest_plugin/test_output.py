@@ -96,27 +96,6 @@ def test_below(rank):
     }
 
 
-def test_fixtures_outside_print_to_pytests_own_sections(run):
-    result = run("""
-@pytest.fixture
-def loud():
-    print("set up")
-    yield
-    print("taken down")
-
-@pytest.mark.ranks(1)
-def test_it(loud, rank):
-    print("called")
-    assert False
-""")
-
-    assert sections(result) == {
-        "Captured stdout setup": ["set up"],
-        "Captured stdout rank 0 call": ["called"],
-        "Captured stdout teardown": ["taken down"],
-    }
-
-
 def test_logging_is_captured_with_the_test(run):
     result = run("import logging\n" + marked('logging.warning("from %d", rank)\nassert False'))
     assert [line.split()[-1] for line in sections(result)["Captured log call"]] == ["0", "1"]

@@ -92,26 +92,6 @@ def test_an_exploration_that_runs_out_of_budget_is_no_pass(fails):
     ]
 
 
-def test_ranks_have_fixtures_of_their_own_in_each_execution(run):
-    run("""
-made = []
-
-@per_rank
-def own(rank):
-    made.append(rank)
-    return []
-
-@pytest.mark.ranks(2, explore="dfs")
-def test_it(own, rank):
-    own.append(rank)
-    dist.barrier()
-    assert own == [rank]
-
-def test_made():
-    assert len(made) > 2 and made.count(0) == made.count(1)
-""").assert_outcomes(passed=2)
-
-
 def test_what_is_expected_passes_if_it_is_found(run):
     run(hangs("expect='deadlock.missing_rank'")).assert_outcomes(passed=1)
     run("from ddpsim import Code\n" + hangs("expect=Code.DEADLOCK_MISSING_RANK")).assert_outcomes(passed=1)

@@ -72,12 +72,6 @@ def test_lanes_stand_under_what_was_found(ddpsim):
     assert drawn[-1] == plain[-1]
 
 
-def test_without_report_nothing_is_written(ddpsim):
-    ddpsim("run", MISSING)
-    ddpsim("zoo", "send-send")
-    assert names(".") == []
-
-
 def test_a_report_says_engine_and_surprise(ddpsim):
     status, _, _ = ddpsim("run", "send-send", "--engine", "ddp", "--report", "r")
     assert status == 0

@@ -134,16 +134,6 @@ def test_each_rank_keeps_its_own_generator():
         assert drawn.equal(torch.rand(3, generator=torch.Generator().manual_seed(rank)))
 
 
-def test_mixed_dtypes():
-    network = make_network("mixed_dtypes", dtype=torch.bfloat16)
-    assert {name: parameter.dtype for name, parameter in network.named_parameters()} == {
-        "narrow.weight": torch.bfloat16,
-        "narrow.bias": torch.bfloat16,
-        "wide.weight": torch.float64,
-        "wide.bias": torch.float64,
-    }
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_all_parameters_and_are_sparse_where_that_is_said(name):
     network = make_network(name)
@@ -206,18 +196,6 @@ def test_outputs_of_branches_add_up():
     total = body + sum(network(batch, (name,)) - body for name in ("text", "image", "audio"))
     torch.testing.assert_close(network(batch), total, rtol=0, atol=1e-12)
     assert network(batch, ["audio", "text"]).equal(network(batch, ("text", "audio", "text")))
-
-
-def test_shared_parameters_appear_once():
-    network = make_network("shared", dtype=torch.float64)
-    assert [name for name, _ in network.named_parameters()] == [
-        "embedding.weight",
-        "first.weight",
-        "first.bias",
-        "second.bias",
-    ]
-    assert network.second.weight is network.first.weight
-    assert network.head.weight is network.embedding.weight
 
 
 def test_tied_and_untied_transformer():
