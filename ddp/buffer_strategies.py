@@ -28,10 +28,7 @@ class When(Enum):
 
 
 class Strategy(Enum):
-    """How a buffer is combined across ranks.
-
-    Ranks without input take no part; MEAN divides by the number of ranks with input.
-    """
+    """How a buffer is combined across the ranks with input; MEAN divides by their number."""
 
     BROADCAST = "broadcast"
     SUM = "sum"

@@ -102,10 +102,7 @@ class AnnouncementRound:
 def read_round(
     rows: Sequence[JoinAnnouncement], *, members: Sequence[int], describe: Callable[[Sequence[int]], str] = str
 ) -> AnnouncementRound:
-    """Return the round from the rows of all ranks.
-
-    For error texts: `members` are global ranks; `describe` formats details.
-    """
+    """Return the round from all ranks' rows; `members` (global ranks) and `describe` (details) are for error texts."""
     present = tuple(
         rank for rank, row in enumerate(rows) if row.kind not in (AnnouncedKind.JOINED, AnnouncedKind.FAILED)
     )

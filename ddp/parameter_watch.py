@@ -76,10 +76,7 @@ class ParameterWatch:
         return self._check_by_name()
 
     def _check_by_name(self) -> Trainability:
-        """Find changed parameters by comparing all names, which is slow.
-
-        Accept harmless changes, such as a new activation.
-        """
+        """Find changed parameters by comparing all names, which is slow; accept changes such as a new activation."""
         is_all_frozen = not any(map(_requires_grad, self._managed.values()))
         changes = list(self._describe_changes(is_all_frozen))
         if changes:

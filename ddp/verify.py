@@ -87,10 +87,7 @@ def verify_replicas(
 
 
 def verify_problem(problem: UsageError, group: dist.ProcessGroup, device: torch.device) -> NoReturn:
-    """Report that this rank's module cannot be wrapped.
-
-    Raise the other ranks' error, or `problem` if all ranks have one.
-    """
+    """Report that this rank's module cannot be wrapped; raise the other ranks' error, or `problem` if all have one."""
     versions = _compare_with_ranks(ModelDescription((), (), (), str(problem)), group, device)
     if all(version.description.problem for version in versions):
         raise problem

@@ -36,10 +36,7 @@ some."""
 
 
 def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITTEN) -> tuple[Path, ...]:
-    """Write a document's report, or only some of its files, into a folder; return the files' paths.
-
-    May raise ReportError.
-    """
+    """Write a document's report, or some of its files, into a folder; return their paths. May raise ReportError."""
     make_folder(folder)
     paths = []
     for name in names:

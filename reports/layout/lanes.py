@@ -55,10 +55,7 @@ class PlacedCall(NamedTuple):
 
 
 class EventMark(NamedTuple):
-    """A sign for an event that is no call: a step, a store operation, a note, the end of a rank.
-
-    Consecutive equal kinds may share a sign.
-    """
+    """A sign for an event that is no call, such as a step or the end of a rank; events of one kind may share it."""
 
     events: tuple[int, ...]
     lane: int
@@ -109,7 +106,8 @@ class Lanes:
 
 def lanes_of(run: Run) -> Lanes:
     """Return the lanes of a run, one for each rank and each thread. A run without a trace has no calls in them."""
-    whose = _lane_numbers(run)
+    threads = {event.who for event in run.events if event.thread}
+    whose = {who: lane for lane, who in enumerate(sorted({*map(RankOrThread, range(run.world_size)), *threads}))}
     lane_of = [whose[event.who] for event in run.events]
     columns = columns_of(run, whose)
     items = _place_calls(run, lane_of, columns)
@@ -117,12 +115,6 @@ def lanes_of(run: Run) -> Lanes:
     missing = _place_missing_calls(run, whose, items, columns)
     rightmost = max([*(each.column for each in items), *(each.column for each in missing)], default=-1)
     return Lanes(_make_lanes(run, whose), items, walk.marks(), walk.bars(), missing, rightmost + 1)
-
-
-def _lane_numbers(run: Run) -> dict[RankOrThread, int]:
-    ranks = (RankOrThread(rank) for rank in range(run.world_size))
-    threads = {event.who for event in run.events if event.thread}
-    return {who: lane for lane, who in enumerate(sorted((*ranks, *threads)))}
 
 
 def _make_lanes(run: Run, whose: dict[RankOrThread, int]) -> tuple[Lane, ...]:
@@ -220,10 +212,7 @@ class _MarksAndBars:
         return (*self._bars, *self._unended_waits())
 
     def _unended_waits(self) -> Iterator[WaitBar]:
-        """Yield bars for waits that never ended.
-
-        For a rank that was stopped, the bar ends at the call that it waits for.
-        """
+        """Yield bars for waits that never ended; for a stopped rank, the bar ends at the call that it waits for."""
         for_good = {each.who for each in self._run.waiting}
         for lane, (start, wait, end) in self._open.items():
             event = self._run.events[wait]

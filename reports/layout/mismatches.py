@@ -24,10 +24,7 @@ class DifferingCall(NamedTuple):
 
 
 def differing_calls(run: Run) -> dict[int, DifferingCall]:
-    """Return calls that match each other but differ, by the event that issued each.
-
-    Odd are calls of blamed ranks, or all.
-    """
+    """Return calls that match each other but differ, by the issuing event; odd are those of blamed ranks, or all."""
     found: dict[int, DifferingCall] = {}
     for finding in run.findings:
         has_sides = finding.is_mismatch and run.has_sides(finding)

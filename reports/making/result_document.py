@@ -36,10 +36,7 @@ def document_of(
     conclusion: str = "",
     seconds: float | None = None,
 ) -> Document:
-    """Return the document of one run, from its result.
-
-    The default name is the result's program; `seconds` is wall time.
-    """
+    """Return the document of one run; the default name is the result's program, and `seconds` is wall time."""
     run = replace(run_of(result, name=name, how=how), is_expected=is_expected, conclusion=conclusion, seconds=seconds)
     return Document(run.name, (run,), environment=environment())
 

@@ -79,10 +79,7 @@ def debug_run(
 
 
 def read_commands_from_file(path: Path) -> ReadLine:
-    """Return a function that answers the debugger's prompts with the lines of a file.
-
-    Raises UsageError if the file cannot be read.
-    """
+    """Return a function that answers the debugger's prompts with the lines of a file. Raises UsageError."""
     try:
         lines = iter(path.read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:

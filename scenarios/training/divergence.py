@@ -81,10 +81,7 @@ def _is_finite_text(text: str) -> bool:
 
 
 def _last_call_site(trace: Trace, rank: int, iteration: int | None) -> Site | None:
-    """Return the line of a rank's last call before the optimizer step of an iteration.
-
-    For the end of the training, return the line of its last call.
-    """
+    """Return the line of a rank's last call before the optimizer step of an iteration, or if None, before the end."""
     site = None
     steps = 0
     for event in trace:

@@ -70,10 +70,7 @@ class TrainingPart(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class ExceptionalIterations(TrainingPart, frozen=True):
-    """A different action of some ranks in some iterations.
-
-    If several exceptions fit a rank and iteration, the last one counts.
-    """
+    """A different action of some ranks in some iterations; of several for a rank and iteration, the last counts."""
 
     ranks: tuple[Whole, ...] | None = None
     """The ranks that the exception applies to; None for all."""
@@ -116,10 +113,7 @@ class OptimizerName(str, Enum):
 
 
 class OptimizerChoice(TrainingPart, frozen=True, rename={"is_sharded": "sharded"}):
-    """The optimizer of a training.
-
-    With `is_sharded` it is a ZeroRedundancyOptimizer, in which each rank updates a part of the parameters.
-    """
+    """The optimizer; `is_sharded`: a ZeroRedundancyOptimizer, in which each rank updates a part of the parameters."""
 
     name: OptimizerName = OptimizerName.SGD
     learning_rate: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.05
@@ -141,10 +135,7 @@ _PLAIN_SGD = OptimizerChoice()
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A declared training.
-
-    `iterations` is a number for each rank, or a rule that gives these numbers for any world size.
-    """
+    """A declared training; `iterations` is a number for each rank, or a rule for any world size."""
 
     networks: tuple[NetworkChoice, ...] = (NetworkChoice(),)
     """The networks; each has its own DDP object and optimizer, and an iteration trains one after the other."""

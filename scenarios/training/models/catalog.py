@@ -159,10 +159,7 @@ class _NetworkTooLargeError(UsageError):
 
 @contextmanager
 def _seed_generator(seed: int) -> Iterator[None]:
-    """In this block, draw from a generator with this seed, in float32 and on the CPU.
-
-    Restore the caller's generator afterwards.
-    """
+    """In this block, draw from a generator with this seed, in float32 and on the CPU; then restore the caller's."""
     default_dtype = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         # Not torch.manual_seed, because that seeds the generators of all devices.

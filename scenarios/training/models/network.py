@@ -102,10 +102,7 @@ class Network(nn.Module):
         return self.branches if uses is None else tuple(name for name in self.branches if name in uses)
 
     def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        """Return the outputs for a batch that uses these branches; `forward` calls it."""
-        raise NotImplementedError
-
-    def _apply_layers(self, batch: Tensor) -> Tensor:
+        """Return the outputs for a batch that uses these branches; by default, those of all layers in order."""
         for layer in self.layers_in_order()[self._kept]:
             batch = checkpoint(layer.run, batch, use_reentrant=False) if self.recomputes else layer.run(batch)
         return batch

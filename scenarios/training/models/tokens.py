@@ -45,10 +45,7 @@ class Shared(Network):
 
 
 class Transformer(Network):
-    """A language model: causal self-attention and feed-forward layers, with layer normalisation before each.
-
-    With `tied`, the output layer uses the embedding's weight.
-    """
+    """A causal language model, normalised before each layer; if `tied`, the output uses the embedding's weight."""
 
     def __init__(
         self, *, words: int = 32, length: int = 8, width: int = 16, heads: int = 2, depth: int = 2, tied: bool = True
@@ -82,9 +79,6 @@ class Transformer(Network):
 
     def _output_layer(self, hidden: Tensor) -> Tensor:
         return self.head(self.norm(hidden))
-
-    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        return self._apply_layers(batch)
 
 
 class _TransformerLayer(nn.Module):
