@@ -90,8 +90,7 @@ class BufferStrategies:
         return {name: buffer for name, buffer in current.items() if buffer is not None}
 
     def buffers_with_strategy(self, when: When) -> Iterator[tuple[BufferPlace, Strategy]]:
-        """Yield the buffers that have a named strategy for this side (before or after a forward), in the module's
-        order."""
+        """Yield the buffers with a named strategy for this side (before or after a forward), in the module's order."""
         for name, slot in self._slots.items():
             hook, side = self._rules[name]
             if side is when and isinstance(hook, Strategy):

@@ -158,8 +158,7 @@ def _tensor_of_bytes(data: bytes, device: torch.device) -> Tensor:
 
 
 def explain_differences(versions: Sequence[DistinctDescription]) -> str:
-    """Return one line that compares each version of the model with the most frequent (on a tie, with the lowest
-    rank's)."""
+    """Return a line that compares each version of the model with the most frequent (on a tie, the lowest rank's)."""
     common, *others = sorted(versions, key=lambda version: (-len(version.ranks), version.ranks))
     is_clear = len(others) == 1 and len(common.ranks) > len(others[0].ranks)
     them = "the others have" if is_clear else _ranks_have(common.ranks)

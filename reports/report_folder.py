@@ -31,8 +31,7 @@ WRITTEN = ("report.html", "report.txt", "result.json", "trace.json")
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST = 80
-"""The most characters of a folder's name. File systems allow 255 bytes; a suffix that makes the name unique needs
-some."""
+"""The most characters of a folder's name: file systems allow 255 bytes, and a unique suffix needs some."""
 
 
 def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITTEN) -> tuple[Path, ...]:

@@ -55,8 +55,7 @@ def family_of(call: Call) -> int:
 
 
 def colours_of(run: Run) -> dict[int, int]:
-    """Return a colour for each slot (row of matching calls) in which ranks wait forever: 0 for causes, 1 for
-    consequences."""
+    """Return a colour for each slot (matching calls) in which ranks wait forever: 0 for causes, 1 for consequences."""
     roots = run.root_slots
     return {slot: int(slot not in roots) for slot in run.awaited_slots}
 
@@ -189,8 +188,7 @@ def _event_numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
 
 
 def _slot_data(run: Run, kept: Sequence[int]) -> dict[str, Any]:
-    """Return state and ranks of each slot (row of matching calls), and the shown event at or after which its calls
-    matched."""
+    """Return state and ranks of each slot (matching calls), and the shown event at or after which it matched."""
     sets: dict[tuple[int, ...], int] = {}
     ranks = [sets.setdefault(tuple(sorted(run.events[i].rank for i in slot.issues)), len(sets)) for slot in run.slots]
     return {

@@ -163,8 +163,7 @@ def _place_calls(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Pl
 def _place_missing_calls(
     run: Run, whose: dict[RankOrThread, int], items: Sequence[PlacedCall], columns: Columns
 ) -> tuple[MissingCall, ...]:
-    """Return positions for calls that never came: the column of the waiting calls, or a free one after the lane's last
-    call."""
+    """Return positions for calls that never came: in the waiting calls' column, or a free one after the last call."""
     last: dict[int, int] = {}
     for item in items:
         last[item.lane] = max(last.get(item.lane, -1), item.column)

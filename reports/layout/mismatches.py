@@ -79,8 +79,7 @@ def near_misses(run: Run) -> tuple[NearMiss, ...]:
 
 
 def _difference_of_messages(run: Run, send: int, receive: int) -> str:
-    """Return what differs, such as "tag 7 ≠ tag 8"; "" if nothing differs, or the two calls are of other pairs of
-    ranks."""
+    """Return what differs, such as "tag 7 ≠ tag 8"; "" if nothing does, or if the ranks are other pairs."""
     sent, received = run.issued_call(send), run.issued_call(receive)
     if sent.peer != run.events[receive].rank or received.peer not in (run.events[send].rank, -1):
         return ""

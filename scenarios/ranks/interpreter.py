@@ -44,8 +44,7 @@ class RankOutputs(dict[str, list[TensorValues]]):
 
 
 def site_of_step(issue: Issue) -> Site:
-    """Return the line that a call has for `check`: the line that the call represents, or only its operation if it
-    represents none."""
+    """Return the line that a call has for `check`: the line that it represents, or only its operation if none."""
     return issue.parsed_site or Site(issue.operation, 0, "")
 
 
@@ -84,8 +83,7 @@ run_placed_steps.__qualname__ = "run_placed_steps"  # a process of its own finds
 
 
 def rank_function_of(program: Program) -> Callable[[int, Program], RankOutputs]:
-    """Return the function that runs a rank's steps: `run_rank_steps`, or its variant for calls that represent other
-    lines."""
+    """Return the function that runs a rank's steps: `run_rank_steps`, or its variant if calls represent other lines."""
     has_places = any(isinstance(step, Issue) and step.parsed_site for steps in program.ranks for step in steps)
     return run_placed_steps if has_places else run_rank_steps
 

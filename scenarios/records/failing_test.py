@@ -128,8 +128,7 @@ def _as_plain_line(text: str) -> str:
 
 
 def _branches_by_ranks(ranks: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of an `if` with a branch for each different continuation; the condition names the ranks of the
-    branch."""
+    """Yield the lines of an `if` with a branch for each different continuation, under the condition of its ranks."""
     ways = ranks_by_value(enumerate(map(tuple, ranks)))
     for number, (lines, those) in enumerate((lines, those) for lines, those in ways.items() if lines):
         is_rest = number > 0 and number == len(ways) - 1
@@ -161,8 +160,7 @@ def _fold_into_loops(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _repeated_blocks(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]:
-    """Yield the blocks that repeat from a line on: the possible length of the block, with the number of its
-    repetitions."""
+    """Yield the blocks that repeat from a line on: each possible length, with its number of repetitions."""
     for length in range(1, min(_LONGEST_LOOP, (len(lines) - at) // 2) + 1):
         block, times = lines[at : at + length], 1
         while lines[at + length * times : at + length * (times + 1)] == block:

@@ -175,8 +175,7 @@ def _members_of_cut_zip(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 _HEAD = struct.Struct("<4s2xHH4xIIIHH")
-"""The layout of the header of a zip member: signature, flags, method, checksum, two sizes, lengths of name and
-extra."""
+"""The header of a zip member: signature, flags, method, checksum, two sizes, lengths of name and extra."""
 _SIZES_FOLLOW, _ENCRYPTED = 8, 1
 
 

@@ -25,8 +25,7 @@ class DebuggedRun:
 
     result: Result
     missed: str
-    """The requested stop that the run did not reach; "" if it was reached, or if the stop was a finding and the run had
-    none."""
+    """The requested stop that the run did not reach; "" if it did, or if the stop was a finding and there is none."""
 
 
 def debug_run(
@@ -99,10 +98,7 @@ def read_commands_from_file(path: Path) -> ReadLine:
 
 
 def goal_of_options(at: str | None, rank: int | None, *, finding: bool) -> Goal | None:
-    """Return the first stop of the debugger, as the options ask for; by default the program's first line on rank 0.
-
-    Raises UsageError for an invalid step, and for more than one such option.
-    """
+    """Return the debugger's first stop as options ask, by default rank 0's first line. Raises UsageError."""
     is_given = {"--at": at is not None, "--rank": rank is not None, "--finding": finding}
     given = [option for option, is_it in is_given.items() if is_it]
     if len(given) > 1:

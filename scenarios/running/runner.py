@@ -148,8 +148,7 @@ def _run_and_compare(
     run: Callable[[Scenario], Result],
     timeout_seconds: float | None = None,
 ) -> Result:
-    """Load a scenario, run it by calling `run`, and compare its result with the scenario's reference, the correct
-    result."""
+    """Load a scenario, run it by `run`, and compare its result with the scenario's reference, the correct result."""
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine_named(engine)
     chosen = own.with_world_size(world_size)
@@ -193,8 +192,7 @@ def check_engine_options(scenario: Scenario, engine: Engine) -> None:
 
 
 def compare_with_reference(result: Result, scenario: Scenario) -> Result:
-    """Return the result of a run; with a finding added if ranks returned other values than training on one process
-    gives."""
+    """Return the result, with a finding added if ranks returned other values than training on one process gives."""
     if scenario.reference is None or result.verdict is not Verdict.PASS:
         return result
     finding = find_divergence(scenario.reference(result.world_size), result)

@@ -55,8 +55,7 @@ class _OracleRank:
     gradients: Gradients
     history: list[Snapshot]
     forwards: int = 0
-    """The number of the rank's forwards through the DDP object. By this number ranks detect which ranks still have
-    input."""
+    """The number of the rank's forwards through DDP, by which ranks detect which ranks still have input."""
 
 
 def train_plainly(training: Training, world_size: int) -> tuple[History, ...]:

@@ -106,10 +106,7 @@ def _split_layers(network: Network, mesh: DeviceMesh) -> None:
 
 
 def _shard_network(network: Network, mesh: DeviceMesh, dtype: torch.dtype | None) -> Any:
-    """Apply `fully_shard` to each module to shard, and to the rest of the network.
-
-    In a mesh of two dimensions, the model is copied along the first and sharded along the second.
-    """
+    """Apply `fully_shard` to each module to shard, and to the rest; the last dimension of the mesh has the shards."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=dtype)
@@ -119,10 +116,7 @@ def _shard_network(network: Network, mesh: DeviceMesh, dtype: torch.dtype | None
 
 
 def _modules_to_shard(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules to shard: those whose forward is called and whose parameters no other module has.
-
-    A list of modules is not called itself, so its members are yielded.
-    """
+    """Yield the modules to shard: not lists, which are not called, and with parameters that no other module has."""
     has = {name: list(child.parameters()) for name, child in module.named_children()}
     has[""] = list(module.parameters(recurse=False))
     for name, child in module.named_children():
@@ -241,8 +235,7 @@ def _mean_square(output: Tensor) -> Tensor:
 
 
 def _clip_gradients(job: _RankTraining, norm: float) -> None:
-    """Clip gradients like `clip_grad_norm_`, which supports neither gradients on several meshes nor pipeline stages on
-    other ranks."""
+    """Clip like `clip_grad_norm_`, which supports neither several meshes nor pipeline stages on other ranks."""
     parameters = [each for model in job.models for each in _unwrap_network(model).parameters() if each.grad is not None]
     kinds: dict[Any, list[nn.Parameter]] = {}
     for each in parameters:

@@ -32,8 +32,7 @@ _KINDS = (
     (Code.DIVERGENCE_PARAMETERS, "parameters"),
     (Code.DIVERGENCE_BUFFERS, "buffers"),
 )
-"""The kinds of tensors in the order in which a training computes them. The first kind that differs is nearest to the
-cause."""
+"""The kinds of tensors in the order of their computation: the first that differs is nearest to the cause."""
 
 
 @dataclass(frozen=True, slots=True)

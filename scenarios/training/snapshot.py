@@ -21,8 +21,7 @@ class Snapshot:
     iteration: int | None = None
     """The iteration after which the snapshot was taken, from 0; None at the end of the training."""
     offsets: Mapping[str, tuple[int, ...]] | None = None
-    """For a snapshot of a part of a model: the offset of each parameter in the whole parameter. None for a whole
-    model."""
+    """The offset of each parameter in the whole parameter, for a part of a model; None for a whole model."""
 
 
 History: TypeAlias = "tuple[Snapshot, ...]"

@@ -150,8 +150,7 @@ class Training:
     averages_buffers: bool = False
     """True if a buffer hook averages the floating buffers over the ranks after each forward."""
     reduces_loss: bool = False
-    """True if the training loop sums each loss over the ranks by an all_reduce, and skips the step if the sum is
-    infinite."""
+    """True if the loop sums each loss over the ranks by an all_reduce, and skips the step if the sum is infinite."""
     exceptions: tuple[ExceptionalIterations, ...] = ()
     seed: int = 0
     dtype: torch.dtype = torch.float32
@@ -159,8 +158,7 @@ class Training:
     parallel: ParallelLayout | None = None
     """The mesh of the ranks; None for data parallelism over all ranks."""
     accumulation: int = 1
-    """Every N-th iteration makes an optimizer step, and the other iterations accumulate gradients, unless exceptions
-    say otherwise."""
+    """Every N-th iteration makes an optimizer step, and others accumulate gradients, unless exceptions differ."""
     mixed_precision: torch.dtype | None = None
     """The dtype in which parameters are gathered, batches computed and gradients reduced; `dtype` if None."""
     recomputes: bool = False
@@ -170,8 +168,7 @@ class Training:
 
     @property
     def needs_mesh(self) -> bool:
-        """Return True if the training needs `parallel_trainer.py`, because it has a mesh or options that `trainer.py`
-        does not support."""
+        """Return True for a mesh or options that `parallel_trainer.py` supports and `trainer.py` does not."""
         return self.wrapper is not ModelWrapper.DDP or self.parallel is not None or self.clip_norm is not None
 
     def layout(self, world_size: int) -> ParallelLayout:

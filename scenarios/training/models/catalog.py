@@ -94,10 +94,7 @@ def make_network(
 
 
 def make_meta_network(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Network:
-    """Build the network called `name` without values, on the device "meta", to inspect it at no cost.
-
-    Raises UsageError as `make_network` does, and NetworkOptionError if a single option is invalid.
-    """
+    """Build the network called `name` without values, on the device "meta", at no cost. Raises UsageError."""
     values = _check_options(name, options)
     with torch.device("meta"), _ParameterLimit(name), _SkipInitialization():
         return _build_network(name, values)

@@ -26,8 +26,7 @@ class Embedding(Network):
 
 
 class Shared(Network):
-    """A network that uses parameters several times: two layers share a weight, and the output uses the embedding's
-    weight."""
+    """A network that uses parameters twice: two layers share a weight, and the output has the embedding's weight."""
 
     def __init__(self, *, words: int = 32, width: int = 8, length: int = 4) -> None:
         super().__init__()
