@@ -129,21 +129,14 @@ def _site_data(site: Site) -> dict[str, Any]:
 
 def _call_data(calls: Sequence[Call], texts: TextTable) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {
-        "operation": [texts.index_of(call.operation) for call in calls],
         "family": [family_of(call) for call in calls],
-        "group": [texts.index_of(call.group) for call in calls],
-        "sequence": [call.sequence for call in calls],
-        "signature": [texts.index_of(call.signature) for call in calls],
-        "site": [call.site for call in calls],
-        "caller": [call.caller for call in calls],
-        "origin": [texts.index_of(call.origin) for call in calls],
-        "purpose": [texts.index_of(call.purpose) for call in calls],
-        "bucket": [call.bucket for call in calls],
         "parameters": [[texts.index_of(name) for name in call.parameters] for call in calls],
-        "peer": [call.peer for call in calls],
-        "tag": [call.tag for call in calls],
         "shadow": [int(call.is_shadow) for call in calls],
     }
+    for name in ("operation", "group", "signature", "origin", "purpose"):
+        columns[name] = [texts.index_of(getattr(call, name)) for call in calls]
+    for name in ("sequence", "site", "caller", "bucket", "peer", "tag"):
+        columns[name] = [getattr(call, name) for call in calls]
     return {name: _pack_column(column) for name, column in columns.items()}
 
 

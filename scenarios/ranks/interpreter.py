@@ -84,8 +84,7 @@ run_placed_steps.__qualname__ = "run_placed_steps"  # a process of its own finds
 
 def rank_function_of(program: Program) -> Callable[[int, Program], RankOutputs]:
     """Return the function that runs a rank's steps: `run_rank_steps`, or its variant if calls represent other lines."""
-    has_places = any(isinstance(step, Issue) and step.parsed_site for steps in program.ranks for step in steps)
-    return run_placed_steps if has_places else run_rank_steps
+    return run_placed_steps if _first_site(program) else run_rank_steps
 
 
 @lru_cache(maxsize=1024)
@@ -101,10 +100,8 @@ def _as_called_from(site: Site | None, function: Callable[..., Any]) -> Callable
 
 def _first_site(program: Program) -> Site | None:
     """Return the line to show where groups are created: the line of the first call, because records have none."""
-    return next(
-        (step.parsed_site for steps in program.ranks for step in steps if isinstance(step, Issue) and step.parsed_site),
-        None,
-    )
+    issues = (step for steps in program.ranks for step in steps if isinstance(step, Issue))
+    return next(filter(None, (issue.parsed_site for issue in issues)), None)
 
 
 def _new_group(group: Group) -> Any:
