@@ -208,8 +208,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module; with gradients enabled, and outside of no_sync, the next backward reduces the gradients.
 
-        Raises ParameterChangedError, OpenBackwardError (about the previous backward), and JoinError after a failed
-        join.
+        Raises ParameterChangedError, OpenBackwardError (of the previous backward), or JoinError after a failed join.
         """
         context = self._begin_forward(inputs, kwargs)
         if self.device_ids:

@@ -37,12 +37,9 @@ _LONGEST = 80
 def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITTEN) -> tuple[Path, ...]:
     """Write a document's report, or some of its files, into a folder; return their paths. May raise ReportError."""
     make_folder(folder)
-    paths = []
     for name in names:
-        path = folder / name
-        write_file(path, FORMS[name](document))
-        paths.append(path)
-    return tuple(paths)
+        write_file(folder / name, FORMS[name](document))
+    return tuple(folder / name for name in names)
 
 
 def write_file(path: Path, data: bytes) -> None:

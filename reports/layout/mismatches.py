@@ -83,10 +83,5 @@ def _difference_of_messages(run: Run, send: int, receive: int) -> str:
     sent, received = run.issued_call(send), run.issued_call(receive)
     if sent.peer != run.events[receive].rank or received.peer not in (run.events[send].rank, -1):
         return ""
-    texts = [_field_difference(sent, received, "tag", ""), _field_difference(sent, received, "group", '"')]
-    return ", ".join(filter(None, texts))
-
-
-def _field_difference(sent: Call, received: Call, field: str, quote: str) -> str:
-    one, other = getattr(sent, field), getattr(received, field)
-    return "" if one == other else f"{field} {quote}{one}{quote} \N{NOT EQUAL TO} {field} {quote}{other}{quote}"
+    pairs = [(f"tag {each.tag}", f'group "{each.group}"') for each in (sent, received)]
+    return ", ".join(f"{one} \N{NOT EQUAL TO} {other}" for one, other in zip(*pairs, strict=True) if one != other)

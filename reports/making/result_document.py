@@ -190,12 +190,8 @@ def _error_text(error: BaseException) -> str:
 
 def environment() -> dict[str, str]:
     """Return the versions of ddpsim, torch and Python, and the platform, without importing torch."""
-    found = {
-        "ddpsim": _installed_version("ddpsim"),
-        "torch": _installed_version("torch"),
-        "python": platform.python_version(),
-    }
-    return {name: text for name, text in found.items() if text} | {"platform": platform.system()}
+    found = {name: text for name in ("ddpsim", "torch") if (text := _installed_version(name))}
+    return found | {"python": platform.python_version(), "platform": platform.system()}
 
 
 def _installed_version(distribution: str) -> str:

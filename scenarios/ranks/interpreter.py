@@ -33,8 +33,7 @@ class TensorValues(NamedTuple):
 class RankOutputs(dict[str, list[TensorValues]]):
     """The output tensors of the calls that a rank waited for, by name.
 
-    Keep this object until all ranks have ended: gloo never sends a message after its work handle was dropped. The works
-    are not pickled.
+    Keep it until all ranks have ended: gloo never sends a message whose work was dropped. Works are not pickled.
     """
 
     works: Sequence[Any] = ()

@@ -19,8 +19,7 @@ from ddpsim.simulator.wording import LabelledLine, rank_list
 def find_divergence(reference: TrainingReference | Snapshot, result: Result) -> Finding | None:
     """Return a finding on the first point in time at which ranks hold wrong values; None if all values are right.
 
-    If the reference is a single snapshot, every rank should return it. Raises UsageError if ranks returned no
-    snapshots.
+    If the reference is one snapshot, every rank should return it. Raises UsageError if ranks returned no snapshots.
     """
     if isinstance(reference, Snapshot):
         reference = TrainingReference(((reference,),) * result.world_size)
