@@ -10,6 +10,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ddpsim.simulator.runtime.isolation import Isolation
 from ddpsim.simulator.runtime.isolation.world import RankWorld
+from tests.runtime.isolation.test_isolation import resolves
 
 in_c = torch._C._distributed_c10d
 
@@ -99,14 +100,6 @@ def test_thread_isolation_is_as_it_was(was_isolating, in_thread):
         assert not resolves("a name")
     finally:
         in_c._set_thread_isolation_mode(False)
-
-
-def resolves(name):
-    try:
-        in_c._resolve_process_group(name)
-    except RuntimeError:
-        return False
-    return True
 
 
 def test_meshes_of_ranks_are_different_keys(interleave):
