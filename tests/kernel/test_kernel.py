@@ -91,6 +91,22 @@ class Last:
         return len(options) - 1 if point.kind is ChoiceKind.SOURCE else 0
 
 
+def test_calls_are_tested_for_without_waiting():
+    """Rank 0's first look lets rank 1 fall asleep; the next take a millisecond each, and rank 1 comes in the third."""
+
+    def program(rank, *before):
+        me = Rank(rank, 2)
+        yield from before
+        handle = yield from me.issue("barrier")
+        looks = []
+        while not looks or not looks[-1]:
+            looks.append((yield IsComplete(handle, Access(("call", "default", 0), AccessMode.READ))))
+        return looks
+
+    host = Host([program(0), program(1, Sleep(0.0025))])
+    assert sorted(host.done("returned")) == [("returned", 0, [False, False, False, True]), ("returned", 1, [True])]
+
+
 def stores(operation, *keys, **options):
     return StoreOperation(operation, keys, **options)
 

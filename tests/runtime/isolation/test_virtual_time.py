@@ -102,28 +102,6 @@ def test_what_sleep_takes(clock, seconds):
     assert clock.now == seconds
 
 
-def test_what_sleep_raises_comes_through(clock, monkeypatch):
-    def unwind(seconds):
-        raise KeyboardInterrupt
-
-    virtual_time = VirtualTime(lambda: True, unwind, lambda: (0, 0.0))
-    virtual_time.install()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            time.sleep(1)
-    finally:
-        virtual_time.uninstall()
-
-
-def test_a_thousand_rounds(clock):
-    replaced = time.sleep
-    for _ in range(1000):
-        virtual_time = VirtualTime(lambda: False, clock.sleep, lambda: (0, 0.0))
-        virtual_time.install()
-        virtual_time.uninstall()
-    assert time.sleep is replaced
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
 def test_a_process_forked_from_a_rank_sees_real_time():
     def program(rank):
