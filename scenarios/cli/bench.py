@@ -10,6 +10,7 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import EngineOrBoth, SimulatedTransport, engines_named
 from ddpsim.scenarios.cli.status import ExitStatus, worst_status
+from ddpsim.simulator.wording import count_with_noun
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.running.measuring import MeasuredCase, Measurement
@@ -54,7 +55,7 @@ def bench(
     check_is_simulated(transport, "bench measures only the simulation")
     cases = _cases_to_measure(names or _NAMES, engine, world_size or [None])
     machine = f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores"
-    output.print_text(f"{machine}, on {transport}, {output.number_with_noun(rounds, 'alternating round')}\n")
+    output.print_text(f"{machine}, on {transport}, {count_with_noun(rounds, 'alternating round')}\n")
     measured = collect_measurements(
         output.with_progress_bar(measure_runs(cases, rounds, transport), rounds * len(cases))
     )

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
-from ddpsim.scenarios.cli.options import Name, OwnOrEngine, WorldSize
+from ddpsim.scenarios.cli.options import Name, OptionsOfRun, OwnOrEngine, WorldSize, expand_option_sets
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.run import head_line
 from ddpsim.scenarios.cli.status import ExitStatus

@@ -14,7 +14,7 @@ from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import Opens, ReportFolder
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.wording import join_names
+from ddpsim.simulator.wording import count_with_noun, join_names
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.records.found_records import FoundRecords
@@ -138,7 +138,7 @@ def _head_line(diagnosis: JobDiagnosis) -> str:
     forms = ", ".join(dict.fromkeys(record.form for record in records))
     count = len(diagnosis.job.records)
     size = diagnosis.job.world_size
-    counted, made = output.number_with_noun(count, "record"), output.number_with_noun(calls, "call")
+    counted, made = count_with_noun(count, "record"), count_with_noun(calls, "call")
     return f"world size {size}  {counted} of {forms}  {made}"
 
 
@@ -146,7 +146,7 @@ def _findings_text(result: Result, diagnosis: JobDiagnosis) -> str:
     if result.findings:
         return "\n\n".join(finding.body for finding in result.findings)
     matched = {"collective": diagnosis.compared, "message": diagnosis.messages}
-    counts = [output.number_with_noun(count, noun) for noun, count in matched.items() if count]
+    counts = [count_with_noun(count, noun) for noun, count in matched.items() if count]
     return f"PASS  the matched calls agree in everything that the records contain: {join_names(counts) or 'no call'}"
 
 

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
+    OptionsOfRun,
     OwnOrEngine,
     ReportFolder,
     Seed,
     SimulatedTransport,
     WorldSize,
     engine_text,
+    expand_option_sets,
     output_option,
     schedule_source_text,
 )

@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
-from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize, output_option
+from ddpsim.scenarios.cli.options import (
+    Name,
+    OptionsOfRun,
+    OwnOrEngine,
+    Seed,
+    WorldSize,
+    expand_option_sets,
+    output_option,
+)
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.policies.named import RUNNING, join_names
+from ddpsim.simulator.wording import count_with_noun
 
 if TYPE_CHECKING:
     from ddpsim import ShrinkProgress
@@ -138,7 +146,7 @@ _END = {
 
 def _size_change_line(shrunk: ShrunkScenario) -> str:
     """Return a line with the scenario's size before and after shrinking, the number of executions, and the time."""
-    from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun, size_text
+    from ddpsim.scenarios.fuzzing.shrinking.shrinker import size_text
 
     before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
     return f"{before}  ->  {after}   {count_with_noun(shrunk.executions, 'execution')}, {shrunk.seconds:.1f} s"
@@ -146,8 +154,6 @@ def _size_change_line(shrunk: ShrunkScenario) -> str:
 
 def _progress_of_shrinking(progress: ShrinkProgress) -> tuple[float, str]:
     """Return the seconds spent so far, and a progress text: number of executions and current size of the scenario."""
-    from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun
-
     ranks, switches = progress.size.ranks, progress.size.switches
     sizes = f"{count_with_noun(ranks, 'rank')}, {count_with_noun(switches, 'switch', 'switches')}"
     return progress.seconds, f"shrinking, {progress.executions} executions: {sizes}"

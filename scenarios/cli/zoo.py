@@ -54,7 +54,7 @@ def zoo(
     """
     from ddpsim import simulate
     from ddpsim.scenarios.cli.zoo_outcome import run_for_zoo
-    from ddpsim.scenarios.files.registry import registry
+    from ddpsim.scenarios.files.loader import registry
     from ddpsim.scenarios.running.runner import check_transport_options
 
     engines = engines_named(engine)
@@ -102,8 +102,7 @@ def _run_and_show_rows(
 
 def _chosen_scenarios(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:
     """Return the scenarios to run, each bug followed by its repaired twin. A twin that the user named is always run."""
-    from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.files.registry import registry
+    from ddpsim.scenarios.files.loader import load, registry
 
     named = {name: load(name) for name in names or ()}
     pool: Mapping[str, Scenario] = registry

@@ -18,9 +18,9 @@ from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, CampaignTotals
 from ddpsim.scenarios.fuzzing.corpus import CorpusFileResult, CorpusFileState, check_corpus_folder, run_corpus_files
 from ddpsim.scenarios.fuzzing.keeping import FailureSaver, SavedFailure
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
-from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun
 from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connect_workers
 from ddpsim.simulator.ctrl_c import CtrlCGuard
+from ddpsim.simulator.wording import count_with_noun
 
 _CORPUS_BATCH = -1
 """The batch number under which the runs of the corpus are reported."""

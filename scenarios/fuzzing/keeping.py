@@ -10,8 +10,7 @@ from ddpsim.scenarios.files.saving import scenario_as_toml
 from ddpsim.scenarios.fuzzing.campaign_report import FuzzFailure
 from ddpsim.scenarios.fuzzing.corpus import command_for_file, path_of_failure, record_outcome, save_failure
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
-from ddpsim.scenarios.fuzzing.shrinking.shrinker import ShrunkScenario, shrink_scenario
-from ddpsim.scenarios.fuzzing.shrinking.size_text import size_text
+from ddpsim.scenarios.fuzzing.shrinking.shrinker import ShrunkScenario, shrink_scenario, size_text
 from ddpsim.scenarios.model import outcome_text
 from ddpsim.simulator.ctrl_c import CtrlCGuard
 from ddpsim.simulator.shrinking.greedy import ShrinkEnd

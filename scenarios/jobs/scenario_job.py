@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.loader import load
+from ddpsim.scenarios.files.loader import load, registry
 from ddpsim.scenarios.files.python_file import SUFFIXES
-from ddpsim.scenarios.files.registry import registry
 from ddpsim.scenarios.model import Scenario
 
 LONGEST_SECONDS = 1200.0

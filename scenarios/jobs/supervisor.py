@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ddpsim.scenarios.jobs.job_rank import RankMessage
+from ddpsim.scenarios.jobs.job_rank import RankMessage, position_of_death
 from ddpsim.scenarios.jobs.rank_child import RankChild, start_rank_child
 from ddpsim.scenarios.jobs.rank_progress import BUSY_SHARE, PATIENCE, ActiveClock
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankPosition, RankReport
-from ddpsim.scenarios.jobs.rank_stacks import position_of_death
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
 from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, Heartbeats, RankStarter, SupervisorStore
 

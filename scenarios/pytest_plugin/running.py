@@ -27,8 +27,7 @@ from ddpsim.scenarios.pytest_plugin.failure import (
 )
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, per_rank_fixture_names
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError, MarkerOptions, default_time_limit
-from ddpsim.scenarios.pytest_plugin.rank_output import RankOutput
-from ddpsim.scenarios.pytest_plugin.subtests import subtests_of_rank
+from ddpsim.scenarios.pytest_plugin.rank_output import RankOutput, subtests_of_rank
 from ddpsim.simulator.api import EXPLORATION_BUDGET
 from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.errors import is_unexpected_error, make_internal_error

@@ -14,8 +14,8 @@ from ddpsim.scenarios.files.value_scenarios import (
     training_of_scenario,
 )
 from ddpsim.scenarios.fuzzing.shrinking import training_passes
-from ddpsim.scenarios.fuzzing.shrinking.declared import DeclaredTraining
-from ddpsim.scenarios.fuzzing.shrinking.declared import size_of_training as size_of_declared
+from ddpsim.scenarios.fuzzing.shrinking.training_passes import DeclaredTraining
+from ddpsim.scenarios.fuzzing.shrinking.training_passes import size_of_training as size_of_declared
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.training.models import make_meta_network
 from ddpsim.scenarios.training.parallel_limits import find_problems
