@@ -18,8 +18,7 @@ if typing.TYPE_CHECKING:
     from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 _PUBLIC_NAMES = {
-    "files.loader": ("load",),
-    "files.registry": ("registry",),
+    "files.loader": ("load", "registry"),
     "fuzzing.shrinking.shrinker": ("ShrunkScenario", "shrink_scenario"),
     "model": ("CLEAN", "Expectation", "Scenario", "every_rank", "finds", "odd_one_out", "repairs", "scenario"),
     "pytest_plugin.fixtures": ("per_rank",),

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import Name, OptionsOfRun, OwnOrEngine, WorldSize, expand_option_sets
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
+from ddpsim.scenarios.cli.options import Name, OwnOrEngine, WorldSize
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.run import head_line
 from ddpsim.scenarios.cli.status import ExitStatus
@@ -76,7 +77,8 @@ def debug(
 
 
 def _save_scenario(name: str, scenario: Scenario, path: Path) -> None:
-    from ddpsim.scenarios.fuzzing.shrinking.saved import check_output_file, save_shrunk_scenario
+    from ddpsim.scenarios.files.saving import write_text
+    from ddpsim.scenarios.fuzzing.shrinking.saved import check_output_file, shrunk_scenario_text
 
     check_output_file(path, "save")
-    save_shrunk_scenario(scenario, name, path, how="a schedule made by hand of")
+    write_text(path, shrunk_scenario_text(scenario, name, path, how="a schedule made by hand of"))

@@ -134,12 +134,9 @@ def _run_watched_job(words: list[str], quiet_seconds: float, limit_seconds: floa
 def _head_line(diagnosis: JobDiagnosis) -> str:
     """Return the head line: the world size, and how many records and calls were read."""
     records = diagnosis.job.records.values()
-    calls = sum(len(record.call_log.steps) for record in records)
+    calls = count_with_noun(sum(len(record.call_log.steps) for record in records), "call")
     forms = ", ".join(dict.fromkeys(record.form for record in records))
-    count = len(diagnosis.job.records)
-    size = diagnosis.job.world_size
-    counted, made = count_with_noun(count, "record"), count_with_noun(calls, "call")
-    return f"world size {size}  {counted} of {forms}  {made}"
+    return f"world size {diagnosis.job.world_size}  {count_with_noun(len(records), 'record')} of {forms}  {calls}"
 
 
 def _findings_text(result: Result, diagnosis: JobDiagnosis) -> str:

@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import (
-    BothOrEngine,
-    Opens,
-    OptionsOfRun,
-    ReportFolder,
-    WorldSize,
-    engines_named,
-    expand_option_sets,
-)
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
+from ddpsim.scenarios.cli.options import BothOrEngine, Opens, ReportFolder, WorldSize, engines_named
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.reporting import ReportWriter, report_writer
 from ddpsim.scenarios.cli.status import ExitStatus, worst_status

@@ -5,20 +5,15 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from typer.models import OptionInfo
 
 from ddpsim.simulator.backend_semantics import BACKENDS
 from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, join_names, uses_seed
-from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, OptionForms, RunOptions
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine
@@ -45,9 +40,8 @@ WorldSize = Annotated[
 ]
 
 
-def _engine_option(values: str) -> OptionInfo:
-    option: OptionInfo = typer.Option(help=f"The engine that synchronises the replicas: {values}")
-    return option
+def _engine_option(values: str) -> Any:
+    return typer.Option(help=f"The engine that synchronises the replicas: {values}")
 
 
 EngineOrBoth = Annotated[str, _engine_option("torch, ddp or both.")]
@@ -90,10 +84,9 @@ def _parse_folder(text: str) -> Path:
     return Path(text)
 
 
-def folder_option(flag: str, text: str) -> OptionInfo:
+def folder_option(flag: str, text: str) -> Any:
     """Return an option whose value is a folder to write into."""
-    option: OptionInfo = typer.Option(flag, parser=_parse_folder, metavar="DIR", help=text)
-    return option
+    return typer.Option(flag, parser=_parse_folder, metavar="DIR", help=text)
 
 
 ReportFolder = Annotated[
@@ -104,10 +97,9 @@ Opens = Annotated[
 ]
 
 
-def output_option(what: str) -> OptionInfo:
+def output_option(what: str) -> Any:
     """Return the option `--output` with this help text. Its value is the file to save a scenario to."""
-    option: OptionInfo = typer.Option("--output", "-o", metavar="OUT.toml", help=what)
-    return option
+    return typer.Option("--output", "-o", metavar="OUT.toml", help=what)
 
 
 def engines_named(name: str) -> tuple[Engine, ...]:
@@ -187,70 +179,3 @@ def scenarios_with_tags(scenarios: Mapping[str, Each], tags: Iterable[str]) -> d
     if wanted and not found:
         raise UsageError(f"tags are {', '.join(wanted)}, but no scenario has all of them: leave one out")
     return found
-
-
-# --- sets of options, which are one parameter of a command function ---------------------------------------------------
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class OptionSet(NamedTuple):
-    """Marks a parameter of a command function: the parameter's value is made from several command-line options."""
-
-    make: Callable[..., Any]
-    """Makes the parameter's value; it is called with the options as keywords."""
-    options: Callable[[str], Sequence[Parameter]]
-    """Returns the options of the set, for the command of the given name."""
-
-
-def expand_option_sets(command: Command) -> Command:
-    """Return the command with each marked parameter replaced by the options of its set, so that typer parses them."""
-    made: dict[str, tuple[OptionSet, Sequence[Parameter]]] = {}
-    parameters: list[Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        marks = [mark for mark in get_args(parameter.annotation) if isinstance(mark, OptionSet)]
-        if marks:
-            made[parameter.name] = marks[0], marks[0].options(command.__name__)
-        parameters += made[parameter.name][1] if marks else [parameter]
-
-    @functools.wraps(command)
-    def called(**given: Any) -> Any:
-        for name, (option_set, options) in made.items():
-            given[name] = option_set.make(**{each.name: given.pop(each.name, each.default) for each in options})
-        return command(**given)
-
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called  # type: ignore[return-value]
-
-
-def _parameters_of_run_options(command: str) -> list[Parameter]:
-    """Return the options of a run that the named command takes, as parameters for typer."""
-    hints = get_type_hints(RunOptions)
-    taken = {name: each for name, each in OPTIONS.items() if each.help and command not in each.not_of}
-    return [_parameter_of_option(name, each, hints[name], command) for name, each in taken.items()]
-
-
-def _parameter_of_option(name: str, option: OptionForms, hint: Any, command: str) -> Parameter:
-    flag, kind = option.console_flag(name), hint if hint is bool else hint | None
-    metavar, text = option.metavar, option.help
-    if get_origin(hint) is tuple:
-        kind = list[str] | None
-    if hint == bool | None:
-        flag += f"/--no-{flag.removeprefix('--')}"
-    if option.takes_several_in == command:
-        metavar, text = f"{metavar},...", f"{text.rstrip('.')}; several, or `all`, one after another."
-    text += f"  [default: {option.default}]" if option.default else ""
-    declared = typer.Option(flag, metavar=metavar, help=text)
-    default = False if hint is bool else None
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
-
-
-def _given_run_options(**options: Any) -> Mapping[str, Any]:
-    """Return the options that the user gave. A flag that is off by default counts as given only if it is on."""
-    is_off = {name for name, value in options.items() if value is False and DEFAULTS[name] is False}
-    return {name: value for name, value in options.items() if name not in is_off and value not in (None, [])}
-
-
-OptionsOfRun = Annotated[Mapping[str, Any], OptionSet(_given_run_options, _parameters_of_run_options)]
-"""The type of a command's parameter that receives the given options of a run, by name."""

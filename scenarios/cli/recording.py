@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import OptionSet, folder_option
+from ddpsim.scenarios.cli.option_sets import OptionSet
+from ddpsim.scenarios.cli.options import folder_option
 from ddpsim.simulator.imports import pause_garbage_collection
 
 if TYPE_CHECKING:

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import (
-    Name,
-    Opens,
-    OptionsOfRun,
-    OwnOrEngine,
-    ReportFolder,
-    SimulatedTransport,
-    WorldSize,
-    expand_option_sets,
-)
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
+from ddpsim.scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder, SimulatedTransport, WorldSize
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
 from ddpsim.scenarios.cli.reporting import report_writer

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
-    OptionsOfRun,
     OwnOrEngines,
     OwnOrPolicy,
     ReportFolder,
@@ -25,7 +25,6 @@ from ddpsim.scenarios.cli.options import (
     backends_named,
     engine_text,
     engines_named,
-    expand_option_sets,
     keep_servers_for,
     schedule_source_text,
 )

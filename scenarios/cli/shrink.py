@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import (
-    Name,
-    OptionsOfRun,
-    OwnOrEngine,
-    Seed,
-    WorldSize,
-    expand_option_sets,
-    output_option,
-)
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
+from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize, output_option
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.imports import pause_garbage_collection
@@ -79,11 +72,12 @@ def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path
     """Save the shrunk scenario, run the saved file, and print this run. Delete the file if the run does not fail."""
     from ddpsim import Verdict
     from ddpsim.scenarios.files.program_line import quote_for_command_line
+    from ddpsim.scenarios.fuzzing.shrinking.saved import shrunk_scenario_text
     from ddpsim.scenarios.running.runner import run_scenario
 
     result = None
     if shrunk.end.value != "flaky":
-        _save_or_print(shrunk.scenario, name, path)
+        _save_or_print(shrunk_scenario_text(shrunk.scenario, name, path), path)
         result = run_scenario(str(path))  # of the file, as the user will run it
         note_trailing_options(own, shrink, result)
     if result is None or result.verdict is not Verdict.FAIL:
@@ -99,15 +93,15 @@ def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path
     return ExitStatus.AS_EXPECTED
 
 
-def _save_or_print(scenario: Scenario, name: str, path: Path) -> None:
+def _save_or_print(text: str, path: Path) -> None:
     """Save the shrunk scenario. If the file cannot be written, print the scenario, so that the work is not lost."""
     from ddpsim import UsageError
-    from ddpsim.scenarios.fuzzing.shrinking.saved import save_shrunk_scenario, shrunk_scenario_text
+    from ddpsim.scenarios.files.saving import write_text
 
     try:
-        save_shrunk_scenario(scenario, name, path)
+        write_text(path, text)
     except UsageError:
-        output.print_text(f"# save this as {path}\n{shrunk_scenario_text(scenario, name, path)}")
+        output.print_text(f"# save this as {path}\n{text}")
         raise
 
 

@@ -44,13 +44,13 @@ def save_scenario(scenario: Scenario, path: Path, *, summary: str = "", cause: s
     write_text(path, scenario_as_toml(scenario, summary=summary, cause=cause))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file, and its folder if it is missing. Raises UsageError if it cannot be written."""
+def write_text(path: Path, text: str, *, advice: str = "give a writable file") -> None:
+    """Write a file, and its folder if it is missing. Raises UsageError with the advice if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable file") from None
+        raise UsageError(f"{path} cannot be written ({error.strerror}): {advice}") from None
 
 
 def scenario_as_toml(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
@@ -146,11 +146,7 @@ def _form_of_training(training: Training, scenario: Scenario, said: dict[str, An
 def _one_step_per_line(steps: list[Any]) -> Any:
     """Return the steps of a rank as a TOML array with one step per line."""
     lines = tomlkit.array().multiline(bool(steps))
-    for step in steps:
-        table = tomlkit.inline_table()
-        if isinstance(step, dict):
-            table.update(step)
-        lines.append(table if isinstance(step, dict) else step)
+    lines.extend(steps)
     return lines
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
@@ -27,6 +28,7 @@ from ddpsim.scenarios.training.training import (
     JoinOptions,
     OptimizerChoice,
     OptimizerName,
+    Training,
     Whole,
 )
 from ddpsim.simulator.api import MOST_RANKS
@@ -189,19 +191,9 @@ class TrainingForm(
     expect: ExpectedOfTraining | None = None
 
 
-ALIKE = (
-    "rows",
-    "seed",
-    "communication_hook",
-    "averages_buffers",
-    "reduces_loss",
-    "wrapper",
-    "parallel",
-    "accumulation",
-    "recomputes",
-    "clip_norm",
-)
-"""The fields that class `Training` also has, with the same meaning."""
+_UNLIKE = ("iterations", "dtype", "join", "optimizer", "mixed_precision")
+ALIKE = tuple({each.name for each in fields(Training)}.intersection(TrainingForm.__struct_fields__).difference(_UNLIKE))
+"""The fields that class `Training` also has, with the same meaning; those in `_UNLIKE` have another form there."""
 
 
 class RankTable(TableForm, frozen=True):

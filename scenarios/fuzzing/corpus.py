@@ -14,11 +14,13 @@ from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
 from ddpsim.scenarios.files.recorded_outcome import append_outcome
+from ddpsim.scenarios.files.saving import write_text
 from ddpsim.scenarios.fuzzing.campaign_report import FuzzExecution, FuzzFailure
 from ddpsim.scenarios.fuzzing.judging import COMPARED, run_and_judge
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import hide_program_output
-from ddpsim.simulator.whole_file import write_atomically
+
+_ADVICE = "give a writable folder by --corpus"
 
 
 class CorpusFileState(Enum):
@@ -75,11 +77,9 @@ def _run_corpus_file(path: Path, engines: Sequence[Engine]) -> CorpusFileResult:
         names = " and ".join(engine.value for engine in wanted)
         return CorpusFileResult(path, CorpusFileState.LEFT_OUT, f"it runs on {names}")
     executions = tuple(run_and_judge(scenario, wanted))
-    failures = [each.failure for each in executions if each.failure is not None]
-    if failures:
-        return CorpusFileResult(
-            path, CorpusFileState.FAILS, f"found {failures[0].found}, expected {failures[0].expected}", executions
-        )
+    if failure := next((each.failure for each in executions if each.failure is not None), None):
+        text = f"found {failure.found}, expected {failure.expected}"
+        return CorpusFileResult(path, CorpusFileState.FAILS, text, executions)
     return CorpusFileResult(path, CorpusFileState.PASSES, "kept, in case it comes back", executions)
 
 
@@ -90,7 +90,7 @@ def save_failure(folder: Path, failure: FuzzFailure) -> Path:
     UsageError if the file cannot be written.
     """
     path = path_of_failure(folder, failure)
-    _write_corpus_file(path, failure.text)
+    write_text(path, failure.text, advice=_ADVICE)
     return path
 
 
@@ -112,13 +112,5 @@ def record_outcome(path: Path) -> str:
             result = run_scenario(scenario)
     except Exception:  # an error in ddpsim is what the file was saved for
         return command_for_file(path)
-    _write_corpus_file(path, append_outcome(path.read_text(encoding="utf-8"), result))
+    write_text(path, append_outcome(path.read_text(encoding="utf-8"), result), advice=_ADVICE)
     return result.replay
-
-
-def _write_corpus_file(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable folder by --corpus") from None

@@ -245,13 +245,8 @@ def _restore_process_state() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        _restore_environment(environment)
-
-
-def _restore_environment(environment: dict[str, str]) -> None:
-    for name in [name for name in os.environ if name not in environment]:
-        del os.environ[name]
-    for name, value in environment.items():
-        if os.environ.get(name) != value:
+        for name in [name for name in os.environ if name not in environment]:
+            del os.environ[name]
+        for name in [name for name, value in environment.items() if os.environ.get(name) != value]:
             with contextlib.suppress(OSError):
-                os.environ[name] = value
+                os.environ[name] = environment[name]

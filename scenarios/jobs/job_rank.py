@@ -46,6 +46,7 @@ from ddpsim.simulator.diagnosis.rank_errors import unused_parameter_indices
 from ddpsim.simulator.runtime.call_sites import format_user_traceback, is_user_code, site_of_error, user_site_of
 from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
 from ddpsim.simulator.runtime.isolation.python_random import seed_of_rank
+from ddpsim.simulator.runtime.outcome import error_line, error_message
 
 _GROUP_SECONDS = 1800
 """The time-out of gloo, also for groups that the program makes: longer than any time-out of ddpsim."""
@@ -128,24 +129,15 @@ def _run_program(scenario: Scenario, job: ScenarioJob, rank: int) -> RankReport:
 
 
 def _error_report(rank: int, error: BaseException, *, has_started: bool = True) -> RankReport:
-    message = _error_message(error)
-    first = message.split("\n", 1)[0]
     below = error.with_traceback(traceback_below_call(error.__traceback__))
     report = ErrorReport(
-        f"{type(error).__name__}: {first}" if first else type(error).__name__,
+        error_line(error),
         format_user_traceback(below),
         site_of_error(below),
-        tuple(f"parameter {index}" for index in unused_parameter_indices(message)),
+        tuple(f"parameter {index}" for index in unused_parameter_indices(error_message(error))),
         _pickle_value(error),
     )
     return RankReport(rank, RankEnding.RAISED, time.time(), has_started, error=report)
-
-
-def _error_message(error: BaseException) -> str:
-    try:
-        return str(error).strip()
-    except Exception:  # str() of it is user code, too
-        return "<its message cannot be printed>"
 
 
 def _pickle_value(value: object) -> bytes | None:

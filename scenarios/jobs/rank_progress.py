@@ -62,7 +62,9 @@ class JobRankProgress:
     def __init__(self, interval: float) -> None:
         self._main = threading.main_thread().ident or 0
         self._clock = ActiveClock(2 * interval)
-        self._work = _ComputingDetector()
+        self._busy_checks = 0
+        self._looked = self._used = 0.0
+        """When the processor time of the process was looked at last, and how much it had used then."""
         self._asleep = UnchangedTimer()
         self._computing = UnchangedTimer()
 
@@ -79,13 +81,19 @@ class JobRankProgress:
         instructions = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
         lines = tuple((id(frame.f_code), frame.f_lineno) for frame in frames)
         now = self._clock.active_seconds()
-        asleep = self._asleep.unchanged_seconds(
-            (recording, instructions, self._work.busy_checks(), _sleep_count()), now
-        )
+        self._count_busy_check()
+        asleep = self._asleep.unchanged_seconds((recording, instructions, self._busy_checks, _sleep_count()), now)
         return asleep, self._computing.unchanged_seconds((recording, lines), now)
 
     def _main_thread_frames(self) -> list[FrameType]:
         return [frame for frame, _ in traceback.walk_stack(sys._current_frames().get(self._main))]
+
+    def _count_busy_check(self) -> None:
+        """Count this check if the process has used the processor since the check before."""
+        now = time.monotonic()
+        used = time.process_time() - time.thread_time()  # without the watch thread itself
+        self._busy_checks += used - self._used > BUSY_SHARE * (now - self._looked)
+        self._looked, self._used = now, used
 
 
 def _sleep_count() -> int:
@@ -96,23 +104,6 @@ def _sleep_count() -> int:
         return int(lines[0].split()[1])
     except (OSError, LookupError, ValueError):
         return 0
-
-
-class _ComputingDetector:
-    """Detects whether the process computes, from the processor time that it has used."""
-
-    def __init__(self) -> None:
-        self._turns = 0
-        self._looked = self._used = 0.0
-
-    def busy_checks(self) -> int:
-        """Return at how many checks the process had used the processor since the check before."""
-        now = time.monotonic()
-        used = time.process_time() - time.thread_time()  # without the watch thread itself
-        if used - self._used > BUSY_SHARE * (now - self._looked):
-            self._turns += 1
-        self._looked, self._used = now, used
-        return self._turns
 
 
 KEPT = 64

@@ -85,12 +85,10 @@ def _pickle_program(scenario: Scenario) -> bytes | None:
 
     Return None if other processes load the program from the file in the scenario's name.
     """
-    program = scenario.program
-    is_of_a_file = scenario.name.endswith(SUFFIXES) or scenario.name.rpartition(":")[0].endswith(SUFFIXES)
-    if is_of_a_file:
+    if scenario.name.endswith(SUFFIXES) or scenario.name.rpartition(":")[0].endswith(SUFFIXES):
         return None
     try:
-        return pickle.dumps((program, scenario.args))
+        return pickle.dumps((scenario.program, scenario.args))
     except Exception as error:
         raise UsageError(
             f"{scenario.name} cannot be given to other processes ({' '.join(str(error).split())}), expected a function "

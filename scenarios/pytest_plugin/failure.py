@@ -88,7 +88,7 @@ def failure_of_run(run: RunOnRanks, expect: str | None) -> BaseException | None:
 
 def _errors_by_rank(run: RunOnRanks) -> dict[int, BaseException]:
     """Return the ranks' errors by rank: errors of the test function before those of fixture teardowns."""
-    by_tests = {rank: run.result.errors.get(rank, each) for rank, each in run.output.raised.by_tests.items()}
+    by_tests = {rank: run.result.errors.get(rank, each) for rank, each in run.output.errors_of_tests.items()}
     return by_tests | run.result.errors
 
 
@@ -236,9 +236,9 @@ def _lines_below_rank_error(run: RunOnRanks) -> list[str]:
     # One line for each, because pytest has shown the traceback.
     lines += [f"  {each.summary}" for each in findings if each.code in _FOLLOWS_FROM_ERRORS]
     # A rank that hung in a fixture teardown has an error of its test that the result lacks.
-    tests_only = {rank: error for rank, error in run.output.raised.by_tests.items() if rank not in run.result.errors}
+    tests_only = {rank: error for rank, error in run.output.errors_of_tests.items() if rank not in run.result.errors}
     lines += [f"  rank {rank} raised {error_line(error)}" for rank, error in tests_only.items()]
-    lines += run.output.raised.others
+    lines += run.output.further_errors
     if findings[0].code in _FOLLOWS_FROM_ERRORS:
         lines += _advice_lines(findings[0])
     others = [each for each in findings if each.code not in _FOLLOWS_FROM_ERRORS]

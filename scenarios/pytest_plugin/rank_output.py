@@ -68,13 +68,16 @@ def severity_of(error: BaseException) -> Severity:
     return Severity.SKIPS if isinstance(error, SKIPS) else Severity.FAILS
 
 
-class RankErrors:
-    """Collects the exceptions of the ranks of one run; the simulator gets only one per rank."""
+class RankOutput:
+    """The printed text and the exceptions of the ranks of one run; the simulator gets only one exception per rank."""
 
-    def __init__(self) -> None:
-        self.by_tests: dict[int, BaseException] = {}
+    def __init__(self, item: pytest.Function) -> None:
+        is_captured = item.config.getoption("capture", "no") in ("fd", "sys")
+        self._is_kept = is_captured and _CAPTURING.isdisjoint(item.fixturenames)
+        self._streams: dict[int, tuple[RankStream, RankStream]] = {}
+        self.errors_of_tests: dict[int, BaseException] = {}
         """The errors of the test function, by rank, without those of fixture teardowns."""
-        self.others: list[str] = []
+        self.further_errors: list[str] = []
         """A line for each further error of a rank."""
 
     def note_error(self, rank: int, error: BaseException) -> None:
@@ -84,27 +87,17 @@ class RankErrors:
         while each is not None and not isinstance(each, RankUnwound):
             each = each.__context__
         if each is None and severity_of(error) is Severity.FAILS:
-            self.by_tests[rank] = error
+            self.errors_of_tests[rank] = error
 
     def most_severe_error(self, rank: int, errors: list[BaseException]) -> BaseException:
         """Return the exception that counts for a rank: the first of the most severe. Keep the others as text."""
         chosen = max(errors, key=severity_of)
-        self.others += [
+        self.further_errors += [
             f"  rank {rank} also raised {error_line(error)}"
             for error in errors
             if error is not chosen and severity_of(error) is Severity.FAILS and not isinstance(error, RankUnwound)
         ]
         return chosen
-
-
-class RankOutput:
-    """The printed text and the exceptions of the ranks of one run."""
-
-    def __init__(self, item: pytest.Function) -> None:
-        is_captured = item.config.getoption("capture", "no") in ("fd", "sys")
-        self._is_kept = is_captured and _CAPTURING.isdisjoint(item.fixturenames)
-        self._streams: dict[int, tuple[RankStream, RankStream]] = {}
-        self.raised = RankErrors()
 
     def install_streams(self, rank: int) -> None:
         """Install the streams of a rank; called on the rank before its program starts."""
@@ -114,7 +107,7 @@ class RankOutput:
 
     def drop_last_run(self) -> None:
         """Drop the output of the last run; called before the next one."""
-        self._streams, self.raised = {}, RankErrors()
+        self._streams, self.errors_of_tests, self.further_errors = {}, {}, []
 
     def add_report_sections(self, item: pytest.Item) -> None:
         """Add to the report of a test a section for each rank's stdout and stderr."""

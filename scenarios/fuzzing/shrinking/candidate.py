@@ -76,11 +76,9 @@ def passes_for_scenario(scenario: Scenario) -> Sequence[ShrinkPass[ScenarioCandi
 def _shrinkable_part(scenario: Scenario) -> DeclaredTraining | Program | None:
     """Return the part of a scenario that can be shrunk: its training or its program; None for a function."""
     training = training_of_scenario(scenario)
-    return (
-        program_of_scenario(scenario)
-        if training is None
-        else DeclaredTraining(training, scenario.world_size, scenario.faults)
-    )
+    if training is None:
+        return program_of_scenario(scenario)
+    return DeclaredTraining(training, scenario.world_size, scenario.faults)
 
 
 def _shrink_part(

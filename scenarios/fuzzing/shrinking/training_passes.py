@@ -6,7 +6,7 @@ refer to ranks and iterations by number, values per rank may become one value, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from ddpsim.scenarios.training.training import (
     Training,
 )
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.shrinking.greedy import Size
+from ddpsim.simulator.shrinking.greedy import ShrinkPass, Size
 from ddpsim.simulator.shrinking.structure import (
     Row,
     StructureShrinker,
@@ -135,13 +135,9 @@ def _replace_fields(declared: DeclaredTraining, **fields: object) -> DeclaredTra
 
 def fewer_ranks(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Remove a block of ranks and what refers to these ranks. If few ranks are left, try only two or three ranks."""
-    if declared.training.parallel is None:
-        yield from (
-            each
-            for kept in with_fewer_values(range(declared.world_size))
-            if kept
-            for each in _keep_ranks(kept, declared)
-        )
+    for kept in with_fewer_values(range(declared.world_size)):
+        if kept and declared.training.parallel is None:
+            yield from _keep_ranks(kept, declared)
 
 
 def smaller_mesh(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
@@ -283,22 +279,16 @@ def _keep_branches(exception: ExceptionalIterations, branches: set[str]) -> Exce
     return structs.replace(exception, uses=uses if branches else None)
 
 
-def _only_valid_results(
-    shrink_pass: Callable[[DeclaredTraining], Iterator[DeclaredTraining]],
-) -> Callable[[DeclaredTraining], Iterator[DeclaredTraining]]:
-    """Wrap a pass so that its results are repaired. Results that a file could not declare are dropped."""
-
-    def sensible(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-        for simpler in shrink_pass(declared):
-            training = simpler.training
-            said = (each for each in (training.iterations, training.rows) if isinstance(each, tuple))
-            if training.networks and all(len(each) == simpler.world_size for each in said):
-                yield _remove_invalid_options(simpler)
-
-    return sensible
+def _valid_results(shrink_pass: ShrinkPass[DeclaredTraining], declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
+    """Run a pass, and repair its results. Results that a file could not declare are dropped."""
+    for simpler in shrink_pass(declared):
+        training = simpler.training
+        said = (each for each in (training.iterations, training.rows) if isinstance(each, tuple))
+        if training.networks and all(len(each) == simpler.world_size for each in said):
+            yield _remove_invalid_options(simpler)
 
 
-_PASSES: tuple[Callable[[DeclaredTraining], Iterator[DeclaredTraining]], ...] = (
+_PASSES: tuple[ShrinkPass[DeclaredTraining], ...] = (
     fewer_ranks,
     smaller_mesh,
     fewer_iterations,
@@ -309,4 +299,4 @@ _PASSES: tuple[Callable[[DeclaredTraining], Iterator[DeclaredTraining]], ...] = 
     STRUCTURE.with_plainer_leaf,
 )
 
-PASSES = tuple(map(_only_valid_results, _PASSES))
+PASSES = tuple(partial(_valid_results, each) for each in _PASSES)
