@@ -109,9 +109,8 @@ def diagnose(
                 comparison = run_and_compare(diagnosis.job, program)
             output.print_text(f"\n{comparison}")
         reported.add_records(result, name, _head_line(diagnosis).partition("  ")[2].replace("  ", ", "), notes)
-    return {"pass": ExitStatus.AS_EXPECTED, "fail": ExitStatus.OTHERWISE, "unknown": ExitStatus.UNKNOWN}[
-        diagnosis.verdict.value
-    ]
+    statuses = {"pass": ExitStatus.AS_EXPECTED, "fail": ExitStatus.OTHERWISE, "unknown": ExitStatus.UNKNOWN}
+    return statuses[diagnosis.verdict.value]
 
 
 def _run_watched_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[FoundRecords, list[str]]:

@@ -186,6 +186,5 @@ def _progress_of_campaign(progress: CampaignProgress) -> tuple[float, str]:
     passed = sum(count for outcome, count in progress.totals.outcomes.items() if outcome.startswith("pass"))
     return progress.seconds, (
         f"{progress.doing}, {progress.totals.execution_count} runs, {progress.executions_per_second:.0f}/s, "
-        f"{passed} passed, "
-        f"{len(progress.totals.failures)} found"
+        f"{passed} passed, {len(progress.totals.failures)} found"
     )

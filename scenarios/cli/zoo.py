@@ -63,9 +63,8 @@ def zoo(
     broken = () if names else registry.problems_of_files
     for problem in broken:
         output.print_note(problem)
-    pairs = [
-        (scenario, each) for scenario in _chosen_scenarios(names, tags or (), with_twins=with_twins) for each in engines
-    ]
+    chosen = _chosen_scenarios(names, tags or (), with_twins=with_twins)
+    pairs = [(scenario, each) for scenario in chosen for each in engines]
     with report_writer(report, opens=opens, title="ddpsim zoo") as reported:
         run = partial(
             run_for_zoo,
@@ -78,9 +77,8 @@ def zoo(
         )
         with keep_servers_for(transport):
             outcomes = _run_and_show_rows(pairs, run)
-    return worst_status(
-        [*(each.status for each in outcomes if each.status is not None), *(ExitStatus.OTHERWISE for _ in broken)]
-    )
+    statuses = [each.status for each in outcomes if each.status is not None]
+    return worst_status(statuses + [ExitStatus.OTHERWISE] * len(broken))
 
 
 def _run_and_show_rows(

@@ -134,10 +134,8 @@ def reports_and_counts(outcomes: Sequence[ZooOutcome], seconds: float) -> str:
     surprises = sum(outcome.status is ExitStatus.OTHERWISE for outcome in outcomes)
     unknown = len(surprising) - surprises
     noun = "scenario" if len({outcome.engine for outcome in outcomes}) < 2 else "run"
-    counts = [
-        f"{count_with_noun(len(run) - len(surprising), noun)} as expected",
-        count_with_noun(surprises, "surprise"),
-    ]
+    as_expected = count_with_noun(len(run) - len(surprising), noun)
+    counts = [f"{as_expected} as expected", count_with_noun(surprises, "surprise")]
     counts += [f"{unknown} unknown"] if unknown else []
     counts += [f"{len(outcomes) - len(run)} not run"] if len(run) < len(outcomes) else []
     return "\n".join([*texts, "", f"{', '.join(counts)}, {seconds:.1f} s"])

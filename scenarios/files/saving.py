@@ -114,10 +114,9 @@ def _drop_unreached_exceptions(training: Training, world_size: int) -> Training:
     exceptions."""
     kept = []
     for each in training.exceptions:
-        counts = [
-            training.iteration_count(rank) for rank in range(world_size) if each.ranks is None or rank in each.ranks
-        ]
-        iterations = each.iterations and tuple(i for i in each.iterations if i < max(counts, default=0))
+        ranks = [rank for rank in range(world_size) if each.ranks is None or rank in each.ranks]
+        count = max(map(training.iteration_count, ranks), default=0)
+        iterations = each.iterations and tuple(i for i in each.iterations if i < count)
         if iterations != ():
             kept.append(structs.replace(each, iterations=iterations))
     return dataclasses.replace(training, exceptions=tuple(kept))

@@ -175,9 +175,8 @@ def _scenario_of_reference(file: TomlFile, form: ReferenceForm, find: Find | Non
     A file is looked up from the folder of this file.
     """
     if find is None or form.scenario.endswith(".toml"):
-        file.reject_value(
-            "scenario", expected="a name in `ddpsim list`, FILE.py:FUNCTION or a program, in a file of your own"
-        )
+        expected = "a name in `ddpsim list`, FILE.py:FUNCTION or a program, in a file of your own"
+        file.reject_value("scenario", expected=expected)
     try:
         name = replace_path_in_name(form.scenario, lambda path: str(file.path.parent / path))
         scenario = find(name).with_world_size(form.world_size or None)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import msgspec
@@ -119,13 +118,11 @@ def _type_of_toml_key(name: str, option: OptionForms) -> Any:
     return Annotated[int, Meta(ge=1, le=LARGEST)] | None if hint == int | None else hint
 
 
-OPTION_KEYS: Mapping[str, Any] = MappingProxyType(
-    {
-        name: None if option.choices else DEFAULTS[name]  # the named scenario may have another choice
-        for name, option in OPTIONS.items()
-        if option.is_in_toml
-    }
-)
+OPTION_KEYS: Mapping[str, Any] = {
+    name: None if option.choices else DEFAULTS[name]  # the named scenario may have another choice
+    for name, option in OPTIONS.items()
+    if option.is_in_toml
+}
 """The options of a run that a file may set, by key, each with its value in a file that does not set it."""
 
 if TYPE_CHECKING:

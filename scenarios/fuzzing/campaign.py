@@ -149,13 +149,9 @@ class _RunningCampaign:
         except WorkersLostError as error:
             self._end, self._note = CampaignEnd.LOST, str(error)
         if ctrl_c.is_pressed:
-            self._end, self._note = CampaignEnd.INTERRUPT, self._describe_dropped_batches()
-
-    def _describe_dropped_batches(self) -> str:
-        """Return a text on the batches that Ctrl-C drops; "" in one process, which ends its batch early and reports the
-        result."""
-        count = self._handed_out - len(self._reports)
-        return f"{count_with_noun(count, 'batch', 'batches')} under way dropped" if count else ""
+            dropped = self._handed_out - len(self._reports)  # 0 in one process, which reports the batch that it ends
+            note = f"{count_with_noun(dropped, 'batch', 'batches')} under way dropped" if dropped else ""
+            self._end, self._note = CampaignEnd.INTERRUPT, note
 
     def _run_corpus(self, on_tried: Callable[[CorpusFileResult], object] | None, ctrl_c: CtrlCGuard) -> None:
         for tried in run_corpus_files(self._corpus, self._plan.engines):
@@ -168,9 +164,8 @@ class _RunningCampaign:
     def _run_batches(self, reports: Reports, ctrl_c: CtrlCGuard) -> None:
         now = time.perf_counter
         deadline = now() + self._seconds
-        with closing(
-            reports(self._plan, self._next_batch_numbers(deadline, ctrl_c), lambda: deadline - now())
-        ) as stream:
+        numbers = self._next_batch_numbers(deadline, ctrl_c)
+        with closing(reports(self._plan, numbers, lambda: deadline - now())) as stream:
             for report in stream:
                 self._add_batch_report(report)
                 ctrl_c.raise_if_pressed()

@@ -119,9 +119,8 @@ def _make_execution(scenario: Scenario, engine: Engine, result: Result, *, found
     code = str(result.findings[0].code) if result.findings else NO_CODE
     outcome = f"{result.verdict.value}  {code}" if result.findings else result.verdict.value
     taken = replace(scenario, choices=result.schedule.choices)
-    return FuzzExecution(
-        scenario_kind(scenario), engine, outcome, _make_failure(taken, engine, code, found) if found else None
-    )
+    failure = _make_failure(taken, engine, code, found) if found else None
+    return FuzzExecution(scenario_kind(scenario), engine, outcome, failure)
 
 
 def _make_failure(scenario: Scenario, engine: Engine, code: str, found: str) -> FuzzFailure:

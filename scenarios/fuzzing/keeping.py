@@ -39,15 +39,14 @@ class SavedFailure:
     def __str__(self) -> str:
         group = self.failure.group
         times = "once" if self.count == 1 else f"{self.count} times"
-        return "\n".join(
-            [
-                f"{group.code}  {group.kind} on {group.engine.value}, {times}: found {self.failure.found}, "
-                f"expected {self.failure.expected}",
-                f"  {'known' if self.is_known else 'saved'}   {self.path}  {self.how}",
-                f"  run     {command_for_file(self.path)}",
-                f"  replay  {self.replay}",
-            ]
-        )
+        outcome = f"found {self.failure.found}, expected {self.failure.expected}"
+        lines = [
+            f"{group.code}  {group.kind} on {group.engine.value}, {times}: {outcome}",
+            f"  {'known' if self.is_known else 'saved'}   {self.path}  {self.how}",
+            f"  run     {command_for_file(self.path)}",
+            f"  replay  {self.replay}",
+        ]
+        return "\n".join(lines)
 
 
 class FailureSaver:
@@ -95,9 +94,8 @@ class FailureSaver:
         except Exception:  # one run cannot show the failure, as when engines differ or ddpsim raises
             return kept
         if shrunk.end is ShrinkEnd.FLAKY:
-            return replace(
-                kept, how="not shrunk: it did not fail again under its schedule, so it depends on time or chance"
-            )
+            how = "not shrunk: it did not fail again under its schedule, so it depends on time or chance"
+            return replace(kept, how=how)
         path = save_failure(self._folder, replace(kept.failure, text=self._shrunk_file_text(shrunk)))
         before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
         how = f"shrunk from {before} to {after}{'' if shrunk.is_minimal else ', maybe not minimal'}"

@@ -57,9 +57,8 @@ def run_under_few_schedules(
     policies: list[Policy] = [RoundRobin(), *map(RandomWalk, _SEEDS), *map(Pct, _SEEDS)]
     for policy in policies:
         with hide_program_output(scenario):
-            results.append(
-                run_scenario(scenario, engine, policy=policy, budget=Budget(seconds=left), world_size=world_size)
-            )
+            budget = Budget(seconds=left)
+            results.append(run_scenario(scenario, engine, policy=policy, budget=budget, world_size=world_size))
         left = deadline - time.monotonic()
         if _has_stuck_rank(results[-1]) or (results[-1].verdict is Verdict.UNKNOWN and left <= 0):
             results = results[-1:]

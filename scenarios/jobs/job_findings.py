@@ -31,10 +31,8 @@ def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple
     lost = [report for report in raised if report.error and _CONNECTION_LOST_ERRORS.search(report.error.line)]
     is_clear = bool(died) or len(lost) < len(raised)
     victims = lost if is_clear else []
-    found = [
-        *_death_findings(died, victims, command),
-        *_error_findings([each for each in raised if each not in victims]),
-    ]
+    found = _death_findings(died, victims, command)
+    found += _error_findings(each for each in raised if each not in victims)
     if any(report.ending is RankEnding.HUNG for report in reports):
         found.append(_hang_finding(reports, command))
     if victims and not died:
@@ -44,9 +42,8 @@ def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple
 
 def _death_findings(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> list[Finding]:
     by_death = sorted(died, key=lambda report: (report.death, report.rank))
-    return [
-        _death_finding(list(alike), victims, command) for _, alike in groupby(by_death, key=lambda report: report.death)
-    ]
+    groups = groupby(by_death, key=lambda report: report.death)
+    return [_death_finding(list(alike), victims, command) for _, alike in groups]
 
 
 def _death_finding(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> Finding:
@@ -96,10 +93,8 @@ def _error_findings(raised: Iterable[RankReport]) -> list[Finding]:
 def _hang_finding(reports: Sequence[RankReport], command: str) -> Finding:
     positions = {each.rank: each.position for each in reports if each.ending is RankEnding.HUNG and each.position}
     stuck = tuple(rank for rank, each in positions.items() if each.is_idle) or tuple(positions)
-    seconds = max(
-        (positions[rank].idle_seconds for rank in stuck if positions[rank].idle_seconds < _IDLE_SECONDS_OF_SILENT_RANK),
-        default=0.0,
-    )
+    idle = [positions[rank].idle_seconds for rank in stuck]
+    seconds = max((each for each in idle if each < _IDLE_SECONDS_OF_SILENT_RANK), default=0.0)
     summary = f"{rank_list(stuck)} made no progress" + (f" for {seconds:.1f} s" if seconds else "")
     lines: list[str | LabelledLine] = [f"STUCK  {Code.STUCK}", f"  {summary}"]
     for report in reports:

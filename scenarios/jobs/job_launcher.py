@@ -127,10 +127,8 @@ def keep_fork_servers(*, alike: bool = False) -> Iterator[None]:
     Raises UsageError if processes cannot load the main script.
     """
     _check_main_script()
-    with (
-        use_own_compiler_cache(),
-        _run_fork_servers(alike),
-    ):  # the folder last: the servers may still be loading torch, which makes it again
+    # The folder is removed last: the servers may still be loading torch, which makes it again.
+    with use_own_compiler_cache(), _run_fork_servers(alike):
         yield
 
 

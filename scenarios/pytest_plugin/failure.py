@@ -118,11 +118,8 @@ def _exit_or_skip(result: Result) -> BaseException | None:
         if severity_of(error) is Severity.LEAVES:
             return error
     skips = {rank: each for rank, each in result.errors.items() if isinstance(each, SKIPS)}
-    if (
-        not skips
-        or len(skips) < len(result.errors)
-        or worst_verdict_of_findings(_findings_not_caused_by_skips(result)) is not Verdict.PASS
-    ):
+    verdict = worst_verdict_of_findings(_findings_not_caused_by_skips(result))
+    if not skips or len(skips) < len(result.errors) or verdict is not Verdict.PASS:
         return None
     first = next(iter(skips.values()))
     if len(skips) < result.world_size:

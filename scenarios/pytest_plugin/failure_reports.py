@@ -145,7 +145,6 @@ def _index_entries(reporter: pytest.TerminalReporter) -> Iterator[IndexEntry]:
         noted = notes.get(nodeid, {})
         if _FOLDER in noted:
             row = IndexRow(*noted[_ROW])  # as a worker's `row_of` filled it
-            case = JunitCase(
-                nodeid, "ddpsim.pytest", "failed", report.duration, message=row.found, text=report.longreprtext
-            )
+            text = report.longreprtext
+            case = JunitCase(nodeid, "ddpsim.pytest", "failed", report.duration, message=row.found, text=text)
             yield IndexEntry(row, case, Path(noted[_FOLDER]).name)

@@ -59,9 +59,8 @@ class Severity(IntEnum):
 def severity_of(error: BaseException) -> Severity:
     """Return the effect of an exception on the test."""
     # hypothesis steers its search by its own exceptions, for instance in `assume`.
-    if isinstance(error, (KeyboardInterrupt, pytest.exit.Exception)) or type(error).__module__.startswith(
-        "hypothesis."
-    ):
+    is_of_hypothesis = type(error).__module__.startswith("hypothesis.")
+    if is_of_hypothesis or isinstance(error, (KeyboardInterrupt, pytest.exit.Exception)):
         return Severity.LEAVES
     if isinstance(error, RankReturned):
         return Severity.RETURNS

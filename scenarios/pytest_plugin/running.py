@@ -100,12 +100,10 @@ def _warn_of_returned_values(item: pytest.Function) -> RanksFailed | None:
     """Warn if the test function returned a value on a rank, as pytest does. Return an error if warnings are errors."""
     if all(value is None for value in item.stash[_RUN].result.returns):
         return None
-    warning = pytest.PytestReturnNotNoneWarning(
-        f"{item.nodeid} returned a value, expected None: did you mean to assert?"
-    )
+    text = f"{item.nodeid} returned a value, expected None: did you mean to assert?"
     path, line, _ = item.reportinfo()
     try:
-        warnings.warn_explicit(warning, None, str(path), (line or 0) + 1)
+        warnings.warn_explicit(pytest.PytestReturnNotNoneWarning(text), None, str(path), (line or 0) + 1)
     except pytest.PytestReturnNotNoneWarning as error:
         return RanksFailed(f"{type(error).__name__}: {error}")
     return None

@@ -100,11 +100,8 @@ def _shrink_loaded_scenario(
     if isinstance(chosen.program, Script):  # it may have started its own ranks, and chosen their number
         chosen = chosen.with_world_size(failure.world_size)
     expected = chosen.expected_by(chosen.engine)
-    same = SameFailure(
-        failure_kind_of(failure, f"{own.name} on {failure.world_size} ranks"),
-        chosen.engine,
-        not expected.is_met_by(failure),
-    )
+    kind = failure_kind_of(failure, f"{own.name} on {failure.world_size} ranks")
+    same = SameFailure(kind, chosen.engine, not expected.is_met_by(failure))
     start = ScenarioCandidate(replace(chosen, choices=without_trailing_defaults(failure.schedule.choices)))
     again = run_scenario(start.scenario)
     shrunk = shrink_value(
@@ -137,13 +134,8 @@ def _with_found_expectation(scenario: Scenario, result: Result) -> Scenario:
         return scenario
     leading = result.findings[0]
     expected = Expectation(result.verdict, leading.code, leading.ranks)
-    is_compared = leading.code.value.startswith("divergence.")
-    return replace(
-        scenario,
-        expected=expected,
-        expected_under_ddp=None,
-        reference=scenario.reference if is_compared else None,
-    )
+    reference = scenario.reference if leading.code.value.startswith("divergence.") else None
+    return replace(scenario, expected=expected, expected_under_ddp=None, reference=reference)
 
 
 _EXPLORED = 20
@@ -162,9 +154,8 @@ class SameFailure:
 
     def is_shown_by(self, scenario: Scenario, result: Result) -> bool:
         """Return True if the result of a scenario shows the same failure."""
-        return self.failure.matches_result(result) and not (
-            self.is_surprise and scenario.expected_by(self.engine).is_met_by(result)
-        )
+        is_expected = self.is_surprise and scenario.expected_by(self.engine).is_met_by(result)
+        return self.failure.matches_result(result) and not is_expected
 
 
 def try_candidate(candidate: ScenarioCandidate, same: SameFailure) -> ShrinkAttempt[ScenarioCandidate]:

@@ -168,9 +168,8 @@ def _change_shape(choices: RandomSource, program: Program, rank: int, issue: Iss
         return replace(issue, shapes=tuple((*shape, 1) for shape in issue.shapes))
     row = IN_PROGRAMS[issue.operation]
     if row.splits is SplitRule.ROWS:
-        return replace(
-            issue, shapes=tuple((shape[0], 2 * (shape[1] if len(shape) > 1 else 1)) for shape in issue.shapes)
-        )
+        wider = [(shape[0], 2 * (shape[1] if len(shape) > 1 else 1)) for shape in issue.shapes]
+        return replace(issue, shapes=tuple(wider))
     rows = len(members_of(program)[issue.group]) if row.rows is RowRequirement.DIVISIBLE else 1
     return replace(issue, shapes=tuple((shape[0] + rows, *shape[1:]) if shape else (2,) for shape in issue.shapes))
 
