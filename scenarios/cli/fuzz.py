@@ -120,10 +120,7 @@ def _make_workers(jobs: int | None, backend: str, cluster: str | None) -> Worker
 def _run_and_report_campaign(
     plan: CampaignPlan, seconds: float, workers: Workers, corpus: Path, report: ReportWriter
 ) -> ExitStatus:
-    """Run the campaign and print what it found.
-
-    A scenario that fails under every schedule is reported without a campaign.
-    """
+    """Run the campaign, unless the scenario fails under every schedule, and print what was found."""
     from ddpsim.scenarios.cli.fuzz_reports import report_campaign_failures
     from ddpsim.scenarios.fuzzing.campaign import campaign_summary, run_campaign
 

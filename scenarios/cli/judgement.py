@@ -69,10 +69,7 @@ def is_found_at_wrong_line(expected: Expectation, result: Result) -> bool:
 
 
 def _other_outcome_text(expected: Expectation, result: Result) -> str:
-    """Return how often this expected outcome occurs, and the other possible outcome.
-
-    Return "" if every interleaving of the ranks has the same outcome.
-    """
+    """Return how often this expected outcome occurs, and the other possible outcome; "" if there is no other."""
     is_other = expected.otherwise is not None and expected.otherwise.is_met_by(result)
     other = expected if is_other else expected.otherwise
     parts = []

@@ -54,10 +54,7 @@ def report_writer(folder: Path | None, *, opens: bool, title: str = "") -> Itera
 
 
 def show_lanes(result: Result) -> None:
-    """Print a timeline ("lane") for each rank of a run, no wider than the terminal.
-
-    Print nothing for a run without calls.
-    """
+    """Print a timeline ("lane") for each rank of a run with calls, no wider than the terminal."""
     from ddpsim.reports.forms.narrow_lanes import draw_lanes_as_text
     from ddpsim.reports.making.result_document import run_of
 

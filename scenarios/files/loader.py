@@ -81,41 +81,39 @@ class Registry(Mapping[str, Scenario]):
     @property
     def problems_of_files(self) -> tuple[str, ...]:
         """For each file that could not be loaded, the reason."""
-        return tuple(loaded for path in self._paths.values() if isinstance(loaded := _load_file(path), str))
+        return tuple(problem for path in self._paths.values() if (problem := _load_file(path)[1]))
 
     def problem_of_file(self, name: str) -> str:
         """Return why the file with this scenario name cannot be loaded; "" if it can be loaded or does not exist."""
-        loaded = _load_file(self._paths[name]) if name in self._paths else ""
-        return loaded if isinstance(loaded, str) else ""
+        return _load_file(self._paths[name])[1] if name in self._paths else ""
 
     def __getitem__(self, name: str) -> Scenario:
         path = self._paths.get(name) or self._paths.get(name.removesuffix(TWIN))
-        loaded = () if path is None else _load_file(path)
-        for scenario in loaded if isinstance(loaded, tuple) else ():
+        for scenario in _load_file(path)[0] if path else ():
             if scenario.name == name:
                 return scenario
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        files = [loaded for path in self._paths.values() if isinstance(loaded := _load_file(path), tuple)]
-        return iter(sorted(scenario.name for own in files for scenario in own))
+        return iter(sorted(scenario.name for path in self._paths.values() for scenario in _load_file(path)[0]))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
 @cache
-def _load_file(path: Path) -> tuple[Scenario, ...] | str:
-    """Return the scenarios in a file, or the reason why the file cannot be loaded."""
+def _load_file(path: Path) -> tuple[tuple[Scenario, ...], str]:
+    """Return the scenarios in a file and ""; or none, and the reason why the file cannot be loaded."""
     try:
         found = load_scenarios(path) if path.suffix != ".py" else scenarios_in_module(_import_file(path))
     except UsageError as error:
-        return str(error)
+        return (), str(error)
     name = path.stem.replace("_", "-")
     for scenario in found.values():
         if scenario.name not in (name, name + TWIN):  # it could not be found by this name
-            return f"{path} has a scenario named {scenario.name!r}, expected {name!r}: rename the scenario or the file"
-    return tuple(found.values())
+            problem = f"{path} has a scenario named {scenario.name!r}, expected {name!r}"
+            return (), f"{problem}: rename the scenario or the file"
+    return tuple(found.values()), ""
 
 
 def _import_file(path: Path) -> ModuleType:

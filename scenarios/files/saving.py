@@ -94,10 +94,7 @@ def _fault_tables(scenario: Scenario) -> tuple[FaultTable, ...]:
 
 
 def _form_of_scenario(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
-    """Return the form of a scenario, a class with one field per key of the file.
-
-    It has the scenario's program and expectation, and the keys in `said`.
-    """
+    """Return the form of a scenario, a class with one field per key of the file. `said` has the common keys."""
     training, program = training_of_scenario(scenario), program_of_scenario(scenario)
     if training is not None:
         return _form_of_training(_drop_unreached_exceptions(training, scenario.world_size), scenario, said)
@@ -145,7 +142,11 @@ def _form_of_training(training: Training, scenario: Scenario, said: dict[str, An
 def _one_step_per_line(steps: list[Any]) -> Any:
     """Return the steps of a rank as a TOML array with one step per line."""
     lines = tomlkit.array().multiline(bool(steps))
-    lines.extend(steps)
+    for step in steps:
+        table = tomlkit.inline_table()  # tomlkit writes a dictionary without spaces after its commas
+        if isinstance(step, dict):
+            table.update(step)
+        lines.append(table if isinstance(step, dict) else step)
     return lines
 
 

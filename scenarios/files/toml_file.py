@@ -170,10 +170,7 @@ def _scenario_of_program(file: TomlFile, form: ProgramForm) -> Scenario:
 
 
 def _scenario_of_reference(file: TomlFile, form: ReferenceForm, find: Find | None) -> Scenario:
-    """Return the other scenario that the file refers to, by name or file.
-
-    A file is looked up from the folder of this file.
-    """
+    """Return the other scenario that the file refers to, by name or by its path from the folder of this file."""
     if find is None or form.scenario.endswith(".toml"):
         expected = "a name in `ddpsim list`, FILE.py:FUNCTION or a program, in a file of your own"
         file.reject_value("scenario", expected=expected)

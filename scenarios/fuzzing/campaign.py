@@ -15,8 +15,14 @@ from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing import CORPUS
 from ddpsim.scenarios.fuzzing.batch import use_campaign_settings
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, CampaignTotals, make_batch_report, merge_batch_reports
-from ddpsim.scenarios.fuzzing.corpus import CorpusFileResult, CorpusFileState, check_corpus_folder, run_corpus_files
-from ddpsim.scenarios.fuzzing.keeping import FailureSaver, SavedFailure
+from ddpsim.scenarios.fuzzing.corpus import (
+    CorpusFileResult,
+    CorpusFileState,
+    FailureSaver,
+    SavedFailure,
+    check_corpus_folder,
+    run_corpus_files,
+)
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connect_workers
 from ddpsim.simulator.ctrl_c import CtrlCGuard

@@ -165,10 +165,7 @@ class Heartbeats:
     latest: float = float("-inf")
 
     def send_heartbeat(self, now: float) -> None:
-        """Increase this supervisor's count periodically.
-
-        Report the ranks of supervisors whose counts no longer increase.
-        """
+        """Increase this supervisor's count periodically, and report the ranks of lost supervisors."""
         if now < self.latest + _BEAT_SECONDS:
             return
         self.latest = now

@@ -145,10 +145,7 @@ def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Func
 
 
 def _options_of_marks(item: pytest.Function, marks: list[pytest.Mark]) -> MarkerOptions:
-    """Return the options of a test's marker.
-
-    Options of a marker in `pytest.param` override those of the function's marker.
-    """
+    """Return the options of a test's marker. Those in `pytest.param` override those of the function's marker."""
     in_parameters = getattr(getattr(item, "callspec", None), "marks", ())
     of_parameter = [mark for mark in marks if any(mark is each for each in in_parameters)]
     on_function = [mark for mark in marks if not any(mark is each for each in in_parameters)]

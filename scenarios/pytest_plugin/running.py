@@ -141,10 +141,7 @@ def drop_stored_run(item: pytest.Item) -> None:
 
 
 def add_report_sections(item: pytest.Item) -> None:
-    """Add to a test's report the output that its ranks printed in the last run.
-
-    If the run passed, add its hazards, too.
-    """
+    """Add to a test's report the output that its ranks printed in the last run, and the hazards if it passed."""
     run = item.stash.get(_RUN, None)
     if run is None:
         return

@@ -109,7 +109,7 @@ def test_ctrl_c_while_shrinking_keeps_the_rest_as_it_is(campaign, monkeypatch, b
         raise KeyboardInterrupt
 
     monkeypatch.setattr(
-        "ddpsim.scenarios.fuzzing.keeping.shrink_scenario", partial(shrink_scenario, on_progress=interrupt)
+        "ddpsim.scenarios.fuzzing.corpus.shrink_scenario", partial(shrink_scenario, on_progress=interrupt)
     )
     told = campaign(TRAININGS)
     first, *others = told.kept

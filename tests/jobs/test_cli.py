@@ -9,7 +9,7 @@ from ddpsim.scenarios import Expectation, finds, run_scenario
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.judgement import judge_result
 from ddpsim.scenarios.cli.status import ExitStatus
-from ddpsim.scenarios.jobs.job_findings import findings_of_reports
+from ddpsim.scenarios.jobs.job_result import findings_of_reports
 from ddpsim.scenarios.model import CLEAN, outcome_text_on_processes
 from ddpsim.simulator.trace import Trace
 from tests.jobs.test_job_findings import died, hung, raised, returned

@@ -8,9 +8,8 @@ import torch
 
 from ddpsim import Code, UsageError
 from ddpsim.scenarios.jobs import rank_progress
-from ddpsim.scenarios.jobs.job_findings import findings_of_reports
 from ddpsim.scenarios.jobs.job_rank import call_program, position_of_death, program_stack_text
-from ddpsim.scenarios.jobs.job_result import result_of_reports
+from ddpsim.scenarios.jobs.job_result import findings_of_reports, result_of_reports
 from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankPosition, RankReport
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.ranks.function import BETWEEN, as_rank_function

@@ -181,10 +181,7 @@ def _run_candidate(candidate: ScenarioCandidate, engine: Engine) -> Iterator[Res
 
 
 def _search_schedules(scenario: Scenario, engine: Engine) -> Iterator[Result]:
-    """Yield the executions of DPOR, starting with round robin.
-
-    Then yield random walks, unless DPOR has covered all schedules.
-    """
+    """Yield the executions of DPOR, starting with round robin; then random walks, unless DPOR is complete."""
     strategy = Dpor(scenario.world_size)
     for _ in range(_EXPLORED):
         policy = strategy.next_policy()

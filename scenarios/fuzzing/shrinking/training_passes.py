@@ -164,10 +164,7 @@ def _with_mesh_size(mesh: ParallelLayout, name: str, size: int) -> ParallelLayou
 
 
 def _keep_ranks(kept: Collection[int], declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Keep only some ranks.
-
-    A rule for the numbers of iterations stays, or becomes a list of the numbers of these ranks.
-    """
+    """Keep only some ranks. A rule for the numbers of iterations stays, or becomes the numbers of these ranks."""
     number = {rank: index for index, rank in enumerate(kept)}
     training = _training_of_ranks(number, declared.training)
     faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from ddpsim.scenarios.fuzzing.strategies.generator import (
     COLLECTIVES,
@@ -174,24 +175,19 @@ def _change_shape(choices: RandomSource, program: Program, rank: int, issue: Iss
     return replace(issue, shapes=tuple((shape[0] + rows, *shape[1:]) if shape else (2,) for shape in issue.shapes))
 
 
-def _change_dtype(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    if issue.dtype is None:
+def _change_value(field: str, choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
+    """Return the call with another dtype, reduction, root or peer, if it has one."""
+    members, own = members_of(program)[issue.group], getattr(issue, field)
+    possible: dict[str, Sequence[Any]] = {
+        "dtype": [each for each in DTYPES if issue.reduction in (None, *reductions_of_dtype(each))],
+        "reduction": reductions_of_dtype(str(issue.dtype)),
+        "root": members,
+        "peer": [member for member in members if member != rank],
+    }
+    others = [each for each in possible[field] if each != own]
+    if own is None or own == ANY_SOURCE or not others:
         return None
-    fitting = [dtype for dtype in DTYPES if issue.reduction is None or issue.reduction in reductions_of_dtype(dtype)]
-    return replace(issue, dtype=choose_one(choices, [dtype for dtype in fitting if dtype != issue.dtype]))
-
-
-def _change_reduction(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    if issue.reduction is None:
-        return None
-    others = [reduction for reduction in reductions_of_dtype(str(issue.dtype)) if reduction != issue.reduction]
-    return replace(issue, reduction=choose_one(choices, others))
-
-
-def _change_root(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    if issue.root is None:
-        return None
-    return replace(issue, root=choose_one(choices, [r for r in members_of(program)[issue.group] if r != issue.root]))
+    return replace(issue, **{field: choose_one(choices, others)})
 
 
 def _change_splits(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
@@ -221,13 +217,6 @@ def _change_group(choices: RandomSource, program: Program, rank: int, issue: Iss
     return replace(issue, group=choose_one(choices, others)) if others else None
 
 
-def _change_peer(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    if issue.peer is None or issue.peer == ANY_SOURCE:
-        return None
-    others = [other for other in members_of(program)[issue.group] if other not in (rank, issue.peer)]
-    return replace(issue, peer=choose_one(choices, others)) if others else None
-
-
 def _change_tag(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
     return None if issue.peer is None else replace(issue, tag=issue.tag + _FOREIGN_TAG)
 
@@ -238,12 +227,12 @@ _BREAKS: dict[BreakKind, Break] = {
     BreakKind.SWAPPED: _swap_calls,
     BreakKind.OPERATION: partial(_change_one_call, _change_operation),
     BreakKind.SHAPE: partial(_change_one_call, _change_shape),
-    BreakKind.DTYPE: partial(_change_one_call, _change_dtype),
-    BreakKind.REDUCTION: partial(_change_one_call, _change_reduction),
-    BreakKind.ROOT: partial(_change_one_call, _change_root),
+    BreakKind.DTYPE: partial(_change_one_call, partial(_change_value, "dtype")),
+    BreakKind.REDUCTION: partial(_change_one_call, partial(_change_value, "reduction")),
+    BreakKind.ROOT: partial(_change_one_call, partial(_change_value, "root")),
     BreakKind.SPLITS: partial(_change_one_call, _change_splits),
     BreakKind.GROUP: partial(_change_one_call, _change_group),
-    BreakKind.PEER: partial(_change_one_call, _change_peer),
+    BreakKind.PEER: partial(_change_one_call, partial(_change_value, "peer")),
     BreakKind.TAG: partial(_change_one_call, _change_tag),
     BreakKind.EARLY_RETURN: partial(_insert_end, Return()),
     BreakKind.CRASH: partial(_insert_end, CrashStep()),
