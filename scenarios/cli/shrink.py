@@ -73,6 +73,7 @@ def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path
     from ddpsim import Verdict
     from ddpsim.scenarios.files.program_line import quote_for_command_line
     from ddpsim.scenarios.fuzzing.shrinking.saved import shrunk_scenario_text
+    from ddpsim.scenarios.fuzzing.shrinking.shrinker import size_text
     from ddpsim.scenarios.running.runner import run_scenario
 
     result = None
@@ -88,7 +89,9 @@ def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path
             + quote_for_command_line(name)
         )
         return ExitStatus.OTHERWISE
-    output.print_text(f"{_size_change_line(shrunk)}\n{_END[shrunk.end.value]}\n\n{result}\n")
+    before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
+    spent = f"{count_with_noun(shrunk.executions, 'execution')}, {shrunk.seconds:.1f} s"
+    output.print_text(f"{before}  ->  {after}   {spent}\n{_END[shrunk.end.value]}\n\n{result}\n")
     output.print_text(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
     return ExitStatus.AS_EXPECTED
 
@@ -136,14 +139,6 @@ _END = {
     "budget": "the time ran out: a simpler scenario may exist; increase --seconds",
     "interrupt": "interrupted: a simpler scenario may exist",
 }
-
-
-def _size_change_line(shrunk: ShrunkScenario) -> str:
-    """Return a line with the scenario's size before and after shrinking, the number of executions, and the time."""
-    from ddpsim.scenarios.fuzzing.shrinking.shrinker import size_text
-
-    before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
-    return f"{before}  ->  {after}   {count_with_noun(shrunk.executions, 'execution')}, {shrunk.seconds:.1f} s"
 
 
 def _progress_of_shrinking(progress: ShrinkProgress) -> tuple[float, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ddpsim import Budget, Code, Pct, Policy, Result, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.files.program_line import replace_path_in_name, split_program_line
+from ddpsim.scenarios.files.program_line import replace_path_in_name
 from ddpsim.scenarios.files.value_scenarios import program_of_scenario, training_of_scenario
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
@@ -73,11 +73,6 @@ def run_under_few_schedules(
 
 def _has_stuck_rank(result: Result) -> bool:
     return any(finding.code is Code.STUCK for finding in result.findings)
-
-
-def default_engine(name: str) -> str:
-    """Return the default engine for fuzzing: both engines for a scenario, torch's engine for a program."""
-    return Engine.TORCH.value if split_program_line(name) else "both"
 
 
 def world_sizes_to_draw(scenario: Scenario, world_size: int | None) -> tuple[int, int]:

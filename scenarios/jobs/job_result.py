@@ -49,21 +49,18 @@ def result_of_reports(scenario: Scenario, engine: Engine, reports: Sequence[Rank
     """Return the result of a run from the reports of its ranks. Raises UsageError if a rank did not start."""
     _check_started(reports)
     identity = f"{scenario.name} on {len(reports)} ranks"
+    by = "" if engine is Engine.TORCH else f" --engine {engine.value}"
+    command = f"ddpsim run {shlex.quote(scenario.name)} --world-size {len(reports)}{by}"
     raised = sorted((report for report in reports if report.error is not None), key=lambda report: report.seconds)
     return Result(
         world_size=len(reports),
-        findings=findings_of_reports(reports, command=_simulation_command(scenario, engine, len(reports))),
+        findings=findings_of_reports(reports, command=command),
         returns=tuple(_unpickle_value(report.value) for report in reports),
         errors={report.rank: _unpickle_exception(report) for report in raised},
         schedule=Schedule((), identity),
         trace=Trace(()),
         program=identity,
     )
-
-
-def _simulation_command(scenario: Scenario, engine: Engine, world_size: int) -> str:
-    by = "" if engine is Engine.TORCH else f" --engine {engine.value}"
-    return f"ddpsim run {shlex.quote(scenario.name)} --world-size {world_size}{by}"
 
 
 def check_runs_on_processes(scenario: Scenario) -> None:
@@ -159,19 +156,14 @@ def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple
     lost = [report for report in raised if report.error and _CONNECTION_LOST_ERRORS.search(report.error.line)]
     is_clear = bool(died) or len(lost) < len(raised)
     victims = lost if is_clear else []
-    found = _death_findings(died, victims, command)
+    by_death = groupby(sorted(died, key=lambda each: (each.death, each.rank)), key=lambda each: each.death)
+    found = [_death_finding(list(alike), victims, command) for _, alike in by_death]
     found += _error_findings(each for each in raised if each not in victims)
     if any(report.ending is RankEnding.HUNG for report in reports):
         found.append(_hang_finding(reports, command))
     if victims and not died:
         found += _error_findings(victims)
     return tuple(found)
-
-
-def _death_findings(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> list[Finding]:
-    by_death = sorted(died, key=lambda report: (report.death, report.rank))
-    groups = groupby(by_death, key=lambda report: report.death)
-    return [_death_finding(list(alike), victims, command) for _, alike in groups]
 
 
 def _death_finding(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> Finding:

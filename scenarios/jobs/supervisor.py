@@ -50,21 +50,17 @@ def supervise_rank_to_status(job: ScenarioJob, conclude: Callable[[tuple[RankRep
     `conclude` computes the exit status on rank 0, and the processes of all ranks return it.
     """
     with _supervised_rank(job, None) as (notes, child):
-        if notes.rank != 0:
-            return _wait_for_status(notes, child)
         status = _NO_STATUS
+        if notes.rank != 0:
+            end = time.monotonic() + _STATUS_SECONDS
+            while (found := notes.read_status()) is None and time.monotonic() < end:
+                child.poll_process()
+            return status if found is None else found
         try:
             status = conclude(notes.read_reports())
         finally:
             notes.write_status(status)
         return status
-
-
-def _wait_for_status(notes: SupervisorStore, child: RankChild) -> int:
-    end = time.monotonic() + _STATUS_SECONDS
-    while (status := notes.read_status()) is None and time.monotonic() < end:
-        child.poll_process()
-    return _NO_STATUS if status is None else status
 
 
 @contextmanager

@@ -197,7 +197,10 @@ def annotate_report(
         if error is run.error and shown.reprcrash is not None:
             raisers = rank_list([rank for rank, each in _errors_by_rank(run).items() if each is run.error])
             shown.reprcrash.message = f"{raisers}: {shown.reprcrash.message}"
-        below = _lines_below(error, run)
+        # An exception group has no lines of its own, because its errors have theirs.
+        below = [] if hasattr(error, "exceptions") else [format_replay_line(run.result.replay)]
+        if error is run.error:
+            below = _lines_below_rank_error(run)
         below[-1:-1] = location
         if below and not is_one_line:
             shown.addsection("ddpsim", "\n".join(below))
@@ -215,13 +218,6 @@ def _location_of_failure(item: pytest.Item, run: RunOnRanks | None) -> tuple[str
 
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-
-
-def _lines_below(error: BaseException | None, run: RunOnRanks) -> list[str]:
-    """Return the lines to show below an error. An exception group has none, because its errors have their own."""
-    if error is run.error:
-        return _lines_below_rank_error(run)
-    return [] if hasattr(error, "exceptions") else [format_replay_line(run.result.replay)]
 
 
 def _lines_below_rank_error(run: RunOnRanks) -> list[str]:

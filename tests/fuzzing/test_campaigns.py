@@ -124,6 +124,8 @@ def test_a_failure_that_does_not_come_again_is_kept_as_it_is(campaign, monkeypat
     runs = []
 
     def passes_once(scenario, *each, **options):
+        if "policy" in options:  # a simpler scenario is tried
+            return run_scenario(scenario, *each, **options)
         runs.append(scenario)
         return run_scenario("join-baseline" if len(runs) == number else scenario, *each, **options)
 
