@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ddpsim.simulator.attribution.parallelism import OptimizerStepCounter, PipelineMessages, UnitStepCounter
+from ddpsim.simulator.attribution.parallelism import PipelineMessages, StepCounter
 from ddpsim.simulator.attribution.phases import (
     FrameReaders,
     mark_backward_engine,
@@ -52,18 +52,6 @@ names of the call's tensors."""
 class OriginTracker:
     """Finds the origin (wrapper, phase, bucket and step) of each call of one rank."""
 
-    __slots__ = (
-        "_host",
-        "_names",
-        "_phases",
-        "_rank",
-        "_wrappers",
-        "coordinates",
-        "messages",
-        "optimizer_steps",
-        "unit_steps",
-    )
-
     def __init__(self, host: Host, wrappers: WrapperRegistry, phases: FrameReaders, rank: int) -> None:
         self._host = host
         self._wrappers = wrappers
@@ -71,8 +59,7 @@ class OriginTracker:
         self._rank = rank
         self._names = TensorNameFinder()
         self.messages = PipelineMessages()
-        self.unit_steps = UnitStepCounter()
-        self.optimizer_steps = OptimizerStepCounter()
+        self.steps = StepCounter()
         self.coordinates = ""
         """The coordinates of the rank in the program's device mesh, as text."""
 
@@ -180,15 +167,8 @@ class OriginTracker:
         return origin._replace(by_hook=True) if reading.is_hooks else origin
 
     def _step_of_part(self, reading: StackFacts) -> int | None:
-        stepped = reading.stepped
-        if isinstance(stepped, Optimizer):
-            return self.optimizer_steps.current_step(stepped)
-        return self.unit_steps.current_step(stepped) if reading.step is None else reading.step
-
-    def count_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Record an optimizer step, for the optimizer and for the FSDP2 units whose parameters it has updated."""
-        self.optimizer_steps.count_optimizer_step(optimizer)
-        self.unit_steps.count_optimizer_step(optimizer)
+        is_counted_here = reading.step is None or isinstance(reading.stepped, Optimizer)
+        return self.steps.current_step(reading.stepped) if is_counted_here else reading.step
 
     def _origin_in_reducer(self, wrapper: DdpWrapper | None, signature: Signature) -> Origin:
         """Return the origin of a call of the Reducer, which reduces its buckets and then the map of used parameters."""

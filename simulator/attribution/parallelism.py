@@ -26,31 +26,34 @@ _GATHER_TIMES = {"FORWARD": " before forward", "PRE_BACKWARD": " before backward
 unit."""
 
 
-class UnitStepCounter:
-    """Counts how often optimizers have updated the units of one rank, by one parameter of each."""
-
-    __slots__ = ("_done", "_steps")
+class StepCounter:
+    """Counts the steps of one rank's optimizers, also for each unit that they update, by one parameter of the unit."""
 
     def __init__(self) -> None:
-        self._steps: Any = WeakTensorKeyDictionary()
-        self._done = 0
+        self._of_optimizers: Any = WeakIdKeyDictionary()
+        self._of_units: Any = WeakTensorKeyDictionary()
+        self._has_stepped = False
 
-    def current_step(self, parameter: Tensor | None) -> int | None:
-        """Return the training step of a unit, from 1; None if no optimizer that has stepped updates the unit."""
-        if parameter is None:
+    def current_step(self, stepped: Optimizer | Tensor | None) -> int | None:
+        """Return the step, from 1, of an optimizer, or of a unit given by its parameter; None if the optimizers that
+        have stepped do not update the unit."""
+        if stepped is None:
             return None
-        steps: int = self._steps.setdefault(parameter, 0)
-        return steps + 1 if steps or not self._done else None
+        if isinstance(stepped, Optimizer):
+            return int(self._of_optimizers.get(stepped, 0)) + 1
+        steps: int = self._of_units.setdefault(stepped, 0)
+        return steps + 1 if steps or not self._has_stepped else None
 
     def count_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Count an optimizer step for the units whose parameters the optimizer updates."""
-        self._done += 1
-        if not self._steps:
+        """Count a step of an optimizer, and of the units whose parameters it updates."""
+        self._of_optimizers[optimizer] = self._of_optimizers.get(optimizer, 0) + 1
+        self._has_stepped = True
+        if not self._of_units:
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if parameter in self._steps:
-                    self._steps[parameter] += 1
+                if parameter in self._of_units:
+                    self._of_units[parameter] += 1
 
 
 def _read_unit_gather(reading: StackFacts, frame: FrameType) -> None:
@@ -179,8 +182,6 @@ class PipelineMessages:
     does not show which is which.
     """
 
-    __slots__ = ("_parts",)
-
     def __init__(self) -> None:
         self._parts: Any = WeakTensorKeyDictionary()
 
@@ -250,16 +251,9 @@ def _read_shape_agreement(reading: StackFacts, frame: FrameType) -> None:
         reading.part = CallPart(Parallelism.PIPELINE, "agreement on how shapes are known")
 
 
-def _read_metadata_send(reading: StackFacts, frame: FrameType) -> None:
-    _set_metadata_part(
-        reading, getattr(frame.f_locals.get("self"), "stage_index", None), frame.f_locals.get("dst_stage")
-    )
-
-
-def _read_metadata_receive(reading: StackFacts, frame: FrameType) -> None:
-    _set_metadata_part(
-        reading, frame.f_locals.get("src_stage"), getattr(frame.f_locals.get("self"), "stage_index", None)
-    )
+def _read_metadata_message(reading: StackFacts, frame: FrameType) -> None:
+    own = getattr(frame.f_locals.get("self"), "stage_index", None)
+    _set_metadata_part(reading, frame.f_locals.get("src_stage", own), frame.f_locals.get("dst_stage", own))
 
 
 def _read_shape_inference(reading: StackFacts, frame: FrameType) -> None:
@@ -303,8 +297,8 @@ PARALLELISM: dict[tuple[str, str], Reader] = {
     **{(_STYLE, name): _read_parallel_layer for name in ("_prepare_input_fn", "_prepare_output_fn")},
     (_SCHEDULES, "_initialize_pipeline_distributed_state"): _read_shape_agreement,
     **{(_STAGE, name): _read_shape_agreement for name in ("_warmup_forward_vote", "_warmup_backward_result")},
-    (_STAGE, "_send_meta"): _read_metadata_send,
-    (_STAGE, "_recv_meta"): _read_metadata_receive,
+    (_STAGE, "_send_meta"): _read_metadata_message,
+    (_STAGE, "_recv_meta"): _read_metadata_message,
     (_STAGE, "_shape_inference"): _read_shape_inference,
     **{
         (_TO_OTHERS, name): _read_checkpoint_step
@@ -313,24 +307,6 @@ PARALLELISM: dict[tuple[str, str], Reader] = {
 }
 """Functions of torch and their frame readers, by module and name. If a later torch renames a function, its calls count
 as the user's."""
-
-
-class OptimizerStepCounter:
-    """Counts the steps of one rank's optimizers."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self) -> None:
-        self._done: Any = WeakIdKeyDictionary()
-
-    def current_step(self, optimizer: Optimizer) -> int:
-        """Return the current step of an optimizer, from 1."""
-        done: int = self._done.get(optimizer, 0)
-        return done + 1
-
-    def count_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Count a step of an optimizer."""
-        self._done[optimizer] = self.current_step(optimizer)
 
 
 def _read_parameter_update(reading: StackFacts, frame: FrameType) -> None:

@@ -31,8 +31,6 @@ class FrameReaders:
     Readers are cached.
     """
 
-    __slots__ = ("_codes", "_sites", "compiled", "known")
-
     def __init__(self) -> None:
         self.known: dict[int, Reader] = {}
         """The reader of each known function, by the id of the function's code object (hashing the object itself is

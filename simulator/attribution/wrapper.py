@@ -49,7 +49,7 @@ class BucketContents(NamedTuple):
 class DdpWrapper:
     """One rank's DDP instance."""
 
-    def __init__(self, key: WrapperKey, rank: int, module: Any, observers: Sequence[WrapperObserver]) -> None:
+    def __init__(self, key: WrapperKey, rank: int, module: Any, observer: WrapperObserver | None) -> None:
         self.key = key
         self.rank = rank
         self.step = 0
@@ -72,9 +72,9 @@ class DdpWrapper:
         """The first bucket that another DDP engine has not reduced in this step."""
         self.has_hook = False
         """True if a communication hook of the program reduces the wrapper's buckets."""
-        self._observers = observers
+        self._observer = observer
         self._backward = -1
-        """The latest backward whose end was reported to observers."""
+        """The latest backward whose end was reported to the observer."""
         self._names: dict[int, str] = {}
         """The names of the wrapper's parameters, by id."""
         self._next_bucket = 0
@@ -120,12 +120,13 @@ class DdpWrapper:
         self._next_bucket = 0
         self._uncounted_forward = not is_training
         self.step += is_training
-        self._notify_step_begins()
+        if self._observer is not None:
+            self._observer.wrapper_step_begins(self)
 
     def update_progress(self, call_step: int = 0) -> None:
         """Ask another DDP engine for the progress of its wrapper; `call_step` is the step of the wrapper's current
         call, if any."""
-        if not self._observers:
+        if self._observer is None:
             return
         progress: Mapping[str, Any] = getattr(self.module, PROGRESS, dict)()
         before = self.step
@@ -136,7 +137,7 @@ class DdpWrapper:
         self.reduced = progress.get("reduced", self.reduced)
         self._unreduced = progress.get("unreduced")
         if self.step > before:
-            self._notify_step_begins()
+            self._observer.wrapper_step_begins(self)
 
     def note_gradient(self) -> None:
         """Note that a parameter gets its gradient; the gradient is late if all buckets are launched already."""
@@ -145,15 +146,11 @@ class DdpWrapper:
             self.has_late_gradients = True
 
     def _report_end_of_backward(self, backward: int) -> None:
-        """Notify observers when a backward has ended, after the callbacks that were queued in it before."""
-        if backward != self._backward and self._observers:
+        """Notify the observer when a backward has ended, after the callbacks that were queued in it before."""
+        if backward != self._backward and self._observer is not None:
             self._backward = backward
-            queue = Variable._execution_engine.queue_callback
-            queue(lambda: queue(self._notify_backward_ended))
-
-    def _notify_backward_ended(self) -> None:
-        for observer in self._observers:
-            observer.wrapper_backward_ended(self)
+            queue, ended = Variable._execution_engine.queue_callback, self._observer.wrapper_backward_ended
+            queue(lambda: queue(lambda: ended(self)))
 
     def take_bucket_for(self, signature: Signature) -> int | None:
         """Return the bucket that an all_reduce of the Reducer is for; None if no bucket fits.
@@ -224,22 +221,16 @@ class DdpWrapper:
         self._notify_step_changed()
 
     def _notify_step_changed(self) -> None:
-        for observer in self._observers:
-            observer.wrapper_step_changed(self)
+        if self._observer is not None:
+            self._observer.wrapper_step_changed(self)
 
     def forget_buckets(self) -> None:
         """Forget the buckets, because the Reducer makes new ones."""
         self._buckets = ()
 
-    def _notify_step_begins(self) -> None:
-        for observer in self._observers:
-            observer.wrapper_step_begins(self)
-
     def _contents_of_bucket(self, bucket: Any) -> BucketContents:
-        names = self._names
-        return BucketContents(
-            bucket.buffer().numel(), tuple([names.get(id(each), "?") for each in bucket.parameters()])
-        )
+        names = tuple([self._names.get(id(each), "?") for each in bucket.parameters()])
+        return BucketContents(bucket.buffer().numel(), names)
 
 
 class WrapperObserver(Protocol):

@@ -34,7 +34,7 @@ class WrapperRegistry:
         self._by_rank: dict[int, list[DdpWrapper]] = {}
         self._last_hooked: dict[int, DdpWrapper] = {}
         self._hooks: list[Any] = []
-        self.observers: list[WrapperObserver] = []
+        self.observer: WrapperObserver | None = None
 
     def wrapper_of(self, owner: Any) -> DdpWrapper | None:
         """Return the wrapper record of a DDP instance or of another engine's object; None if the object has no process
@@ -64,7 +64,7 @@ class WrapperRegistry:
         return wrappers[0] if len(wrappers) == 1 else self._last_hooked.get(rank)
 
     def observe_backwards(self, wrapper: DdpWrapper) -> None:
-        """Tell observers when a backward of another engine's wrapper ends, as for torch's wrappers."""
+        """Tell the observer when a backward of another engine's wrapper ends, as for torch's wrappers."""
         if hasattr(wrapper.module, PROGRESS):
             self._hook_parameters(wrapper)
 
@@ -81,8 +81,8 @@ class WrapperRegistry:
                 self._of_reducer[module.reducer] = wrapper
                 wrapper.forget_buckets()
                 self._hook_if_needed(wrapper)
-                for observer in self.observers:
-                    observer.wrapper_constructed(wrapper)
+                if self.observer is not None:
+                    self.observer.wrapper_constructed(wrapper)
 
         return ddp_init_helper
 
@@ -137,7 +137,7 @@ class WrapperRegistry:
             return None
         mine = self._by_rank.setdefault(rank, [])
         key = label, sum(other.key[0] == label for other in mine)
-        wrapper = DdpWrapper(key, rank, owner, self.observers)
+        wrapper = DdpWrapper(key, rank, owner, self.observer)
         self._wrappers_by_owner_id[id(owner)] = wrapper
         mine.append(wrapper)
         return wrapper
@@ -146,10 +146,10 @@ class WrapperRegistry:
         """Hook the parameters of a rank with several wrappers, to know whose Reducer makes the next call in a backward.
 
         A post-accumulate-grad hook runs just before the Reducer's hook of the same parameter. A single wrapper needs
-        hooks only if observers want late gradients.
+        hooks only if an observer wants late gradients.
         """
         mine = self._by_rank[wrapper.rank]
-        if self.observers:
+        if self.observer is not None:
             self._hook_parameters(wrapper)
         elif len(mine) > 1:
             for other in mine if len(mine) == 2 else (wrapper,):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic
-from ddpsim.simulator.debugging.stacks import group_equal_stacks, shorten_stack
+from ddpsim.simulator.debugging.stacks import shorten_stack
 from ddpsim.simulator.diagnosis.deadlock import rank_rows
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankState, Snapshot
 from ddpsim.simulator.diagnosis.explain import TableRow, format_table
@@ -178,7 +178,7 @@ def answer_where(view: ExecutionView) -> str:
         (rank, view.stacks.get(rank) or f"  {_state_without_stack(view, rank)}") for rank in range(view.world_size)
     ]
     lines = []
-    for ranks, text in group_equal_stacks(stacks):
+    for text, ranks in ranks_by_value(stacks).items():
         is_stack = any(rank in view.stacks for rank in ranks)
         if not is_stack and len(ranks) > 1:
             text = text.replace("  has ", "  have ", 1)

@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.debugging.answers import answer_command, make_view, reason_not_debuggable
 from ddpsim.simulator.debugging.breakpoints import current_breakpoints
-from ddpsim.simulator.debugging.director import RunDirector
-from ddpsim.simulator.debugging.goals import GoBackError
+from ddpsim.simulator.debugging.director import GoBackError, RunDirector
 from ddpsim.simulator.debugging.late_pdb import debugger_class
 from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, DebuggerCommandError, DebuggerTopic, VisitResult
 from ddpsim.simulator.kernel import Kernel

@@ -47,18 +47,6 @@ _USER, _BUCKET = Phase.USER, Phase.BUCKET  # faster to look up, see scheduler.py
 class PoisonedTensors:
     """The poisoned tensors of one call that is in flight."""
 
-    __slots__ = (
-        "_copies",
-        "_is_marked",
-        "_is_revealed",
-        "_number",
-        "_outputs",
-        "_versions",
-        "brought",
-        "moved",
-        "undefined",
-    )
-
     def __init__(
         self, brought: Payload, outputs: Sequence[Tensor], number: int, *, undefined: Sequence[Tensor] = ()
     ) -> None:
@@ -140,9 +128,8 @@ def poison_call(call: Call, payload: Payload, number: Callable[[Call], int]) -> 
         return None
     if not all(map(is_plain_tensor, tensors)):
         return None
-    return PoisonedTensors(
-        payload, _written_tensors(call.signature, payload, call.rank), number(call), undefined=undefined
-    )
+    written = _written_tensors(call.signature, payload, call.rank)
+    return PoisonedTensors(payload, written, number(call), undefined=undefined)
 
 
 def _written_tensors(signature: Signature, payload: Payload, rank: int) -> Sequence[Tensor]:

@@ -11,7 +11,6 @@ integers are filled with the largest value of their type.
 from __future__ import annotations
 
 import dataclasses
-import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -95,10 +94,9 @@ def call_numbers_in(value: Any) -> set[int]:
     """Return the numbers of the calls whose marks are in a value, which is a number, tensor, array or container."""
     found: set[int] = set()
     for each, _ in zip(_numbers_and_tensors_in(value, set()), range(_ITEMS), strict=False):
-        if isinstance(each, Tensor):
-            found |= _call_numbers_in_tensor(each)
-        else:
-            found |= _call_numbers_in_float(each) if isinstance(each, float) else _call_numbers_in_integers([each])
+        if isinstance(each, float):
+            each = torch.tensor(each, dtype=torch.float64, device="cpu")
+        found |= _call_numbers_in_tensor(each) if isinstance(each, Tensor) else _call_numbers_in_integers([each])
     return found
 
 
@@ -127,13 +125,6 @@ def _children_of(value: Any) -> Iterable[Any]:
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and value.dtype.kind in "fci":
         return [torch.from_numpy(numpy.atleast_1d(value).copy())]
     return ()
-
-
-def _call_numbers_in_float(value: float) -> set[int]:
-    if value == value:
-        return set()
-    (bits,) = struct.unpack("<q", struct.pack("<d", value))
-    return _call_numbers_of_marks([bits >> 29 & 0x3FFFFF])
 
 
 def may_hold_mark(tensor: Tensor) -> bool:

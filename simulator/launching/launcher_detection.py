@@ -39,7 +39,6 @@ _HARMLESS_PACKAGES = frozenset({*sys.stdlib_module_names, "torch", "numpy"}) - {
 """Packages whose functions make no group, apart from the names above."""
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def may_start_own_ranks(program: Script) -> bool:
@@ -133,18 +132,14 @@ class ProjectDefinitions:
         self._definitions: dict[str, list[_Definition]] = {}
         self._modules: dict[str, set[str]] = {}
         """The modules that a name may come from, by each name that an import binds."""
-        own = set()
+        self._own = {part for file in trees for part in file.removesuffix(".py").split("/")[-2:]}
+        """The names of the project's modules and packages."""
         for tree in trees.values():
             for node in ast.walk(tree):
-                if isinstance(node, _DEFINITIONS):
+                if isinstance(node, _Definition):
                     self._definitions.setdefault(node.name, []).append(node)
                 for name, module in _imported_names(node):
                     self._modules.setdefault(name, set()).add(module)
-        for file in trees:
-            parts = file.removesuffix(".py").split("/")
-            own |= {parts[-1], parts[-2]} if len(parts) > 1 else {parts[-1]}
-        self._own = own
-        """The names of the project's modules and packages."""
 
     def may_start_rank(self, call: ast.Call) -> bool:
         """Return whether a call of `Process` may start a rank: its target makes a group, or calls unknown code."""

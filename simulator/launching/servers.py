@@ -78,13 +78,9 @@ class ServerProcess:
         self._was_ready = False
         path = write_search_path(sys.path)
         try:
+            main = _MAIN.format(path=path, file=theirs.fileno(), caller=os.getpid())
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *_python_flags(),
-                    "-c",
-                    _MAIN.format(path=path, file=theirs.fileno(), caller=os.getpid()),
-                ],
+                [sys.executable, *_python_flags(), "-c", main],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,

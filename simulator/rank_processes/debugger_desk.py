@@ -13,13 +13,13 @@ from ddpsim.simulator.calls import Site
 from ddpsim.simulator.ctrl_c import CtrlCGuard
 from ddpsim.simulator.debugging.answers import answer_command, make_view, reason_not_debuggable
 from ddpsim.simulator.debugging.breakpoints import Breakpoints, set_breakpoints
-from ddpsim.simulator.debugging.director import RunDirector
-from ddpsim.simulator.debugging.goals import GoBackError
+from ddpsim.simulator.debugging.director import GoBackError, RunDirector
 from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, DebuggerCommandError, DebuggerTopic, VisitResult
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase
 from ddpsim.simulator.rank_processes import debugger_messages
+from ddpsim.simulator.rank_processes.debugger_messages import DebuggerReply
 from ddpsim.simulator.rank_processes.inbox import RankInbox
 from ddpsim.simulator.runtime.call_sites import is_user_file
 from ddpsim.simulator.runtime.prompt_server import DebuggerStreams, read_edited_line, write_text
@@ -76,7 +76,7 @@ class DebuggerServer:
         elif isinstance(message, debugger_messages.QueryRanks):
             inbox.send_to_rank(self._answer_query(inbox, message))
         elif isinstance(message, debugger_messages.VisitRank):
-            inbox.send_to_rank(self._open_debugger_in(message.rank))
+            inbox.send_to_rank(self._open_debugger_in(message.rank) or DebuggerReply(is_over=True))
         elif isinstance(message, debugger_messages.DirectRun):
             inbox.send_to_rank(self._direct_run(inbox.child.rank, message.command))
         elif isinstance(message, Breakpoints):
@@ -89,25 +89,25 @@ class DebuggerServer:
     def _is_run_ending(self) -> bool:
         return self._ctrl_c.is_pressed or self._kernel.run.life.phase is not RunPhase.RUNNING
 
-    def _read_typed_line(self, text: str) -> debugger_messages.DebuggerReply:
+    def _read_typed_line(self, text: str) -> DebuggerReply:
         if self._is_run_ending:
-            return debugger_messages.DebuggerReply(is_over=True)
+            return DebuggerReply(is_over=True)
         try:
             with self._ctrl_c.raise_on_press():
-                return debugger_messages.DebuggerReply(self._read(text, self._open_terminal()))
+                return DebuggerReply(self._read(text, self._open_terminal()))
         except EOFError:
-            return debugger_messages.DebuggerReply(None)
+            return DebuggerReply(None)
         except UsageError as error:
-            return debugger_messages.DebuggerReply(problem=str(error))
+            return DebuggerReply(problem=str(error))
         except KeyboardInterrupt:  # the coordinator has counted it
-            return debugger_messages.DebuggerReply(is_over=True)
+            return DebuggerReply(is_over=True)
 
     def _open_terminal(self) -> DebuggerStreams:
         if self._streams is None:
             self._streams = terminal_streams()
         return self._streams
 
-    def _answer_query(self, inbox: RankInbox, message: debugger_messages.QueryRanks) -> debugger_messages.DebuggerReply:
+    def _answer_query(self, inbox: RankInbox, message: debugger_messages.QueryRanks) -> DebuggerReply:
         stacks = {inbox.child.rank: message.stack}
         if message.topic in _WITH_STACKS:
             stacks |= {
@@ -117,9 +117,9 @@ class DebuggerServer:
             }
         view = make_view(self._kernel.run, inbox.child.rank, _user_sites(stacks), stacks)
         try:
-            return debugger_messages.DebuggerReply(answer_command(message.topic, message.argument, view))
+            return DebuggerReply(answer_command(message.topic, message.argument, view))
         except DebuggerCommandError as error:
-            return debugger_messages.DebuggerReply(problem=str(error))
+            return DebuggerReply(problem=str(error))
 
     def _is_program_running(self, inbox: RankInbox) -> bool:
         """Return whether the program of a rank has begun and not ended."""
@@ -140,18 +140,17 @@ class DebuggerServer:
                     return None if self._is_run_ending else VisitResult(looked.then)
         return VisitResult(problem=f"the process of rank {rank} is gone")
 
-    def _direct_run(self, rank: int, command: str) -> debugger_messages.DebuggerReply:
+    def _direct_run(self, rank: int, command: str) -> DebuggerReply:
         if self._director is None:
-            return debugger_messages.DebuggerReply(problem=NOT_DIRECTED.format(command.split()[0]))
+            return DebuggerReply(problem=NOT_DIRECTED.format(command.split()[0]))
         try:
-            return debugger_messages.DebuggerReply(
-                self._director.run_command(command, rank, self._kernel.run, lambda: self._kernel.schedule)
-            )
+            run = self._kernel.run
+            return DebuggerReply(self._director.run_command(command, rank, run, lambda: self._kernel.schedule))
         except DebuggerCommandError as error:
-            return debugger_messages.DebuggerReply(problem=str(error))
+            return DebuggerReply(problem=str(error))
         except GoBackError as error:
             self._kernel.run.life.abort(error, rank)
-            return debugger_messages.DebuggerReply(is_over=True)
+            return DebuggerReply(is_over=True)
 
     def start_debugger(self, rank: int, header: str) -> None:
         """Open a debugger in a rank that waits for an answer, and serve it until it continues the program."""

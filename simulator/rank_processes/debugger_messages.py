@@ -48,7 +48,8 @@ class QueryRanks(NamedTuple):
 
 
 class VisitRank(NamedTuple):
-    """Open a debugger in another rank. Answered by `VisitResult`, of `simulator/debugging`; None if the run ends."""
+    """Open a debugger in another rank. Answered by `VisitResult`, of `simulator/debugging`, or by `DebuggerReply` if
+    the run ends."""
 
     rank: int
 

@@ -206,7 +206,7 @@ class UnsentResults:
     def take_for_answer(self, answer: Answer, message: messages.Message | None, *, by_turns: bool) -> Known:
         """Return the results that an answer to a message carries; `by_turns` means that the rank never speculates."""
         if isinstance(answer, DeliverCompletion):
-            return self.take_delivered(answer.handle)
+            return (*self.take_all_due(), *self._take_results([answer.handle]))
         if message is None or isinstance(message, messages.SendReply):
             return self.take_all_due()
         request = message.request if isinstance(message, messages.SendRequest) else None
@@ -219,10 +219,6 @@ class UnsentResults:
         return (
             self.take_up_to(request.handles) if isinstance(answer, Continue) and answer.value else self.take_all_due()
         )
-
-    def take_delivered(self, handle: int) -> Known:
-        """The kernel delivers a call: return the results that were due before, then the result of this call."""
-        return (*self.take_all_due(), *self._take_results([handle]))
 
     def take_all_due(self) -> Known:
         """Return the results that the kernel would have delivered by now."""

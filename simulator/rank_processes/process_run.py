@@ -101,18 +101,16 @@ class ProcessRun:
 
     def collect_findings(self, divergences: Sequence[Finding] = ()) -> tuple[Finding, ...]:
         """Return the findings, as of an execution whose ranks are threads."""
+        run = self._kernel.run
         ended = [child.ended for child in self._children if child.ended is not None]
-        found = sorted(
-            (*self._kernel.run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard.")
-        )
+        errors = {rank: self._describe_exception(rank) for rank in self._coordinator.raisers}
         left = {each.rank: each.ended.leaving for each in self._children if each.ended and each.ended.leaving}
+        found = sorted((*run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard."))
         return (
-            *outcome.findings_of_errors(
-                {**{rank: self._describe_exception(rank) for rank in self._coordinator.raisers}, **left}
-            ),
+            *outcome.findings_of_errors({**errors, **left}),
             *mark_consequences(found, {rank: error.line for rank, error in left.items()}),
             *thread_findings(error for each in ended for error in each.thread_errors),
-            *self._kernel.run.hazard_findings(),
+            *run.hazard_findings(),
         )
 
     def _returned_value(self, child: ChildProcess, *, is_needed: bool) -> Any:
@@ -126,11 +124,9 @@ class ProcessRun:
                 f"the value that rank {child.rank} returned cannot be unpickled here ({error}), expected a value that "
                 "pickle supports: return numbers or tensors, or run with isolation='thread'"
             )
-        if isinstance(value, UsageError):
-            if is_needed:
-                raise value
-            return None
-        return value
+        if is_needed and isinstance(value, UsageError):
+            raise value
+        return None if isinstance(value, UsageError) else value
 
     def _describe_exception(self, rank: int) -> outcome.RaisedError:
         ended = self._children[rank].ended

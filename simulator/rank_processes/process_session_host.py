@@ -15,6 +15,7 @@ from ddpsim.simulator.debugging.session_host import DebuggerCommandError, Debugg
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.states import RunEnding
 from ddpsim.simulator.rank_processes import debugger_messages
+from ddpsim.simulator.rank_processes.debugger_messages import DebuggerReply
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.runtime.call_sites import format_user_stack
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
@@ -69,41 +70,40 @@ class ProcessSessionHost:
 
     def read_line(self, text: str, streams: tuple[Any, Any]) -> str:
         """Make the coordinator read a line from the user, and return the line."""
-        reply: debugger_messages.DebuggerReply = self._own_channel.exchange_messages(debugger_messages.ReadLine(text))
-        self._leave_if_over(is_over=reply.is_over)
-        if reply.problem:
-            raise UsageError(reply.problem)
-        if reply.text is None:
+        line = self._ask_coordinator(debugger_messages.ReadLine(text), UsageError)
+        if line is None:
             raise EOFError
-        return reply.text
+        return line
 
     def show_text(self, text: str, streams: tuple[Any, Any]) -> None:
         """Make the coordinator show a text to the user."""
         self._own_channel.send_message(debugger_messages.ShowText(text))
 
-    def _leave_if_over(self, *, is_over: bool) -> None:
-        if is_over:
-            self._host.kernel.run.life.begin_stop(RunEnding.INTERRUPTED)
-            raise RankUnwound
-
     def answer_command(self, topic: DebuggerTopic, argument: str) -> str:
         """Return information on all ranks."""
-        return self._exchange_with_coordinator(
-            debugger_messages.QueryRanks(topic, argument, format_user_stack(self._frame))
-        )
+        stack = format_user_stack(self._frame)
+        return self._ask_coordinator(debugger_messages.QueryRanks(topic, argument, stack)) or ""
 
-    def _exchange_with_coordinator(self, asked: debugger_messages.QueryRanks | debugger_messages.DirectRun) -> str:
-        reply: debugger_messages.DebuggerReply = self._own_channel.exchange_messages(asked)
-        self._leave_if_over(is_over=reply.is_over)
+    def _ask_coordinator(self, question: Any, failure: type[UsageError] = DebuggerCommandError) -> str | None:
+        """Return the text of the coordinator's reply. Raises `failure` if the reply has a problem instead."""
+        reply = self._exchange_messages(question)
         if reply.problem:
-            raise DebuggerCommandError(reply.problem)
-        return reply.text or ""
+            raise failure(reply.problem)
+        text: str | None = reply.text
+        return text
+
+    def _exchange_messages(self, question: Any) -> Any:
+        """Return the coordinator's answer; leave the program if the run ends."""
+        answer = self._own_channel.exchange_messages(question)
+        if isinstance(answer, DebuggerReply) and answer.is_over:
+            self._host.kernel.run.life.begin_stop(RunEnding.INTERRUPTED)
+            raise RankUnwound
+        return answer
 
     def visit_rank(self, rank: int) -> VisitResult:
         """Open a debugger in another rank, in its process."""
-        visited: VisitResult | None = self._own_channel.exchange_messages(debugger_messages.VisitRank(rank))
-        self._leave_if_over(is_over=visited is None)
-        return visited or VisitResult()
+        visited: VisitResult = self._exchange_messages(debugger_messages.VisitRank(rank))
+        return visited
 
     def serve_other_rank(self, asked: debugger_messages.OpenDebugger | Breakpoints) -> None:
         """Do what a debugger in another rank asks for, while this rank waits for an answer."""
@@ -138,7 +138,7 @@ class ProcessSessionHost:
 
     def run_director_command(self, command: str) -> str:
         """Choose how the run continues."""
-        return self._exchange_with_coordinator(debugger_messages.DirectRun(command))
+        return self._ask_coordinator(debugger_messages.DirectRun(command)) or ""
 
     def begin(self) -> None:
         """Stop at the first line of the program."""

@@ -72,8 +72,9 @@ def leave_program(kernel: RemoteKernel) -> None:
 class _RankProcess:
     def __init__(self, rank_config: RankConfig) -> None:
         self._rank_config = rank_config
-        self._error: BaseException | None = None
-        self._leaving: BaseException | None = None
+        self._errors: dict[int, BaseException] = {}
+        """The exception that the rank's program raised, by the rank."""
+        self._leaving: dict[int, BaseException] = {}
         self._own_channel = channel = RankChannel(rank_config.channel, rank_config.rank, rank_config.files)
         self._kernel = RemoteKernel(
             channel, rank_config.rank, rank_config.arena, is_observed=rank_config.common.is_observed
@@ -83,8 +84,8 @@ class _RankProcess:
         body = RankMain(
             self._run_program,
             enter_rank=self._enter_rank,
-            record_error=self._record_error,
-            record_leaving=self._record_leaving,
+            record_error=self._errors.__setitem__,
+            record_leaving=self._leaving.__setitem__,
         )
         self._host = ThreadHost(
             self._kernel,
@@ -142,12 +143,6 @@ class _RankProcess:
             self._gpus.install(config.gpus)
         else:
             GpuRequestProbes(self._gpus, config.world_size, config.announcement.announce_gpus).install_probes()
-
-    def _record_error(self, rank: int, error: BaseException) -> None:
-        self._error = error
-
-    def _record_leaving(self, rank: int, error: BaseException) -> None:
-        self._leaving = error
 
     def stop_communicating(self) -> BaseException | None:
         """Make replaced functions stop waiting for the baton. Returns the first internal error here, if known."""
@@ -234,14 +229,15 @@ class _RankProcess:
         signal.signal(UNWIND_PROGRAM, lambda *_: leave_program(self._kernel))
 
     def _final_message(self) -> RankEnded:
-        rank, error = self._host.ranks[0], self._error
+        rank = self._host.ranks[0]
+        error = self._errors.get(rank.rank)
         return RankEnded(
             value=b"" if rank.value is None else _pickle_value(rank.value, f"rank {rank.rank} returned"),
             error=b"" if error is None else _pickle_exception(error),
             raised=self._describe_exception(error),
             thread_errors=tuple(self._host.threads.errors),
             has_poisoned=self._hazards.has_poisoned,
-            leaving=self._describe_exception(self._leaving),
+            leaving=self._describe_exception(self._leaving.get(rank.rank)),
         )
 
     def _describe_exception(self, error: BaseException | None) -> RaisedError | None:

@@ -135,7 +135,7 @@ class ReplicaSampler:
         """The wrappers whose inner module has run, with or without the wrapper, so that buffers may have changed."""
         self._has_trained: set[WrapperKey] = set()
         """The wrappers that have made a training forward."""
-        wrappers.observers.append(self)
+        wrappers.observer = self
 
     def call_issued(self, pending: PendingCall) -> None:
         """Note that a rank's program makes a call."""
@@ -175,16 +175,9 @@ class ReplicaSampler:
 
     def wrapper_step_changed(self, wrapper: DdpWrapper) -> None:
         """Note that a wrapper's rank ran out of input, or that all ranks have reached the end of a join."""
-        self._notice(
-            WrapperProgress(
-                wrapper.key,
-                wrapper.rank,
-                wrapper.step,
-                wrapper.aligned_step,
-                wrapper.is_joined,
-                frozenset(wrapper.reduced),
-            )
-        )
+        steps = wrapper.step, wrapper.aligned_step
+        reduced = frozenset(wrapper.reduced)
+        self._notice(WrapperProgress(wrapper.key, wrapper.rank, *steps, wrapper.is_joined, reduced))
 
     def wrapper_step_begins(self, wrapper: DdpWrapper) -> None:
         """Note that a synchronising forward has begun, or that another DDP engine reports one."""
@@ -218,11 +211,8 @@ class ReplicaSampler:
         if wrapper.inner_module is None or not wrapper.is_fully_reduced:
             return
         progress.backward, progress.gradients_of = wrapper.step, progress.all_steps
-        self._send_sample(
-            wrapper,
-            point_of_backward_end(wrapper.number_in_group, wrapper.step),
-            gradient_tensors(wrapper_parameters(wrapper)),
-        )
+        moment = point_of_backward_end(wrapper.number_in_group, wrapper.step)
+        self._send_sample(wrapper, moment, gradient_tensors(wrapper_parameters(wrapper)))
 
     def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
         """Note that any optimizer is about to use gradients."""
@@ -254,12 +244,8 @@ class ReplicaSampler:
             tensors += wrapper_buffers(wrapper, (None, "after") if syncs_buffers_last(wrapper.module) else ("after",))
             start = self._starts.get(wrapper, ())
             inputs = StepInputs(start, fingerprint(optimizer_gradients(parameters, own)))
-            self._send_sample(
-                wrapper,
-                ComparisonPoint(wrapper.number_in_group, wrapper.step, count, optimizer=position),
-                tensors,
-                inputs,
-            )
+            moment = ComparisonPoint(wrapper.number_in_group, wrapper.step, count, optimizer=position)
+            self._send_sample(wrapper, moment, tensors, inputs)
 
     def rank_returned(self, rank: int) -> None:
         """Note that a rank's program returned."""
@@ -298,11 +284,8 @@ class ReplicaSampler:
         is_new = progress.step < wrapper.step
         has_averaged = communicated - progress.communicated >= sum(each.tensor.numel() for each in parameters)
         if (is_new and not progress.optimizer_steps) or (progress.optimizer_steps and has_averaged):
-            self._send_sample(
-                wrapper,
-                point_of_forward(wrapper.number_in_group, wrapper.step - is_new, progress.all_steps),
-                parameters,
-            )
+            moment = point_of_forward(wrapper.number_in_group, wrapper.step - is_new, progress.all_steps)
+            self._send_sample(wrapper, moment, parameters)
         if is_new or has_averaged:
             progress.step, progress.communicated, progress.optimizer_steps = wrapper.step, communicated, 0
 

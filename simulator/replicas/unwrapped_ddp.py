@@ -15,7 +15,7 @@ reduced, because two stages of a pipeline may have different names for a shared 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 from weakref import ref
 
@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.nn import Module
 
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
-from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.replica_divergence import (
     ComparisonPoint,
     point_of_manual_average,
@@ -69,40 +68,6 @@ class _SummedParameter:
             return is_multiple_of(now, total) if total.any() else not now.any()
 
 
-class AveragedGroup(NamedTuple):
-    """The parameters that a rank has averaged in one process group since the last forward."""
-
-    latest: Call
-    size: int
-    """The number of ranks in the group."""
-    parameters: list[ReplicaTensor]
-
-
-class AveragedParameters:
-    """The parameters that one rank has averaged since its last forward."""
-
-    def __init__(self) -> None:
-        self._summed: dict[int, _SummedParameter] = {}
-        """By the id of a parameter, the latest all_reduce of the parameter."""
-
-    def note_all_reduce(self, parameter: ReplicaTensor, pending: PendingCall, moved: Tensor) -> None:
-        """Record that the program passes a parameter to an all_reduce; `moved` is the tensor that the call works on."""
-        self._summed.pop(id(parameter.tensor), None)
-        self._summed[id(parameter.tensor)] = _SummedParameter(parameter, pending, moved)
-
-    def take_averages(self) -> Mapping[str, AveragedGroup]:
-        """Return the averaged parameters by process group and forget them, just before the program trains on them."""
-        by_group: dict[str, list[_SummedParameter]] = {}
-        for each in self._summed.values():
-            by_group.setdefault(each.pending.call.group, []).append(each)
-        self._summed = {}
-        return {
-            group: AveragedGroup(summed[-1].pending.call, summed[-1].size, [each.parameter for each in summed])
-            for group, summed in by_group.items()
-            if all(each.holds_sum() for each in summed)
-        }
-
-
 _REDUCTIONS = frozenset({"SUM", "AVG", "PREMUL_SUM"})
 _OPERATIONS = frozenset({"all_reduce", "all_reduce_coalesced"})
 _MOST_SEARCHES = 64
@@ -135,7 +100,8 @@ class _RankModules:
         """Flat tensors that were passed to calls, and whose sums the gradients do not hold yet."""
         self.parameters: dict[int, ReplicaTensor] = {}
         """The parameters by their memory address."""
-        self.averaged = AveragedParameters()
+        self.summed: dict[int, _SummedParameter] = {}
+        """By the id of a parameter, the latest all_reduce of the parameter since the last forward, the latest last."""
         self.averaged_flat: list[FlatTensorCall] = []
         """Flat tensors of all parameters of a root module that were passed to calls since the last forward."""
         self.looks = 0
@@ -186,7 +152,8 @@ class UnwrappedReplicas:
             elif behind is not None:
                 found.append(behind)
             elif (parameter := self._find_parameter(mine, tensor)) is not None:
-                mine.averaged.note_all_reduce(parameter, pending, content)
+                mine.summed.pop(id(parameter.tensor), None)
+                mine.summed[id(parameter.tensor)] = _SummedParameter(parameter, pending, content)
         self._record_reduction(mine, pending, found)
 
     def optimizer_step_begins(self, rank: int, own: Container[int]) -> None:
@@ -283,14 +250,20 @@ class UnwrappedReplicas:
                     mine.flat.setdefault(count, []).append((parameters, of))
 
     def _sample_averaged(self, rank: int, mine: _RankModules, *, has_ended: bool = False) -> None:
-        for group, average in mine.averaged.take_averages().items():
-            moment = point_of_manual_average(group, average.latest.sequence)
-            self._send_sample(rank, group, average.size, moment, average.parameters, has_ended=has_ended)
-        for flat in [each for each in mine.averaged_flat if each.is_applied()]:
-            call = flat.pending.call
+        """Compare the parameters that the program has averaged, just before it trains on them."""
+        by_group: dict[str, list[_SummedParameter]] = {}
+        for each in mine.summed.values():
+            by_group.setdefault(each.pending.call.group, []).append(each)
+        summed = [group for group in by_group.values() if all(each.holds_sum() for each in group)]
+        averages: list[tuple[_SummedParameter | FlatTensorCall, Sequence[ReplicaTensor]]] = [
+            *((group[-1], [each.parameter for each in group]) for group in summed),
+            *((flat, flat.parameters) for flat in mine.averaged_flat if flat.is_applied()),
+        ]
+        mine.summed, mine.averaged_flat = {}, []
+        for latest, parameters in averages:
+            call = latest.pending.call
             moment = point_of_manual_average(call.group, call.sequence)
-            self._send_sample(rank, call.group, flat.size, moment, flat.parameters, has_ended=has_ended)
-        mine.averaged_flat = []
+            self._send_sample(rank, call.group, latest.size, moment, parameters, has_ended=has_ended)
 
     def _sample_reduced(self, rank: int, mine: _RankModules, *, has_ended: bool = False) -> None:
         for group, (size, latest, parameters) in mine.replicated.items():
