@@ -17,6 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
 
 from ddpsim.simulator.attribution.stack_attribution import Reader, StackFacts
 from ddpsim.simulator.calls import COLLECTS_STATE, GREETING, CallPart, Origin, Parallelism
+from ddpsim.simulator.runtime.call_sites import frames_outwards
 from ddpsim.simulator.transport.payload import Payload
 
 # --- FSDP2 ------------------------------------------------------------------------------------------------------------
@@ -143,11 +144,10 @@ def _read_parallel_layer(reading: StackFacts, frame: FrameType) -> None:
 def _layer_name(layer: Module, frame: FrameType | None) -> str:
     """Return the name of a layer within the outermost module whose forward is running."""
     root: Module = layer
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, Module) and frame.f_code.co_name == "_call_impl":
+    for each in frames_outwards(frame):
+        owner = each.f_locals.get("self")
+        if isinstance(owner, Module) and each.f_code.co_name == "_call_impl":
             root = owner
-        frame = frame.f_back
     return next((name for name, module in root.named_modules() if module is layer), "")
 
 

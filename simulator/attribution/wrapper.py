@@ -23,7 +23,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
-from types import FrameType
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
@@ -31,6 +30,7 @@ import torch
 from torch.autograd import Variable
 
 from ddpsim.simulator.calls import Signature
+from ddpsim.simulator.runtime.call_sites import frames_outwards
 
 PROGRESS = "__ddp_progress__"
 
@@ -83,13 +83,9 @@ class DdpWrapper:
     @property
     def is_forward_running(self) -> bool:
         """Return whether a forward through the wrapper is on the stack."""
-        module = self.module
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code.co_name == "forward" and frame.f_locals.get("self") is module is not None:
-                return True
-            frame = frame.f_back
-        return False
+        module, frames = self.module, frames_outwards(sys._getframe(1))
+        owners = (each.f_locals.get("self") for each in frames if each.f_code.co_name == "forward")
+        return module is not None and any(owner is module for owner in owners)
 
     @property
     def number_in_group(self) -> int:

@@ -141,15 +141,8 @@ def answer_calls(view: ExecutionView, argument: str = "") -> str:
 
 
 def _format_calls(calls: Sequence[Call], waits: Callable[[Call], bool]) -> list[str]:
-    cells = [
-        (
-            f"rank {call.rank}",
-            str(call),
-            call.location,
-            f"{'waits' if waits(call) else 'matched'}{_origin_suffix(call)}",
-        )
-        for call in calls
-    ]
+    states = [f"{'waits' if waits(call) else 'matched'}{_origin_suffix(call)}" for call in calls]
+    cells = [(f"rank {call.rank}", str(call), call.location, state) for call, state in zip(calls, states, strict=True)]
     widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(3)]
     return [
         "  " + "  ".join(f"{each:<{width}}" for each, width in zip(cell, [*widths, 0], strict=True)) for cell in cells

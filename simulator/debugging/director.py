@@ -46,10 +46,6 @@ class PauseAtCall(NamedTuple):
     operation: str
     sequence: int
 
-    def matches_call(self, call: Call) -> bool:
-        """True if a call is the one at which this goal pauses."""
-        return call.operation == self.operation and call.sequence == self.sequence
-
 
 class PauseAtCallOfRank(NamedTuple):
     """Pause where a rank makes its call with this number, counted over all its groups from 0."""
@@ -172,11 +168,8 @@ class RunDirector:
     def pauses_at_call(self, call: Call, number: int) -> bool:
         """True if the run has to pause at a call, which is the `number`-th of its rank, counted from 0."""
         goal, here = self.goal, PauseAtCallOfRank(call.rank, number)
-        is_it = (
-            (isinstance(goal, PauseAtNextCall) and goal.rank == call.rank)
-            or (isinstance(goal, PauseAtCallOfRank) and goal == here)
-            or (isinstance(goal, PauseAtCall) and goal.matches_call(call))
-        )
+        goals = PauseAtNextCall(call.rank), here, PauseAtCall(call.operation, call.sequence)
+        is_it = any(type(goal) is type(each) and goal == each for each in goals)
         if is_it:
             self._call = here
         return is_it
@@ -187,11 +180,8 @@ class RunDirector:
 
     def pause_run(self, rank: int, header: str, *, steps: int | None = None) -> None:
         """Open a debugger here. `steps` is given at the end of a run. The user's next command sets the next goal."""
-        header = (
-            f"{self.missed_goal_text(steps)}\n{header}"
-            if steps is not None and self.missed_goal_text(steps)
-            else header
-        )
+        if steps is not None and (missed := self.missed_goal_text(steps)):
+            header = f"{missed}\n{header}"
         self.goal = None
         assert self.open_debugger is not None, "the code that runs the ranks sets it"
         try:

@@ -41,14 +41,10 @@ def outcome_of_result(result: Result) -> Outcome:
 def count_outcomes(outcomes: Counter[Outcome]) -> Counter[str]:
     """Count outcomes by their text, which has the returned values only if executions differ in them."""
     variants = Counter(outcome.judgement for outcome in outcomes)
-    return Counter(
-        {
-            outcome.judgement
-            if variants[outcome.judgement] == 1
-            else f"{outcome.judgement}  returned {outcome.returned}": n
-            for outcome, n in outcomes.items()
-        }
-    )
+    counts = Counter[str]()
+    for (judgement, returned), count in outcomes.items():
+        counts[judgement if variants[judgement] == 1 else f"{judgement}  returned {returned}"] = count
+    return counts
 
 
 def _stable_findings(result: Result) -> list[Finding]:

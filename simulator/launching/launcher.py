@@ -30,18 +30,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.errors import is_internal_error
+from ddpsim.simulator.launching import launcher_line
 from ddpsim.simulator.launching.launched import Body, CommandBody, WorkerBody, is_worker_of_spawn
-from ddpsim.simulator.launching.launcher_line import (
-    EXIT_CODE,
-    LaunchRejected,
-    MakesOwnGroup,
-    ProgramEnded,
-    RanksMayBegin,
-    RankStarted,
-    StartsRanksAgain,
-)
+from ddpsim.simulator.launching.program_ranks import ProcessResources
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
+from ddpsim.simulator.rank_processes.channel import PacketConnection
 from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
 from ddpsim.simulator.rank_processes.own_process import (
@@ -50,9 +43,8 @@ from ddpsim.simulator.rank_processes.own_process import (
     shut_down_process_executors,
     torchrun_environment,
 )
-from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
-from ddpsim.simulator.rank_processes.rank_files import RankFiles, exit_with_internal_error
+from ddpsim.simulator.rank_processes.rank_files import exit_with_internal_error
 from ddpsim.simulator.rank_processes.rank_process import run_rank_process as run_rank
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
@@ -82,7 +74,7 @@ def run_launcher(rank_config: RankConfig, line: PacketConnection) -> NoReturn:
             if not launcher.has_begun:
                 traceback.print_exc()
         flush_streams()
-        line.send(ProgramEnded(raised))
+        line.send(launcher_line.ProgramEnded(raised))
     except BaseException as error:
         exit_with_internal_error(rank_config.files.stack, error, "the process of the program, which starts the ranks")
     finally:
@@ -99,18 +91,12 @@ class RankPopen:
         self._glances = 0
         self.method = "fork" if body.is_forked else "spawn"
         util._flush_std_streams()  # type: ignore[attr-defined]
-        mine, theirs = MessageChannel.pair()
-        arena_file, files = os.memfd_create("arena"), RankFiles.open_rank_files()
-        arena = SharedArena(file=arena_file)
-        self.pid = _fork_without_parent(lambda: launcher.run_rank(rank, body, theirs, arena, files))
+        own = ProcessResources.open_for_rank(rank)
+        self.pid = _fork_without_parent(lambda: launcher.run_rank(body, own))
         self.sentinel, writing = os.pipe()
-        sent = [mine.fileno(), arena_file, files.output, files.errors, files.stack, writing]
-        launcher.line.send(RankStarted(self.pid), sent)
-        mine.close()
-        theirs.close()
-        arena.close()
-        files.close()
-        os.close(arena_file)
+        sent = [own.channel.fileno(), own.arena_file, *own.files, writing]
+        launcher.line.send(launcher_line.RankStarted(self.pid), sent)
+        own.close_all()
         os.close(writing)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
@@ -129,8 +115,8 @@ class RankPopen:
 
     def _wait_for_exit_code(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self.sentinel], [], [], timeout)[0]:
-            data = os.read(self.sentinel, EXIT_CODE.size)
-            self.returncode = EXIT_CODE.unpack(data)[0] if data else -9
+            data = os.read(self.sentinel, launcher_line.EXIT_CODE.size)
+            self.returncode = launcher_line.EXIT_CODE.unpack(data)[0] if data else -9
         return self.returncode
 
     def terminate(self) -> None:
@@ -188,7 +174,7 @@ class Launcher:
         """Let the ranks begin: the program waits for them, so it has started all."""
         if self._ranks and not self.has_begun:
             self.has_begun = True
-            self.line.send(RanksMayBegin())
+            self.line.send(launcher_line.RanksMayBegin())
 
     def _remove_torchrun_variables(self) -> None:
         """In a rank: remove the variables of torchrun that the program has not set."""
@@ -212,7 +198,7 @@ class Launcher:
 
     def reject_program(self, line: str) -> NoReturn:
         """End the run with an error message."""
-        self.line.send(LaunchRejected(line))
+        self.line.send(launcher_line.LaunchRejected(line))
         os._exit(0)
 
     def _start_rank(self, body: Body) -> RankPopen:
@@ -222,23 +208,22 @@ class Launcher:
         self._ranks.append(rank)
         return rank
 
-    def run_rank(
-        self, rank: int, body: Body, channel: MessageChannel, arena: SharedArena, files: RankFiles
-    ) -> NoReturn:
+    def run_rank(self, body: Body, own: ProcessResources) -> NoReturn:
         """Run a rank in its process."""
         try:
             self.__exit__()
             self.line.close()
             self._remove_torchrun_variables()
-            config = self.config._replace(**channel.receive())
+            config = self.config._replace(**own.theirs.receive())
             if not body.is_forked:
                 self._unload_project_modules()
             config = config._replace(program=body, is_forked_by_program=body.is_forked)
-            run_rank(RankConfig(rank, config, channel, arena, files))
+            run_rank(RankConfig(own.rank, config, own.theirs, own.arena, own.files))
         except EOFError:  # the coordinator has closed the channel
             os._exit(0)
         except BaseException as error:
-            exit_with_internal_error(files.stack, error, f"the process of rank {rank}, before its program began")
+            where = f"the process of rank {own.rank}, before its program began"
+            exit_with_internal_error(own.files.stack, error, where)
 
     def _popen_replacement(self, kind: Any) -> Callable[[Any], Any]:
         original = vars(kind)["_Popen"].__func__
@@ -255,7 +240,7 @@ class Launcher:
         if worker._target is None:
             return False
         if self.has_begun and worker._target is self._target:
-            self.line.send(StartsRanksAgain())
+            self.line.send(launcher_line.StartsRanksAgain())
             os._exit(0)
         if self.has_begun:
             return False
@@ -283,7 +268,7 @@ class Launcher:
             if os.getpid() != self._pid:
                 in_children.reject_process_group()
             if not self._ranks:
-                self.line.send(MakesOwnGroup())
+                self.line.send(launcher_line.MakesOwnGroup())
                 os._exit(0)
             return original(*arguments, **options)
 

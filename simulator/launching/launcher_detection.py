@@ -59,11 +59,8 @@ def may_start_own_ranks(program: Script) -> bool:
 
 def uses_trainer_strategy(program: Script) -> bool:
     """Return whether a Trainer may start the ranks; a Trainer starts none under the environment of torchrun."""
-    return any(
-        any(map(_names_strategy, ast.walk(tree)))
-        for _, text, tree in _project_files(program)
-        if _IS_WORTH_READING.search(text)
-    )
+    trees = (tree for _, text, tree in _project_files(program) if _IS_WORTH_READING.search(text))
+    return any(any(map(_names_strategy, ast.walk(tree))) for tree in trees)
 
 
 def _project_files(program: Script) -> Iterator[tuple[str, str, ast.AST]]:

@@ -18,9 +18,9 @@ from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, DebuggerComman
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase
-from ddpsim.simulator.rank_processes import debugger_messages
-from ddpsim.simulator.rank_processes.debugger_messages import DebuggerReply
+from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.inbox import RankInbox
+from ddpsim.simulator.rank_processes.messages import DebuggerReply
 from ddpsim.simulator.runtime.call_sites import is_user_file
 from ddpsim.simulator.runtime.prompt_server import DebuggerStreams, read_edited_line, write_text
 from ddpsim.simulator.runtime.stopwatch import Stopwatch
@@ -53,31 +53,31 @@ class DebuggerServer:
             director.open_debugger = self.start_debugger
         self._streams: DebuggerStreams | None = None
 
-    def serve_debugger(self, inbox: RankInbox) -> debugger_messages.VisitEnded | None:
+    def serve_debugger(self, inbox: RankInbox) -> messages.VisitEnded | None:
         """Answer the messages of a debugger in a rank, until the debugger's session ends."""
         while inbox.debugger:
             message = inbox.debugger.popleft()
-            if isinstance(message, debugger_messages.VisitEnded):
+            if isinstance(message, messages.VisitEnded):
                 return message
             self._handle_message(inbox, message)
         return None
 
-    def _handle_message(self, inbox: RankInbox, message: debugger_messages.DebuggerMessage) -> None:
-        if isinstance(message, debugger_messages.SessionOpened):
+    def _handle_message(self, inbox: RankInbox, message: messages.DebuggerMessage) -> None:
+        if isinstance(message, messages.SessionOpened):
             self._clock.pause()
-        elif isinstance(message, debugger_messages.SessionClosed):
+        elif isinstance(message, messages.SessionClosed):
             self._clock.unpause()
-        elif isinstance(message, debugger_messages.ShowText):
+        elif isinstance(message, messages.ShowText):
             inbox.forward_output()
             write_text(message.text, self._open_terminal())
-        elif isinstance(message, debugger_messages.ReadLine):
+        elif isinstance(message, messages.ReadLine):
             inbox.forward_output()
             inbox.send_to_rank(self._read_typed_line(message.text))
-        elif isinstance(message, debugger_messages.QueryRanks):
+        elif isinstance(message, messages.QueryRanks):
             inbox.send_to_rank(self._answer_query(inbox, message))
-        elif isinstance(message, debugger_messages.VisitRank):
+        elif isinstance(message, messages.VisitRank):
             inbox.send_to_rank(self._open_debugger_in(message.rank) or DebuggerReply(is_over=True))
-        elif isinstance(message, debugger_messages.DirectRun):
+        elif isinstance(message, messages.DirectRun):
             inbox.send_to_rank(self._direct_run(inbox.child.rank, message.command))
         elif isinstance(message, Breakpoints):
             set_breakpoints(message)  # for later runs, too
@@ -107,14 +107,11 @@ class DebuggerServer:
             self._streams = terminal_streams()
         return self._streams
 
-    def _answer_query(self, inbox: RankInbox, message: debugger_messages.QueryRanks) -> DebuggerReply:
+    def _answer_query(self, inbox: RankInbox, message: messages.QueryRanks) -> DebuggerReply:
         stacks = {inbox.child.rank: message.stack}
         if message.topic in _WITH_STACKS:
-            stacks |= {
-                other.child.rank: other.child.read_stack().text
-                for other in self._inboxes
-                if other is not inbox and self._is_program_running(other)
-            }
+            others = [each for each in self._inboxes if each is not inbox and self._is_program_running(each)]
+            stacks |= {other.child.rank: other.child.read_stack().text for other in others}
         view = make_view(self._kernel.run, inbox.child.rank, _user_sites(stacks), stacks)
         try:
             return DebuggerReply(answer_command(message.topic, message.argument, view))
@@ -127,12 +124,11 @@ class DebuggerServer:
         return has_begun and not inbox.is_gone and not self._kernel.run.ranks[inbox.child.rank].main.is_finished
 
     def _open_debugger_in(self, rank: int) -> VisitResult | None:
-        if problem := reason_not_debuggable(
-            self._kernel.run, rank, lambda: self._is_program_running(self._inboxes[rank])
-        ):
+        run = self._kernel.run
+        if problem := reason_not_debuggable(run, rank, lambda: self._is_program_running(self._inboxes[rank])):
             return VisitResult(problem=problem)
         inbox = self._inboxes[rank]
-        inbox.send_to_rank(debugger_messages.OpenDebugger())
+        inbox.send_to_rank(messages.OpenDebugger())
         while not inbox.is_gone:
             if select.select([inbox.child.channel], [], [], _VISIT_SECONDS)[0]:
                 inbox.read_messages()

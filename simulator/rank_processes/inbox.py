@@ -17,24 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Call, Signature
+from ddpsim.simulator.kernel import requests
 from ddpsim.simulator.kernel.answers import Answer, Continue, DeliverCompletion, MoveTensors
-from ddpsim.simulator.kernel.requests import (
-    BeginCall,
-    Block,
-    Checkpoint,
-    IsComplete,
-    MovedTensors,
-    Poll,
-    Sleep,
-    StoreOperation,
-    WaitFor,
-)
+from ddpsim.simulator.kernel.requests import MovedTensors, WaitFor
 from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.children import ChildProcess
-from ddpsim.simulator.rank_processes.debugger_messages import DebuggerMessage
 from ddpsim.simulator.rank_processes.parcels import PackedPayload, outputs_outside_arena
 from ddpsim.simulator.transport.payload import Payload
 
@@ -49,8 +39,8 @@ _WAITING = (messages.SendRequest, messages.SendReply, messages.AwaitTurn, messag
 class QueuedMessage:
     """A message in a queue."""
 
-    message: messages.Message | None
-    """The message; None for the beginning of the rank."""
+    message: NamedTuple | None
+    """The message (messages.py); None for the beginning of the rank."""
     written: messages.WrittenBytes
     is_answered: bool = False
     """True if the rank has received its answer before the kernel has given it."""
@@ -65,7 +55,7 @@ class RankInbox:
         self.last_posted = 0
         """The handle of the rank's latest call in the kernel."""
         self.entries: deque[QueuedMessage] = deque()
-        self.debugger: deque[DebuggerMessage] = deque()
+        self.debugger: deque[messages.DebuggerMessage] = deque()
         """The messages of a debugger in the rank, which are served at once."""
         self.handled: QueuedMessage | None = QueuedMessage(None, messages.WrittenBytes(0, 0))
         """The message that the kernel works on, until the kernel's last answer to it."""
@@ -87,7 +77,7 @@ class RankInbox:
                 self.child.ended = message
             elif isinstance(message, messages.ExitsByOsExit):
                 self.child.exited_at = message.site
-            elif isinstance(message, DebuggerMessage):
+            elif isinstance(message, messages.DebuggerMessage):
                 self.debugger.append(message)
             else:
                 self.entries.append(QueuedMessage(message, written))
@@ -152,15 +142,10 @@ class PostedCalls:
             each.payload = self._inboxes[rank].child.arena.unpack_payload(each.parcel)
         error = self._move_data(move.signature, posted, move.members)
         first = posted[0].call
-        is_message = first.peer is not None
+        source, members = (None, ()) if first.peer is None else (first.rank, move.members)
         for (rank, handle), each in zip(move.calls, posted, strict=True):
             assert each.payload is not None
-            outcome = messages.CallResult(
-                error and copy(error),
-                first.rank if is_message else None,
-                move.members if is_message else (),
-                outputs_outside_arena(each.payload),
-            )
+            outcome = messages.CallResult(error and copy(error), source, members, outputs_outside_arena(each.payload))
             self._inboxes[rank].completions.add_result(handle, outcome)
         return MovedTensors(None if error is None else str(error))
 
@@ -168,10 +153,10 @@ class PostedCalls:
 Known = tuple[tuple[int, messages.CallResult], ...]
 """Results that an answer carries, by the handle of the call."""
 
-_IN_TURN = (Poll, Sleep, IsComplete, Block, StoreOperation)
+_IN_TURN = (requests.Poll, requests.Sleep, requests.IsComplete, requests.Block, requests.StoreOperation)
 """Requests that are answered only while the rank has the baton (the right to run), with results of calls."""
 
-_ALSO_BEFORE = (BeginCall, Checkpoint, WaitFor)
+_ALSO_BEFORE = (requests.BeginCall, requests.Checkpoint, WaitFor)
 """Requests that may be answered before the rank has the baton."""
 
 
@@ -203,7 +188,7 @@ class UnsentResults:
         if handle in self._outcomes:
             self._deliverable.add(handle)
 
-    def take_for_answer(self, answer: Answer, message: messages.Message | None, *, by_turns: bool) -> Known:
+    def take_for_answer(self, answer: Answer, message: NamedTuple | None, *, by_turns: bool) -> Known:
         """Return the results that an answer to a message carries; `by_turns` means that the rank never speculates."""
         if isinstance(answer, DeliverCompletion):
             return (*self.take_all_due(), *self._take_results([answer.handle]))

@@ -59,13 +59,9 @@ class ProcessRun:
     def _run_ranks(self, ctrl_c: CtrlCGuard) -> None:
         """Start the processes, run them, and kill those that have not ended."""
         self._children = self._start(self._config)
+        move, director = self._move_data, self._director
         self._coordinator = RankCoordinator(
-            self._kernel,
-            self._children,
-            self._config,
-            move_data=self._move_data,
-            ctrl_c=ctrl_c,
-            director=self._director,
+            self._kernel, self._children, self._config, move_data=move, ctrl_c=ctrl_c, director=director
         )
         try:
             self._coordinator.run_to_end()

@@ -14,8 +14,8 @@ from ddpsim.simulator.debugging.late_pdb import debugger_class
 from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic, VisitResult
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.states import RunEnding
-from ddpsim.simulator.rank_processes import debugger_messages
-from ddpsim.simulator.rank_processes.debugger_messages import DebuggerReply
+from ddpsim.simulator.rank_processes import messages
+from ddpsim.simulator.rank_processes.messages import DebuggerReply
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.runtime.call_sites import format_user_stack
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
@@ -60,29 +60,29 @@ class ProcessSessionHost:
         if not self._is_visited:
             self._await_turn()
         asker, me.asker, self._frame = me.asker, 0, frame
-        self._own_channel.send_message(debugger_messages.SessionOpened())
+        self._own_channel.send_message(messages.SessionOpened())
         try:
             with self._host.prompt_server.opened_debugger():
                 yield
         finally:
             me.asker, self._frame = asker, None
-            self._own_channel.send_message(debugger_messages.SessionClosed())
+            self._own_channel.send_message(messages.SessionClosed())
 
     def read_line(self, text: str, streams: tuple[Any, Any]) -> str:
         """Make the coordinator read a line from the user, and return the line."""
-        line = self._ask_coordinator(debugger_messages.ReadLine(text), UsageError)
+        line = self._ask_coordinator(messages.ReadLine(text), UsageError)
         if line is None:
             raise EOFError
         return line
 
     def show_text(self, text: str, streams: tuple[Any, Any]) -> None:
         """Make the coordinator show a text to the user."""
-        self._own_channel.send_message(debugger_messages.ShowText(text))
+        self._own_channel.send_message(messages.ShowText(text))
 
     def answer_command(self, topic: DebuggerTopic, argument: str) -> str:
         """Return information on all ranks."""
         stack = format_user_stack(self._frame)
-        return self._ask_coordinator(debugger_messages.QueryRanks(topic, argument, stack)) or ""
+        return self._ask_coordinator(messages.QueryRanks(topic, argument, stack)) or ""
 
     def _ask_coordinator(self, question: Any, failure: type[UsageError] = DebuggerCommandError) -> str | None:
         """Return the text of the coordinator's reply. Raises `failure` if the reply has a problem instead."""
@@ -102,10 +102,10 @@ class ProcessSessionHost:
 
     def visit_rank(self, rank: int) -> VisitResult:
         """Open a debugger in another rank, in its process."""
-        visited: VisitResult = self._exchange_messages(debugger_messages.VisitRank(rank))
+        visited: VisitResult = self._exchange_messages(messages.VisitRank(rank))
         return visited
 
-    def serve_other_rank(self, asked: debugger_messages.OpenDebugger | Breakpoints) -> None:
+    def serve_other_rank(self, asked: messages.OpenDebugger | Breakpoints) -> None:
         """Do what a debugger in another rank asks for, while this rank waits for an answer."""
         if isinstance(asked, Breakpoints):
             set_breakpoints(asked)
@@ -120,7 +120,7 @@ class ProcessSessionHost:
             pass
         finally:
             self._is_visited = False
-            self._own_channel.send_message(debugger_messages.VisitEnded(then))
+            self._own_channel.send_message(messages.VisitEnded(then))
 
     def share_breakpoints(self) -> None:
         """Set the debugger's breakpoints, which are those of this process, in all ranks."""
@@ -138,7 +138,7 @@ class ProcessSessionHost:
 
     def run_director_command(self, command: str) -> str:
         """Choose how the run continues."""
-        return self._ask_coordinator(debugger_messages.DirectRun(command)) or ""
+        return self._ask_coordinator(messages.DirectRun(command)) or ""
 
     def begin(self) -> None:
         """Stop at the first line of the program."""

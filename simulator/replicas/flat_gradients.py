@@ -89,9 +89,8 @@ def flat_tensor_call(
         before = _concatenated(parameters, of)
         if before is None or before.numel() != tensor.numel():
             return None
-        if not _are_parts_of(tensor, parameters, of) and not _equals_whole_or_share(
-            content, before, len(pending.members)
-        ):
+        size = len(pending.members)
+        if not _are_parts_of(tensor, parameters, of) and not _equals_whole_or_share(content, before, size):
             return None
         return FlatTensorCall(pending, tensor, parameters, before, of)
 

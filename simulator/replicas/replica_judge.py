@@ -110,20 +110,13 @@ class ReplicaJudge:
         by_hand = sample.moment.occasion in (ComparisonEvent.REDUCED, ComparisonEvent.AVERAGED)
         if by_hand and comparison.groups:
             tensors = _with_names_of(comparison.groups[0].tensors, tensors)
+        site, passed = self._sites.get((sample.key, sample.rank), NOWHERE), sample.communicated
         comparison.add_rank(
-            sample.rank,
-            tensors,
-            site=self._sites.get((sample.key, sample.rank), NOWHERE),
-            tolerance=self._tolerance,
-            communicated=sample.communicated,
-            in_any_order=by_hand,
+            sample.rank, tensors, site=site, tolerance=self._tolerance, communicated=passed, in_any_order=by_hand
         )
         if sample.inputs is not None:
-            comparison.inputs[sample.rank] = sample.inputs
+            comparison.steps.append(sample._replace(tensors=()))
             self._latest_sites[sample.key, sample.rank] = self._sites[sample.key, sample.rank]
-            comparison.unreduced = comparison.unreduced or sample.unreduced
-            comparison.is_late |= sample.is_late
-            comparison.unwaited = comparison.unwaited or sample.unwaited
         if self._is_complete(sample, comparison):
             self._judge_until(sample.key, sample.moment)
 
@@ -235,32 +228,25 @@ class ReplicaJudge:
             ]
             is_order = len({tuple(sorted(own)) for own in names}) == 1
             known = Circumstances(is_order=is_order, has_run=key in self._has_trained)
-            return divergence_finding(
-                difference.code, moment, f"name of tensor {position}", sides, sites=sites, known=known
-            )
+            name = f"name of tensor {position}"
+            return divergence_finding(difference.code, moment, name, sides, sites=sites, known=known)
         index = first_different_index([group.tensors[name].tensor for group in groups if name in group.tensors])
         sides = [EqualRanks(tuple(group.ranks), element_text(group.tensors.get(name), index)) for group in groups]
         skipped, skippers = self._skipped.get(key, ("", ()))
-        call = comparison.unwaited
+        steps = comparison.steps
+        call = next((each.unwaited for each in steps if each.unwaited is not None), None)
         known = Circumstances(
             is_reduced=difference.is_state or all(peer.is_reduced(name) for peer in self._progress_on_ranks(key)[:1]),
-            unreduced=comparison.unreduced,
+            unreduced=next((each.unreduced for each in steps if each.unreduced), ""),
             skipped=skipped,
             skippers=skippers,
             has_run=key in self._has_trained,
-            is_late=comparison.is_late,
+            is_late=any(each.is_late for each in steps),
             apart=comparison.first_different_input,
             unwaited=f"{call.operation} #{call.sequence} ({call.site})" if call else "",
         )
-        return divergence_finding(
-            difference.code,
-            moment,
-            name,
-            sides,
-            sites=sites,
-            index=str(list(index)) if index else "",
-            known=known,
-        )
+        where = str(list(index)) if index else ""
+        return divergence_finding(difference.code, moment, name, sides, sites=sites, index=where, known=known)
 
     def _has_passed(self, peer: WrapperProgress, moment: ComparisonPoint) -> bool:
         """Return whether a rank has passed this step of the wrapper, and has not run out of input (joined)."""
@@ -275,13 +261,9 @@ class ReplicaJudge:
             and peer.step == moment.step > peer.aligned_step
         )
         if skippers and moment.optimizer_step and moment.step and comparison.compared_ranks:
-            self._last_skips.setdefault(key, []).append(
-                _SkippedStep(
-                    moment,
-                    {rank: self._latest_sites.get((key, rank), NOWHERE) for rank in skippers},
-                    dict(sorted(comparison.sites.items())),
-                )
-            )
+            sites = {rank: self._latest_sites.get((key, rank), NOWHERE) for rank in skippers}
+            skipped = _SkippedStep(moment, sites, dict(sorted(comparison.sites.items())))
+            self._last_skips.setdefault(key, []).append(skipped)
 
     def _ended_with_different_parameters(self, key: WrapperKey, skippers: Iterable[int], others: Iterable[int]) -> bool:
         """Return whether a rank that left out the last step ended with other parameters than a rank that made it.
@@ -289,10 +271,8 @@ class ReplicaJudge:
         The parameters may be equal after a broadcast, or after loading a state.
         """
         groups = self._ends[key].groups if key in self._ends else []
-        sides = [
-            [index for index, group in enumerate(groups) if set(ranks) & set(group.ranks)]
-            for ranks in (skippers, others)
-        ]
+        group_of = {rank: index for index, group in enumerate(groups) for rank in group.ranks}
+        sides = [{group_of[rank] for rank in ranks if rank in group_of} for ranks in (skippers, others)]
         return any(one != other for one in sides[0] for other in sides[1])
 
 

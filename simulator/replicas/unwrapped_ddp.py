@@ -181,11 +181,8 @@ class UnwrappedReplicas:
         """Record a module as a root, if it is in no module that ran before."""
         inside = list(module.modules())
         mine.known.update((id(each), ref(each)) for each in inside)
-        wrapped = {
-            id(each)
-            for wrapper in self._wrappers.wrappers_of_rank(rank)
-            for each in (wrapper.module, wrapper.inner_module)
-        }
+        wrappers = self._wrappers.wrappers_of_rank(rank)
+        wrapped = {id(each) for wrapper in wrappers for each in (wrapper.module, wrapper.inner_module)}
         if not any(id(each) in wrapped for each in inside):
             mine.roots.append(ref(module))
 
