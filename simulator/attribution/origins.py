@@ -140,14 +140,12 @@ class OriginTracker:
             continued: Origin = reading.continues.call.origin
             return continued._replace(is_chained=continued.by_hook)
         if reading.reducer is not None:
-            return self._origin_in_reducer(self._wrappers.wrapper_of_reducer(reading.reducer), signature)
+            return self._origin_in_reducer(self._wrappers.of_reducer.get(reading.reducer), signature)
         if reading.joining is not None:
             self._report_join(reading.joining)
         if reading.phase is None and reading.part is not None:
-            shadow = reading.has_joined is not None
-            return Origin(
-                step=self._step_of_part(reading), shadow=shadow, parameters=reading.parameters, part=reading.part
-            )
+            step, shadow = self._step_of_part(reading), reading.has_joined is not None
+            return Origin(step=step, shadow=shadow, parameters=reading.parameters, part=reading.part)
         if reading.phase is None:
             return USER_ORIGIN if reading.has_joined is None else _USER_SHADOW
         if reading.owner is None and reading.innermost is not None:
@@ -189,9 +187,8 @@ class OriginTracker:
         wrappers = self._wrappers_among(members)
         for wrapper in wrappers:
             wrapper.note_join()
-        self._host.send_request(
-            WriteNote(EventKind.NOTE, joined_note_text(max(map(_step_of_wrapper, wrappers), default=None)))
-        )
+        step = max(map(_step_of_wrapper, wrappers), default=None)
+        self._host.send_request(WriteNote(EventKind.NOTE, joined_note_text(step)))
 
     def _wrappers_among(self, members: Iterable[Any]) -> list[DdpWrapper]:
         """Return the DDP wrappers among the members of a join, which may also contain optimizers."""
@@ -222,11 +219,5 @@ def _declared_origin(reading: StackFacts, declared: Mapping[str, Any], wrapper: 
     if reading.phase not in _STEPLESS:
         step = declared.get("step")
         wrapper.update_progress(step or 0)
-    return Origin(
-        reading.phase,
-        wrapper.number_in_group,
-        declared.get("bucket"),
-        step,
-        declared.get("shadow", False),
-        tuple(declared.get("parameters", ())),
-    )
+    where = reading.phase, wrapper.number_in_group, declared.get("bucket"), step
+    return Origin(*where, declared.get("shadow", False), tuple(declared.get("parameters", ())))

@@ -137,14 +137,12 @@ class DdpWrapper:
 
     def note_gradient(self) -> None:
         """Note that a parameter gets its gradient; the gradient is late if all buckets are launched already."""
-        self._report_end_of_backward(torch._C._current_graph_task_id())
         if self._buckets and self._next_bucket >= len(self._buckets):
             self.has_late_gradients = True
-
-    def _report_end_of_backward(self, backward: int) -> None:
-        """Notify the observer when a backward has ended, after the callbacks that were queued in it before."""
+        backward = torch._C._current_graph_task_id()
         if backward != self._backward and self._observer is not None:
             self._backward = backward
+            # The observer is called after the callbacks that were queued in the backward before.
             queue, ended = Variable._execution_engine.queue_callback, self._observer.wrapper_backward_ended
             queue(lambda: queue(lambda: ended(self)))
 
@@ -186,10 +184,6 @@ class DdpWrapper:
                 return  # a sparse bucket has no tensor until its gradient comes; the names are left out
             self._buckets = [self._contents_of_bucket(bucket) for bucket in buckets]
             self.reduced = frozenset(name for bucket in self._buckets for name in bucket.parameters)
-
-    def is_reduced(self, parameter: str) -> bool:
-        """Return whether a parameter is in one of the Reducer's buckets, as far as the buckets are known."""
-        return not self.reduced or parameter in self.reduced
 
     @property
     def unreduced_bucket_text(self) -> str:

@@ -53,15 +53,10 @@ def make_view(run: RunState, here: int | None, places: Mapping[int, Site], stack
     `places` and `stacks`: the line and the stack of each rank.
     """
     early = tuple(finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls()))
-    return ExecutionView(
-        run.snapshot(),
-        None if run.running is None else run.running.rank_number,
-        here,
-        tuple(run.findings) or early,
-        frozenset(rank.rank for rank in run.ranks if rank.main.is_enabled),
-        places,
-        {rank: shorten_stack(stack, os.getcwd()) for rank, stack in stacks.items()},
-    )
+    running = None if run.running is None else run.running.rank_number
+    enabled = frozenset(rank.rank for rank in run.ranks if rank.main.is_enabled)
+    shown = {rank: shorten_stack(stack, os.getcwd()) for rank, stack in stacks.items()}
+    return ExecutionView(run.snapshot(), running, here, tuple(run.findings) or early, enabled, places, shown)
 
 
 def reason_not_debuggable(run: RunState, rank: int, has_begun: Callable[[], bool]) -> str:
@@ -158,20 +153,18 @@ def answer_why(view: ExecutionView) -> str:
         lines.append(f"  {rank_list(view.enabled)} can run")
     for waiting in WaitGraph(view.snapshot).list_waiting():
         others = sorted({who.rank for who in waiting.waits_for})
-        for_whom = (
-            f"{'any of ' * (waiting.any_suffices and len(others) > 1)}{rank_list(others)}" if others else "the clock"
-        )
+        any_of = "any of " * (waiting.any_suffices and len(others) > 1)
+        for_whom = f"{any_of}{rank_list(others)}" if others else "the clock"
         lines.append(f"  {waiting.who} waits for {for_whom}: {waiting.wait}")
     return "\n".join(lines)
 
 
 def answer_where(view: ExecutionView) -> str:
     """Return the stacks of all ranks, innermost frame last; ranks with equal stacks share one."""
-    stacks = [
-        (rank, view.stacks.get(rank) or f"  {_state_without_stack(view, rank)}") for rank in range(view.world_size)
-    ]
+    every = range(view.world_size)
+    stacks = [view.stacks.get(rank) or f"  {_state_without_stack(view, rank)}" for rank in every]
     lines = []
-    for text, ranks in ranks_by_value(stacks).items():
+    for text, ranks in ranks_by_value(enumerate(stacks)).items():
         is_stack = any(rank in view.stacks for rank in ranks)
         if not is_stack and len(ranks) > 1:
             text = text.replace("  has ", "  have ", 1)

@@ -90,10 +90,8 @@ class DirectedKernel(Kernel):
         if not self._is_running:
             return
         self._pause_at_call()
-        # The second case is a rank that had not begun when it was chosen.
-        if self._director.pauses_at_request(steps) or (
-            self._running_task.is_main and self._director.pauses_where_rank_runs(rank)
-        ):
+        was_chosen = self._running_task.is_main and self._director.pauses_where_rank_runs(rank)  # before it had begun
+        if self._director.pauses_at_request(steps) or was_chosen:
             self._director.pause_before_request(rank, f"step {steps}: rank {rank} is next")
 
     def _pause_at_call(self) -> None:

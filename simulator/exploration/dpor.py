@@ -57,23 +57,10 @@ from ddpsim.simulator.verdict import Finding, Verdict
 from ddpsim.simulator.wording import join_names
 
 OF_THE_STORE = frozenset(
-    {
-        "add",
-        "append",
-        "check",
-        "compare_set",
-        "delete_key",
-        "get",
-        "list_keys",
-        "multi_get",
-        "multi_set",
-        "num_keys",
-        "queue_len",
-        "queue_pop",
-        "queue_push",
-        "set",
-        "wait",
-    }
+    [
+        *"add append check compare_set delete_key get list_keys multi_get".split(),  # noqa: SIM905
+        *"multi_set num_keys queue_len queue_pop queue_push set wait".split(),  # noqa: SIM905
+    ]
 )
 OF_THREADS = frozenset(
     {"Barrier", "Condition", "Event", "Lock", "Queue", "RLock", "Semaphore", "SimpleQueue", "ThreadPoolExecutor"}
@@ -282,9 +269,8 @@ class DporRun(HappensBefore):
         """Note the accesses of a rank's next step; the rank's accesses until now belong to the step before."""
         if rank in self._sleep:
             self.is_redundant = True
-        self._tried_sources.pop(
-            rank, None
-        )  # it belonged to the step that ends here; the next receive may take from any source
+        # It belonged to the step that ends here; the next receive may take from any source.
+        self._tried_sources.pop(rank, None)
         self.spins.about_to_access(rank, accesses, looks_again=looks_again)
         node = self._nodes[rank]
         is_first_look = looks_again and accesses == self._intents[rank] and self._current[rank] is None

@@ -206,9 +206,8 @@ class HappensBefore(Observer):
         if key in self._of_keys:
             clock, count = self._of_keys[key]
             if count > 1 and key[0] == "key":
-                rivals, _ = self._racing_steps(
-                    rank, Access(key, AccessMode.MISS), reversed(self._touches[key][: count - 1])
-                )
+                earlier = reversed(self._touches[key][: count - 1])
+                rivals, _ = self._racing_steps(rank, Access(key, AccessMode.MISS), earlier)
                 self._could_have_come_sooner.setdefault(rank, []).extend(rivals)
             self._join_clock(rank, clock)
 
@@ -250,9 +249,8 @@ class HappensBefore(Observer):
     def started_thread(self, rank: int, thread: int) -> None:
         """Note that a rank started a thread, which begins with the clock of that rank."""
         assert thread == len(self._clocks)
-        self._record_access(
-            rank, Access(("start", thread), AccessMode.WRITE)
-        )  # so that it is a step that leads to more
+        # So that it is a step that leads to more.
+        self._record_access(rank, Access(("start", thread), AccessMode.WRITE))
         self._clocks.append(self._clocks[rank])
         self._current.append(None)
         self._nodes.append(None)

@@ -37,9 +37,8 @@ def sleep_after_access(sleep: Sleep, rank: int, access: Access) -> Sleep:
     for number, sleeper in sleep.items():
         if number != rank and any(are_dependent(own, access) for own in sleeper.accesses):
             continue
-        is_more = access.mode is AccessMode.SEND and any(
-            Access(access.object, mode) in sleeper.accesses for mode in (AccessMode.RECEIVE, AccessMode.POST)
-        )
+        takes = [Access(access.object, mode) for mode in (AccessMode.RECEIVE, AccessMode.POST)]
+        is_more = access.mode is AccessMode.SEND and any(take in sleeper.accesses for take in takes)
         left[number] = sleeper._replace(has_more=True) if is_more else sleeper
     return left
 

@@ -22,16 +22,8 @@ from torch import Tensor
 
 from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
+from ddpsim.simulator.hazards import poison_marks
 from ddpsim.simulator.hazards.poison import PoisonedTensors
-from ddpsim.simulator.hazards.poison_marks import (
-    MOST,
-    SHORT,
-    UNKNOWN,
-    call_numbers_in,
-    may_hold_mark,
-    may_hold_poison,
-    remove_marks,
-)
 from ddpsim.simulator.runtime.host import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
@@ -176,10 +168,10 @@ class HazardWatch:
 
     def mark_number(self, call: Call) -> int:
         """Give a call the number that its poison contains; after 65535 calls, numbers repeat."""
-        number = (self._count[call.rank] * len(self._count) + call.rank) % MOST + 1
+        number = (self._count[call.rank] * len(self._count) + call.rank) % poison_marks.MOST + 1
         self._count[call.rank] += 1
         numbered = self.numbered[number] = _NumberedCall(call)
-        if call.signature.dtype in SHORT:
+        if call.signature.dtype in poison_marks.SHORT:
             self._latest_unnumbered[call.rank] = numbered
         return number
 
@@ -190,8 +182,10 @@ class HazardWatch:
     def check_for_poison(self, rank: int, value: Any, where: str) -> None:
         """Search a value of the program for poison, and report the calls whose tensors the program has therefore read
         too early."""
-        for number in sorted(call_numbers_in(value)) if self.numbered else ():
-            numbered = self._latest_unnumbered.get(rank) if number == UNKNOWN else self.numbered.get(number)
+        for number in sorted(poison_marks.call_numbers_in(value)) if self.numbered else ():
+            numbered = (
+                self._latest_unnumbered.get(rank) if number == poison_marks.UNKNOWN else self.numbered.get(number)
+            )
             if numbered is not None and not numbered.is_done:
                 numbered.is_done = True
                 self._ask(Noticed(NoticedKind.READ, (numbered.call,), where))
@@ -221,7 +215,7 @@ class HazardWatch:
                 _note_delivery_to_parts(pending, parts)
         is_sharing = in_flight is not None and in_flight.is_sharing
         is_read = bool(self.numbered) and not is_sharing and not _only_writes_tensors(call)
-        if is_read and any(map(may_hold_mark, pending.payload.inputs)):
+        if is_read and any(map(poison_marks.may_hold_mark, pending.payload.inputs)):
             where = f"what was brought to {call.operation} #{call.sequence} at {call.site}"
             self.check_for_poison(call.rank, pending.payload.inputs, where)
 
@@ -242,7 +236,9 @@ class HazardWatch:
         pendings = [each.pending for each in self._in_flight[rank].values()]
         in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
         left = self._undefined_tensors(rank)
-        return in_flight + [call for call, tensor in left if may_hold_poison(tensor) and call not in in_flight]
+        return in_flight + [
+            call for call, tensor in left if poison_marks.may_hold_poison(tensor) and call not in in_flight
+        ]
 
     def program_returned(self, rank: int, value: Any) -> None:
         """Search the value that a rank's program returned for early reads.
@@ -301,7 +297,7 @@ class HazardWatch:
             if each.pending.poisoned is not None:
                 each.pending.poisoned.remove_marks()
         for _, tensor in self._undefined_tensors(rank):
-            remove_marks(tensor)
+            poison_marks.remove_marks(tensor)
 
 
 def _note_delivery_to_parts(pending: PendingCall, parts: Sequence[_WatchedPart]) -> None:

@@ -151,15 +151,12 @@ def _call_numbers_in_tensor(tensor: Tensor) -> set[int]:
         return _call_numbers_in_integers(values[values >> 16 == _LONG >> 16].unique().tolist())
     nans = values[values != values]
     integer, _, shift = _BITS[values.dtype]
-    return _call_numbers_of_marks(_shift_bits(bits, -shift) & 0x3FFFFF for bits in nans.view(integer).unique().tolist())
+    marks = [_shift_bits(bits, -shift) & 0x3FFFFF for bits in nans.view(integer).unique().tolist()]
+    return {mark & MOST for mark in marks if mark >> 16 == _OURS}
 
 
 def _call_numbers_in_integers(values: Iterable[int]) -> set[int]:
     return {value & MOST for value in values if value >> 16 == _LONG >> 16}
-
-
-def _call_numbers_of_marks(marks: Iterable[int]) -> set[int]:
-    return {mark & MOST for mark in marks if mark >> 16 == _OURS}
 
 
 def _shift_bits(bits: int, by: int) -> int:

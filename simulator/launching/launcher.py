@@ -34,15 +34,10 @@ from ddpsim.simulator.launching import launcher_line
 from ddpsim.simulator.launching.launched import Body, CommandBody, WorkerBody, is_worker_of_spawn
 from ddpsim.simulator.launching.program_ranks import ProcessResources
 from ddpsim.simulator.launching.script import Script
+from ddpsim.simulator.rank_processes import own_process
 from ddpsim.simulator.rank_processes.channel import PacketConnection
 from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
-from ddpsim.simulator.rank_processes.own_process import (
-    flush_streams,
-    make_own_process,
-    shut_down_process_executors,
-    torchrun_environment,
-)
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
 from ddpsim.simulator.rank_processes.rank_files import exit_with_internal_error
 from ddpsim.simulator.rank_processes.rank_process import run_rank_process as run_rank
@@ -57,14 +52,14 @@ def run_launcher(rank_config: RankConfig, line: PacketConnection) -> NoReturn:
     """Run the program as its own launcher, and end the process."""
     raised = None
     try:
-        make_own_process(rank_config)
+        own_process.make_own_process(rank_config)
         detect_groups_in_new_pythons(rank_config.common.external_processes, "the program")
         launcher = Launcher(line, rank_config.common)
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
         try:
             with launcher:
                 rank_config.common.program(0)
-                shut_down_process_executors()
+                own_process.shut_down_process_executors()
                 util._exit_function()  # type: ignore[attr-defined]
         except BaseException as error:
             if is_internal_error(error):
@@ -73,12 +68,12 @@ def run_launcher(rank_config: RankConfig, line: PacketConnection) -> NoReturn:
             raised = raised._replace(traceback=raised.traceback[-(1 << 15) :])
             if not launcher.has_begun:
                 traceback.print_exc()
-        flush_streams()
+        own_process.flush_streams()
         line.send(launcher_line.ProgramEnded(raised))
     except BaseException as error:
         exit_with_internal_error(rank_config.files.stack, error, "the process of the program, which starts the ranks")
     finally:
-        flush_streams()
+        own_process.flush_streams()
         os._exit(0)
 
 
@@ -88,7 +83,7 @@ class RankPopen:
     def __init__(self, launcher: Launcher, rank: int, body: Body) -> None:
         self._launcher = launcher
         self.returncode: int | None = None
-        self._glances = 0
+        self.glances = 0
         self.method = "fork" if body.is_forked else "spawn"
         util._flush_std_streams()  # type: ignore[attr-defined]
         own = ProcessResources.open_for_rank(rank)
@@ -101,12 +96,8 @@ class RankPopen:
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
         """Return the exit code; None if the rank has not ended. Many calls mean that the program waits for it."""
-        self._glances += 1
-        return self.wait(0.0) if self._glances > _GLANCES else self._wait_for_exit_code(0.0)
-
-    def reset_poll_count(self) -> None:
-        """Reset the count of polls: multiprocessing polls all processes when another one is started."""
-        self._glances = 0
+        self.glances += 1
+        return self.wait(0.0) if self.glances > _GLANCES else self._wait_for_exit_code(0.0)
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait until the rank has ended, and return its exit code."""
@@ -178,7 +169,7 @@ class Launcher:
 
     def _remove_torchrun_variables(self) -> None:
         """In a rank: remove the variables of torchrun that the program has not set."""
-        for name in torchrun_environment(0, self.config.world_size).keys() - {"OMP_NUM_THREADS"}:
+        for name in own_process.torchrun_environment(0, self.config.world_size).keys() - {"OMP_NUM_THREADS"}:
             if isinstance(_environment_entries().get(os.fsencode(name)), _UnsetByProgram):
                 del os.environ[name]
 
@@ -203,7 +194,7 @@ class Launcher:
 
     def _start_rank(self, body: Body) -> RankPopen:
         for other in self._ranks:
-            other.reset_poll_count()
+            other.glances = 0  # multiprocessing polls all processes when another one is started
         rank = RankPopen(self, len(self._ranks), body)
         self._ranks.append(rank)
         return rank

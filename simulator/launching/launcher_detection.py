@@ -51,9 +51,8 @@ def may_start_own_ranks(program: Script) -> bool:
             nodes = list(ast.walk(tree))
             if any(map(_starts_ranks, nodes)) or any(map(_names_strategy, nodes)):
                 return True
-            processes += [
-                node for node in nodes if isinstance(node, ast.Call) and _referenced_name(node.func) == _PROCESS
-            ]
+            calls = [node for node in nodes if isinstance(node, ast.Call)]
+            processes += [call for call in calls if _referenced_name(call.func) == _PROCESS]
     return bool(processes) and any(map(ProjectDefinitions(trees).may_start_rank, processes))
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.guardian import Guardian
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, RankStart
+from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, ForkResult, RankStart
 from ddpsim.simulator.launching.servers import STANDING, ServerGone, ServerProcess, server_keys
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.children import ChildProcess
@@ -158,7 +158,7 @@ def _fork_in_servers(
     errors, gone = [], None
     for server, share in asked:
         try:
-            forked = server.receive_forked()
+            forked: ForkResult = server.receive_answer()
         except UsageError as error:  # this server has ended; the other servers still fork
             gone = error
             continue

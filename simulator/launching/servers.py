@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 from ddpsim.simulator.choices import HASH_SEEDS
 from ddpsim.simulator.errors import InternalError, UsageError
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.launching.server import ForkProcesses, ForkResult, LoadModules
+from ddpsim.simulator.launching.server import ForkProcesses, LoadModules
 from ddpsim.simulator.rank_processes.channel import PacketConnection
 from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS
 
@@ -112,7 +112,7 @@ class ServerProcess:
     def await_ready(self) -> None:
         """Wait until the server has loaded everything. Raises UsageError if it cannot."""
         while self._awaited:
-            problem = self._receive_answer()
+            problem = self.receive_answer()
             self._awaited -= 1
             if problem:
                 raise UsageError(problem)
@@ -122,15 +122,10 @@ class ServerProcess:
         """Ask the server to fork processes; `files` has the files of each process."""
         try:
             self._line.send(ForkProcesses(len(files)), [file for each in files for file in each])
-        except ConnectionError:  # the server is gone, which `forked` reports
+        except ConnectionError:  # the server is gone, which `receive_answer` reports
             return
         except OSError:
             self._raise_server_gone()
-
-    def receive_forked(self) -> ForkResult:
-        """Return the processes that the server was asked for, once they are forked."""
-        answer: ForkResult = self._receive_answer()
-        return answer
 
     def close(self) -> None:
         """Kill the server; ranks that it has forked continue."""
@@ -152,7 +147,8 @@ class ServerProcess:
         os.close(file)
         self._awaited += 1
 
-    def _receive_answer(self) -> Any:
+    def receive_answer(self) -> Any:
+        """Wait for the answer to the oldest message. Raises ServerGone or InternalError if the server has ended."""
         try:
             answer, _ = self._line.receive()
         except ConnectionError:
@@ -214,9 +210,8 @@ class ServerPool:
                 f"the system starts no Python to fork ranks from ({error.strerror}), expected room for "
                 f"{len(keys)}: raise the limits of processes and files (ulimit -u, -n)"
             ) from None
-        for server in servers:
-            if wants_dynamo:
-                server.load_dynamo()
+        for server in servers if wants_dynamo else ():
+            server.load_dynamo()
         return servers
 
     @contextmanager

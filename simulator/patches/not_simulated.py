@@ -28,8 +28,9 @@ def not_simulated_replacements(host: Host) -> list[Replacement]:
         def begin(*arguments: Any, **options: Any) -> Any:
             if host.is_rank_thread():
                 error = UsageError(
-                    f"rank {host.running_thread.rank} calls torch.distributed.rpc.init_rpc, expected collectives, "
-                    "messages or stores: rpc uses its own sockets, which are not simulated: run the program on real processes"
+                    f"rank {host.running_thread.rank} calls torch.distributed.rpc.init_rpc, "
+                    "expected collectives, messages or stores: rpc uses its own sockets, which are not simulated: "
+                    "run the program on real processes"
                 )
                 host.abort_run(error)
                 raise error

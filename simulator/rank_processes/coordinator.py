@@ -131,9 +131,8 @@ class RankCoordinator:
         run, me = self._kernel.run, self._running_task
         record = me.rank
         states = tuple([(task.number, task.state) for task in record.tasks]) if record.has_started_threads else ()
-        return messages.TurnToRun(
-            me.number, answer, run.steps, run.life.phase is not RunPhase.RUNNING, states, known, error
-        )
+        is_stopping = run.life.phase is not RunPhase.RUNNING
+        return messages.TurnToRun(me.number, answer, run.steps, is_stopping, states, known, error)
 
     def _move_call_data(self, move: answers.MoveTensors) -> Answer:
         answer = self._kernel.reply(self._posted.move_call_data(move))
@@ -229,10 +228,9 @@ class RankCoordinator:
         rank = self._running_task.rank
         answer = self._kernel.handle(request)
         if rank.main.is_finished and len(rank.tasks) == 1:  # else its other threads have to leave first
-            self._inboxes[rank.rank].handled = None
-            self._inboxes[rank.rank].send_to_rank(
-                messages.TurnToRun(None, GO_ON, self._kernel.run.steps, is_stopping=True)
-            )
+            inbox, steps = self._inboxes[rank.rank], self._kernel.run.steps
+            inbox.handled = None
+            inbox.send_to_rank(messages.TurnToRun(None, GO_ON, steps, is_stopping=True))
         return answer
 
     def _post_call(self, message: messages.PostCall) -> None:

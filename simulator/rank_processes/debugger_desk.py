@@ -7,6 +7,8 @@ import select
 import sys
 from bdb import BdbQuit
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 from ddpsim.simulator.calls import Site
@@ -51,7 +53,6 @@ class DebuggerServer:
         self._read = read_edited_line if director is None else director.read
         if director is not None:
             director.open_debugger = self.start_debugger
-        self._streams: DebuggerStreams | None = None
 
     def serve_debugger(self, inbox: RankInbox) -> messages.VisitEnded | None:
         """Answer the messages of a debugger in a rank, until the debugger's session ends."""
@@ -69,7 +70,7 @@ class DebuggerServer:
             self._clock.unpause()
         elif isinstance(message, messages.ShowText):
             inbox.forward_output()
-            write_text(message.text, self._open_terminal())
+            write_text(message.text, self._terminal)
         elif isinstance(message, messages.ReadLine):
             inbox.forward_output()
             inbox.send_to_rank(self._read_typed_line(message.text))
@@ -94,7 +95,7 @@ class DebuggerServer:
             return DebuggerReply(is_over=True)
         try:
             with self._ctrl_c.raise_on_press():
-                return DebuggerReply(self._read(text, self._open_terminal()))
+                return DebuggerReply(self._read(text, self._terminal))
         except EOFError:
             return DebuggerReply(None)
         except UsageError as error:
@@ -102,10 +103,9 @@ class DebuggerServer:
         except KeyboardInterrupt:  # the coordinator has counted it
             return DebuggerReply(is_over=True)
 
-    def _open_terminal(self) -> DebuggerStreams:
-        if self._streams is None:
-            self._streams = terminal_streams()
-        return self._streams
+    @cached_property
+    def _terminal(self) -> DebuggerStreams:
+        return terminal_streams()
 
     def _answer_query(self, inbox: RankInbox, message: messages.QueryRanks) -> DebuggerReply:
         stacks = {inbox.child.rank: message.stack}
@@ -152,7 +152,7 @@ class DebuggerServer:
         """Open a debugger in a rank that waits for an answer, and serve it until it continues the program."""
         for inbox in self._inboxes:
             inbox.forward_output()
-        write_text(f"{header}\n", self._open_terminal())
+        write_text(f"{header}\n", self._terminal)
         then, here = f"rank {rank}", f"rank {rank}"
         while then.startswith("rank "):
             visited = self._open_debugger_in(int(then.removeprefix("rank ")))
@@ -160,7 +160,7 @@ class DebuggerServer:
                 self._kernel.stop_run(RunEnding.INTERRUPTED)
                 return
             if visited.problem:
-                write_text(f"*** {visited.problem}\n", self._open_terminal())
+                write_text(f"*** {visited.problem}\n", self._terminal)
                 if then == here:
                     return
             then = visited.then or here
@@ -187,9 +187,7 @@ def terminal_streams() -> DebuggerStreams:
     except (AttributeError, OSError, ValueError):
         is_captured = True
     if is_captured:
-        try:
+        with suppress(OSError):
             path = Path("/dev/tty")
             return DebuggerStreams(path.open(), path.open("w"))
-        except OSError:
-            pass
     return DebuggerStreams(sys.stdin, sys.stdout)

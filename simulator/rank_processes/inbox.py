@@ -146,7 +146,7 @@ class PostedCalls:
         for (rank, handle), each in zip(move.calls, posted, strict=True):
             assert each.payload is not None
             outcome = messages.CallResult(error and copy(error), source, members, outputs_outside_arena(each.payload))
-            self._inboxes[rank].completions.add_result(handle, outcome)
+            self._inboxes[rank].completions.outcomes[handle] = outcome
         return MovedTensors(None if error is None else str(error))
 
 
@@ -164,28 +164,24 @@ class UnsentResults:
     """The results that one rank has not received yet."""
 
     def __init__(self) -> None:
-        self._outcomes: dict[int, messages.CallResult] = {}
+        self.outcomes: dict[int, messages.CallResult] = {}
         """The results that the rank has not received, by handle, in the order in which calls completed."""
         self._deliverable: set[int] = set()
         """The handles of the calls whose results the kernel would have delivered by now."""
         self.watched: set[int] = set()
         """The handles of undelivered calls on which a future depends."""
 
-    def add_result(self, handle: int, outcome: messages.CallResult) -> None:
-        """Record the result of a call that is complete."""
-        self._outcomes[handle] = outcome
-
     def watch_call(self, handle: int) -> messages.CallResult | None:
         """A future now depends on a call: return the call's result if the kernel has delivered it, else None."""
         if handle in self._deliverable:
             self._deliverable.remove(handle)
-            return self._outcomes.pop(handle)
+            return self.outcomes.pop(handle)
         self.watched.add(handle)
         return None
 
     def postpone_delivery(self, handle: int) -> None:
         """The kernel delivers a call: the rank gets the result with a later answer, unless it already has it."""
-        if handle in self._outcomes:
+        if handle in self.outcomes:
             self._deliverable.add(handle)
 
     def take_for_answer(self, answer: Answer, message: NamedTuple | None, *, by_turns: bool) -> Known:
@@ -201,18 +197,17 @@ class UnsentResults:
             return self.take_all_due() if isinstance(request, _ALSO_BEFORE) else ()
         if not isinstance(request, WaitFor):
             return ()
-        return (
-            self.take_up_to(request.handles) if isinstance(answer, Continue) and answer.value else self.take_all_due()
-        )
+        is_in_time = isinstance(answer, Continue) and answer.value
+        return self.take_up_to(request.handles) if is_in_time else self.take_all_due()
 
     def take_all_due(self) -> Known:
         """Return the results that the kernel would have delivered by now."""
-        return self._take_results([handle for handle in self._outcomes if handle in self._deliverable])
+        return self._take_results([handle for handle in self.outcomes if handle in self._deliverable])
 
     def take_up_to(self, waited: Sequence[int]) -> Known:
         """Return the results that a rank waited for, and all that were complete before them."""
-        known = list(self._outcomes)
-        last = max((known.index(handle) for handle in waited if handle in self._outcomes), default=-1)
+        known = list(self.outcomes)
+        last = max((known.index(handle) for handle in waited if handle in self.outcomes), default=-1)
         return self._take_results(known[: last + 1])
 
     def _take_results(self, handles: Iterable[int]) -> Known:
@@ -220,5 +215,5 @@ class UnsentResults:
         for handle in handles:
             self._deliverable.discard(handle)
             self.watched.discard(handle)
-            taken.append((handle, self._outcomes.pop(handle)))
+            taken.append((handle, self.outcomes.pop(handle)))
         return tuple(taken)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from ddpsim.simulator.debugging.breakpoints import Breakpoints, current_breakpoints, set_breakpoints
 from ddpsim.simulator.debugging.late_pdb import debugger_class
-from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic, VisitResult
+from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic, SessionHost, VisitResult
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.states import RunEnding
 from ddpsim.simulator.rank_processes import messages
@@ -22,7 +22,7 @@ from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 
-class ProcessSessionHost:
+class ProcessSessionHost(SessionHost):
     """The connection of one rank's debuggers to the coordinator."""
 
     def __init__(self, host: ThreadHost, channel: RankChannel, await_turn: Callable[[], None]) -> None:
@@ -38,14 +38,10 @@ class ProcessSessionHost:
 
     def debugged_thread_name(self) -> str:
         """Return the name of the rank, or of its thread, that runs here; "" elsewhere."""
-        me = self._running_thread()
+        me = self._debugged_thread()
         return "" if me is None else str(me)
 
-    def is_unwinding_rank(self) -> bool:
-        """True if the rank leaves its program."""
-        return self._host.is_stopping and self._running_thread() is not None
-
-    def _running_thread(self) -> RankThread | None:
+    def _debugged_thread(self) -> RankThread | None:
         running = self._host.baton.running
         is_here = running is not None and running.ident == get_ident() and os.getpid() == self._process
         return running if is_here else None
@@ -53,7 +49,7 @@ class ProcessSessionHost:
     @contextmanager
     def opened_debugger(self, frame: FrameType | None) -> Iterator[None]:
         """Mark a debugger as open in the `with` block, in which the program cannot communicate."""
-        me = self._running_thread()
+        me = self._debugged_thread()
         assert me is not None, "a debugger asks before it opens"
         if self._host.is_stopping:
             raise RankUnwound
@@ -143,8 +139,3 @@ class ProcessSessionHost:
     def begin(self) -> None:
         """Stop at the first line of the program."""
         debugger_class(self)().pause_at_first_line()
-
-    def abort_run(self, error: BaseException) -> NoReturn:
-        """End the execution by an error."""
-        self._host.kernel.run.life.abort(error, None)
-        raise RankUnwound

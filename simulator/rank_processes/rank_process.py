@@ -19,6 +19,7 @@ from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.process_group.backend import SimulatedBackend
 from ddpsim.simulator.process_group.user_stores import replace_store_classes
+from ddpsim.simulator.rank_processes import rank_files
 from ddpsim.simulator.rank_processes.external_effects import wait_before_external_effects
 from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons, reject_groups_in_forks
 from ddpsim.simulator.rank_processes.messages import ExitsByOsExit, RankEnded, pickle_value, unpickle_value
@@ -26,13 +27,6 @@ from ddpsim.simulator.rank_processes.own_process import flush_streams, make_own_
 from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.rank_processes.process_session_host import ProcessSessionHost
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
-from ddpsim.simulator.rank_processes.rank_files import (
-    TELL_NATIVE_STACK,
-    TELL_STACK,
-    UNWIND_PROGRAM,
-    exit_with_internal_error,
-    write_rank_stack,
-)
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
 from ddpsim.simulator.runtime.baton import stack_of_thread
 from ddpsim.simulator.runtime.call_sites import current_user_site
@@ -57,7 +51,7 @@ def run_rank_process(rank_config: RankConfig) -> NoReturn:
     except BaseException as error:  # an internal error: `RankEnded` has that of the program
         first = (process and process.stop_communicating()) or error
         flush_streams()
-        exit_with_internal_error(rank_config.files.stack, first, f"the process of rank {rank_config.rank}")
+        rank_files.exit_with_internal_error(rank_config.files.stack, first, f"the process of rank {rank_config.rank}")
     finally:
         flush_streams(has_own_files=rank_config.common.is_program and not rank_config.common.is_launched)
         os._exit(0)
@@ -76,9 +70,8 @@ class _RankProcess:
         """The exception that the rank's program raised, by the rank."""
         self._leaving: dict[int, BaseException] = {}
         self._own_channel = channel = RankChannel(rank_config.channel, rank_config.rank, rank_config.files)
-        self._kernel = RemoteKernel(
-            channel, rank_config.rank, rank_config.arena, is_observed=rank_config.common.is_observed
-        )
+        is_observed = rank_config.common.is_observed
+        self._kernel = RemoteKernel(channel, rank_config.rank, rank_config.arena, is_observed=is_observed)
         self._gpus = VirtualGpus(rank_config.common.announcement)
         self._hazards = HazardWatch(rank_config.common.world_size, self._kernel.handle)
         body = RankMain(
@@ -222,11 +215,11 @@ class _RankProcess:
         def tell_stack(*arguments: object) -> None:
             running = self._host.baton.running
             if running is not None:
-                write_rank_stack(stack, stack_of_thread(running))
+                rank_files.write_rank_stack(stack, stack_of_thread(running))
 
-        signal.signal(TELL_STACK, tell_stack)
-        faulthandler.register(TELL_NATIVE_STACK, os.fdopen(stack, "wb", closefd=False), all_threads=False)
-        signal.signal(UNWIND_PROGRAM, lambda *_: leave_program(self._kernel))
+        signal.signal(rank_files.TELL_STACK, tell_stack)
+        faulthandler.register(rank_files.TELL_NATIVE_STACK, os.fdopen(stack, "wb", closefd=False), all_threads=False)
+        signal.signal(rank_files.UNWIND_PROGRAM, lambda *_: leave_program(self._kernel))
 
     def _final_message(self) -> RankEnded:
         rank = self._host.ranks[0]

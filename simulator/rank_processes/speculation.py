@@ -67,6 +67,5 @@ class Speculation:
             answer, known = IN_TIME, inbox.completions.take_up_to(request.handles)
         elif message is not None and not isinstance(request, (BeginCall, Checkpoint)):
             return None
-        return TurnToRun(
-            inbox.child.rank, answer, self._run.steps, is_stopping=False, outcomes=known, is_speculative=True
-        )
+        rank, steps = inbox.child.rank, self._run.steps
+        return TurnToRun(rank, answer, steps, is_stopping=False, outcomes=known, is_speculative=True)

@@ -21,31 +21,11 @@ from typing import NamedTuple
 
 from ddpsim.simulator.attribution.wrapper import WrapperKey
 from ddpsim.simulator.calls import NOWHERE, Site
-from ddpsim.simulator.diagnosis.replica_divergence import (
-    Circumstances,
-    ComparisonEvent,
-    ComparisonPoint,
-    EqualRanks,
-    divergence_finding,
-    point_of_program_end,
-    skipped_step_finding,
-    skipped_step_text,
-)
-from ddpsim.simulator.replicas.replica_comparison import (
-    ReplicaComparison,
-    count_differing_elements,
-    element_text,
-    first_different_index,
-    first_different_position,
-    first_different_tensor,
-)
-from ddpsim.simulator.replicas.replica_tensors import (
-    FinalParameters,
-    ReplicaFact,
-    ReplicaSample,
-    ReplicaTensor,
-    WrapperProgress,
-)
+from ddpsim.simulator.diagnosis import replica_divergence
+from ddpsim.simulator.diagnosis.replica_divergence import Circumstances, ComparisonEvent, ComparisonPoint, EqualRanks
+from ddpsim.simulator.replicas import replica_comparison, replica_tensors
+from ddpsim.simulator.replicas.replica_comparison import ReplicaComparison
+from ddpsim.simulator.replicas.replica_tensors import ReplicaSample, ReplicaTensor, WrapperProgress
 from ddpsim.simulator.verdict import Code, Finding
 
 _CHECKS = 64
@@ -88,7 +68,7 @@ class ReplicaJudge:
 
     # --- samples ------------------------------------------------------------------------------------------------------
 
-    def take_fact(self, fact: ReplicaFact) -> None:
+    def take_fact(self, fact: replica_tensors.ReplicaFact) -> None:
         """Process a report about replicas that a rank has sent."""
         if isinstance(fact, WrapperProgress):
             self._progress.setdefault(fact.key, {})[fact.rank] = fact
@@ -120,7 +100,7 @@ class ReplicaJudge:
         if self._is_complete(sample, comparison):
             self._judge_until(sample.key, sample.moment)
 
-    def _take_final_parameters(self, final: FinalParameters) -> None:
+    def _take_final_parameters(self, final: replica_tensors.FinalParameters) -> None:
         self._returned.add(final.rank)
         for key, parameters in final.left:
             end = self._ends.setdefault(key, ReplicaComparison())
@@ -139,12 +119,12 @@ class ReplicaJudge:
         for key, skips in self._last_skips.items():
             for moment, skipper_sites, other_sites in skips:
                 if self._ended_with_different_parameters(key, skipper_sites, other_sites):
-                    code = Code.DIVERGENCE_PARAMETERS
-                    self._findings.setdefault((key, code), skipped_step_finding(moment, skipper_sites, other_sites))
+                    finding = replica_divergence.skipped_step_finding(moment, skipper_sites, other_sites)
+                    self._findings.setdefault((key, Code.DIVERGENCE_PARAMETERS), finding)
         for key, end in self._ends.items():
             if len(end.compared_ranks) == self._sizes.get(key):
                 last = max((peer.step for peer in self._progress_on_ranks(key)), default=0)
-                self._judge_comparison(key, point_of_program_end(key[1], last), end)
+                self._judge_comparison(key, replica_divergence.point_of_program_end(key[1], last), end)
         found = [
             finding
             for (key, code), finding in self._findings.items()
@@ -182,11 +162,12 @@ class ReplicaJudge:
             if moment.optimizer_step and peer.rank not in comparison.compared_ranks and self._has_passed(peer, moment)
         )
         if missing and key not in self._skipped:
-            self._skipped[key] = (skipped_step_text(moment, missing), tuple(missing))
+            self._skipped[key] = (replica_divergence.skipped_step_text(moment, missing), tuple(missing))
         self.compared[key[0]] += len(comparison.compared_ranks) > 1
         difference = None
         if len(groups) > 1:
-            difference = first_different_tensor(groups[0].tensors, list(groups[1].tensors.values()), self._tolerance)
+            first, second = groups[0].tensors, list(groups[1].tensors.values())
+            difference = replica_comparison.first_different_tensor(first, second, self._tolerance)
         if difference is None:
             self._note_agreement(key, moment, comparison)
         else:
@@ -208,7 +189,7 @@ class ReplicaJudge:
     ) -> None:
         first, second = comparison.groups[0].tensors, comparison.groups[1].tensors
         if difference.code is Code.DIVERGENCE_PARAMETERS and not difference.is_state:
-            elements = count_differing_elements(first, second, self._tolerance)
+            elements = replica_comparison.count_differing_elements(first, second, self._tolerance)
             self._persistent.note_parameters_differ(key, elements, comparison.communicated)
         if moment.occasion is not ComparisonEvent.USUAL:
             self._persistent.note_difference(key, self._divergence_finding(key, moment, difference, comparison))
@@ -220,7 +201,7 @@ class ReplicaJudge:
     ) -> Finding:
         groups, sites = comparison.groups, comparison.sites
         names = [[each.name for each in group.tensors.values() if not each.is_optional] for group in groups]
-        name, position = difference.name, first_different_position(names)
+        name, position = difference.name, replica_comparison.first_different_position(names)
         if position is not None:
             sides = [
                 EqualRanks(tuple(group.ranks), own[position] if position < len(own) else "none")
@@ -229,9 +210,11 @@ class ReplicaJudge:
             is_order = len({tuple(sorted(own)) for own in names}) == 1
             known = Circumstances(is_order=is_order, has_run=key in self._has_trained)
             name = f"name of tensor {position}"
-            return divergence_finding(difference.code, moment, name, sides, sites=sites, known=known)
-        index = first_different_index([group.tensors[name].tensor for group in groups if name in group.tensors])
-        sides = [EqualRanks(tuple(group.ranks), element_text(group.tensors.get(name), index)) for group in groups]
+            return replica_divergence.divergence_finding(difference.code, moment, name, sides, sites=sites, known=known)
+        named = [group.tensors.get(name) for group in groups]
+        index = replica_comparison.first_different_index([each.tensor for each in named if each is not None])
+        texts = [replica_comparison.element_text(each, index) for each in named]
+        sides = [EqualRanks(tuple(group.ranks), text) for group, text in zip(groups, texts, strict=True)]
         skipped, skippers = self._skipped.get(key, ("", ()))
         steps = comparison.steps
         call = next((each.unwaited for each in steps if each.unwaited is not None), None)
@@ -246,7 +229,8 @@ class ReplicaJudge:
             unwaited=f"{call.operation} #{call.sequence} ({call.site})" if call else "",
         )
         where = str(list(index)) if index else ""
-        return divergence_finding(difference.code, moment, name, sides, sites=sites, index=where, known=known)
+        code = difference.code
+        return replica_divergence.divergence_finding(code, moment, name, sides, sites=sites, index=where, known=known)
 
     def _has_passed(self, peer: WrapperProgress, moment: ComparisonPoint) -> bool:
         """Return whether a rank has passed this step of the wrapper, and has not run out of input (joined)."""
@@ -344,9 +328,8 @@ class PersistentDivergences:
         """Return the findings that were made elsewhere than after optimizer steps; those on parameters precede those on
         gradients."""
         parameters_found = {key for key, code in self._found if code is not Code.DIVERGENCE_BUFFERS}
-        parameters_found |= {
-            key for key, code in self._later if code is Code.DIVERGENCE_PARAMETERS and not self.is_average_due(key)
-        }
+        later = [key for key, code in self._later if code is Code.DIVERGENCE_PARAMETERS]
+        parameters_found |= {key for key in later if not self.is_average_due(key)}
         return [
             finding
             for (key, code), finding in self._later.items()

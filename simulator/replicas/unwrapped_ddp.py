@@ -24,19 +24,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
-from ddpsim.simulator.diagnosis.replica_divergence import (
-    ComparisonPoint,
-    point_of_manual_average,
-    point_of_manual_reduction,
-)
-from ddpsim.simulator.replicas.flat_gradients import (
-    FlatTensorCall,
-    PartReader,
-    flat_tensor_call,
-    gradient_of,
-    is_multiple_of,
-    value_of,
-)
+from ddpsim.simulator.diagnosis import replica_divergence
+from ddpsim.simulator.replicas import flat_gradients
+from ddpsim.simulator.replicas.flat_gradients import FlatTensorCall, gradient_of, value_of
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaSample, ReplicaTensor
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import PendingCall
@@ -65,7 +55,7 @@ class _SummedParameter:
             return False
         with torch.no_grad(), suspend_modes():
             now, total = self.parameter.tensor.detach().reshape(-1), self._sum.reshape(-1)
-            return is_multiple_of(now, total) if total.any() else not now.any()
+            return flat_gradients.is_multiple_of(now, total) if total.any() else not now.any()
 
 
 _REDUCTIONS = frozenset({"SUM", "AVG", "PREMUL_SUM"})
@@ -93,7 +83,7 @@ class _RankModules:
         """By id, the root modules (those in no other module) and all modules inside them."""
         self.gradients: dict[int, ReplicaTensor] = {}
         """The parameters by the memory address of their gradient."""
-        self.flat: dict[int, list[tuple[list[ReplicaTensor], PartReader]]] = {}
+        self.flat: dict[int, list[tuple[list[ReplicaTensor], flat_gradients.PartReader]]] = {}
         """By number of elements, the parameters of each root module; a flat tensor of that size may hold their
         gradients or values."""
         self.awaited: list[FlatTensorCall] = []
@@ -194,15 +184,12 @@ class UnwrappedReplicas:
 
     def _record_reduction(self, mine: _RankModules, pending: PendingCall, found: Sequence[ReplicaTensor]) -> None:
         """Record that a call reduced the gradients of these parameters."""
-        group = pending.call.group
         if found:
-            before = mine.replicated.get(group)
-            parameters = {} if before is None else before.parameters
+            _, latest, parameters = mine.replicated.get(pending.call.group, (0, pending, {}))
             for each in found:
                 parameters.setdefault(id(each.tensor), each)
-            is_latest = before is None or before.latest.call.sequence < pending.call.sequence
-            latest = pending if before is None or is_latest else before.latest
-            mine.replicated[group] = _ReducedParameters(len(pending.members), latest, parameters)
+            latest = max(latest, pending, key=lambda each: each.call.sequence)
+            mine.replicated[pending.call.group] = _ReducedParameters(len(pending.members), latest, parameters)
 
     def _find_gradients(
         self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor
@@ -225,7 +212,10 @@ class UnwrappedReplicas:
         if alone is not None and alone.tensor.numel() == tensor.numel() and _has_gradient_at(alone, tensor.data_ptr()):
             return alone
         candidates = mine.flat.get(tensor.numel(), []) if tensor.dim() == 1 else []
-        return next(filter(None, (flat_tensor_call(pending, tensor, content, *each) for each in candidates)), None)
+        return next(
+            filter(None, (flat_gradients.flat_tensor_call(pending, tensor, content, *each) for each in candidates)),
+            None,
+        )
 
     def _find_parameter(self, mine: _RankModules, tensor: Tensor) -> ReplicaTensor | None:
         """Return the parameter that a tensor is, or whose `.data` the tensor is."""
@@ -259,7 +249,7 @@ class UnwrappedReplicas:
         mine.summed, mine.averaged_flat = {}, []
         for latest, parameters in averages:
             call = latest.pending.call
-            moment = point_of_manual_average(call.group, call.sequence)
+            moment = replica_divergence.point_of_manual_average(call.group, call.sequence)
             self._send_sample(rank, call.group, latest.size, moment, parameters, has_ended=has_ended)
 
     def _sample_reduced(self, rank: int, mine: _RankModules, *, has_ended: bool = False) -> None:
@@ -268,7 +258,7 @@ class UnwrappedReplicas:
             if not latest.is_complete or (mine.compared.get(group) == sequence and not has_ended):
                 continue
             mine.compared[group] = sequence
-            moment = point_of_manual_reduction(group, sequence, has_ended=has_ended)
+            moment = replica_divergence.point_of_manual_reduction(group, sequence, has_ended=has_ended)
             self._send_sample(rank, group, size, moment, list(parameters.values()), has_ended=has_ended)
 
     def _send_sample(
@@ -276,7 +266,7 @@ class UnwrappedReplicas:
         rank: int,
         group: str,
         size: int,
-        moment: ComparisonPoint,
+        moment: replica_divergence.ComparisonPoint,
         parameters: Sequence[ReplicaTensor],
         *,
         has_ended: bool,

@@ -77,9 +77,8 @@ class VirtualGpus:
         replace_autocast()
         replace_profiler()
         replace_compile(self._announcement.announce_no_compilation)
-        replaced = cuda_functions(gpus) | {
-            name: _make_unsupported_class(f"torch.cuda.{name}", do) for name, do in _UNSUPPORTED.items()
-        }
+        unsupported = {name: _make_unsupported_class(f"torch.cuda.{name}", do) for name, do in _UNSUPPORTED.items()}
+        replaced = cuda_functions(gpus) | unsupported
         for module in _imported_modules("torch.cuda"):
             _replace_functions(module, replaced, adds=module is torch.cuda)
         for module in _imported_modules("torch.accelerator"):
