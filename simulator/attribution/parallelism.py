@@ -200,8 +200,7 @@ class PipelineMessages:
                 return
 
     def attribute_message(self, origin: Origin, payload: Payload) -> Origin:
-        """Return the origin of a send or receive; it names the part of the pipeline message if a stage has made the
-        message."""
+        """Return the origin of a send or receive, with the part of the pipeline message if a stage has made it."""
         if not self._parts or origin.part is not None:
             return origin
         tensor = (*payload.inputs, *payload.outputs)[0]
@@ -228,10 +227,7 @@ def _schedule_action(stage: FrameType) -> str:
 
 
 def _message_part(frame: FrameType, inner: FrameType) -> CallPart | None:
-    """Return the part (such as activations of a micro-batch) for a message that a stage's method makes.
-
-    `inner` is the frame of the method, or of the helper that the method calls.
-    """
+    """Return the part for a message that a stage's method makes; `inner` is the method's frame, or its helper's."""
     stage, name = frame.f_locals.get("self"), frame.f_code.co_name
     carried, argument, distance, _ = _MESSAGE_METHODS[name]
     own, batch = getattr(stage, "stage_index", None), frame.f_locals.get(argument)
@@ -245,8 +241,7 @@ def _message_part(frame: FrameType, inner: FrameType) -> CallPart | None:
 
 
 def _read_shape_agreement(reading: StackFacts, frame: FrameType) -> None:
-    """Recognise, on the stack, the messages by which pipeline stages agree whether shapes are known (before torch
-    2.15)."""
+    """Recognise the messages by which pipeline stages agree whether shapes are known (before torch 2.15)."""
     if reading.part is None and reading.operation in ("all_reduce", "send", "recv"):
         reading.part = CallPart(Parallelism.PIPELINE, "agreement on how shapes are known")
 
@@ -257,8 +252,7 @@ def _read_metadata_message(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _read_shape_inference(reading: StackFacts, frame: FrameType) -> None:
-    """Recognise shape inference (torch 2.11): a stage receives shapes from the previous stage and sends its own to the
-    next."""
+    """Recognise shape inference (torch 2.11): a stage receives the previous stage's shapes and sends its own on."""
     own = getattr(frame.f_locals.get("self"), "stage_index", None)
     if isinstance(own, int) and reading.operation in ("send", "recv"):
         source = own if reading.operation == "send" else own - 1

@@ -26,10 +26,7 @@ DECLARATION = "__ddp_phases__"
 
 
 class FrameReaders:
-    """Finds a reader for each frame of a stack: a function that reads what the frame says about a call.
-
-    Readers are cached.
-    """
+    """Finds and caches a reader for each frame of a stack: a function that reads what the frame says about a call."""
 
     def __init__(self) -> None:
         self.known: dict[int, Reader] = {}
@@ -70,8 +67,7 @@ def mark_backward_engine(reading: StackFacts, frame: FrameType) -> None:
 
 
 def mark_issuing_frame(reading: StackFacts, frame: FrameType) -> None:
-    """Read a frame of the simulator that lies between the caller of an operation and the call that the operation
-    issues."""
+    """Read a frame of the simulator between the caller of an operation and the call that the operation issues."""
 
 
 def mark_user_frame(reading: StackFacts, frame: FrameType) -> None:
@@ -123,10 +119,7 @@ def _reader_of_phase(phase: Phase) -> Reader:
 
 
 def _reader_of_wrapper_method(name: str, phase: Phase) -> Reader:
-    """Return a reader for a function whose local variable `name` is the DDP wrapper.
-
-    The reader sets `phase` unless a frame further in has set one.
-    """
+    """Return a reader that takes the local variable `name` as the DDP wrapper, and sets `phase` if none is set."""
 
     def read(reading: StackFacts, frame: FrameType) -> None:
         reading.phase = reading.phase or phase

@@ -120,8 +120,7 @@ class DdpWrapper:
             self._observer.wrapper_step_begins(self)
 
     def update_progress(self, call_step: int = 0) -> None:
-        """Ask another DDP engine for the progress of its wrapper; `call_step` is the step of the wrapper's current
-        call, if any."""
+        """Ask another DDP engine for its wrapper's progress; `call_step` is the step of the current call, if any."""
         if self._observer is None:
             return
         progress: Mapping[str, Any] = getattr(self.module, PROGRESS, dict)()
@@ -170,10 +169,7 @@ class DdpWrapper:
         return self._buckets[bucket].parameters if bucket < len(self._buckets) else ()
 
     def learn_buckets(self) -> None:
-        """Read which parameters the Reducer's buckets contain, once per layout.
-
-        Not inside backward, which locks the Reducer.
-        """
+        """Read what the Reducer's buckets contain, once per layout; not in backward, which locks the Reducer."""
         if not self._buckets:
             module = self.module
             if not self._names:

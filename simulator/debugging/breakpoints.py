@@ -22,10 +22,7 @@ class Breakpoints(NamedTuple):
 
 
 def current_breakpoints() -> Breakpoints:
-    """Return pdb's breakpoints of this process.
-
-    Does not import `bdb`: if it is not loaded, there are no breakpoints.
-    """
+    """Return pdb's breakpoints of this process, without an import of `bdb`: if it is not loaded, there are none."""
     bdb: Any = sys.modules.get("bdb")
     if bdb is None:
         return Breakpoints()

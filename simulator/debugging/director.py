@@ -105,10 +105,7 @@ class RunDirector:
         read: ReadLine = read_edited_line,
         save: Save | None = None,
     ) -> None:
-        """`choices` are the recorded ones to replay.
-
-        `goal` says where to pause first; None means at the first finding.
-        """
+        """`choices` are the recorded ones to replay; `goal` is where to pause first, by default the first finding."""
         self.goal = goal
         self.start = start
         """How the ranks start in the recorded run; None for the program's default."""
@@ -147,10 +144,7 @@ class RunDirector:
         return self.goal.rank if isinstance(self.goal, PauseAtStart) else None
 
     def pauses_at_request(self, steps: int) -> bool:
-        """Count a request that a rank is about to make at step `steps`.
-
-        True if the run has to pause before the request.
-        """
+        """Count a request that a rank makes next, at step `steps`. True if the run has to pause before it."""
         self._requests += 1
         goal = self.goal
         if isinstance(goal, PauseAtRequest):

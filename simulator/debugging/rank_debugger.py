@@ -53,10 +53,7 @@ class RankDebugger(pdb.Pdb):
 
     @contextmanager
     def _opened_session(self, frame: FrameType | None) -> Iterator[None]:
-        """A context that sets prompt, streams and stack for commands in a frame of the program.
-
-        Changes nothing outside of ranks.
-        """
+        """A context that sets prompt, streams and stack for commands in a frame; it does nothing outside of ranks."""
         who = self.session_host.debugged_thread_name()
         if not who or isinstance(self.stdin, DebuggerStream):
             yield
@@ -132,10 +129,7 @@ class RankDebugger(pdb.Pdb):
         self._trace_program()
 
     def stop_here(self, frame: FrameType) -> bool:
-        """True if the program has to pause in a frame.
-
-        It never pauses while the rank's program is being ended early.
-        """
+        """True if the program has to pause in a frame, which it never does while it is being ended early."""
         if self.session_host.is_unwinding_rank():
             self.set_continue()
             return False
@@ -335,10 +329,7 @@ class RankDebugger(pdb.Pdb):
     # --- continuing ---------------------------------------------------------------------------------------------------
 
     def onecmd(self, line: str) -> bool:
-        """Carry out a typed command.
-
-        If the user only looks at this rank, the paused rank continues the program instead.
-        """
+        """Carry out a typed command. If the user only looks at this rank, the paused rank continues instead."""
         is_over = bool(super().onecmd(line))
         if is_over and self._is_visit and not self._visit_ended_by:
             self._visit_ended_by = "quit" if self.quitting else "continue"

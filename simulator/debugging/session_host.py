@@ -57,10 +57,7 @@ class SessionHost(Protocol):
         """Mark a debugger as open, in a frame of the program. Raises RankUnwound if the run has ended."""
 
     def read_line(self, text: str, streams: tuple[Any, Any]) -> str:
-        """Show a text whose last line is the prompt, and wait for a typed line.
-
-        Raises EOFError at the end of the input.
-        """
+        """Show a text whose last line is the prompt, and wait for a typed line. Raises EOFError at the input's end."""
 
     def show_text(self, text: str, streams: tuple[Any, Any]) -> None:
         """Show a text to the user."""

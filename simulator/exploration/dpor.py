@@ -110,8 +110,7 @@ class Dpor:
         return self._run
 
     def take(self, result: Result) -> Finding | None:
-        """Check that the execution repeated the choices that it shares with the previous execution; return a finding if
-        not."""
+        """Return a finding if the execution did not repeat the choices that it shares with the previous execution."""
         assert self._run is not None
         self._run.spins.conclude_execution()
         self._differs = self._run.find_divergence(is_cut=result.verdict is Verdict.UNKNOWN)
@@ -127,10 +126,7 @@ class Dpor:
 
 
 class DporRun(HappensBefore):
-    """The policy of one execution.
-
-    As observer, it also records the happens-before order of the run and the choices in it.
-    """
+    """The policy of one execution, and its observer, which records the happens-before order and the choices."""
 
     def __init__(
         self, world_size: int, path: list[ChoiceNode], new_from: int, spins: SpinDetection, used: set[str]
@@ -185,8 +181,7 @@ class DporRun(HappensBefore):
         return offer.options.index(chosen)
 
     def _continue_failed_poll(self, rank: int, node: int, offer: OfferedChoice) -> int | None:
-        """Choose the rank whose poll failed if the same ranks can still run; otherwise count the failed poll as its own
-        step."""
+        """Choose the rank whose poll failed if the same ranks can still run; else count the failed poll as a step."""
         self._failed_poll = None
         if set(self._path[node].offer.options) == set(offer.options):
             return rank

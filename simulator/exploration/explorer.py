@@ -125,10 +125,7 @@ class Explorer:
 
 
 def run_twice(run: Callable[[Policy], Result], policy: Policy) -> Result:
-    """Run an execution twice under the same choices.
-
-    Return the first result, with a `nondeterminism` finding if the two differ.
-    """
+    """Run an execution twice under equal choices; add a `nondeterminism` finding to the first result if they differ."""
     first = _RecordingPolicy(policy)
     result = run(first)
     second = _RecordingPolicy(GuidedPolicy(first.choices))

@@ -238,8 +238,7 @@ class HappensBefore(Observer):
             self._messages.note_call(name, step, channel_object(call), is_wild=call.peer == ANY_SOURCE)
 
     def completed_calls(self, names: Sequence[CallName]) -> None:
-        """Note calls that completed together: a rank that sees its call complete knows what the ranks of all these
-        calls knew."""
+        """Note calls that completed together: who sees its call complete knows what the ranks of all of them knew."""
         if len(names) == 2:
             self._messages.note_match(*names)
         together = join_clocks(self._of_calls[name] for name in names)

@@ -26,8 +26,7 @@ Sleep = Mapping[int, ExploredStep]
 
 
 def may_run(sleep: Sleep, rank: int) -> bool:
-    """Return whether a rank has to be tried: it is not in the sleep set, or its next step can differ from the explored
-    step."""
+    """Return whether a rank has to be tried: it does not sleep, or its next step can differ from the explored step."""
     return rank not in sleep or sleep[rank].has_more
 
 

@@ -180,8 +180,7 @@ class HazardWatch:
         return [(call, tensor) for call, left in self._undefined[rank] if (tensor := left()) is not None]
 
     def check_for_poison(self, rank: int, value: Any, where: str) -> None:
-        """Search a value of the program for poison, and report the calls whose tensors the program has therefore read
-        too early."""
+        """Search a value of the program for poison, and report the calls whose tensors were thus read too early."""
         for number in sorted(poison_marks.call_numbers_in(value)) if self.numbered else ():
             numbered = (
                 self._latest_unnumbered.get(rank) if number == poison_marks.UNKNOWN else self.numbered.get(number)
@@ -220,8 +219,7 @@ class HazardWatch:
             self.check_for_poison(call.rank, pending.payload.inputs, where)
 
     def call_settled(self, pending: PendingCall) -> None:
-        """Note that a rank waits for a call or has found the call complete, so that it may use the call's tensors
-        again."""
+        """Note that a rank waits for a call or has found it complete, and so may use the call's tensors again."""
         in_flight = self._in_flight[pending.call.rank].pop(pending.handle, None)
         if in_flight is not None and not in_flight.is_sharing and in_flight.has_changed_tensors():
             self._report_hazard(NoticedKind.CHANGED, pending.call)
@@ -241,10 +239,7 @@ class HazardWatch:
         ]
 
     def program_returned(self, rank: int, value: Any) -> None:
-        """Search the value that a rank's program returned for early reads.
-
-        Calls without a wait have a finding of their own.
-        """
+        """Search the value that a rank's program returned for early reads, except those of calls without a wait."""
         unwaited = [each.pending.call for each in self._in_flight[rank].values()]
         for numbered in (*self.numbered.values(), *self._latest_unnumbered.values()) if unwaited else ():
             numbered.is_done = numbered.is_done or any(numbered.call is each for each in unwaited)
@@ -289,8 +284,7 @@ class HazardWatch:
                 each.is_sharing = True
 
     def _remove_marks(self, rank: int) -> None:
-        """Remove the calls' numbers from poisoned memory, because later tensors may reuse the memory without writing to
-        it."""
+        """Remove the calls' numbers from poisoned memory, which later tensors may use again without writing to it."""
         if not self.has_poisoned:
             return
         for each in self._in_flight[rank].values():

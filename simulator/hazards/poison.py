@@ -44,10 +44,7 @@ class PoisonedTensors:
     def __init__(
         self, brought: Payload, outputs: Sequence[Tensor], number: int, *, undefined: Sequence[Tensor] = ()
     ) -> None:
-        """`brought` are the tensors that the rank passed to the call.
-
-        The call writes `outputs`, and leaves `undefined` undefined.
-        """
+        """The rank passed `brought` to the call, which writes `outputs` and leaves `undefined` undefined."""
         self.brought = brought
         self.undefined = undefined
         self._number = number
@@ -158,8 +155,7 @@ def _is_synchronous_call() -> bool:
 
 
 def _has_own_version(tensor: Tensor) -> bool:
-    """Return whether no other tensor shares this tensor's storage, so that a new version counter means a change of this
-    tensor."""
+    """Return whether a new version counter means a change of this tensor: no other shares its storage."""
     return not tensor.is_inference() and tensor.nbytes >= tensor.untyped_storage().nbytes()
 
 

@@ -196,10 +196,7 @@ class ServerPool:
         self._owner = 0
 
     def start_servers(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> list[ServerProcess]:
-        """Return servers with these keys; missing ones are started in parallel.
-
-        Raises UsageError if the system starts no process for one.
-        """
+        """Return servers with these keys; missing ones start in parallel. Raises UsageError if one cannot start."""
         self._reset_after_fork()
         for key in [key for key in self._servers if key not in keys and not key.is_default]:
             self._servers.pop(key).close()  # servers take memory, and a session may need many kinds

@@ -55,8 +55,7 @@ class RankCoordinator:
         self.lost: dict[int, str] = {}
         """By rank whose process sent no last message, how the process ended."""
         self._are_programs = config.is_program
-        """True if ranks are programs: a rank that ends its process with status 0 has then succeeded, as under
-        torchrun."""
+        """True if ranks are programs: one that ends its process with status 0 has succeeded, as under torchrun."""
         self._left: set[int] = set()
         """Ranks whose programs have ended by os._exit(0)."""
         self._ctrl_c = ctrl_c

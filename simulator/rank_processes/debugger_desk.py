@@ -179,8 +179,7 @@ def _user_sites(stacks: Mapping[int, str]) -> dict[int, Site]:
 
 
 def terminal_streams() -> DebuggerStreams:
-    """Return the caller's own streams, or the process's terminal if something such as pytest has replaced those
-    streams."""
+    """Return the caller's own streams, or the terminal if something such as pytest has replaced those streams."""
     try:
         sys.stdin.fileno()
         is_captured = type(sys.stdin).__module__.startswith("_pytest.")

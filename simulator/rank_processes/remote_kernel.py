@@ -134,10 +134,7 @@ class RemoteKernel:
         return True
 
     def note_interruption(self) -> bool:
-        """Note that the execution has ended. Returns whether the rank may leave its program here.
-
-        During an exchange the rank leaves with its answer instead.
-        """
+        """Note that the execution has ended. Returns whether the rank may leave here, not with its next answer."""
         self.run.life.begin_stop(RunEnding.INTERRUPTED)
         self._is_interrupted = self._own_channel.is_in_use
         return not self._is_interrupted

@@ -44,8 +44,7 @@ from ddpsim.simulator.runtime.host import PendingCall
 
 
 def check_reads_first(notice: NoticeReplica, came_to_light: Callable[[int, Any, str], None]) -> NoticeReplica:
-    """Return a function that calls `notice` after a check: do the replicas show that a call in flight was read (see
-    poison.py)?"""
+    """Return a function that first checks whether the replicas show early reads (poison.py), then calls `notice`."""
 
     def notice_reads(fact: replica_tensors.ReplicaFact) -> None:
         if isinstance(fact, ReplicaSample):
@@ -96,8 +95,7 @@ class ReplicaSampler:
         """A function that returns the user's calls that a rank has not waited for."""
         self._notice = notice
         self._communicated = Counter[int]()
-        """By rank, how many elements the program has passed to its own calls; the number shows averages of
-        parameters."""
+        """By rank, how many elements the program has passed to its own calls, which shows averages of parameters."""
         self._by_hand = UnwrappedReplicas(wrappers, notice, self._communicated)
         self._sharded = ShardedReplicas(notice, self._communicated)
         self._progress: WeakKeyDictionary[DdpWrapper, _ComparisonProgress] = WeakKeyDictionary()
@@ -107,8 +105,7 @@ class ReplicaSampler:
         self._optimizers: dict[DdpWrapper, WeakSet[Any]] = {}
         """The optimizers that have stepped."""
         self._latest_parameters: dict[DdpWrapper, Sequence[ReplicaTensor]] = {}
-        """The parameters when they were last compared. Kept, because a program may delete its modules before it
-        returns."""
+        """The parameters when last compared, kept because a program may delete its modules before it returns."""
         self._starts: dict[DdpWrapper, tuple[str, ...]] = {}
         """Fingerprints (short texts) of the parameters when the wrapper's step began."""
         self._has_run: set[DdpWrapper] = set()

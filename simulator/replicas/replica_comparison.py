@@ -45,8 +45,7 @@ class ReplicaComparison:
 
     @property
     def first_different_input(self) -> FirstDifference:
-        """Which input of the optimizer step differs between ranks: the parameters at its start, the gradients, or
-        neither."""
+        """The first input of the optimizer step that differs between ranks: parameters, gradients, or neither."""
         inputs = [each.inputs for each in self.steps if each.inputs is not None]
         if len({each.start for each in inputs}) > 1:
             return FirstDifference.START

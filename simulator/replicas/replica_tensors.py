@@ -131,8 +131,7 @@ class ReplicaSample(NamedTuple):
     has_trained: bool
     """True if the wrapper has made a training forward."""
     inputs: StepInputs | None = None
-    """The inputs of the optimizer step; set, like the next three fields, only if the sample is taken after such a
-    step."""
+    """The inputs of the optimizer step; set, like the next three fields, only in samples taken after a step."""
     unreduced: str = ""
     """The first bucket that was not launched in the wrapper's step."""
     is_late: bool = False

@@ -194,8 +194,7 @@ class UnwrappedReplicas:
     def _find_gradients(
         self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor
     ) -> ReplicaTensor | FlatTensorCall | None:
-        """Return the parameters whose gradients a tensor holds: that of one parameter, or all gradients in a flat
-        tensor."""
+        """Return the parameters whose gradients a tensor holds: one parameter, or all of a flat tensor."""
         found = self._find_gradients_of_parameters(mine, pending, tensor, content)
         if found is None and mine.looks < _MOST_SEARCHES:
             mine.looks += 1
