@@ -211,7 +211,7 @@ class HazardWatch:
                 self._report_shared_memory(in_flight, mine.values())
             mine[pending.handle] = in_flight
             if tensors and (parts := in_flight.watched_parts):
-                _note_delivery_to_parts(pending, parts)
+                pending.when_delivered[:0] = [part.note_completion_delivered for part in parts]
         is_sharing = in_flight is not None and in_flight.is_sharing
         is_read = bool(self.numbered) and not is_sharing and not _only_writes_tensors(call)
         if is_read and any(map(poison_marks.may_hold_mark, pending.payload.inputs)):
@@ -292,17 +292,6 @@ class HazardWatch:
                 each.pending.poisoned.remove_marks()
         for _, tensor in self._undefined_tensors(rank):
             poison_marks.remove_marks(tensor)
-
-
-def _note_delivery_to_parts(pending: PendingCall, parts: Sequence[_WatchedPart]) -> None:
-    deliver = pending.receive_completion
-
-    def receive_completion() -> None:
-        for part in parts:
-            part.note_completion_delivered()
-        deliver()
-
-    pending.receive_completion = receive_completion
 
 
 def _watch_tensors(payload: Any) -> Sequence[_WatchedTensor | _WatchedPart]:
