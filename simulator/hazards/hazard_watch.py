@@ -31,7 +31,7 @@ from ddpsim.simulator.hazards.poison_marks import (
     may_hold_poison,
     remove_marks,
 )
-from ddpsim.simulator.runtime.host import PendingCall
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
 _TENSORS_WATCHED = 8

@@ -42,10 +42,10 @@ from ddpsim.simulator.kernel.requests import BeginCall, IssueCall, Reply, Reques
 from ddpsim.simulator.kernel.states import RunPhase, TaskChange
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of_thread
-from ddpsim.simulator.runtime.host import CallWatch, PendingCall
+from ddpsim.simulator.runtime.host import CallWatch
 from ddpsim.simulator.runtime.kernel_port import KernelInterface
 from ddpsim.simulator.runtime.prompt_server import PromptServer
-from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound, ThreadedRank
+from ddpsim.simulator.runtime.rank_thread import PendingCall, RankReturned, RankThread, RankUnwound, ThreadedRank
 from ddpsim.simulator.runtime.threads import RankThreads
 from ddpsim.simulator.waits import CallWait
 
