@@ -240,24 +240,3 @@ def test_frozen_parameters_are_rank_0s_too():
         return module[0].weight.tolist()
 
     assert run(program, 3).returns == ([[1.0, 1.0]] * 2,) * 3
-
-
-def test_all_parameters_frozen_for_a_while():
-    # As a GAN does with its discriminator: the forward is an evaluation, although its input gets a gradient.
-    def program(rank):
-        module = nn.Linear(4, 2).double()
-        model = DistributedDataParallel(module)
-        found = []
-        for is_frozen in (False, True, False):
-            module.zero_grad()
-            module.requires_grad_(not is_frozen)
-            batch = torch.ones(2, 4, dtype=torch.float64).requires_grad_() * (rank + 1)
-            batch.retain_grad()
-            model(batch).sum().backward()
-            assert batch.grad is not None
-            found.append(module.bias.grad is None)
-        return found
-
-    result = run(program, 2)
-    assert result.returns == ([False, True, False],) * 2
-    assert len(calls(result, Phase.BUCKET)) == 2
