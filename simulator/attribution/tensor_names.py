@@ -21,13 +21,13 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from ddpsim.simulator.diagnosis.tensor_names import MOST_NAMED, TensorName
-from ddpsim.simulator.operations import OPERATIONS, DataMovement, ShapeCount
+from ddpsim.simulator.operations import OPERATIONS, ShapeCount
 from ddpsim.simulator.runtime.call_sites import is_simulator_file
 
 _COMBINING = frozenset(
     row.name
     for row in OPERATIONS.values()
-    if (row.reduces or row.movement is DataMovement.BROADCAST) and row.shapes is not ShapeCount.PER_MEMBER
+    if (row.reduces or row.name == "broadcast") and row.shapes is not ShapeCount.PER_MEMBER
 )
 """Operations that combine the tensors of all ranks into one: another name on some rank is an error."""
 _GATHERING = frozenset(row.name for row in OPERATIONS.values() if row.gathers)
