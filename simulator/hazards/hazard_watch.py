@@ -24,7 +24,7 @@ from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.hazards import poison_marks
 from ddpsim.simulator.hazards.poison import PoisonedTensors
-from ddpsim.simulator.runtime.host import PendingCall
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
 _TENSORS_WATCHED = 8

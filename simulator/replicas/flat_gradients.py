@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ddpsim.simulator.hazards.poison_marks import is_plain_tensor
 from ddpsim.simulator.replicas.replica_tensors import ReplicaTensor
-from ddpsim.simulator.runtime.host import PendingCall
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.modes import suspend_modes
 
 _ROUNDINGS = 8

@@ -40,7 +40,7 @@ from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaSamp
 from ddpsim.simulator.replicas.sharded_replicas import ShardedReplicas
 from ddpsim.simulator.replicas.unwrapped_ddp import UnwrappedReplicas
 from ddpsim.simulator.runtime.call_sites import current_user_site
-from ddpsim.simulator.runtime.host import PendingCall
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 
 
 def check_reads_first(notice: NoticeReplica, came_to_light: Callable[[int, Any, str], None]) -> NoticeReplica:

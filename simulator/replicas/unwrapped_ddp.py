@@ -29,7 +29,7 @@ from ddpsim.simulator.replicas import flat_gradients
 from ddpsim.simulator.replicas.flat_gradients import FlatTensorCall, gradient_of, value_of
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaSample, ReplicaTensor
 from ddpsim.simulator.runtime.call_sites import current_user_site
-from ddpsim.simulator.runtime.host import PendingCall
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.verdict import Code
 
