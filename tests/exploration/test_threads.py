@@ -157,11 +157,6 @@ def test_threads_take_a_lock_in_every_order(names, world_size, count):
     assert exploration.executions == len(exploration.outcomes) == count
 
 
-def test_a_queue_gives_one_outcome():
-    exploration = explored(items_of_a_queue, 1)
-    assert list(exploration.outcomes) == ["pass"]
-
-
 def test_threads_that_only_make_collectives_on_groups_of_their_own_and_are_joined():
     def program(rank):
         group = dist.new_group([0, 1, 2])

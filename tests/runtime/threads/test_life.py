@@ -31,19 +31,6 @@ def told(monkeypatch):
     return told
 
 
-def test_a_thread_makes_calls_as_its_rank():
-    def program(rank):
-        total = torch.tensor(float(rank))
-        thread = start(lambda: dist.all_reduce(total), name="adder")
-        thread.join()
-        return total.item(), dist.get_rank()
-
-    result = simulate(program, 3)
-    assert result.returns == ((3.0, 0), (3.0, 1), (3.0, 2))
-    issued = [event for event in result.trace if event.kind is EventKind.ISSUE]
-    assert [(event.rank, event.thread) for event in issued] == [(0, "adder"), (1, "adder"), (2, "adder")]
-
-
 def test_exactly_one_thread_runs_at_a_time():
     def program(rank):
         def work():
