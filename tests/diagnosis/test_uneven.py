@@ -147,16 +147,6 @@ def test_data_loaders_that_are_longer_on_some_ranks_are_told(then_barrier, epoch
     assert codes(simulate(lambda rank: loads(rank, sizes=(4, 4, 4)), 3)) == []
 
 
-def test_data_loaders_that_are_alike_are_not_told_of():
-    def program(rank):
-        loads(rank, sizes=(4, 4, 4))
-        reduces(rank, times=(2, 3, 3))
-
-    (finding,) = simulate(program, 3).findings
-    assert labelled(finding, "batches") == []
-    assert labelled(finding, "counts")
-
-
 def test_loops_are_compared_with_the_same_loop_of_others():
     """Lengths that change from epoch to epoch, alike on all ranks, are no reason why one is behind."""
 
