@@ -24,7 +24,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import ReduceOp
 
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
-from ddpsim.simulator.process_group import arguments
+from ddpsim.simulator.process_group import arguments, nccl_arguments
 from ddpsim.simulator.process_group.argument_rules import ArgumentRules, RulesByDevice
 from ddpsim.simulator.process_group.gpu_labels import gpu_number_of
 from ddpsim.simulator.process_group.monitored_barrier import wait_at_barrier
@@ -54,7 +54,7 @@ class SimulatedGroup(NamedGroup):
         rules = rules_for(self._rules, tensors[0])
         rules.check_all_reduce(tensors[0], reduction)
         signature = _signature_of("all_reduce", tensors, reduction)
-        return self._issue_collective(rules, signature, Payload(tensors, tensors, factor), tensors)
+        return self._issue_reduction(rules, signature, tensors, tensors, factor)
 
     @dispatches_as("allreduce_coalesced_")
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
@@ -64,7 +64,7 @@ class SimulatedGroup(NamedGroup):
         rules.check_all_reduce_coalesced(tensors)
         reduction, factor = _reduction_of(opts)
         signature = _signature_of("all_reduce_coalesced", tensors, reduction)
-        return self._issue_collective(rules, signature, Payload(tensors, tensors, factor), tensors)
+        return self._issue_reduction(rules, signature, tensors, tensors, factor)
 
     @dispatches_as("reduce_")
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
@@ -77,7 +77,7 @@ class SimulatedGroup(NamedGroup):
         rules.check_in_place(tensors)
         reduction, factor = _reduction_of(opts)
         signature = _signature_of("reduce", tensors, reduction, self._global_root("reduce", opts.rootRank))
-        return self._issue_collective(rules, signature, Payload(tensors, tensors, factor), tensors)
+        return self._issue_reduction(rules, signature, tensors, tensors, factor)
 
     @dispatches_as("reduce_scatter_")
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Any:
@@ -88,7 +88,7 @@ class SimulatedGroup(NamedGroup):
         rules.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
         reduction, factor = _reduction_of(opts)
         signature = _signature_of("reduce_scatter", inputs, reduction)
-        return self._issue_collective(rules, signature, Payload(inputs, outputs, factor), outputs)
+        return self._issue_reduction(rules, signature, inputs, outputs, factor)
 
     @dispatches_as("_reduce_scatter_base_")
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
@@ -112,7 +112,7 @@ class SimulatedGroup(NamedGroup):
             rules.check_reduce_scatter_single(output, tensor, len(self._members))
         reduction, factor = _reduction_of(opts)
         signature = _signature_of(operation, inputs, reduction)
-        return self._issue_collective(rules, signature, Payload(inputs, outputs, factor), outputs)
+        return self._issue_reduction(rules, signature, inputs, outputs, factor)
 
     # --- collectives that move ----------------------------------------------------------------------------------------
 
@@ -300,6 +300,13 @@ class SimulatedGroup(NamedGroup):
         self.issue(Signature("split_group"), _NO_TENSORS, []).wait()
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _issue_reduction(
+        self, rules: ArgumentRules, signature: Signature, inputs: list[Tensor], outputs: list[Tensor], factor: Any
+    ) -> Any:
+        """Issue a call that reduces, by the arithmetic of the backend that has these rules."""
+        payload = Payload(inputs, outputs, factor, on_nccl=rules is nccl_arguments)
+        return self._issue_collective(rules, signature, payload, outputs)
 
     def _issue_collective(
         self,
