@@ -1,8 +1,8 @@
 """The table of the operations of torch.distributed and of its process groups, with the properties of each operation.
 
 All lists of operations are derived from this table. Code that cannot be part of a table is in dicts whose keys are its
-enums or names: how data moves (transport/memory.py), the calls to gloo (transport/gloo.py), the calls of a program's
-rank (scenarios/ranks/calls.py). The engine in `ddp` does not import the simulator and has a list of its own.
+names: how data moves (transport/memory.py), the calls to gloo (transport/gloo.py), the calls of a program's rank
+(scenarios/ranks/calls.py). The engine in `ddp` does not import the simulator and has a list of its own.
 tests/architecture/test_operations.py checks all these against the table.
 """
 
@@ -63,57 +63,6 @@ class SplitRule(Enum):
     """The caller gives the number of rows of each part. The sent and the received shape are both known."""
 
 
-class DataMovement(Enum):
-    """How the data of a call moves between the ranks."""
-
-    NOTHING = auto()
-    ALL_REDUCE = auto()
-    REDUCE = auto()
-    BROADCAST = auto()
-    ALL_GATHER = auto()
-    ALL_GATHER_INTO_TENSOR = auto()
-    ALL_GATHER_COALESCED = auto()
-    GATHER = auto()
-    SCATTER = auto()
-    REDUCE_SCATTER = auto()
-    REDUCE_SCATTER_TENSOR = auto()
-    ALL_TO_ALL = auto()
-    ALL_TO_ALL_SINGLE = auto()
-    MESSAGE = auto()
-
-
-class TensorArguments(Enum):
-    """The tensor arguments of a process group's method. Options follow them."""
-
-    NOTHING = auto()
-    TENSORS = auto()
-    """`(tensors)`: each tensor is both input and output."""
-    TENSOR_FROM_TENSOR = auto()
-    """`(output, input)`."""
-    TENSORS_FROM_TENSORS = auto()
-    """`(outputs, inputs)`."""
-    LIST_FROM_TENSORS = auto()
-    """`([outputs], inputs)`; without outputs, the first list is empty."""
-    TENSORS_FROM_LIST = auto()
-    """`(outputs, [inputs])`; without inputs, the second list is empty."""
-    LISTS_FROM_TENSORS = auto()
-    """`(a list of outputs for each rank, inputs)`."""
-    SPLIT_TENSORS = auto()
-    """`(output, input, rows received, rows sent)`."""
-    PEER = auto()
-    """`(tensors, the other rank, tag)`."""
-
-
-class GlooMethod(NamedTuple):
-    """The method of torch's gloo process group that an operation calls."""
-
-    method: str
-    passing: TensorArguments
-    options: str = ""
-    """The name of the class of the method's options; "" without options. The fields of the class are those of the
-    operation."""
-
-
 class Operation(NamedTuple):
     """One row of the table: an operation and its properties."""
 
@@ -122,10 +71,7 @@ class Operation(NamedTuple):
     methods: tuple[str, ...]
     """The names of the process group's method in all torch versions; () if the operation exists in torch.distributed
     only."""
-    movement: DataMovement
     shapes: ShapeCount
-    on_gloo: GlooMethod | None
-    """The gloo method that the operation calls; None for an operation that is never passed to gloo."""
     kind: OperationKind = OperationKind.COLLECTIVE
     rows: RowRequirement = RowRequirement.ANY
     root: RootRole = RootRole.NONE
@@ -143,144 +89,44 @@ class Operation(NamedTuple):
 
 
 _ROWS = (
-    Operation(
-        "all_reduce",
-        ("allreduce",),
-        DataMovement.ALL_REDUCE,
-        ShapeCount.ONE,
-        GlooMethod("allreduce", TensorArguments.TENSORS, "AllreduceOptions"),
-        reduces=True,
-    ),
-    Operation(
-        "all_reduce_coalesced",
-        ("allreduce_coalesced",),
-        DataMovement.ALL_REDUCE,
-        ShapeCount.SEVERAL,
-        GlooMethod("allreduce_coalesced", TensorArguments.TENSORS, "AllreduceCoalescedOptions"),
-        reduces=True,
-    ),
-    Operation(
-        "broadcast",
-        ("broadcast",),
-        DataMovement.BROADCAST,
-        ShapeCount.ONE,
-        GlooMethod("broadcast", TensorArguments.TENSORS, "BroadcastOptions"),
-        root=RootRole.SOURCE,
-    ),
-    Operation(
-        "reduce",
-        ("reduce",),
-        DataMovement.REDUCE,
-        ShapeCount.ONE,
-        GlooMethod("reduce", TensorArguments.TENSORS, "ReduceOptions"),
-        root=RootRole.DESTINATION,
-        reduces=True,
-    ),
-    Operation(
-        "all_gather",
-        ("allgather",),
-        DataMovement.ALL_GATHER,
-        ShapeCount.ONE,
-        GlooMethod("allgather", TensorArguments.LIST_FROM_TENSORS),
-        gathers=True,
-    ),
-    Operation(
-        "all_gather_coalesced",
-        ("allgather_coalesced",),
-        DataMovement.ALL_GATHER_COALESCED,
-        ShapeCount.SEVERAL,
-        GlooMethod("allgather_coalesced", TensorArguments.LISTS_FROM_TENSORS),
-        gathers=True,
-    ),
+    Operation("all_reduce", ("allreduce",), ShapeCount.ONE, reduces=True),
+    Operation("all_reduce_coalesced", ("allreduce_coalesced",), ShapeCount.SEVERAL, reduces=True),
+    Operation("broadcast", ("broadcast",), ShapeCount.ONE, root=RootRole.SOURCE),
+    Operation("reduce", ("reduce",), ShapeCount.ONE, root=RootRole.DESTINATION, reduces=True),
+    Operation("all_gather", ("allgather",), ShapeCount.ONE, gathers=True),
+    Operation("all_gather_coalesced", ("allgather_coalesced",), ShapeCount.SEVERAL, gathers=True),
     Operation(
         "all_gather_into_tensor",
         ("all_gather_single", "_allgather_base"),
-        DataMovement.ALL_GATHER_INTO_TENSOR,
         ShapeCount.ONE,
-        GlooMethod("_allgather_base", TensorArguments.TENSOR_FROM_TENSOR),
         rows=RowRequirement.SOME,
         gathers=True,
     ),
-    Operation(
-        "gather",
-        ("gather", "gather_single"),
-        DataMovement.GATHER,
-        ShapeCount.ONE,
-        GlooMethod("gather", TensorArguments.LIST_FROM_TENSORS, "GatherOptions"),
-        root=RootRole.DESTINATION,
-        gathers=True,
-    ),
-    Operation(
-        "scatter",
-        ("scatter",),
-        DataMovement.SCATTER,
-        ShapeCount.ONE,
-        GlooMethod("scatter", TensorArguments.TENSORS_FROM_LIST, "ScatterOptions"),
-        root=RootRole.SOURCE,
-    ),
-    Operation(
-        "reduce_scatter",
-        ("reduce_scatter",),
-        DataMovement.REDUCE_SCATTER,
-        ShapeCount.PER_MEMBER,
-        GlooMethod("reduce_scatter", TensorArguments.TENSORS_FROM_LIST, "ReduceScatterOptions"),
-        reduces=True,
-    ),
+    Operation("gather", ("gather", "gather_single"), ShapeCount.ONE, root=RootRole.DESTINATION, gathers=True),
+    Operation("scatter", ("scatter",), ShapeCount.ONE, root=RootRole.SOURCE),
+    Operation("reduce_scatter", ("reduce_scatter",), ShapeCount.PER_MEMBER, reduces=True),
     Operation(
         "reduce_scatter_tensor",
         ("reduce_scatter_single", "_reduce_scatter_base"),
-        DataMovement.REDUCE_SCATTER_TENSOR,
         ShapeCount.ONE,
-        GlooMethod("_reduce_scatter_base", TensorArguments.TENSOR_FROM_TENSOR, "ReduceScatterOptions"),
         rows=RowRequirement.DIVISIBLE,
         reduces=True,
     ),
-    Operation(
-        "all_to_all",
-        ("alltoall",),
-        DataMovement.ALL_TO_ALL,
-        ShapeCount.PER_MEMBER,
-        GlooMethod("alltoall", TensorArguments.TENSORS_FROM_TENSORS),
-        splits=SplitRule.TENSORS,
-    ),
+    Operation("all_to_all", ("alltoall",), ShapeCount.PER_MEMBER, splits=SplitRule.TENSORS),
     Operation(
         "all_to_all_single",
         ("all_to_all_single", "alltoall_base"),
-        DataMovement.ALL_TO_ALL_SINGLE,
         ShapeCount.IN_AND_OUT,
-        GlooMethod("alltoall_base", TensorArguments.SPLIT_TENSORS),
         rows=RowRequirement.SOME,
         splits=SplitRule.ROWS,
     ),
-    Operation(
-        "barrier",
-        ("barrier",),
-        DataMovement.NOTHING,
-        ShapeCount.NONE,
-        GlooMethod("barrier", TensorArguments.NOTHING, "BarrierOptions"),
-    ),
-    Operation(
-        "send",
-        ("send",),
-        DataMovement.MESSAGE,
-        ShapeCount.ONE,
-        GlooMethod("send", TensorArguments.PEER),
-        kind=OperationKind.MESSAGE,
-    ),
-    Operation(
-        "recv",
-        ("recv", "recv_anysource"),
-        DataMovement.MESSAGE,
-        ShapeCount.ONE,
-        GlooMethod("recv", TensorArguments.PEER),
-        kind=OperationKind.MESSAGE,
-    ),
+    Operation("barrier", ("barrier",), ShapeCount.NONE),
+    Operation("send", ("send",), ShapeCount.ONE, OperationKind.MESSAGE),
+    Operation("recv", ("recv", "recv_anysource"), ShapeCount.ONE, OperationKind.MESSAGE),
     Operation(
         "all_gather_into_tensor_coalesced",
         ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
-        DataMovement.ALL_GATHER_INTO_TENSOR,
         ShapeCount.SEVERAL,
-        GlooMethod("allgather_into_tensor_coalesced", TensorArguments.TENSORS_FROM_TENSORS),
         rows=RowRequirement.SOME,
         gathers=True,
         is_in_programs=False,
@@ -288,40 +134,14 @@ _ROWS = (
     Operation(
         "reduce_scatter_tensor_coalesced",
         ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
-        DataMovement.REDUCE_SCATTER_TENSOR,
         ShapeCount.SEVERAL,
-        GlooMethod("reduce_scatter_tensor_coalesced", TensorArguments.TENSORS_FROM_TENSORS, "ReduceScatterOptions"),
         rows=RowRequirement.DIVISIBLE,
         reduces=True,
         is_in_programs=False,
     ),
-    Operation(
-        "monitored_barrier",
-        ("monitored_barrier",),
-        DataMovement.NOTHING,
-        ShapeCount.NONE,
-        GlooMethod("barrier", TensorArguments.NOTHING, "BarrierOptions"),
-        is_in_programs=False,
-    ),
-    # A group is connected on gloo when it first moves data.
-    Operation(
-        "new_group",
-        (),
-        DataMovement.NOTHING,
-        ShapeCount.NONE,
-        on_gloo=None,
-        kind=OperationKind.CREATION,
-        is_in_programs=False,
-    ),
-    Operation(
-        "split_group",
-        (),
-        DataMovement.NOTHING,
-        ShapeCount.NONE,
-        on_gloo=None,
-        kind=OperationKind.CREATION,
-        is_in_programs=False,
-    ),
+    Operation("monitored_barrier", ("monitored_barrier",), ShapeCount.NONE, is_in_programs=False),
+    Operation("new_group", (), ShapeCount.NONE, OperationKind.CREATION, is_in_programs=False),
+    Operation("split_group", (), ShapeCount.NONE, OperationKind.CREATION, is_in_programs=False),
 )
 
 

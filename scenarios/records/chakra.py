@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.operations import OPERATIONS, DataMovement
+from ddpsim.simulator.operations import OPERATIONS, OperationKind, ShapeCount
 from ddpsim.simulator.records.run_log import RunLog
 
 SCHEMA_VERSION = "1.0.0"
@@ -98,10 +98,10 @@ class ChakraNode(NamedTuple):
 
 
 COLLECTIVES = {
-    each: re.sub("_(INTO_TENSOR|TENSOR|COALESCED|SINGLE)$", "", each.name)
-    for each in DataMovement
-    if each.name != "MESSAGE"
-} | {DataMovement.NOTHING: "BARRIER"}
+    row.name: re.sub("(_INTO|_TENSOR|_COALESCED|_SINGLE|MONITORED_)", "", row.name.upper())
+    for row in OPERATIONS.values()
+    if row.kind is OperationKind.COLLECTIVE
+}
 """Names of et_def.proto's `CollectiveCommType`."""
 
 
@@ -118,7 +118,7 @@ def chakra_nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
             peer = None if call.peer == ANY_SOURCE else call.peer
             node = node._replace(type=SEND if call.operation == "send" else RECEIVE, peer=peer, tag=call.tag)
         else:
-            kind = COLLECTIVES[OPERATIONS[call.operation].movement]
+            kind = COLLECTIVES[call.operation]
             node = node._replace(collective=kind, root=call.signature.root)
         nodes.append(node)
     return tuple(nodes)
@@ -130,7 +130,7 @@ def _bytes_sent(call: Call) -> int:
     Of the two shapes of all_to_all_single, the first is sent and the second received.
     """
     shapes, dtype = call.signature.shapes, call.signature.dtype
-    if OPERATIONS[call.operation].movement is DataMovement.ALL_TO_ALL_SINGLE:
+    if OPERATIONS[call.operation].shapes is ShapeCount.IN_AND_OUT:
         shapes = shapes[:1]
     return sum(map(prod, shapes)) * (0 if dtype is None else bytes_of_element(dtype))
 

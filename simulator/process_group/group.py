@@ -24,11 +24,13 @@ from torch import Tensor
 from torch._C._distributed_c10d import ReduceOp
 
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
-from ddpsim.simulator.process_group import arguments, nccl_arguments
-from ddpsim.simulator.process_group.argument_rules import ArgumentRules, RulesByDevice
+from ddpsim.simulator.process_group import arguments
+from ddpsim.simulator.process_group.argument_rules import RulesByDevice
+from ddpsim.simulator.process_group.gloo_arguments import GlooRules
 from ddpsim.simulator.process_group.gpu_labels import gpu_number_of
 from ddpsim.simulator.process_group.monitored_barrier import wait_at_barrier
 from ddpsim.simulator.process_group.named_group import NamedGroup
+from ddpsim.simulator.process_group.nccl_arguments import NcclRules
 from ddpsim.simulator.process_group.through_torch import dispatches_as
 from ddpsim.simulator.process_group.work import JointWork
 from ddpsim.simulator.transport.payload import Payload
@@ -302,15 +304,15 @@ class SimulatedGroup(NamedGroup):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _issue_reduction(
-        self, rules: ArgumentRules, signature: Signature, inputs: list[Tensor], outputs: list[Tensor], factor: Any
+        self, rules: GlooRules, signature: Signature, inputs: list[Tensor], outputs: list[Tensor], factor: Any
     ) -> Any:
         """Issue a call that reduces, by the arithmetic of the backend that has these rules."""
-        payload = Payload(inputs, outputs, factor, on_nccl=rules is nccl_arguments)
+        payload = Payload(inputs, outputs, factor, on_nccl=isinstance(rules, NcclRules))
         return self._issue_collective(rules, signature, payload, outputs)
 
     def _issue_collective(
         self,
-        rules: ArgumentRules,
+        rules: GlooRules,
         signature: Signature,
         payload: Payload,
         result: list[Any],
@@ -330,7 +332,7 @@ class SimulatedGroup(NamedGroup):
         return self._members[peer]
 
 
-def rules_for(rules: RulesByDevice, tensor: Tensor) -> ArgumentRules:
+def rules_for(rules: RulesByDevice, tensor: Tensor) -> GlooRules:
     """Return the argument checks for a tensor's device. A tensor that C++ code made counts as a CPU tensor."""
     has_one = rules.of_cpu is rules.of_gpu
     return rules.of_cpu if has_one or not (tensor.is_cuda or gpu_number_of(tensor) is not None) else rules.of_gpu

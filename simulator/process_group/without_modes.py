@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ddpsim.simulator.operations import OPERATIONS, DataMovement
+from ddpsim.simulator.operations import OPERATIONS, ShapeCount
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.work import SimulatedWork
 
@@ -43,7 +43,7 @@ def _gather_by_element_count(gather: Callable[..., Any]) -> Callable[..., Any]:
 
 def _tensor_methods(kind: type) -> list[str]:
     """Return the methods of a group that take tensors, under all their names."""
-    moving = [row for row in OPERATIONS.values() if row.movement is not DataMovement.NOTHING]
+    moving = [row for row in OPERATIONS.values() if row.shapes is not ShapeCount.NONE]
     calls = {getattr(kind, name) for row in moving for name in row.methods}
     return [name for name, value in vars(kind).items() if callable(value) and value in calls]
 

@@ -27,10 +27,9 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from ddpsim.simulator.calls import Signature
-from ddpsim.simulator.errors import InternalError, UsageError
-from ddpsim.simulator.operations import OPERATIONS, Operation, OperationKind, TensorArguments
-from ddpsim.simulator.runtime.host import PendingCall
-from ddpsim.simulator.transport.modes import suspend_modes
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.operations import OPERATIONS, Operation, OperationKind
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
 _TIMEOUT = timedelta(seconds=30)
@@ -65,14 +64,14 @@ class GlooTransport:
         `members` are the global ranks of the group, and `pendings` their calls in the same order. For a message they
         are the sender's and the receiver's.
         """
-        if OPERATIONS[signature.operation].on_gloo is None:
-            return None
+        if OPERATIONS[signature.operation].kind is OperationKind.CREATION:
+            return None  # a group is connected when it first moves data
         label = pendings[0].call.group
         try:
             groups = self._connected_groups(label, len(members))
         except Exception as error:
             return error.with_traceback(None)
-        with suspend_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
+        with torch._C._AutoDispatchBelowADInplaceOrView():
             failure = _make_call(groups, signature, pendings, members)
         if failure is None:
             return None
@@ -250,14 +249,12 @@ def start_gloo_call(operation: str, backend: Any, payload: Payload, reduction: s
     """
     if payload.gathered is not None:
         return _gather_into_one(backend, payload.inputs[0], payload.gathered)
-    row = OPERATIONS[operation]
-    if row.on_gloo is None:
-        raise InternalError(f"{operation} has no gloo method: correct its row in simulator/operations.py")
-    tensors = ARGUMENTS[row.on_gloo.passing](payload)
-    options = [_make_options(row, row.on_gloo.options, payload, reduction, root)] if row.on_gloo.options else []
-    single = _ONE_BY_ONE.get(row.on_gloo.method)
+    method, make_tensors, kind = METHODS[operation]
+    tensors = make_tensors(payload)
+    options = [_make_options(OPERATIONS[operation], kind, payload, reduction, root)] if kind else []
+    single = _ONE_BY_ONE.get(method)
     if single is None:
-        return getattr(backend, row.on_gloo.method)(*tensors, *options)
+        return getattr(backend, method)(*tensors, *options)
     return _JointWork([getattr(backend, single)(*pair, *options) for pair in zip(*tensors, strict=True)])
 
 
@@ -293,6 +290,26 @@ def _gather_into_one(backend: Any, tensor: Tensor, gathered: list[Tensor]) -> An
     return backend._allgather_base(together, tensor)
 
 
+def _tensors(payload: Payload) -> tuple[Any, ...]:
+    return (list(payload.inputs),)
+
+
+def _tensor_from_tensor(payload: Payload) -> tuple[Any, ...]:
+    return payload.outputs[0], payload.inputs[0]
+
+
+def _tensors_from_tensors(payload: Payload) -> tuple[Any, ...]:
+    return list(payload.outputs), list(payload.inputs)
+
+
+def _list_from_tensors(payload: Payload) -> tuple[Any, ...]:
+    return _wrap_in_list(payload.outputs), list(payload.inputs)
+
+
+def _tensors_from_list(payload: Payload) -> tuple[Any, ...]:
+    return list(payload.outputs), _wrap_in_list(payload.inputs)
+
+
 def _lists_from_tensors(payload: Payload) -> tuple[Any, ...]:
     count = len(payload.inputs)
     starts = range(0, len(payload.outputs), count)
@@ -309,14 +326,36 @@ def _wrap_in_list(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     return [list(tensors)] if tensors else []
 
 
-ARGUMENTS: dict[TensorArguments, Callable[[Payload], tuple[Any, ...]]] = {
-    TensorArguments.NOTHING: lambda payload: (),
-    TensorArguments.TENSORS: lambda payload: (list(payload.inputs),),
-    TensorArguments.TENSOR_FROM_TENSOR: lambda payload: (payload.outputs[0], payload.inputs[0]),
-    TensorArguments.TENSORS_FROM_TENSORS: lambda payload: (list(payload.outputs), list(payload.inputs)),
-    TensorArguments.LIST_FROM_TENSORS: lambda payload: (_wrap_in_list(payload.outputs), list(payload.inputs)),
-    TensorArguments.TENSORS_FROM_LIST: lambda payload: (list(payload.outputs), _wrap_in_list(payload.inputs)),
-    TensorArguments.LISTS_FROM_TENSORS: _lists_from_tensors,
-    TensorArguments.SPLIT_TENSORS: _split_tensors,
+class GlooMethod(NamedTuple):
+    """The method of torch's gloo process group that an operation calls."""
+
+    method: str
+    make_tensors: Callable[[Payload], tuple[Any, ...]]
+    """The function that returns the tensor arguments of the method. Options follow them."""
+    options: str = ""
+    """The name of the class of the method's options; "" without options. The fields of the class are those of the
+    operation."""
+
+
+METHODS = {
+    "all_reduce": GlooMethod("allreduce", _tensors, "AllreduceOptions"),
+    "all_reduce_coalesced": GlooMethod("allreduce_coalesced", _tensors, "AllreduceCoalescedOptions"),
+    "broadcast": GlooMethod("broadcast", _tensors, "BroadcastOptions"),
+    "reduce": GlooMethod("reduce", _tensors, "ReduceOptions"),
+    "all_gather": GlooMethod("allgather", _list_from_tensors),
+    "all_gather_coalesced": GlooMethod("allgather_coalesced", _lists_from_tensors),
+    "all_gather_into_tensor": GlooMethod("_allgather_base", _tensor_from_tensor),
+    "all_gather_into_tensor_coalesced": GlooMethod("allgather_into_tensor_coalesced", _tensors_from_tensors),
+    "gather": GlooMethod("gather", _list_from_tensors, "GatherOptions"),
+    "scatter": GlooMethod("scatter", _tensors_from_list, "ScatterOptions"),
+    "reduce_scatter": GlooMethod("reduce_scatter", _tensors_from_list, "ReduceScatterOptions"),
+    "reduce_scatter_tensor": GlooMethod("_reduce_scatter_base", _tensor_from_tensor, "ReduceScatterOptions"),
+    "reduce_scatter_tensor_coalesced": GlooMethod(
+        "reduce_scatter_tensor_coalesced", _tensors_from_tensors, "ReduceScatterOptions"
+    ),
+    "all_to_all": GlooMethod("alltoall", _tensors_from_tensors),
+    "all_to_all_single": GlooMethod("alltoall_base", _split_tensors),
+    "barrier": GlooMethod("barrier", lambda payload: (), "BarrierOptions"),
+    "monitored_barrier": GlooMethod("barrier", lambda payload: (), "BarrierOptions"),
 }
-"""The arguments of a backend's method for each way of passing tensors, except those of messages."""
+"""The methods by operation, except those of messages."""

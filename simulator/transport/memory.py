@@ -1,8 +1,7 @@
 """Transport `memory`: moves the tensors of all ranks of a call within this process.
 
-There is one function for each `DataMovement` of the table of operations. It gets the payloads of all ranks in
-group-rank order, so a sum has the same bits in every schedule. It reads everything before it writes anything, because
-inputs may be outputs.
+`MOVEMENTS` has a function for each operation. It gets the payloads of all ranks in group-rank order, so a sum has the
+same bits in every schedule. It reads everything before it writes anything, because inputs may be outputs.
 
 A reduction has the bits of the group's backend, NaN, -0.0 and rounding included. gloo cuts a tensor into a chunk for
 each rank, and passes each chunk down the ring (gloo/allreduce.cc, gloo/reduce.cc): chunk c begins at rank c - 1, and
@@ -29,9 +28,7 @@ import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import Signature
-from ddpsim.simulator.operations import OPERATIONS, DataMovement
-from ddpsim.simulator.runtime.host import PendingCall
-from ddpsim.simulator.transport.modes import suspend_modes
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
 Moving = Callable[[Sequence[Payload], str, int], None]
@@ -80,8 +77,8 @@ class MemoryTransport:
 
 def move_payloads(operation: str, payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     """Move the data of one operation; `root` is a group rank."""
-    with suspend_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
-        MOVEMENTS[OPERATIONS[operation].movement](payloads, reduction or "", -1 if root is None else root)
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        MOVEMENTS[operation](payloads, reduction or "", -1 if root is None else root)
 
 
 def reduce_tensors(
@@ -266,19 +263,22 @@ def _move_nothing(payloads: Sequence[Payload], reduction: str, root: int) -> Non
     """Move nothing, for a call that only synchronises."""
 
 
-MOVEMENTS: dict[DataMovement, Moving] = {
-    DataMovement.NOTHING: _move_nothing,
-    DataMovement.ALL_REDUCE: _all_reduce,
-    DataMovement.REDUCE: _reduce,
-    DataMovement.BROADCAST: _broadcast,
-    DataMovement.ALL_GATHER: _all_gather,
-    DataMovement.ALL_GATHER_INTO_TENSOR: _all_gather_into_tensor,
-    DataMovement.ALL_GATHER_COALESCED: _all_gather_coalesced,
-    DataMovement.GATHER: _gather,
-    DataMovement.SCATTER: _scatter,
-    DataMovement.REDUCE_SCATTER: _reduce_scatter,
-    DataMovement.REDUCE_SCATTER_TENSOR: _reduce_scatter_tensor,
-    DataMovement.ALL_TO_ALL: _all_to_all,
-    DataMovement.ALL_TO_ALL_SINGLE: _all_to_all_single,
-    DataMovement.MESSAGE: _deliver_message,
+MOVEMENTS: dict[str, Moving] = {
+    "all_reduce": _all_reduce,
+    "all_reduce_coalesced": _all_reduce,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "all_gather": _all_gather,
+    "all_gather_coalesced": _all_gather_coalesced,
+    "all_gather_into_tensor": _all_gather_into_tensor,
+    "all_gather_into_tensor_coalesced": _all_gather_into_tensor,
+    "gather": _gather,
+    "scatter": _scatter,
+    "reduce_scatter": _reduce_scatter,
+    "reduce_scatter_tensor": _reduce_scatter_tensor,
+    "reduce_scatter_tensor_coalesced": _reduce_scatter_tensor,
+    "all_to_all": _all_to_all,
+    "all_to_all_single": _all_to_all_single,
+    "send": _deliver_message,
+    **dict.fromkeys(("barrier", "monitored_barrier", "new_group", "split_group"), _move_nothing),
 }

@@ -14,7 +14,7 @@ from torch.distributed.flight_recorder.components.types import COLLECTIVES, P2P
 
 from ddpsim.ddp import collective_table as of_joins
 from ddpsim.scenarios.ranks import calls
-from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, DataMovement, OperationKind, TensorArguments
+from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, OperationKind
 from ddpsim.simulator.process_group import group
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.records import as_flight_recorder, as_program, record_texts
@@ -70,70 +70,37 @@ def test_torchs_group_has_no_other_methods_that_communicate():
     assert not left, "simulator/operations.py lacks these"
 
 
-def test_memory_moves_every_movement():
-    assert not lacking("simulator/transport/memory.py:MOVEMENTS", DataMovement, memory.MOVEMENTS)
+def test_other_tables_have_every_operation_of_theirs():
+    collectives = {name for name, row in OPERATIONS.items() if row.kind is OperationKind.COLLECTIVE}
+    rooted = {parts.algorithm_of(name) for name, row in IN_PROGRAMS.items() if row.has_root}
+    assert not lacking("simulator/transport/memory.py:MOVEMENTS", {*OPERATIONS} - {"recv"}, memory.MOVEMENTS)
+    assert not lacking("simulator/transport/gloo.py:METHODS", collectives, gloo.METHODS)
+    assert not lacking("scenarios/ranks/calls.py", IN_PROGRAMS, calls.CALLS)
+    assert not lacking("tests/agreement/parts.py:ROOTED", rooted, parts.ROOTED)
 
 
-def test_every_movement_is_some_operations():
-    assert not lacking(
-        "simulator/operations.py:DataMovement", DataMovement, {row.movement for row in OPERATIONS.values()}
-    )
-
-
-def test_gloo_takes_tensors_in_every_way_of_passing_them():
-    ways = set(TensorArguments) - {TensorArguments.PEER}
-    assert not lacking("simulator/transport/gloo.py:ARGUMENTS", ways, gloo.ARGUMENTS)
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", gloo.METHODS)
 def test_gloo_has_the_method_and_its_options(name):
-    row = OPERATIONS[name]
-    if row.on_gloo is None:
-        assert row.kind is OperationKind.CREATION, f"the row of {name} in simulator/operations.py says nothing of gloo"
-        return
-    assert hasattr(dist.ProcessGroup, row.on_gloo.method)
-    options = getattr(c10d, row.on_gloo.options)() if row.on_gloo.options else None
+    row, (method, _, kind) = OPERATIONS[name], gloo.METHODS[name]
+    assert hasattr(dist.ProcessGroup, method)
+    options = getattr(c10d, kind)() if kind else None
     assert hasattr(options, "reduceOp") == row.reduces
     assert hasattr(options, "rootRank") == row.has_root
 
 
-def test_programs_make_their_operations():
-    assert not lacking("scenarios/ranks/calls.py", IN_PROGRAMS, calls.CALLS)
-
-
-MADE_OF_RECORDS = {name for name, row in OPERATIONS.items() if row.kind is not OperationKind.CREATION}
-
-
-@pytest.mark.parametrize("name", sorted(MADE_OF_RECORDS))
-def test_a_program_of_records_has_every_operation_of_theirs(name):
-    assert as_program._NAMES.get(name, name) in IN_PROGRAMS, "simulator/records/as_program.py"
-
-
-@pytest.mark.parametrize("name", sorted(MADE_OF_RECORDS - {"barrier", "monitored_barrier"}))
-def test_torchs_reader_of_the_flight_recorder_knows_what_we_write(name):
-    written = as_flight_recorder._NAMES.get(name, name)
-    assert written in COLLECTIVES | P2P, f"simulator/records/as_flight_recorder.py writes {name} as {written}"
-    read = record_texts.OPERATIONS.get(written, written)
-    assert read in OPERATIONS, f"simulator/records/record_texts.py reads {written} as {read}"
-
-
-def test_what_a_rank_with_a_root_does_on_gloo_is_known():
-    rooted = {parts.algorithm_of(name) for name, row in IN_PROGRAMS.items() if row.has_root}
-    assert not lacking("tests/agreement/parts.py:ROOTED", rooted, parts.ROOTED)
-
-
-def test_a_join_intercepts_every_method():
-    assert not lacking("ddp/collective_table.py", METHODS | OTHER_METHODS, of_joins.OPERATIONS)
+def test_records_have_every_operation_as_programs_and_torchs_reader_know_it():
+    names = {name for name, row in OPERATIONS.items() if row.kind is not OperationKind.CREATION}
+    for name in sorted(names):
+        assert as_program._NAMES.get(name, name) in IN_PROGRAMS, f"simulator/records/as_program.py: {name}"
+    for name in sorted(names - {"barrier", "monitored_barrier"}):
+        written = as_flight_recorder._NAMES.get(name, name)
+        assert written in COLLECTIVES | P2P, f"simulator/records/as_flight_recorder.py writes {name} as {written}"
+        read = record_texts.OPERATIONS.get(written, written)
+        assert read in OPERATIONS, f"simulator/records/record_texts.py reads {written} as {read}"
 
 
 ROOTED_UNKNOWN_TO_A_JOIN = {"gather_single", "gather_into_tensor"}
 """Methods with a root in which joined ranks cannot take part yet."""
-
-
-def test_a_join_knows_which_methods_have_a_root():
-    rooted = {method for row in OPERATIONS.values() if row.has_root for method in row.methods}
-    known = {method for method, row in of_joins.TABLE.items() if row.is_rooted}
-    assert not lacking("ddp/collective_table.py, is_rooted of", rooted - ROOTED_UNKNOWN_TO_A_JOIN, known)
 
 
 NO_PART_IN_A_JOIN = {
@@ -145,7 +112,11 @@ NO_PART_IN_A_JOIN = {
 """The methods to which a joined rank has nothing to contribute."""
 
 
-def test_a_joined_rank_takes_part_in_all_others():
+def test_a_join_intercepts_every_method_knows_its_root_and_lets_joined_ranks_take_part():
+    assert not lacking("ddp/collective_table.py", METHODS | OTHER_METHODS, of_joins.OPERATIONS)
+    rooted = {method for row in OPERATIONS.values() if row.has_root for method in row.methods}
+    known = {method for method, row in of_joins.TABLE.items() if row.is_rooted}
+    assert not lacking("ddp/collective_table.py, is_rooted of", rooted - ROOTED_UNKNOWN_TO_A_JOIN, known)
     without = {method for method, row in of_joins.TABLE.items() if row.contribution is None}
     assert not lacking("methods without a contribution in ddp/collective_table.py", NO_PART_IN_A_JOIN, without)
 

@@ -20,7 +20,7 @@ import torch
 
 from ddpsim import ddp
 from tests.ddp import gloo_programs
-from tests.ddp.gloo_programs import COMPARISONS, JOINED, PROGRAMS, SHARDED, WORLD_SIZE, Outcome
+from tests.ddp.gloo_programs import COMPARISONS, PROGRAMS, WORLD_SIZE, Outcome
 from tests.ddp.loop_collectives import Inputs, assert_made, values
 from tests.kit import networks, oracle
 from tests.kit.results import returned
@@ -126,13 +126,6 @@ def test_hooks_that_lose_precision_did_so(ran):
             assert_same(ours, oracle.expected(COMPARISONS[name].training)[0], tolerance=1e-9)
 
 
-def test_a_layer_that_one_rank_lacks(ran):
-    texts = [text for text, _ in ran["missing_parameter"]]
-    assert "rank 1 has the parameter 1.weight float32[2, 2], rank 0 has none of that name" in texts[0]
-    assert texts[0] == texts[1]
-    assert [together for _, together in ran["missing_parameter"]] == [2.0, 2.0]
-
-
 def test_a_backward_that_left_buckets_open(ran):
     for text in ran["open_backward"]:
         assert text.startswith("OpenBackwardError: the last backward left buckets open: no gradient came for ")
@@ -168,18 +161,6 @@ def test_a_rank_that_leaves_by_an_exception(ran, moment):
         ("JoinError: the join is over: rank 1 left it by ValueError: disk is full", 2.0),
         ("ValueError: disk is full", 2.0),
     ]
-
-
-def test_a_sharded_optimizer_in_torchs_join(ran):
-    expected = oracle.expected(SHARDED)[0].parameters
-    for after in ran["sharded_optimizer"]:
-        equal(after.parameters, expected)
-
-
-def test_several_models(ran):
-    expected = oracle.expected(JOINED)[0].parameters
-    for parameters in ran["several_models"]:
-        equal(parameters, expected)
 
 
 def test_a_layer_with_collectives_of_its_own(ran):

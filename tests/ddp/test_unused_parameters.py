@@ -244,17 +244,6 @@ def test_a_window_after_a_forward_without_backward():
         torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-15)
 
 
-def test_without_the_flag_it_is_reported():
-    def program(rank):
-        model = DistributedDataParallel(Branches())
-        model("ab").sum().backward()
-        with pytest.raises(RuntimeError, match=r"no gradient came for c.weight, c.bias on ranks 0, 1\. If") as raised:
-            model("ab")
-        assert "find_unused_parameters=True" in str(raised.value)
-
-    run(program, 2)
-
-
 def test_the_used_map_is_not_read_where_everything_was_used(monkeypatch):
     monkeypatch.setattr(
         UsedParameterCount, "unused_parameters", lambda self: pytest.fail("the host would wait for the device")

@@ -164,15 +164,6 @@ def test_a_forward_that_communicates(world_size, name):
         assert_same(actual, expected)
 
 
-@pytest.mark.torch_only("ours leaves it to the layer, which refuses a CPU in its forward")
-def test_sync_batch_norm_is_refused_by_torch_on_a_cpu():
-    def program(rank):
-        DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(networks.with_buffers()))
-
-    errors = simulate(program, 2).errors
-    assert {str(error) for error in errors.values()} == {"SyncBatchNorm layers only work with GPU modules"}
-
-
 @pytest.mark.torch_only("ours has no delayed parameters")
 def test_delayed_parameters():
     def program(rank):
@@ -195,31 +186,6 @@ def test_delayed_parameters():
     training = Training(networks.multilayer, equal_batches(3), mean_square)
     for actual, expected in zip(returned(program, 3), expectation(training), strict=True):
         torch.testing.assert_close(actual.parameters, expected.parameters, rtol=1e-5, atol=1e-6)
-
-
-def one_layer_frozen():
-    module = networks.multilayer()
-    module[2].requires_grad_(False)
-    return module
-
-
-def one_layer_used_twice():
-    shared = nn.Linear(4, 4)
-    return nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(4, 1)).double()
-
-
-@pytest.mark.parametrize("build", [one_layer_frozen, one_layer_used_twice])
-def test_parameters_that_are_not_used_once(build):
-    check(trains(build, (3, 3, 3)))
-    check(trains(build, (1, 3, 2)), {"bucket_cap_mb": TINY})
-
-
-def test_several_forwards_to_a_backward():
-    def loss(model, batch):
-        return model(batch).pow(2).mean() + model(batch * 2).pow(2).mean()
-
-    training = trains(networks.multilayer, (3, 3))
-    check(Training(networks.multilayer, training.batches, loss), {})
 
 
 def test_inference_mode_and_evaluation():
