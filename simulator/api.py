@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from ddpsim.simulator.backend_semantics import BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identity
 from ddpsim.simulator.debugging.director import RunDirector
@@ -77,7 +76,7 @@ def simulate(
     chosen = _policy_by_name(policy, seed)
     if isinstance(chosen, (ReplayPolicy, GuidedPolicy, RunDirector)):
         plan = replace(plan, start=chosen.start or plan.start)
-    return _make_execution(runnable, world_size, plan, is_checked=check_determinism)(chosen, budget)
+    return _execute(runnable, world_size, plan, check_determinism, chosen, budget)
 
 
 def simulate_program(command: Sequence[str], world_size: int, **options: Any) -> Result:
@@ -164,11 +163,16 @@ def explore(
     plan = _make_plan(runnable, world_size, options, is_checked=check_determinism)
     plan = replace(plan, poison=plan.poison is not False)
     strategy = strategy_by_name(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
-    _check_strategy(strategy, plan.semantics)
+    if getattr(strategy, "outside", "") and not plan.semantics.is_like_gloo:
+        # DPOR's notion of equivalent schedules is defined for gloo's rules only.
+        raise UsageError(
+            f"backend_semantics is {plan.semantics.name!r}, which policy 'dpor' does not support: use policy 'dfs' "
+            "or 'random'"
+        )
     _check_budget(budget)
     explorer = Explorer(
         strategy,
-        _make_execution(runnable, world_size, plan, is_checked=check_determinism),
+        partial(_execute, runnable, world_size, plan, check_determinism),
         budget or EXPLORATION_BUDGET,
         keep_going=keep_going,
         on_progress=on_progress,
@@ -285,29 +289,16 @@ def _check_budget(budget: Any) -> None:
         raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
 
 
-def _check_strategy(strategy: Strategy, semantics: BackendSemantics) -> None:
-    # DPOR's notion of equivalent schedules is defined for gloo's rules only.
-    if getattr(strategy, "outside", "") and not semantics.is_like_gloo:
-        raise UsageError(
-            f"backend_semantics is {semantics.name!r}, which policy 'dpor' does not support: use policy 'dfs' "
-            "or 'random'"
-        )
+def _execute(
+    program: Any, world_size: int, plan: RunPlan, is_checked: bool, policy: Policy, budget: Budget | None
+) -> Result:
+    """Run the program under a policy: once, or twice for a determinism check."""
+    run = partial(run_once, program, world_size, plan, budget=budget)
+    if not is_checked:
+        return run(policy=policy)
+    from ddpsim.simulator.exploration.explorer import run_twice
 
-
-def _make_execution(
-    program: Any, world_size: int, plan: RunPlan, *, is_checked: bool
-) -> Callable[[Policy, Budget | None], Result]:
-    """Return the function that runs the program under a policy: once, or twice for a determinism check."""
-
-    def execution(policy: Policy, budget: Budget | None) -> Result:
-        run = partial(run_once, program, world_size, plan, budget=budget)
-        if not is_checked:
-            return run(policy=policy)
-        from ddpsim.simulator.exploration.explorer import run_twice
-
-        return run_twice(lambda each: run(policy=each), policy)
-
-    return execution
+    return run_twice(lambda each: run(policy=each), policy)
 
 
 def _policy_by_name(policy: str | Policy, seed: int) -> Policy:

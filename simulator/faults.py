@@ -48,8 +48,6 @@ Fault = Crash | Delay | EarlyReturn
 class FaultPlan:
     """The faults of one run, by rank and call number."""
 
-    __slots__ = ("_faults",)
-
     def __init__(self, faults: Sequence[Fault], world_size: int) -> None:
         self._faults: dict[tuple[int, int], list[Fault]] = {}
         for fault in faults:

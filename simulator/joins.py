@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ddpsim.simulator.calls import Call, Origin, Phase
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.wording import LabelledLine, rank_list
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 Slot = tuple[str, int]
 """The key of a collective: its group, and its number within the group."""
@@ -70,9 +70,7 @@ class JoinSummary:
 
         The ranks that ran out of input last come last.
         """
-        ranks_by_end: dict[tuple[int | None, tuple[tuple[str, int], ...]], list[int]] = {}
-        for joined in self.ranks:
-            ranks_by_end.setdefault((joined.step, joined.shadowed), []).append(joined.rank)
+        ranks_by_end = ranks_by_value((joined.rank, (joined.step, joined.shadowed)) for joined in self.ranks)
         return tuple(
             LabelledLine("join", f"{rank_list(ranks)} {self._end_text(ranks, step, shadowed)}")
             for (step, shadowed), ranks in ranks_by_end.items()
@@ -160,11 +158,7 @@ def _find_joined_calls(trace: Trace) -> list[_JoinedCalls]:
 def _calls_with_input(trace: Trace) -> dict[Slot, Origin]:
     """Return, for each collective, the origin that the call has on the ranks that have input."""
     calls = [event.call for event in trace if event.kind is EventKind.ISSUE and event.call is not None]
-    return {
-        (call.group, call.sequence): call.origin
-        for call in calls
-        if not call.origin.shadow and not call.is_point_to_point
-    }
+    return {(c.group, c.sequence): c.origin for c in calls if not (c.origin.shadow or c.is_point_to_point)}
 
 
 def _group_by_join(stays: list[_JoinedCalls]) -> list[list[_JoinedCalls]]:

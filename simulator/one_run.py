@@ -154,11 +154,11 @@ def _no_communication_note(program: str, result: Result) -> str:
 def _missed_faults_note(faults: Sequence[Fault], made: Sequence[int]) -> str:
     """Return a note on the faults that did not happen, because their rank made too few calls; "" if all faults
     happened."""
-    late = [fault for fault in faults if fault.before_call >= made[fault.rank]]
     return "; ".join(
         f"the fault before call {fault.before_call} of rank {fault.rank} did not happen: "
         f"the rank made only {made[fault.rank]} call{'s' * (made[fault.rank] != 1)} (numbered from 0)"
-        for fault in late
+        for fault in faults
+        if fault.before_call >= made[fault.rank]
     )
 
 
@@ -270,9 +270,7 @@ def _run_ranks_as_threads(
     )
 
 
-def _run_with_patches(
-    execution: ThreadedRun, backend: SimulatedBackend, shared: SharedProcessWatch, debugger: PdbReplacement
-) -> None:
+def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others: Any) -> None:
     """Install all patches that ranks need, run them, and remove the patches."""
     host = execution.host
     virtual_time = VirtualTime(
@@ -281,15 +279,8 @@ def _run_with_patches(
         lambda: (host.running_thread.rank, float(host.send_request(ReadClock()))),
         is_subprocess_wait,
     )
-    with backend.installed(), stores_replaced_on_ranks(host):
-        try:
-            virtual_time.install()
-            host.threads.install()
-            shared.install()
-            debugger.install()
-            execution.run()
-        finally:
-            debugger.uninstall()
-            shared.uninstall()
-            host.threads.uninstall()
-            virtual_time.uninstall()
+    with backend.installed(), stores_replaced_on_ranks(host), ExitStack() as stack:
+        for patch in (virtual_time, host.threads, *others):
+            stack.callback(patch.uninstall)
+            patch.install()
+        execution.run()

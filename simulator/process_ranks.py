@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -61,15 +62,13 @@ def start_process_ranks(
             yield ProcessRanks(config, launch, external_processes)
 
 
+@dataclass(frozen=True, slots=True)
 class ProcessRanks:
     """The ranks of one run, as processes."""
 
-    def __init__(
-        self, config: ProcessConfig, launch: LauncherRun | None, external_processes: ExternalProcesses
-    ) -> None:
-        self._config = config
-        self._launch = launch
-        self._external_processes = external_processes
+    _config: ProcessConfig
+    _launch: LauncherRun | None
+    _external_processes: ExternalProcesses
 
     @property
     def own_rank_count(self) -> int | None:
@@ -108,10 +107,7 @@ class ProcessRanks:
         )
 
     def _rank_starter(self, over: ExitStack) -> Callable[[ProcessConfig], Sequence[ChildProcess]]:
-        """Return the function that starts the processes of ranks.
-
-        `over` is a stack that releases what the function needs.
-        """
+        """Return the function that starts the processes of ranks; `over` releases what the function needs."""
         if self._launch is not None:
             return self._launch.configure_ranks
         if not self._config.is_program:

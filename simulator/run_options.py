@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from ddpsim.simulator.backend_semantics import BACKENDS, GLOO, BackendSemantics
@@ -167,12 +166,12 @@ class RunPlan(RunOptions):
         return BACKENDS[self.backend_semantics]
 
 
-OPTIONS: Mapping[str, OptionForms] = MappingProxyType(
-    {each.name: each.metadata["option"] for each in fields(RunPlan) if "option" in each.metadata}
-)
+OPTIONS: Mapping[str, OptionForms] = {
+    each.name: each.metadata["option"] for each in fields(RunPlan) if "option" in each.metadata
+}
 """All options of a run, by name."""
 
-DEFAULTS: Mapping[str, Any] = MappingProxyType({each.name: each.default for each in fields(RunPlan)})
+DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(RunPlan)}
 
 
 class ReplayKeywords(TypedDict, total=False):

@@ -7,7 +7,7 @@ are processes. At the end of the run, the functions of `HAZARDS` make findings o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from ddpsim.simulator.diagnosis.explain import (
 from ddpsim.simulator.diagnosis.tensor_names import NamedCall, exchanged_names_finding
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value, values_by_key
 
 Slot = tuple[str, int]
 """A group, and the number of a collective among the group's collectives."""
@@ -68,12 +68,8 @@ class WatchedRun(NamedTuple):
 
     def calls_by_line(self, kind: NoticedKind) -> list[list[Call]]:
         """Return the first call of each fact of one kind, grouped by line of the program and operation."""
-        lines: dict[tuple[Site, str], list[Call]] = {}
-        for noticed in self.noticed:
-            if noticed.kind is kind:
-                call = noticed.calls[0]
-                lines.setdefault((call.site, call.operation), []).append(call)
-        return list(lines.values())
+        calls = [noticed.calls[0] for noticed in self.noticed if noticed.kind is kind]
+        return list(values_by_key(((call.site, call.operation), call) for call in calls).values())
 
 
 def find_hazards(run: WatchedRun) -> tuple[Finding, ...]:
@@ -82,25 +78,22 @@ def find_hazards(run: WatchedRun) -> tuple[Finding, ...]:
 
 
 def _groups_in_other_order(run: WatchedRun) -> Iterable[Finding]:
-    if not run.have_returned:
-        return ()
-    found = find_group_order([call for call, _ in run.issued], [thread for _, thread in run.issued])
+    found = find_group_order(run.issued) if run.have_returned else None
     return () if found is None else (found,)
 
 
-def find_group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding | None:
+def find_group_order(issued: Sequence[tuple[Call, int]]) -> Finding | None:
     """Return the finding for two groups that some ranks use in different orders; None if there are no such groups.
 
-    `issued` are all calls of a run, in order of issue. The successive calls of each rank are edges between collectives;
-    different orders form a cycle. The search takes time linear in the number of calls. `threads` are the numbers of the
-    threads that made the calls, if ranks have several threads: the order of calls of several threads is not fixed.
+    `issued` are all calls of a run, in order of issue, with the numbers of the threads that made them: the order of
+    calls of several threads is not fixed. The successive calls of a thread are edges between collectives; different
+    orders form a cycle. The search takes time linear in the number of calls.
     """
-    if len({call.group for call in issued}) < 2:
+    if len({call.group for call, _ in issued}) < 2:
         return None
-    by_thread: dict[int, list[Call]] = {}
-    for call, thread in zip(issued, threads or [call.rank for call in issued], strict=True):
-        if not call.is_point_to_point and call.operation not in CREATING:  # group creation uses the store
-            by_thread.setdefault(thread, []).append(call)
+    # Group creation uses the store.
+    ordered = [pair for pair in issued if not pair[0].is_point_to_point and pair[0].operation not in CREATING]
+    by_thread = values_by_key((thread, call) for call, thread in ordered)
     tangled = _collectives_on_cycles([[(c.group, c.sequence) for c in calls] for calls in by_thread.values()])
     left = {t: [c for c in calls if (c.group, c.sequence) in tangled] for t, calls in sorted(by_thread.items())}
     return _first_group_inversion({thread: calls for thread, calls in left.items() if calls}) if tangled else None
@@ -110,9 +103,8 @@ def _unwaited_work(run: WatchedRun) -> Iterable[Finding]:
     for calls in run.calls_by_line(NoticedKind.UNWAITED):
         is_hooks = all(call.origin.by_hook for call in calls)
         cause = Cause.HOOK_DID_NOT_WAIT if is_hooks else Cause.NEVER_WAITED_FOR
-        yield _finding_at_line(
-            Code.HAZARD_UNWAITED_WORK, calls, f"{_calls_text(calls)} never waited for", cause.lines()
-        )
+        fact = f"{_calls_text(calls)} never waited for"
+        yield _finding_at_line(Code.HAZARD_UNWAITED_WORK, calls, fact, cause.lines())
 
 
 def _tensors_in_flight(run: WatchedRun) -> Iterable[Finding]:
@@ -185,9 +177,8 @@ def _call_site_finding(calls: Sequence[Call]) -> Finding:
     culprits = ranks_outside_largest(sides.values())
     summary = f"{calls[0].operation} calls of {' and '.join(map(str, sides))} meet"
     lines = finding_lines(Code.HAZARD_CALL_SITE, format_call_table(calls), Cause.LINES_MEET.lines())
-    return Finding(
-        Code.HAZARD_CALL_SITE, culprits, summary, lines, sites_culprits_first(calls, culprits), calls=tuple(calls)
-    )
+    sites = sites_culprits_first(calls, culprits)
+    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, lines, sites, calls=tuple(calls))
 
 
 def _collectives_on_cycles(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
@@ -200,19 +191,14 @@ def _collectives_on_cycles(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
 
 def _first_group_inversion(left: dict[int, list[Call]]) -> Finding:
     """Return the finding for the first two groups that ranks use in different orders, or for a cycle of more groups."""
-    ranks_of: dict[tuple[str, str], list[int]] = {}
-    for rank, calls in left.items():
-        for pair in combinations(sorted({call.group for call in calls}), 2):
-            ranks_of.setdefault(pair, []).append(rank)
-    for pair, ranks in ranks_of.items():
+    groups_of = {rank: sorted({call.group for call in calls}) for rank, calls in left.items()}
+    pairs = ((rank, pair) for rank, groups in groups_of.items() for pair in combinations(groups, 2))
+    for pair, ranks in ranks_by_value(pairs).items():
         orders = {rank: [call for call in left[rank] if call.group in pair] for rank in ranks}
         start = _first_difference(list(orders.values()))
         if start is not None:
-            return _group_order_finding(
-                pair, {rank: _call_and_next_group(calls, start) for rank, calls in orders.items()}
-            )
-    groups = tuple(sorted({call.group for calls in left.values() for call in calls}))
-    return _group_order_finding(groups, {rank: _call_and_next_group(calls, 0) for rank, calls in left.items()})
+            return _group_order_finding(pair, orders.values(), start)
+    return _group_order_finding(sorted(set().union(*groups_of.values())), left.values(), 0)
 
 
 def _first_difference(orders: Sequence[Sequence[Call]]) -> int | None:
@@ -226,14 +212,12 @@ def _call_and_next_group(calls: Sequence[Call], start: int) -> tuple[Call, Call]
     return first, next((call for call in calls[start:] if call.group != first.group), calls[-1])
 
 
-def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, Call]]) -> Finding:
-    """Return the finding for two groups used in different orders; `pairs` has two calls of each rank that show its
-    order."""
-    firsts = ranks_by_value((first.rank, first.group) for first, _ in pairs.values())
+def _group_order_finding(groups: Sequence[str], orders: Iterable[Sequence[Call]], start: int) -> Finding:
+    """Return the finding for groups used in different orders; each rank's call at `start` and a later one show them."""
+    pairs = [_call_and_next_group(calls, start) for calls in orders]
+    firsts = ranks_by_value((first.rank, first.group) for first, _ in pairs)
     # In a cycle of more than two groups, each rank has an order of its own.
-    culprits = ranks_outside_largest(
-        firsts.values() if len(groups) == 2 else [{first.rank for first, _ in pairs.values()}]
-    )
+    culprits = ranks_outside_largest(firsts.values() if len(groups) == 2 else [{first.rank for first, _ in pairs}])
     names = ", ".join(f'"{group}"' for group in groups)
     summary = f"ranks use groups {names} in different orders"
     rows = [
@@ -243,17 +227,17 @@ def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, 
             ", ".join(dict.fromkeys([str(first.site), str(then.site)])),
             coordinates=first.coordinates,
         )
-        for _, (first, then) in sorted(pairs.items())
+        for first, then in pairs
     ]
     lines = finding_lines(Code.HAZARD_GROUP_ORDER, format_table(rows), Cause.GROUP_ORDER.lines(fact=names))
-    ordered = sorted(pairs.values(), key=lambda pair: (pair[0].rank not in culprits, pair[0].rank))
+    ordered = sorted(pairs, key=lambda pair: (pair[0].rank not in culprits, pair[0].rank))
     calls = tuple(call for pair in ordered for call in pair)
     sites = tuple(dict.fromkeys(call.site for call in calls))
     return Finding(Code.HAZARD_GROUP_ORDER, culprits, summary, lines, sites, calls=calls)
 
 
 def _call_text(call: Call) -> str:
-    return f'{call.operation} #{call.sequence} on "{call.group}"'
+    return f'{call.title} on "{call.group}"'
 
 
 def _finding_at_line(code: Code, calls: Sequence[Call], fact: str, advice: Iterable[LabelledLine]) -> Finding:
@@ -266,8 +250,7 @@ def _finding_at_line(code: Code, calls: Sequence[Call], fact: str, advice: Itera
 
 
 def _calls_text(calls: Sequence[Call]) -> str:
-    operation = calls[0].operation
-    return f"{operation} #{calls[0].sequence}" if len(calls) == 1 else f"{len(calls)} calls of {operation}"
+    return calls[0].title if len(calls) == 1 else f"{len(calls)} calls of {calls[0].operation}"
 
 
 # --- tags that the backend ignores ------------------------------------------------------------------------------------

@@ -52,14 +52,12 @@ def advise_mismatch(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]
     """Return the advice (cause and what to try) for matched calls of one collective whose arguments differ."""
     if any(call.origin.shadow for call in calls):
         return _with_joined_ranks(calls)
-    parts = advise_parallel_calls(calls, code, _culprits_text(calls, code, culprits))
-    if parts:
+    if parts := advise_parallel_calls(calls, code, _culprits_text(calls, code, culprits)):
         return parts
     users = [call for call in calls if call.origin.phase is Phase.USER]
     if not users:
         return _between_wrappers(calls, code, culprits)
-    wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
-    if wrappers:
+    if wrappers := [call for call in calls if call.origin.phase is not Phase.USER]:
         return _advise_user_and_wrapper_calls(users, wrappers)
     return _between_users(calls, code, _culprits_text(calls, code, culprits))
 
@@ -68,8 +66,7 @@ def advise_message_mismatch(send: Call, receive: Call, code: Code) -> list[Label
     """Return the advice (cause and what to try) for a message and the receive that takes it, if they differ."""
     if send.ignored_tag != receive.ignored_tag:
         return Cause.TAGS_IGNORED.lines()
-    message = advise_message(send, receive, code)
-    if message:
+    if message := advise_message(send, receive, code):
         return message
     if code is Code.MISMATCH_ORIGIN:
         return Cause.PAIRED_BY_ORDER.lines()
@@ -149,8 +146,7 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
         return Cause.WRAPPED_ALONE.lines(who=ranks_text(c for c in calls if c.origin.phase not in WRAPPING))
     if len({call.origin.wrapper for call in calls}) > 1:
         return Cause.WRAPPERS_IN_OTHER_ORDER.lines(who=who)
-    hooks = _advise_hooks(calls, culprits, who)
-    if hooks:
+    if hooks := _advise_hooks(calls, culprits, who):
         return hooks
     if wrapping:
         return Cause.MODELS_DIFFER.lines(who=who)
@@ -257,8 +253,7 @@ def _with_joined_ranks(calls: Sequence[Call]) -> list[LabelledLine]:
     others = [call for call in calls if not call.origin.shadow]
     joined = ranks_text(shadows)
     users = [call for call in others if call.origin.phase is Phase.USER]
-    post_hooks = advise_post_hooks(calls)
-    if post_hooks:
+    if post_hooks := advise_post_hooks(calls):
         return post_hooks
     if users:
         cause = Cause.MAIN_HOOK_DIFFERS if all(map(_is_of_own_joinable, shadows)) else Cause.UNKNOWN_TO_JOIN

@@ -107,9 +107,8 @@ def point_of_optimizer_step(
 ) -> ComparisonPoint:
     """Return the point of an optimizer step on parameters that are replicated on a group's ranks."""
     text = f'{"at the end, " if has_ended else ""}after optimizer step {step} along group "{group}"'
-    return ComparisonPoint(
-        -2, step, int(has_ended), text, occasion=ComparisonEvent.BESIDE if is_beside else ComparisonEvent.UPDATED
-    )
+    occasion = ComparisonEvent.BESIDE if is_beside else ComparisonEvent.UPDATED
+    return ComparisonPoint(-2, step, int(has_ended), text, occasion=occasion)
 
 
 def point_of_manual_average(group: str, sequence: int) -> ComparisonPoint:
@@ -187,12 +186,9 @@ def divergence_finding(
     """
     culprits = known.skippers or ranks_outside_largest(side.ranks for side in sides)
     summary = f"{name}{index} differs {_sides_text(sides)} {moment}"
-    rows = [
-        TableRow(rank, f"{name}{index} = {side.value}", _site_text(sites[rank]))
-        for side in sides
-        for rank in side.ranks
-    ]
-    who = "some ranks" if len(culprits) == sum(len(side.ranks) for side in sides) else rank_list(culprits)
+    values = [(rank, side.value) for side in sides for rank in side.ranks]
+    rows = [TableRow(rank, f"{name}{index} = {value}", _site_text(sites[rank])) for rank, value in values]
+    who = "some ranks" if len(culprits) == len(values) else rank_list(culprits)
     lines: list[str | LabelledLine] = [f"DIVERGENCE  {code}  {moment}", *format_table(rows)]
     lines += _advise_divergence(code, moment, name, who, known)
     culprits_first = sorted(sites, key=lambda rank: (rank not in culprits, rank))
@@ -213,9 +209,7 @@ def skipped_step_finding(moment: ComparisonPoint, skippers: Mapping[int, Site], 
     `skippers` and `others` have, by rank, the line of the last optimizer step that the rank made, if it made one.
     """
     text = skipped_step_text(moment, skippers, rank_list(others))
-    rows = [
-        TableRow(rank, "skipped it", _site_text(site) and f"last step at {site}") for rank, site in skippers.items()
-    ]
+    rows = [TableRow(rank, "skipped it", _site_text(at) and f"last step at {at}") for rank, at in skippers.items()]
     rows += [TableRow(rank, "made it", _site_text(site)) for rank, site in others.items()]
     parts = format_table(rows), Cause.STEP_SKIPPED.lines(fact=text)
     sites = _known_sites([*skippers.values(), *others.values()])

@@ -67,7 +67,7 @@ def _make_finding(met: Sequence[NamedCall]) -> Finding:
     calls = [call for call, _ in met]
     code = Code.MISMATCH_ORIGIN if all(name.is_sure for _, name in met) else Code.HAZARD_TENSOR_ORDER
     names = " meets ".join(f"{name} of {rank_list(ranks)}" for name, ranks in sides.items())
-    summary = f'{calls[0].operation} #{calls[0].sequence} on group "{calls[0].group}": {names}'
+    summary = f'{calls[0].title} on group "{calls[0].group}": {names}'
     rows = format_table([TableRow(call.rank, f"{call}  {name.text}", call.location) for call, name in met])
     sites, advice = sites_culprits_first(calls, culprits), Cause.NAMES_MEET.lines()
     return summarized_finding(code, culprits, summary, rows, advice, sites=sites, calls=calls)

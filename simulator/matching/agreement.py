@@ -143,11 +143,8 @@ def _has_equal_parts(calls: Sequence[Call]) -> bool:
     first = calls[0].signature
     assert first.splits is not None
     sent, received = _row_elements(first)
-    return (
-        sent == received
-        and len({*first.splits[0], *first.splits[1]}) == 1
-        and all(call.signature == first for call in calls)
-    )
+    sizes = {*first.splits[0], *first.splits[1]}
+    return sent == received and len(sizes) == 1 and all(call.signature == first for call in calls)
 
 
 def _ranks_with_wrong_splits(calls: Sequence[Call]) -> tuple[int, ...]:

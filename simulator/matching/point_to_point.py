@@ -19,8 +19,6 @@ def channel_object(call: Call) -> Object:
 class UnmatchedMessages:
     """Sends and receives that have not been matched yet."""
 
-    __slots__ = ("_receives", "_sends")
-
     def __init__(self) -> None:
         self._sends: dict[tuple[str, int, int], list[Call]] = {}
         """By channel: group, destination and tag."""

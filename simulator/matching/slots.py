@@ -50,8 +50,6 @@ class PendingCollective:
 class PendingCollectives:
     """The collectives of an execution that some members have not reached yet."""
 
-    __slots__ = ("_created", "_members", "_open")
-
     def __init__(self) -> None:
         self._members: dict[str, tuple[int, ...]] = {}
         self._open: dict[tuple[str, int], PendingCollective] = {}

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from math import prod
 
-from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape, Site
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape, Site, Splits
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import IN_PROGRAMS, Operation, RowRequirement, ShapeCount, SplitRule
 from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Program, Step, Wait, reductions_of_dtype
@@ -74,7 +74,7 @@ class _ProgramWriter:
         names: Counter[str] = Counter()
         issues = []
         for call in self._calls.get(rank, ()):
-            name = f"{call.operation} #{call.sequence} on {call.group}"
+            name = f"{call.title} on {call.group}"
             names[name] += 1
             issues.append(self._issue_step(call, name if names[name] == 1 else f"{name}, {names[name]}"))
         yield from issues
@@ -108,9 +108,7 @@ class _ProgramWriter:
         function = f" in {site.function}" if site.function else ""
         return f"{site.path.removeprefix(self._folder)}:{site.line}{function}"
 
-    def _shapes_and_splits(
-        self, call: Call, row: Operation, size: int
-    ) -> tuple[tuple[Shape, ...], tuple[tuple[int, ...], tuple[int, ...]] | None]:
+    def _shapes_and_splits(self, call: Call, row: Operation, size: int) -> tuple[tuple[Shape, ...], Splits | None]:
         """Return a call's shapes and splits, made smaller if they are too large for a test."""
         count = self._element_count_to_reduce(call)
         if row.shapes is ShapeCount.NONE:

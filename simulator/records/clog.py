@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 
-from ddpsim.simulator.calls import Shape, Signature
+from ddpsim.simulator.calls import Shape, Signature, Splits
 from ddpsim.simulator.operations import POINT_TO_POINT
 from ddpsim.simulator.records.rank_record import (
     CallLog,
@@ -41,9 +41,8 @@ def read_clog(data: bytes, source: str) -> RankRecord:
 
     Raises RecordError if the clog cannot be read.
     """
-    lines = [
-        line if line.isprintable() else printable_text(line) for line in data.decode("utf-8", "replace").splitlines()
-    ]
+    text = data.decode("utf-8", "replace")
+    lines = [line if line.isprintable() else printable_text(line) for line in text.splitlines()]
     version = lines[0].split("|")[1]
     if version != "1":
         raise RecordError(f"a clog (torchcomms' call log) of version {version[:20]!r}, expected 1: update ddpsim")
@@ -122,9 +121,8 @@ class _ClogParser:
             if name not in self._members and size == self._world_size():
                 self._members[name] = tuple(range(size))
         counts: Counter[tuple[str, bool]] = Counter()
-        queued = [
-            (*self._signatures[number], self._progress_of_call(index)) for index, number in enumerate(self._queued)
-        ]
+        numbers = enumerate(self._queued)
+        queued = [(*self._signatures[number], self._progress_of_call(index)) for index, number in numbers]
         queued = [each for each in queued if each[1].operation not in _UNSIZED]  # they announce the call after them
         groups = number_names(group for group, *_ in queued)
         steps = []
@@ -161,7 +159,7 @@ class _ClogParser:
         signature = Signature(operation, _parse_shapes(operation, fields, splits), dtype, reduction, root, splits)
         return fields["comm"], signature, int(fields["peer"]) if operation in POINT_TO_POINT else None
 
-    def _parse_splits(self, fields: dict[str, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _parse_splits(self, fields: dict[str, str]) -> Splits:
         """Return a call's splits. For an exchange of equal parts, the clog has only the total number of elements."""
         if "in_splits" in fields:
             return _parse_numbers(fields["in_splits"]), _parse_numbers(fields["out_splits"])
@@ -190,9 +188,7 @@ def _parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(",")) if text else ()
 
 
-def _parse_shapes(
-    operation: str, fields: dict[str, str], splits: tuple[tuple[int, ...], tuple[int, ...]] | None
-) -> tuple[Shape, ...]:
+def _parse_shapes(operation: str, fields: dict[str, str], splits: Splits | None) -> tuple[Shape, ...]:
     if operation == "barrier":
         return ()
     if splits is not None:

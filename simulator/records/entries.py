@@ -137,10 +137,8 @@ class EntriesReader:
         steps = [self._steps.setdefault(step, step) for step in _with_progress([step for _, step in begun])]
         places = tuple(order[begin] for begin, _ in begun)
         lost = ordered[0].record_id if ordered else 0
-        sites = _sites_of_steps(entries, places)
-        found = ReadEntries(
-            CallLog(tuple(steps)), tuple(names), sites, lost, _count_unrecorded(ordered), _own_rank(ordered, names)
-        )
+        sites, own = _sites_of_steps(entries, places), _own_rank(ordered, names)
+        found = ReadEntries(CallLog(tuple(steps)), tuple(names), sites, lost, _count_unrecorded(ordered), own)
         return _KnownDump(rows, pattern, found, places)
 
 

@@ -209,27 +209,20 @@ def match_messages(job: RecordedJob) -> MessageMatches:
             recorded = record.calls[index]
             call = recorded.call
             assert call.peer is not None
-            if call.peer == ANY_SOURCE:
-                _add_receive_from_any(job, recorded, found)
+            if call.peer == ANY_SOURCE:  # no record says which message it took
+                if recorded.progress is CallProgress.UNFINISHED:
+                    others = tuple(rank for rank in job.members[call.group] if rank != call.rank)
+                    found.open_slots.append(OpenCalls((call,), others, any_suffices=True))
             elif call.operation == "send":
                 channels.setdefault((call.group, call.rank, call.peer), ([], []))[0].append(recorded)
             else:
                 channels.setdefault((call.group, call.peer, call.rank), ([], []))[1].append(recorded)
     for (_, *ends), (sends, receives) in channels.items():
         if any(rank not in job.records or job.records[rank].lost for rank in ends):
-            sends, receives = (
-                _incomplete_calls(sends),
-                _incomplete_calls(receives),
-            )  # the number of earlier messages is unknown
+            # The number of earlier messages is unknown.
+            sends, receives = _incomplete_calls(sends), _incomplete_calls(receives)
         _pair_messages(sends, receives, found)
     return found
-
-
-def _add_receive_from_any(job: RecordedJob, receive: RecordedCall, found: MessageMatches) -> None:
-    """Add a receive from any source to the open calls, if it is open: no record says which message it took."""
-    if receive.progress is CallProgress.UNFINISHED:
-        others = tuple(rank for rank in job.members[receive.call.group] if rank != receive.call.rank)
-        found.open_slots.append(OpenCalls((receive.call,), others, any_suffices=True))
 
 
 def _pair_messages(sends: Sequence[RecordedCall], receives: Sequence[RecordedCall], found: MessageMatches) -> None:

@@ -194,9 +194,8 @@ class RecordedCalls:
         record, step = self._record, self._record.call_log.steps[index]
         site, caller = record.sites[index] if record.sites else (NOWHERE, None)
         peer = None if step.peer is None else record.global_rank(step.group, step.peer)
-        call = Call(
-            record.rank, record.groups[step.group], step.sequence, step.signature, site, peer=peer, caller=caller
-        )
+        group = record.groups[step.group]
+        call = Call(record.rank, group, step.sequence, step.signature, site, peer=peer, caller=caller)
         return RecordedCall(call, step.progress)
 
 

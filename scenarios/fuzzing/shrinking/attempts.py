@@ -16,12 +16,11 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing.shrinking.candidate import ScenarioCandidate
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
-from ddpsim.simulator.choices import RedundantRun
+from ddpsim.simulator.choices import RedundantRun, without_trailing_defaults
 from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.policies.named import RandomWalk
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from ddpsim.simulator.shrinking.greedy import FailureKind, ShrinkAttempt
-from ddpsim.simulator.shrinking.shrunk_schedule import without_trailing_defaults
 
 _EXPLORED = 20
 _WALKS = 4

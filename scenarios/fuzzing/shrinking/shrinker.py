@@ -18,9 +18,10 @@ from ddpsim.scenarios.fuzzing.shrinking.candidate import (
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import hide_program_output
+from ddpsim.simulator.choices import without_trailing_defaults
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.shrinking.greedy import OnShrinkProgress, ShrinkEnd, Size, failure_kind_of, shrink_value
-from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET, without_trailing_defaults
+from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET
 
 
 @dataclass(frozen=True, slots=True)
