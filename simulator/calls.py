@@ -141,10 +141,7 @@ class CallPart(NamedTuple):
     split for."""
 
     def matches_part(self, other: CallPart | None) -> bool:
-        """Return True if two parts may be the same action.
-
-        A message of a pipeline may lack its part on one of its ranks.
-        """
+        """Return True if two parts may be the same action; a pipeline's message may lack its part on one rank."""
         if other is None:
             return self.parallelism is Parallelism.PIPELINE
         return self[:3] == other[:3]

@@ -149,18 +149,12 @@ class Schedule:
 
     @classmethod
     def is_recorded_for(cls, token: str, program: str) -> bool:
-        """Return True if a replay token was recorded for `program`.
-
-        Raises ReplayError if the token is damaged or of another version.
-        """
+        """Return True if a token was recorded for `program`. Raises ReplayError if damaged or of another version."""
         return _is_recorded_for_program(_match_token(token), program)
 
 
 def seeds_in_token(token: str) -> RankSeeds | None:
-    """Return the seeds of the ranks that a replay token contains; None if it has none.
-
-    Raises ReplayError if the token is damaged.
-    """
+    """Return the seeds of ranks in a replay token; None if it has none. Raises ReplayError if it is damaged."""
     found = _match_token(token)
     return RankSeeds.parse(found["start"]) if found["start"] else None
 

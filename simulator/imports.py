@@ -28,10 +28,7 @@ def pause_garbage_collection() -> Iterator[None]:
 
 
 def import_public_name(module: str, name: str) -> Any:
-    """Import a module and return its attribute `name`.
-
-    If torch is too old, raises an ImportError that names its version.
-    """
+    """Import a module and return its attribute `name`. If torch is too old, the ImportError names its version."""
     try:
         with pause_garbage_collection():
             return getattr(importlib.import_module(module), name)

@@ -66,10 +66,7 @@ class JoinSummary:
 
     @property
     def lines(self) -> tuple[LabelledLine, ...]:
-        """Return a line for each rank; ranks with equal lines share one line.
-
-        The ranks that ran out of input last come last.
-        """
+        """Return a line for each rank; ranks with equal lines share one. The last to run out of input come last."""
         ranks_by_end = ranks_by_value((joined.rank, (joined.step, joined.shadowed)) for joined in self.ranks)
         return tuple(
             LabelledLine("join", f"{rank_list(ranks)} {self._end_text(ranks, step, shadowed)}")
@@ -130,10 +127,7 @@ class _JoinedCalls:
         return call.origin.phase is Phase.JOIN_CONTROL
 
     def is_in_join_at(self, slot: Slot) -> bool:
-        """Return True if the rank was still in the join at this collective.
-
-        The collective must not precede the rank's first one in the join.
-        """
+        """Return True if the rank was still in the join at this collective, which must not precede its first one."""
         group, sequence = slot
         own = [call.sequence for call in self.calls if call.group == group]
         return group == self.first_collective[0] and (not self.is_over or sequence <= own[-1])

@@ -77,10 +77,7 @@ def run_once(
 def _run_kernel(
     program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
 ) -> Result:
-    """Create the kernel (the scheduler's core) and run the ranks under it.
-
-    Return a result with findings, returned values, errors and notes.
-    """
+    """Create the kernel (the scheduler's core), run the ranks under it, and return the result with its notes."""
     with ExitStack() as stack:
         processes = None
         if plan.has_processes:
@@ -118,16 +115,13 @@ def _run_kernel(
     plan = dataclasses.replace(plan, poison=ran.has_poisoned)
     result = Result(
         world_size=world_size,
-        findings=ran.findings,
-        returns=ran.returns,
-        errors=ran.errors,
+        **ran._asdict(),
         schedule=schedule,
         trace=Trace(tuple(kernel.run.events)),
         virtual_seconds=kernel.run.clock.now,
         program=plan.identity,
         waiting=kernel.run.waiting,
         comparisons=judge.compared.total() if plan.check else None,
-        has_poisoned=ran.has_poisoned,
     )
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
@@ -163,10 +157,7 @@ def _missed_faults_note(faults: Sequence[Fault], made: Sequence[int]) -> str:
 
 
 def _with_comparison_count(result: Result, check: str, compared: Counter[str]) -> Result:
-    """Add to a result how often replicas were compared.
-
-    With check="replicas" and no comparison, the verdict is unknown.
-    """
+    """Add how often replicas were compared; with check="replicas" and no comparison, the verdict is unknown."""
     if check == REPLICAS and result.comparisons:
         times = "once" if result.comparisons == 1 else f"{result.comparisons} times"
         return dataclasses.replace(result, checked=f"replicas were compared {times}{_compared_groups_text(compared)}")
@@ -207,10 +198,7 @@ def _program_literal(program: Callable[..., Any]) -> str:
 
 
 def _short_literal(value: Any) -> str:
-    """Return a short literal for a value; `...` if there is none.
-
-    Only a few items of a value are read, because arguments may be large.
-    """
+    """Return a short literal for a value, of which only a few items are read; `...` if there is none."""
     if value is None or isinstance(value, (bool, int, float, str)):
         text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
     elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
@@ -262,12 +250,9 @@ def _run_ranks_as_threads(
     )
     shared = SharedProcessWatch(lambda: host.running_thread.rank if host.is_rank_thread() else None, program)
     _run_with_patches(execution, backend, shared, PdbReplacement(session_host))
-    return RanksOutcome(
-        (*execution.findings(judge.findings()), *shared.findings()),
-        tuple(rank.value for rank in execution.host.ranks),
-        execution.errors,
-        hazards.has_poisoned,
-    )
+    findings = *execution.findings(judge.findings()), *shared.findings()
+    returns = tuple(rank.value for rank in host.ranks)
+    return RanksOutcome(findings, returns, execution.errors, hazards.has_poisoned)
 
 
 def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others: Any) -> None:

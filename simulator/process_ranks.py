@@ -99,12 +99,8 @@ class ProcessRanks:
                 findings = (*outcome.findings_of_errors({0: raised}), *findings)
         self._external_processes.raise_if_reported()
         has_failed = worst_verdict_of_findings(findings) is not Verdict.PASS
-        return RanksOutcome(
-            findings,
-            execution.returned_values(has_failed=has_failed),
-            execution.raised_exceptions(),
-            execution.has_poisoned,
-        )
+        returns = execution.returned_values(has_failed=has_failed)
+        return RanksOutcome(findings, returns, execution.raised_exceptions(), execution.has_poisoned)
 
     def _rank_starter(self, over: ExitStack) -> Callable[[ProcessConfig], Sequence[ChildProcess]]:
         """Return the function that starts the processes of ranks; `over` releases what the function needs."""

@@ -69,10 +69,7 @@ class TranscriptLine(NamedTuple):
 
 
 def transcript_of(trace: Trace, choices: Sequence[TakenChoice] = ()) -> list[TranscriptLine]:
-    """Return the events of a run in order, each with the choice just before it.
-
-    Choices that no event follows have lines of their own.
-    """
+    """Return the events of a run, each with the choice just before it; a choice without an event has its own line."""
     steps: list[TranscriptLine] = []
     time, waiting = 0.0, None
     for item in _events_and_choices(trace, choices):

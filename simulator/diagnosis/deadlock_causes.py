@@ -15,12 +15,7 @@ from ddpsim.simulator.calls import Call, Origin, Parallelism, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenCalls, RankState, Snapshot, WaitReason
 from ddpsim.simulator.diagnosis.explain import shorten_list, sites_text
-from ddpsim.simulator.diagnosis.mismatch_causes import (
-    WRAPPING,
-    advise_bucket_left_out,
-    advise_post_hooks,
-    is_later_bucket,
-)
+from ddpsim.simulator.diagnosis.mismatch_causes import WRAPPING, advise_bucket_left_out, advise_post_hooks
 from ddpsim.simulator.diagnosis.parallel_causes import advise_waiting, parallelism_of
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
@@ -89,10 +84,10 @@ def _ended_before_connection(snapshot: Snapshot, call: Call, culprits: tuple[int
     """Return True if ended ranks had made the call that others wait for, but ended before they connected to their
     peers."""
     index = snapshot.slot_by_call.get(call)
-    return index is not None and all(
-        any(left.rank == rank and snapshot.open_slots[index].is_waiting_for(left) for left in snapshot.left_behind)
-        for rank in culprits
-    )
+    if index is None:
+        return False
+    left_behind = filter(snapshot.open_slots[index].is_waiting_for, snapshot.left_behind)
+    return {call.rank for call in left_behind}.issuperset(culprits)
 
 
 # --- a rank is missing ------------------------------------------------------------------------------------------------
@@ -124,8 +119,8 @@ def _advise_wrappers(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Ca
     has_passed = _finished_the_step(snapshot, reading, calls)
     if has_passed and all(call.origin.by_hook for call in calls):
         return Cause.HOOK_MADE_NO_CALL.lines(who=missing, fact=sites_text(calls))
-    if all(is_later_bucket(call) for call in calls):
-        return advise_bucket_left_out(missing, calls)
+    if left_out := advise_bucket_left_out(missing, calls):
+        return left_out
     if has_passed:
         return Cause.BACKWARD_WITHOUT_BUCKET.lines(who=missing)
     if _may_be_evaluation(snapshot, calls):
@@ -148,12 +143,8 @@ def _finished_the_step(snapshot: Snapshot, reading: WaitReason, calls: Sequence[
 def _may_be_evaluation(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
     """True if ranks sync buffers in a step that they have finished: a forward without gradients does not count as a
     step."""
-    return all(
-        call.origin.phase is Phase.BUFFERS
-        and call.origin.step is not None
-        and call.origin.step <= snapshot.ranks[call.rank].optimizer_steps
-        for call in calls
-    )
+    origins = [(call.origin, snapshot.ranks[call.rank].optimizer_steps) for call in calls]
+    return all(each.phase is Phase.BUFFERS and each.step is not None and each.step <= done for each, done in origins)
 
 
 def _is_call_of_few(snapshot: Snapshot, reading: WaitReason) -> bool:

@@ -115,8 +115,8 @@ def _advise_user_and_wrapper_calls(users: Sequence[Call], wrappers: Sequence[Cal
     """Return the advice for a user's own call matched with a DDP wrapper's; the smaller set of ranks is at fault."""
     if all(call.origin.phase in WRAPPING for call in wrappers):
         return Cause.WRAPPED_ALONE.lines(who=ranks_text(users))
-    if all(is_later_bucket(call) for call in wrappers):
-        return advise_bucket_left_out(ranks_text(users), wrappers)
+    if left_out := advise_bucket_left_out(ranks_text(users), wrappers):
+        return left_out
     if any(call.site.function == "forward" for call in users):
         side = users if len(users) < len(wrappers) else wrappers
         return Cause.COLLECTIVE_IN_FORWARD.lines(who=ranks_text(side))
@@ -153,7 +153,7 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
     if Phase.JOIN_CONTROL in phases and len(phases) > 1:
         outside = [call for call in calls if call.origin.phase is not Phase.JOIN_CONTROL]
         return Cause.JOINED_ON_SOME_RANKS.lines(who=ranks_text(outside))
-    late = [call for call in calls if is_later_bucket(call)]
+    late = [call for call in calls if _is_later_bucket(call)]
     ahead = [call for call in calls if _is_after_step(call, late)]
     if late and len(ahead) + len(late) == len(calls) > len(late):
         return advise_bucket_left_out(ranks_text(ahead), late)
@@ -162,13 +162,15 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
     return _between_steps(calls) or _within_one_step(calls, phases, code, who)
 
 
-def is_later_bucket(call: Call) -> bool:
+def _is_later_bucket(call: Call) -> bool:
     """Return True for a bucket's call, if the bucket is not the first of its training step."""
     return call.origin.phase is Phase.BUCKET and (call.origin.bucket or 0) > 0
 
 
 def advise_bucket_left_out(culprits: str, late: Sequence[Call]) -> list[LabelledLine]:
-    """Return the advice for ranks that went on while others wait in later buckets of a step (the calls `late`)."""
+    """Return the advice for ranks that went on while others wait in later buckets of a step; [] for other calls."""
+    if not all(map(_is_later_bucket, late)):
+        return []
     parameters = join_names(late[0].origin.parameters) or "its parameters"
     return Cause.BUCKET_LEFT_OUT.lines(who=culprits, parameters=parameters)
 

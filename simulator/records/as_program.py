@@ -63,10 +63,7 @@ class _ProgramWriter:
         return Program(self._job.world_size, groups, ranks)
 
     def _group_name(self, group: str) -> str:
-        """Return a group's name in the program.
-
-        A group of all ranks becomes the default group, which clogs name differently.
-        """
+        """Return a group's name in the program. A group of all ranks, which clogs name differently, is the default."""
         is_of_all = self._job.members[group] == tuple(range(self._job.world_size))
         return DEFAULT if is_of_all and DEFAULT not in self._job.members else group
 

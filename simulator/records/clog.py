@@ -16,15 +16,8 @@ from collections import Counter, defaultdict, deque
 
 from ddpsim.simulator.calls import Shape, Signature, Splits
 from ddpsim.simulator.operations import POINT_TO_POINT
-from ddpsim.simulator.records.rank_record import (
-    CallLog,
-    CallProgress,
-    LoggedCall,
-    RankRecord,
-    RecordError,
-    number_names,
-)
-from ddpsim.simulator.records.record_texts import OPERATIONS, SHORT_DTYPES, printable_text, rank_in_path
+from ddpsim.simulator.records.rank_record import CallLog, CallProgress, LoggedCall, RankRecord, RecordError
+from ddpsim.simulator.records.record_texts import OPERATIONS, SHORT_DTYPES, number_names, printable_text, rank_in_path
 
 _BY_OUTPUT = frozenset({"scatter", "recv"})
 _MOST_RANKS = 2**17
@@ -37,10 +30,7 @@ def is_clog(data: bytes) -> bool:
 
 
 def read_clog(data: bytes, source: str) -> RankRecord:
-    """Return the record in a clog; a last line that is cut off is ignored.
-
-    Raises RecordError if the clog cannot be read.
-    """
+    """Return the record in a clog; a last line that is cut off is ignored. Raises RecordError if it cannot be read."""
     text = data.decode("utf-8", "replace")
     lines = [line if line.isprintable() else printable_text(line) for line in text.splitlines()]
     version = lines[0].split("|")[1]

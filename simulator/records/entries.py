@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from ddpsim.simulator.calls import Shape, Signature, Site
-from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, LoggedCall, RecordError, number_names
-from ddpsim.simulator.records.record_texts import CPP_DTYPES, OPERATIONS, printable_text, user_lines
+from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, LoggedCall, RecordError
+from ddpsim.simulator.records.record_texts import CPP_DTYPES, OPERATIONS, number_names, printable_text, user_lines
 
 T = TypeVar("T")
 

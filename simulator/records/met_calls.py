@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, open_message
 from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field
 from ddpsim.simulator.operations import OPERATIONS
 from ddpsim.simulator.records.job import RecordedJob
@@ -211,8 +211,7 @@ def match_messages(job: RecordedJob) -> MessageMatches:
             assert call.peer is not None
             if call.peer == ANY_SOURCE:  # no record says which message it took
                 if recorded.progress is CallProgress.UNFINISHED:
-                    others = tuple(rank for rank in job.members[call.group] if rank != call.rank)
-                    found.open_slots.append(OpenCalls((call,), others, any_suffices=True))
+                    found.open_slots.append(open_message(call, job.members[call.group]))
             elif call.operation == "send":
                 channels.setdefault((call.group, call.rank, call.peer), ([], []))[0].append(recorded)
             else:
@@ -238,9 +237,7 @@ def _pair_messages(sends: Sequence[RecordedCall], receives: Sequence[RecordedCal
     found.stalled += [(send.call, receive.call) for send, receive in stalled[:1]]
     paired = min(len(sends), len(receives))
     for recorded in (*_incomplete_calls(sends[paired:]), *_incomplete_calls(receives[paired:])):
-        peer = recorded.call.peer
-        assert peer is not None
-        found.open_slots.append(OpenCalls((recorded.call,), (peer,)))
+        found.open_slots.append(open_message(recorded.call, ()))
 
 
 def _incomplete_calls(calls: Sequence[RecordedCall]) -> list[RecordedCall]:

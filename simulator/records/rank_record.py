@@ -6,7 +6,7 @@ ranks with equal calls share. Call objects are made only when they are used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -58,10 +58,7 @@ class LoggedCall(NamedTuple):
 
 
 class GroupCollectives(NamedTuple):
-    """The collectives of one group in a call log.
-
-    If the record's numbers restart, only those after the last restart count.
-    """
+    """The collectives of one group in a call log. If the record's numbers restart, those after the last restart."""
 
     first: int
     last: int
@@ -197,8 +194,3 @@ class RecordedCalls:
         group = record.groups[step.group]
         call = Call(record.rank, group, step.sequence, step.signature, site, peer=peer, caller=caller)
         return RecordedCall(call, step.progress)
-
-
-def number_names(names: Iterable[str]) -> dict[str, int]:
-    """Return each name with its number, in order of first appearance."""
-    return {name: number for number, name in enumerate(dict.fromkeys(names))}

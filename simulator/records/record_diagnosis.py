@@ -19,13 +19,7 @@ from ddpsim.simulator.diagnosis.mismatch import message_mismatch_finding, mismat
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.records.job import RecordedJob
-from ddpsim.simulator.records.met_calls import (
-    ROOTED,
-    CollectiveMatches,
-    MessageMatches,
-    match_collectives,
-    match_messages,
-)
+from ddpsim.simulator.records.met_calls import ROOTED, match_collectives, match_messages
 from ddpsim.simulator.records.rank_record import CallProgress
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding, Verdict, worst_verdict_of_findings
@@ -74,8 +68,8 @@ class _JobDiagnoser:
 
     def __init__(self, job: RecordedJob) -> None:
         self._job = job
-        self._met: CollectiveMatches = match_collectives(job)
-        self._messages: MessageMatches = match_messages(job)
+        self._met = match_collectives(job)
+        self._messages = match_messages(job)
         self._issued = _issued_calls(job)
 
     def make_diagnosis(self) -> JobDiagnosis:
@@ -207,10 +201,8 @@ class _JobDiagnoser:
         for calls in stalled[:_MOST_STALLED]:
             what = f'{calls[0].title} on "{calls[0].group}"'
             who = rank_list(call.rank for call in calls)
-            lines: list[str | LabelledLine] = [
-                *format_call_table(calls),
-                *Cause.CAME_AND_HUNG.lines(who=who, operation=what),
-            ]
+            cause = Cause.CAME_AND_HUNG.lines(who=who, operation=what)
+            lines: list[str | LabelledLine] = [*format_call_table(calls), *cause]
             yield _unknown_finding(f"{who} reached {what}, and it did not complete", lines)
         if not stalled and self._job.ranks_without_record:
             who = rank_list(self._job.ranks_without_record)

@@ -4,7 +4,7 @@ stack."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -127,3 +127,8 @@ def _is_in_library_or_torch(path: str) -> tuple[bool, bool]:
 @lru_cache(maxsize=4096)
 def _make_site(path: str, line: int, function: str) -> Site:
     return Site(printable_text(path), line, printable_text(function))
+
+
+def number_names(names: Iterable[str]) -> dict[str, int]:
+    """Return each name with its number, in order of first appearance."""
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}

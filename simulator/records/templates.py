@@ -97,9 +97,6 @@ class Template:
             value = plain_pickle.load_plain(data[: ends[1]] + data[ends[2] :])
         except (RecordError, UnicodeDecodeError):  # reading the whole dump reports the problem
             return None
-        return self._put_group_names(value, texts)
-
-    def _put_group_names(self, value: Value, texts: Sequence[str]) -> tuple[Value, ReadEntries] | None:
         by_mark = dict(zip(_placeholders(), texts, strict=False))
         names = [tuple(by_mark.get(each, each) for each in group) for group in self.groups]
         labels = tuple(dict.fromkeys(group_label(name, description) for name, description in names))
