@@ -70,9 +70,7 @@ def simulate(
     Raises UsageError for wrong arguments, inside another simulation, or if torch.distributed is initialised in this
     process.
     """
-    runnable = _command_as_script(program)
-    plan = _make_plan(runnable, world_size, options, is_checked=check_determinism)
-    _check_budget(budget)
+    runnable, plan = _make_plan(program, world_size, options, budget, is_checked=check_determinism)
     chosen = _policy_by_name(policy, seed)
     if isinstance(chosen, (ReplayPolicy, GuidedPolicy, RunDirector)):
         plan = replace(plan, start=chosen.start or plan.start)
@@ -116,9 +114,7 @@ def replay(
         raise UsageError(
             f"alike is {given['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
         )
-    runnable = _command_as_script(program)
-    plan = _make_plan(runnable, world_size, options)
-    _check_budget(budget)
+    runnable, plan = _make_plan(program, world_size, options, budget)
     recorded = ReplayPolicy(Schedule.parse(str(schedule), program=plan.identity))
     plan = replace(plan, start=recorded.start or plan.start)
     result = run_once(runnable, world_size, plan, policy=recorded, budget=budget)
@@ -159,8 +155,7 @@ def explore(
     from ddpsim.simulator.exploration.explorer import Explorer
     from ddpsim.simulator.exploration.strategy import strategy_by_name
 
-    runnable = _command_as_script(program)
-    plan = _make_plan(runnable, world_size, options, is_checked=check_determinism)
+    runnable, plan = _make_plan(program, world_size, options, budget, is_checked=check_determinism)
     plan = replace(plan, poison=plan.poison is not False)
     strategy = strategy_by_name(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
     if getattr(strategy, "outside", "") and not plan.semantics.is_like_gloo:
@@ -169,7 +164,6 @@ def explore(
             f"backend_semantics is {plan.semantics.name!r}, which policy 'dpor' does not support: use policy 'dfs' "
             "or 'random'"
         )
-    _check_budget(budget)
     explorer = Explorer(
         strategy,
         partial(_execute, runnable, world_size, plan, check_determinism),
@@ -181,14 +175,12 @@ def explore(
         return explorer.explore(plan.identity)
 
 
-def _command_as_script(program: Any) -> Any:
-    """Return the `Script` for a program that is a command, a list of words; return any other program unchanged."""
-    is_command = isinstance(program, (list, tuple)) and program and all(isinstance(word, str) for word in program)
-    return Script(tuple(program)) if is_command else program
-
-
-def _make_plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_checked: bool = False) -> RunPlan:
-    """Check a program, a world size and the options of a run, and return them as the plan of the run."""
+def _make_plan(
+    program: Any, world_size: Any, options: Mapping[str, Any], budget: Any, *, is_checked: bool = False
+) -> tuple[Any, RunPlan]:
+    """Check the arguments of a run, and return its program and its plan; a command, a list of words, is a `Script`."""
+    if isinstance(program, (list, tuple)) and program and all(isinstance(word, str) for word in program):
+        program = Script(tuple(program))
     if not callable(program):
         raise UsageError(f"program is {program!r}, expected a function that takes a rank: pass the function itself")
     if not isinstance(world_size, int) or isinstance(world_size, bool) or not 1 <= world_size <= MOST_RANKS:
@@ -212,7 +204,9 @@ def _make_plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_
     faults = options.get("faults", ())
     if not isinstance(faults, Sequence):
         raise UsageError(f"faults is {faults!r}, expected a list of Crash, Delay or EarlyReturn values")
-    return RunPlan(
+    if budget is not None and not isinstance(budget, Budget):
+        raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
+    return program, RunPlan(
         **{**options, "args": tuple(args), "preload": tuple(preload), "faults": tuple(faults)},
         identity=program_identity(_program_name(program, options.get("name")), world_size),
         has_processes=is_program if isolation is None else isolation == "process",
@@ -282,11 +276,6 @@ def _check_gpus(gpus: Any, program: Any, isolation: str | None) -> None:
 def _program_name(program: Any, name: str | None) -> str:
     own = program.name if isinstance(program, Script) else getattr(program, "__qualname__", type(program).__qualname__)
     return str(name or own)
-
-
-def _check_budget(budget: Any) -> None:
-    if budget is not None and not isinstance(budget, Budget):
-        raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
 
 
 def _execute(

@@ -214,17 +214,13 @@ chance."""
 
 def _is_recorded_for_program(found: re.Match[str], program: str) -> bool:
     """Return True if a token was recorded for a program. Any path of the program's file counts as the same file."""
-    return found["program"] in {_checksum(each) for each in _spellings_of_program(program)}
-
-
-def _spellings_of_program(program: str) -> Iterator[str]:
-    """Yield the names of a program with other paths of its file: as given, relative, absolute, and without folders."""
-    yield program
+    names = [program]
     file = _FILE.fullmatch(program)
     if file is not None:
         path = os.path.relpath(file["path"])
-        for each in (path, os.path.join(os.curdir, path), os.path.abspath(path), os.path.basename(path)):
-            yield each + file["rest"]
+        paths = path, os.path.join(os.curdir, path), os.path.abspath(path), os.path.basename(path)
+        names += [each + file["rest"] for each in paths]
+    return found["program"] in map(_checksum, names)
 
 
 def _describe_difference(found: re.Match[str], program: str) -> str:

@@ -44,10 +44,7 @@ class CtrlCGuard:
             self._raises = before
 
     def raise_if_pressed(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed.
-
-        Loops call this, because the first KeyboardInterrupt may have been lost.
-        """
+        """Raise KeyboardInterrupt if Ctrl-C was pressed. Loops call this, because the first one may be lost."""
         if self.is_pressed:
             raise KeyboardInterrupt
 

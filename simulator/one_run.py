@@ -55,9 +55,7 @@ _ONE_AT_A_TIME = threading.Lock()
 # A simulation patches modules of the whole process, so only one may run in it at a time.
 
 
-def run_once(
-    program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
-) -> Result:
+def run_once(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None) -> Result:
     """Run the planned program once. Raises UsageError inside another simulation, and with a torch that is too old."""
     if line := torch_too_old_message():
         raise UsageError(line)
@@ -74,9 +72,7 @@ def run_once(
         _ONE_AT_A_TIME.release()
 
 
-def _run_kernel(
-    program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
-) -> Result:
+def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None) -> Result:
     """Create the kernel (the scheduler's core), run the ranks under it, and return the result with its notes."""
     with ExitStack() as stack:
         processes = None
@@ -160,19 +156,15 @@ def _with_comparison_count(result: Result, check: str, compared: Counter[str]) -
     """Add how often replicas were compared; with check="replicas" and no comparison, the verdict is unknown."""
     if check == REPLICAS and result.comparisons:
         times = "once" if result.comparisons == 1 else f"{result.comparisons} times"
-        return dataclasses.replace(result, checked=f"replicas were compared {times}{_compared_groups_text(compared)}")
+        groups = sorted({group.partition(" (")[0] for group in +compared})  # or dimensions of a mesh
+        along = "" if groups in ([], [DEFAULT_GROUP]) else f", along {join_names(groups)}"
+        return dataclasses.replace(result, checked=f"replicas were compared {times}{along}")
     if result.comparisons or result.world_size == 1:
         return result
     if check == REPLICAS:
         return dataclasses.replace(result, findings=(*result.findings, nothing_compared_finding(result.world_size)))
     has_stepped = any(event.kind is EventKind.STEP for event in result.trace)
     return dataclasses.replace(result, checked=NOTHING_COMPARED) if has_stepped else result
-
-
-def _compared_groups_text(compared: Counter[str]) -> str:
-    """Return the mesh dimensions or groups along which replicas were compared, as text; "" for the default group."""
-    groups = sorted({group.partition(" (")[0] for group in +compared})
-    return "" if groups in ([], [DEFAULT_GROUP]) else f", along {join_names(groups)}"
 
 
 _LONGEST_LITERAL = 80

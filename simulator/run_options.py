@@ -117,14 +117,11 @@ class RunOptions:
         choices=CHECKS,
         has_none=True,
     )
-    """How model replicas are compared across ranks, see `CHECKS`; None disables the comparison."""
     poison: bool | None = _option(
         None,
         "Fill output buffers with NaN (or the type's largest value) until the call is waited for.",
         "yes in explore and fuzz",
     )
-    """Fill output buffers with NaN, or about the type's largest value, until the call is waited for; None for True in
-    `explore` and False elsewhere."""
     name: str | None = _option(None, is_in_marker=False, is_in_toml=False)
     """The program's name in reports and replay tokens; None for its own name."""
 

@@ -195,15 +195,11 @@ def _first_group_inversion(left: dict[int, list[Call]]) -> Finding:
     pairs = ((rank, pair) for rank, groups in groups_of.items() for pair in combinations(groups, 2))
     for pair, ranks in ranks_by_value(pairs).items():
         orders = {rank: [call for call in left[rank] if call.group in pair] for rank in ranks}
-        start = _first_difference(list(orders.values()))
+        met = enumerate(zip(*orders.values(), strict=False))
+        start = next((index for index, calls in met if len({(c.group, c.sequence) for c in calls}) > 1), None)
         if start is not None:
             return _group_order_finding(pair, orders.values(), start)
     return _group_order_finding(sorted(set().union(*groups_of.values())), left.values(), 0)
-
-
-def _first_difference(orders: Sequence[Sequence[Call]]) -> int | None:
-    met = enumerate(zip(*orders, strict=False))
-    return next((index for index, calls in met if len({(call.group, call.sequence) for call in calls}) > 1), None)
 
 
 def _call_and_next_group(calls: Sequence[Call], start: int) -> tuple[Call, Call]:

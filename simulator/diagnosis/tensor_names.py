@@ -43,7 +43,9 @@ def exchanged_names_finding(named: Mapping[int, Sequence[NamedCall]]) -> Finding
     sequences = [[call.sequence for call, _ in calls] for calls in ranks]
     if len(ranks) < 2 or any(each != sequences[0] for each in sequences) or all(each == names[0] for each in names):
         return None
-    for length in _lengths_to_compare(len(names[0])):
+    # All calls are compared; or only the first, if later ones have no names, without the last round.
+    longest = len(names[0])
+    for length in range(longest, longest // 2 if longest >= MOST_NAMED else longest - 1, -1):
         if all(sorted(each[:length]) == sorted(names[0][:length]) for each in names):
             break
     else:
@@ -53,12 +55,6 @@ def exchanged_names_finding(named: Mapping[int, Sequence[NamedCall]]) -> Finding
         return None
     first = next(index for index, met in enumerate(zip(*names, strict=True)) if len(set(met)) > 1)
     return _make_finding([calls[first] for _, calls in sorted(named.items())])
-
-
-def _lengths_to_compare(longest: int) -> range:
-    """Return how many calls to compare: all; or only the first calls, if later ones have no names, without the last
-    round."""
-    return range(longest, longest // 2 if longest >= MOST_NAMED else longest - 1, -1)
 
 
 def _make_finding(met: Sequence[NamedCall]) -> Finding:

@@ -112,9 +112,8 @@ def advise_unequal_messages(calls: Sequence[Call], issued: Sequence[Call]) -> li
             continue
         mine = _times_text(issued, call.rank, call.site)
         theirs = _times_text(issued, there.rank, site)
-        went_on = (
-            f"rank {there.rank} reached {COUNTERPART[call.operation]} at {site} {theirs} and continued at {there.site}"
-        )
+        other = COUNTERPART[call.operation]
+        went_on = f"rank {there.rank} reached {other} at {site} {theirs} and continued at {there.site}"
         return Cause.LOOPS_OF_MESSAGES_DIFFER.lines(f"rank {call.rank}", call.operation, str(call.site), mine, went_on)
     return []
 
@@ -131,11 +130,8 @@ def messages_after_loop(snapshot: Snapshot, reading: WaitReason) -> dict[int, Ca
     issued = snapshot.issued
     of_loops = [each for each in issued if each.origin.phase is not Phase.USER or (each.site, each.caller) in lines]
     times = Counter((each.rank, each.site, each.caller) for each in issued)
-    messages = {
-        call.rank: call
-        for call in waiting
-        if call.is_point_to_point and call.rank in reading.cycle and times[call.rank, call.site, call.caller] == 1
-    }
+    own = [call for call in waiting if call.is_point_to_point and call.rank in reading.cycle]
+    messages = {call.rank: call for call in own if times[call.rank, call.site, call.caller] == 1}
     loops = [made for _, made in _unequal_loops(collectives, of_loops, tuple(messages))]
     return {rank: messages[rank] for rank in messages if any(made[rank] < max(made.values()) for made in loops)}
 

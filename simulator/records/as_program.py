@@ -19,6 +19,7 @@ from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Pro
 from ddpsim.simulator.records.job import RecordedJob
 from ddpsim.simulator.records.rank_record import CallProgress
 from ddpsim.simulator.records.record_diagnosis import JobDiagnosis
+from ddpsim.simulator.wording import values_by_key
 
 KEPT = 20
 """The number of last collectives of each group that the program has; if a rank has no record, only incomplete ones."""
@@ -107,7 +108,8 @@ class _ProgramWriter:
 
     def _shapes_and_splits(self, call: Call, row: Operation, size: int) -> tuple[tuple[Shape, ...], Splits | None]:
         """Return a call's shapes and splits, made smaller if they are too large for a test."""
-        count = self._element_count_to_reduce(call)
+        elements = _element_count(call)
+        count = self._elements.index(elements) + 1 if self._elements else elements  # its place among too large sizes
         if row.shapes is ShapeCount.NONE:
             return (), None
         if row.splits is not SplitRule.NONE:
@@ -123,11 +125,6 @@ class _ProgramWriter:
         is_as_it_was = not self._elements and len(shapes) == 1 and (shapes[0] or row.rows is RowRequirement.ANY)
         return (shapes if is_as_it_was else ((count,),)), None
 
-    def _element_count_to_reduce(self, call: Call) -> int:
-        """Return a call's number of elements; if sizes are too large, its position among the sorted sizes."""
-        elements = _element_count(call)
-        return self._elements.index(elements) + 1 if self._elements else elements
-
 
 def _element_count(call: Call) -> int:
     return sum(prod(shape) for shape in call.signature.shapes)
@@ -135,13 +132,11 @@ def _element_count(call: Call) -> int:
 
 def _first_kept_collectives(job: RecordedJob, diagnosis: JobDiagnosis) -> Mapping[str, int]:
     """Return, for each group, its first collective that the program has."""
-    last: dict[str, int] = {}
     first: dict[str, int] = {}
-    for record in job.records.values():
-        for number, lane in record.call_log.collectives_by_group.items():
-            group = record.groups[number]
-            last[group] = min(last.get(group, lane.last), lane.last)
-    for group, number in last.items():
+    records = job.records.values()
+    lanes = [(each.groups[n], lane) for each in records for n, lane in each.call_log.collectives_by_group.items()]
+    for group, lasts in values_by_key((group, lane.last) for group, lane in lanes).items():
+        number = min(lasts)
         has_all = all(rank in job.records for rank in job.members[group])
         first[group] = max(0, number - KEPT + 1) if has_all else number + 1
     for call in diagnosis.open_calls:

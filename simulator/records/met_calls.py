@@ -19,6 +19,7 @@ from ddpsim.simulator.operations import OPERATIONS
 from ddpsim.simulator.records.job import RecordedJob
 from ddpsim.simulator.records.rank_record import CallProgress, GroupCollectives, LoggedCall, RankRecord, RecordedCall
 from ddpsim.simulator.verdict import Code
+from ddpsim.simulator.wording import ranks_by_value
 
 ROOTED = frozenset(row.name for row in OPERATIONS.values() if row.has_root)
 """Operations that may complete on one rank before another reaches them."""
@@ -177,11 +178,8 @@ class _GroupComparison:
 
 def _group_equal_ranks(by_rank: Mapping[int, _GroupCallsOfRank]) -> tuple[_EqualRanks, ...]:
     """Return sets of ranks that share a call log and have the same number for the group in it."""
-    ranks: dict[int, list[int]] = {}
-    lanes: dict[int, _GroupCallsOfRank] = {}
-    for rank, own in by_rank.items():
-        ranks.setdefault(id(own.lane), []).append(rank)
-        lanes[id(own.lane)] = own
+    ranks = ranks_by_value((rank, id(own.lane)) for rank, own in by_rank.items())
+    lanes = {id(own.lane): own for own in by_rank.values()}
     return tuple(_EqualRanks(own.record.call_log.steps, own.lane, tuple(ranks[key])) for key, own in lanes.items())
 
 

@@ -129,13 +129,10 @@ class _JobDiagnoser:
         A rank has passed an open call if a later one is open, the record does not say whether the first completed, and
         the rank can continue before other ranks reach it.
         """
-        places: dict[int, set[int]] = {}
-        for slot in slots:
-            for call in slot.calls:
-                places.setdefault(call.rank, set()).add(self._job.records[call.rank].calls.index_of(call))
         first: dict[int, Call] = {}
-        for rank, indices in places.items():
-            own = [self._job.records[rank].calls[index] for index in sorted(indices)]
+        for rank, waiting in values_by_key((call.rank, call) for slot in slots for call in slot.calls).items():
+            calls = self._job.records[rank].calls
+            own = [calls[index] for index in sorted({calls.index_of(call) for call in waiting})]
             sure = [each for each in own if each.progress is CallProgress.UNFINISHED]
             likely = [each for each in own if each.call.operation not in ROOTED]
             first[rank] = (sure or likely or own)[0].call
