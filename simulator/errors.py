@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-from types import TracebackType
 
 
 class SimulatorError(Exception):
@@ -94,7 +93,10 @@ def is_internal_error(error: BaseException) -> bool:
         return False
     if isinstance(error, AssertionError):  # a function that names the class raises it as torch does
         return "AssertionError" not in innermost.tb_frame.f_code.co_names
-    return not _is_raise_statement(innermost)
+    import opcode
+
+    statement = opcode.opname[innermost.tb_frame.f_code.co_code[innermost.tb_lasti]]
+    return statement not in ("RAISE_VARARGS", "RERAISE")
 
 
 def is_unexpected_error(error: BaseException) -> bool:
@@ -127,9 +129,3 @@ def make_internal_error(error: BaseException, where: str) -> InternalError:
         f"{''.join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()}\n"
         f"ddpsim {metadata.version('ddpsim')}, torch {torch}, Python {platform.python_version()}, {platform.platform()}"
     )
-
-
-def _is_raise_statement(step: TracebackType) -> bool:
-    import opcode
-
-    return opcode.opname[step.tb_frame.f_code.co_code[step.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")

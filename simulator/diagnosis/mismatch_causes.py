@@ -220,7 +220,9 @@ def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> l
     """
     hooked = [call for call in calls if call.origin.by_hook]
     others = [call for call in calls if call not in hooked]
-    if not hooked or _have_different_parameters(calls) or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
+    buckets = {(call.origin.bucket, call.origin.parameters) for call in calls}
+    have_other_parameters = len(buckets) > len({bucket for bucket, _ in buckets})
+    if not hooked or have_other_parameters or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
         return []
     if sorted(call.rank for call in others) == sorted(culprits):
         return Cause.HOOK_MADE_NO_CALL.lines(who=who, fact=sites_text(hooked))
@@ -239,12 +241,6 @@ def _hook_one_off(calls: Sequence[Call]) -> list[LabelledLine]:
     if not ahead or not behind:
         return []
     return Cause.HOOK_ONE_OFF.lines(site=sites_text(calls), ahead=rank_list(ahead), behind=rank_list(behind))
-
-
-def _have_different_parameters(calls: Sequence[Call]) -> bool:
-    """Return True if a bucket has different parameters on some ranks."""
-    buckets = {(call.origin.bucket, call.origin.parameters) for call in calls}
-    return len(buckets) > len({bucket for bucket, _ in buckets})
 
 
 # --- calls that join makes --------------------------------------------------------------------------------------------

@@ -95,12 +95,6 @@ class CallLog:
         return tuple(index for index, step in enumerate(self.steps) if step.peer is not None)
 
     @cached_property
-    def groups_and_peers(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of a group and the peer of a message in the group."""
-        steps = (self.steps[index] for index in self.message_indices)
-        return tuple(dict.fromkeys((step.group, step.peer) for step in steps if step.peer is not None))
-
-    @cached_property
     def progress_values(self) -> frozenset[CallProgress]:
         """All progress values of calls in the log."""
         return frozenset(step.progress for step in self.steps)
@@ -149,7 +143,9 @@ class RankRecord:
     @property
     def groups_and_global_peers(self) -> Iterator[tuple[str, int]]:
         """Yield pairs of a group and the global rank of the peer of a message in the group."""
-        return ((self.groups[group], self.global_rank(group, rank)) for group, rank in self.call_log.groups_and_peers)
+        steps = (self.call_log.steps[index] for index in self.call_log.message_indices)
+        pairs = dict.fromkeys((step.group, step.peer) for step in steps if step.peer is not None)
+        return ((self.groups[group], self.global_rank(group, rank)) for group, rank in pairs)
 
     def global_rank(self, group: int, rank: int) -> int:
         """Return the global rank for a rank of a group; the same number if the group's members are unknown."""
