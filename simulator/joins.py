@@ -90,7 +90,8 @@ def find_joins(trace: Trace) -> tuple[JoinSummary, ...]:
     stays = _find_joined_calls(trace)
     if not stays:
         return ()
-    with_input = _calls_with_input(trace)
+    calls = [event.call for event in trace if event.kind is EventKind.ISSUE and event.call is not None]
+    with_input = {(c.group, c.sequence): c.origin for c in calls if not (c.origin.shadow or c.is_point_to_point)}
     return tuple(_summarize_join(together, with_input) for together in _group_by_join(stays))
 
 
@@ -147,12 +148,6 @@ def _find_joined_calls(trace: Trace) -> list[_JoinedCalls]:
             if not current[event.rank].add_if_in_join(event.call):
                 del current[event.rank]
     return [stay for stay in stays if stay.calls]
-
-
-def _calls_with_input(trace: Trace) -> dict[Slot, Origin]:
-    """Return, for each collective, the origin that the call has on the ranks that have input."""
-    calls = [event.call for event in trace if event.kind is EventKind.ISSUE and event.call is not None]
-    return {(c.group, c.sequence): c.origin for c in calls if not (c.origin.shadow or c.is_point_to_point)}
 
 
 def _group_by_join(stays: list[_JoinedCalls]) -> list[list[_JoinedCalls]]:

@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
-from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
-from ddpsim.simulator.matching.slots import PendingCollectives
+from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessages
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, Wait
 from ddpsim.simulator.wording import ranges_text

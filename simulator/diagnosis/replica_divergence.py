@@ -123,16 +123,6 @@ def point_of_program_end(wrapper: int, step: int) -> ComparisonPoint:
     return ComparisonPoint(wrapper, step, text=text, occasion=ComparisonEvent.ENDED)
 
 
-class FirstDifference(Enum):
-    """The first input of an optimizer step that differed between ranks."""
-
-    START = "start"
-    """The parameters differed when the step's forward began."""
-    GRADIENTS = "gradients"
-    OPTIMIZER = "optimizer"
-    """The optimizer's learning rate or state differed; all other inputs were equal."""
-
-
 class Circumstances(NamedTuple):
     """Facts about replicas that differ, other than their values, that decide which cause is reported."""
 
@@ -149,16 +139,11 @@ class Circumstances(NamedTuple):
     """True if a training forward went through the DDP wrapper."""
     is_late: bool = False
     """True if gradients came after the step's reduction had ended."""
-    apart: FirstDifference = FirstDifference.OPTIMIZER
+    apart: Advice[[]] = Cause.OPTIMIZER_DIFFERS
+    """The cause by the first input of the optimizer step that differed: start, gradients, or only the optimizer."""
     unwaited: str = ""
     """A call of the user's program for which a rank had not waited, as text."""
 
-
-_APART = {
-    FirstDifference.START: Cause.STARTED_APART,
-    FirstDifference.GRADIENTS: Cause.GRADIENTS_CHANGED,
-    FirstDifference.OPTIMIZER: Cause.OPTIMIZER_DIFFERS,
-}
 
 _CAUSES = {
     ComparisonEvent.BEGAN: Cause.CHANGED_BY_HAND,
@@ -267,9 +252,9 @@ def _advise_divergence(
         return Cause.BACKWARD_AFTER_REDUCTION.lines()
     if known.unwaited:
         return Cause.READ_BEFORE_WAIT.lines(fact=known.unwaited)
-    if known.apart is FirstDifference.START and moment.step > 1:
+    if known.apart is Cause.STARTED_APART and moment.step > 1:
         return Cause.CHANGED_BETWEEN_STEPS.lines()
-    return _APART[known.apart].lines()
+    return known.apart.lines()
 
 
 def _advise_buffers(moment: ComparisonPoint) -> Advice[[]]:

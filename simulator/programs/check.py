@@ -22,8 +22,7 @@ from ddpsim.simulator.diagnosis.rank_errors import rank_error_finding
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field, unusual_lines_meet
-from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
-from ddpsim.simulator.matching.slots import PendingCollectives
+from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessages
 from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, SplitRule
 from ddpsim.simulator.programs.program import CRASH, Group, Issue, Program, Return, Step, Wait
 from ddpsim.simulator.programs.validation import members_of, validate_program
@@ -88,15 +87,6 @@ def check_program(program: Program, *, site_of: SiteOf | None = None) -> Checked
     run.run_ranks()
     ends = tuple(RankEnd(rank.state, rank.step) for rank in run.ranks)
     return CheckedProgram(run.all_findings(), ends, tuple(run.met), tuple(run.clashing))
-
-
-def signature_of(issue: Issue) -> Signature:
-    """Return those properties of a call that must be equal on all ranks of the call."""
-    splits = issue.splits
-    if OPERATIONS[issue.operation].splits is SplitRule.TENSORS:
-        lengths = tuple(prod(shape) for shape in issue.shapes)
-        splits = (lengths, lengths)
-    return Signature(issue.operation, issue.shapes, issue.dtype, issue.reduction, issue.root, splits)
 
 
 def _map_names_to_sites(program: Program) -> SiteOf:
@@ -176,7 +166,12 @@ class _CheckRun:
     # --- matching -----------------------------------------------------------------------------------------------------
 
     def _issue_call(self, rank: RankProgress, issue: Issue) -> None:
-        call = rank.next_call(issue.group, signature_of(issue), self._site_of(issue), peer=issue.peer, tag=issue.tag)
+        splits = issue.splits
+        if OPERATIONS[issue.operation].splits is SplitRule.TENSORS:
+            lengths = tuple(map(prod, issue.shapes))
+            splits = (lengths, lengths)
+        signature = Signature(issue.operation, issue.shapes, issue.dtype, issue.reduction, issue.root, splits)
+        call = rank.next_call(issue.group, signature, self._site_of(issue), peer=issue.peer, tag=issue.tag)
         rank.calls[issue.name] = rank.unwaited[issue.name] = call
         self._issues[call] = issue
         if call.is_point_to_point:

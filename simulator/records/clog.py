@@ -165,13 +165,7 @@ class _ClogParser:
 
 
 def _parse_fields(parts: list[str]) -> dict[str, str]:
-    fields = {}
-    for part in parts:
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(part)
-        fields[name] = value
-    return fields
+    return dict(part.split("=", 1) for part in parts)
 
 
 def _parse_numbers(text: str) -> tuple[int, ...]:

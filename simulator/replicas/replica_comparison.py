@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.diagnosis.replica_divergence import FirstDifference
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.replicas.replica_tensors import ReplicaTensor, StepInputs
 
 _MOST_SIDES = 8
@@ -50,15 +50,14 @@ class ReplicaComparison:
         return self.sites.keys()
 
     @property
-    def first_different_input(self) -> FirstDifference:
-        """Which input of the optimizer step differs between ranks: the parameters at its start, the gradients, or
-        neither."""
+    def first_different_input(self) -> Advice[[]]:
+        """The cause, by the input of the optimizer step that differs: parameters at its start, gradients, or neither."""
         inputs = self.inputs.values()
         if len({each.start for each in inputs}) > 1:
-            return FirstDifference.START
+            return Cause.STARTED_APART
         if len({each.gradients for each in inputs}) > 1:
-            return FirstDifference.GRADIENTS
-        return FirstDifference.OPTIMIZER
+            return Cause.GRADIENTS_CHANGED
+        return Cause.OPTIMIZER_DIFFERS
 
     def add_rank(
         self,
