@@ -51,7 +51,7 @@ class ReplicaComparison:
 
     @property
     def first_different_input(self) -> Advice[[]]:
-        """The cause, by the input of the optimizer step that differs: parameters at its start, gradients, or neither."""
+        """The cause, by the input of the optimizer step that differs: parameters at its start, gradients, neither."""
         inputs = self.inputs.values()
         if len({each.start for each in inputs}) > 1:
             return Cause.STARTED_APART
