@@ -230,7 +230,7 @@ _TORCH: dict[tuple[str, str], Reader] = {
     ("torch.autograd.graph", "_engine_run_backward"): mark_backward_engine,
     ("ddpsim.simulator.attribution.wrapper_registry", "communication_hook"): _read_communication_hook,
     ("ddpsim.simulator.process_group.reducer_patches", "delay_all_reduce"): _read_delayed_all_reduce,
-    ("ddpsim.simulator.process_group.work", "_receive_completion"): _read_completion_callback,
+    ("ddpsim.simulator.process_group.work", "_set_future"): _read_completion_callback,
 }
 """Functions of torch and their frame readers, by module and name. If a later torch renames a function, its calls count
 as the user's."""

@@ -237,7 +237,7 @@ class HazardWatch(EarlyReadWatch):
                 self._report_shared_memory(in_flight, mine.values())
             mine[pending.handle] = in_flight
             if tensors and (parts := in_flight.watched_parts):
-                _note_delivery_to_parts(pending, parts)
+                pending.when_delivered[:0] = [part.note_completion_delivered for part in parts]
         is_sharing = in_flight is not None and in_flight.is_sharing
         if (
             self.numbered
@@ -323,17 +323,6 @@ class HazardWatch(EarlyReadWatch):
                 each.pending.poisoned.remove_marks()
         for _, tensor in self.undefined_tensors(rank):
             remove_marks(tensor)
-
-
-def _note_delivery_to_parts(pending: PendingCall, parts: Sequence[_WatchedPart]) -> None:
-    deliver = pending.receive_completion
-
-    def receive_completion() -> None:
-        for part in parts:
-            part.note_completion_delivered()
-        deliver()
-
-    pending.receive_completion = receive_completion
 
 
 def _watch_tensors(payload: Any) -> Sequence[_WatchedTensor | _WatchedPart]:

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.process_group.group import SimulatedGroup
+from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
 
@@ -52,7 +53,8 @@ class _OneRankView(dist.ProcessGroup):
     def allgather(self, outputs: Any, inputs: list[torch.Tensor], opts: Any = None) -> Any:
         gathered: list[torch.Tensor] = []
         signature = Signature("all_gather", ((1,),), "int64")
-        work = self._group.issue(signature, Payload(inputs, (), gathered=gathered), [])
+        with suspend_modes():
+            work = self._group.issue(signature, Payload(inputs, (), gathered=gathered), [])
         work.wait()
         outputs[0][0].copy_(inputs[0])
         (counts,) = gathered

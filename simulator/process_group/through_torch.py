@@ -34,6 +34,8 @@ from torch._C import _len_torch_function_stack as _function_modes
 from torch._C._autograd import _profiler_enabled
 from torch._C._distributed_c10d import ProcessGroup, ReduceOp
 
+from ddpsim.simulator.transport.modes import suspend_modes
+
 _OLD_NAMES = {
     "all_gather_single": "_allgather_base",
     "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
@@ -141,7 +143,7 @@ class TorchDispatch:
             if row.options is not int:
                 given.append(_options_of(row.options, values, call.reduction))
             call.has_arrived = True
-            with _recorded_by_profiler(row.title, tensors[-1] if tensors else []):
+            with _recorded_by_profiler(row.title, tensors[-1] if tensors else []), suspend_modes():
                 call.work = call.method(call.group, *tensors, *given)
             work = call.work.boxed()
             return (arguments[0], work) if returns_tensors else work

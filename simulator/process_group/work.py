@@ -36,8 +36,8 @@ class SimulatedWork(Work):
         self._host = host
         self._result = result
         self._future: torch.futures.Future[Sequence[Any]] | None = None
-        pending.receive_completion = self._receive_completion
-        self._is_delivered = False
+        if pending.poisoned is not None and pending.call.origin.phase is not Phase.USER:
+            pending.when_delivered.append(self._reveal_results)
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return True once the call is complete; raise RuntimeError if `timeout` passes first in virtual time.
@@ -146,19 +146,15 @@ class SimulatedWork(Work):
             self._future.hangs_on = self.pending  # type: ignore[attr-defined]  # for `future_is_done`
             if self._host.is_observed and self._host.is_rank_thread():
                 self._host.running_thread.of.with_future.append(self.pending.call)
-            if self._is_delivered:
-                self._set_future(self._future)
+            if self.pending.is_delivered:
+                self._set_future()
+            else:
+                self.pending.when_delivered.append(self._set_future)
         return self._future
 
-    def _receive_completion(self) -> None:
-        self._is_delivered = True
-        pending = self.pending
-        if pending.poisoned is not None and pending.call.origin.phase is not Phase.USER:
-            self._reveal_results()
-        if self._future is not None:
-            self._set_future(self._future)
-
-    def _set_future(self, future: torch.futures.Future[Sequence[Any]]) -> None:
+    def _set_future(self) -> None:
+        future = self._future
+        assert future is not None
         self._host.hazards.call_settled(self.pending)
         self._reveal_results()
         with restore_modes():  # the future's callbacks belong to the program

@@ -36,6 +36,7 @@ from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.rank_processes.debugger_messages import DebuggerMessage
 from ddpsim.simulator.rank_processes.parcels import PackedPayload, outputs_outside_arena
+from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
 MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
@@ -150,7 +151,8 @@ class PostedCalls:
         posted = [self._posted.pop(name) for name in move.calls]
         for (rank, _), each in zip(move.calls, posted, strict=True):
             each.payload = self._inboxes[rank].child.arena.unpack_payload(each.parcel)
-        error = self._move_data(move.signature, posted, move.members)
+        with suspend_modes():  # of the program that called `simulate`
+            error = self._move_data(move.signature, posted, move.members)
         first = posted[0].call
         is_message = first.peer is not None
         for (rank, handle), each in zip(move.calls, posted, strict=True):

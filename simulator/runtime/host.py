@@ -7,7 +7,7 @@ requests that every call makes are methods instead, as that is faster: `begin_ca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ddpsim.simulator.accesses import Accesses
@@ -50,10 +50,6 @@ class RunningThread(Protocol):
         """The rank that the thread belongs to."""
 
 
-def ignore_completion() -> None:
-    """Do nothing when a call completes: the call has no work handle, or its callbacks have run already."""
-
-
 @dataclass(slots=True, eq=False)
 class PendingCall:
     """A communication call that was issued and is not complete yet."""
@@ -76,8 +72,10 @@ class PendingCall:
     """True once the rank has waited for the call, or has found it complete."""
     source: int | None = None
     """The rank that sent the message, once a receive is complete."""
-    receive_completion: Callable[[], None] = ignore_completion
-    """Runs on a thread of the call's rank after the call is complete: sets futures and runs their callbacks."""
+    is_delivered: bool = False
+    """True once the call's rank has run after the completion."""
+    when_delivered: list[Callable[[], None]] = field(default_factory=list)
+    """Run on a thread of the call's rank after the call is complete: they set futures and run their callbacks."""
     when_moved: Callable[[], None] | None = None
     """Runs as soon as the call's data has moved, on any thread, before a program reads the data."""
 

@@ -56,7 +56,7 @@ from ddpsim.simulator.kernel.requests import (
 from ddpsim.simulator.kernel.states import RunPhase, TaskChange
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of_thread
-from ddpsim.simulator.runtime.host import CallWatch, PendingCall, ignore_completion
+from ddpsim.simulator.runtime.host import CallWatch, PendingCall
 from ddpsim.simulator.runtime.kernel_port import KernelInterface
 from ddpsim.simulator.runtime.prompt_server import PromptServer
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound, ThreadedRank
@@ -247,13 +247,15 @@ class ThreadHost:
 
     def _deliver_completion(self, me: RankThread, handle: int) -> None:
         pending = me.of.pending.pop(handle)
+        pending.is_delivered = True
         try:
-            pending.receive_completion()
+            for callback in pending.when_delivered:
+                callback()
         except BaseException:
             self.kernel.drop_request()
             raise
         pending.payload = None  # these two refer to tensors and to the work handle
-        pending.receive_completion = ignore_completion
+        pending.when_delivered.clear()
 
     def _carry_out_and_reply(self, me: RankThread, answer: MoveTensors | ReportStack | AwaitExternalThreads) -> Reply:
         try:

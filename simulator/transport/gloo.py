@@ -30,7 +30,6 @@ from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import OPERATIONS, Operation, OperationKind
 from ddpsim.simulator.runtime.host import PendingCall
-from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
 _TIMEOUT = timedelta(seconds=30)
@@ -72,7 +71,7 @@ class GlooTransport:
             groups = self._connected_groups(label, len(members))
         except Exception as error:
             return error.with_traceback(None)
-        with suspend_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
+        with torch._C._AutoDispatchBelowADInplaceOrView():
             failure = _make_call(groups, signature, pendings, members)
         if failure is None:
             return None

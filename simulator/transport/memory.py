@@ -22,7 +22,6 @@ from torch import Tensor
 
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.runtime.host import PendingCall
-from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
 Moving = Callable[[Sequence[Payload], str, int], None]
@@ -55,7 +54,7 @@ class MemoryTransport:
 
 def move_payloads(operation: str, payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     """Move the data of one operation; `root` is a group rank."""
-    with suspend_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
+    with torch._C._AutoDispatchBelowADInplaceOrView():
         MOVEMENTS[operation](payloads, reduction or "", -1 if root is None else root)
 
 

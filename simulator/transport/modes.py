@@ -1,6 +1,8 @@
-"""Suspends torch's modes, with which a program observes or changes tensor operations, while the simulator moves data.
+"""Suspends torch's modes, with which a program observes or changes tensor operations, while the simulator's code runs.
 
-A rank may move the data of other ranks on its own thread, where its program's modes are active.
+Data moves inside the call that comes last, on a thread where the modes of its program may be active. They are off from
+where the call enters the simulator, so a transport need not ask: `dispatches_as` makes a call directly only if no mode
+sees it, and the kernels of torch's operators suspend the modes (through_torch.py).
 """
 
 from __future__ import annotations

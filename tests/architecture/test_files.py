@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.rows import rows
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # The patterns are written so that they do not match themselves.
@@ -41,7 +43,7 @@ def test_no_file_names(pattern):
     assert found == []
 
 
-@pytest.mark.parametrize(
+@rows(
     ("pattern", "line"),
     [
         (REGISTRY, "see https://files." + "pythonhosted" + ".org/x"),
@@ -51,13 +53,7 @@ def test_no_file_names(pattern):
         (MACHINE_PATH, "cd /" + "work/main"),
     ],
 )
-def test_patterns_find_what_they_look_for(pattern, line):
+def test_patterns_find_what_they_look_for_and_no_other_paths(pattern, line):
     assert pattern.search(line)
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["#!/usr/bin/env bash", "https://example.com/" + "work/x", "a/" + "home/b", "docs/" + "rooted/index"],
-)
-def test_paths_that_are_no_machine_paths(line):
-    assert not MACHINE_PATH.search(line)
+    for other in ("#!/usr/bin/env bash", "https://example.com/" + "work/x", "a/" + "home/b", "docs/" + "rooted/index"):
+        assert not MACHINE_PATH.search(other)

@@ -70,13 +70,13 @@ def test_torchs_group_has_no_other_methods_that_communicate():
     assert not left, "simulator/operations.py lacks these"
 
 
-def test_memory_moves_the_data_of_every_operation():
-    assert not lacking("simulator/transport/memory.py:MOVEMENTS", {*OPERATIONS} - {"recv"}, memory.MOVEMENTS)
-
-
-def test_gloo_has_a_method_for_every_collective():
+def test_other_tables_have_every_operation_of_theirs():
     collectives = {name for name, row in OPERATIONS.items() if row.kind is OperationKind.COLLECTIVE}
+    rooted = {parts.algorithm_of(name) for name, row in IN_PROGRAMS.items() if row.has_root}
+    assert not lacking("simulator/transport/memory.py:MOVEMENTS", {*OPERATIONS} - {"recv"}, memory.MOVEMENTS)
     assert not lacking("simulator/transport/gloo.py:METHODS", collectives, gloo.METHODS)
+    assert not lacking("scenarios/ranks/calls.py", IN_PROGRAMS, calls.CALLS)
+    assert not lacking("tests/agreement/parts.py:ROOTED", rooted, parts.ROOTED)
 
 
 @pytest.mark.parametrize("name", gloo.METHODS)
@@ -88,43 +88,19 @@ def test_gloo_has_the_method_and_its_options(name):
     assert hasattr(options, "rootRank") == row.has_root
 
 
-def test_programs_make_their_operations():
-    assert not lacking("scenarios/ranks/calls.py", IN_PROGRAMS, calls.CALLS)
-
-
-MADE_OF_RECORDS = {name for name, row in OPERATIONS.items() if row.kind is not OperationKind.CREATION}
-
-
-@pytest.mark.parametrize("name", sorted(MADE_OF_RECORDS))
-def test_a_program_of_records_has_every_operation_of_theirs(name):
-    assert as_program._NAMES.get(name, name) in IN_PROGRAMS, "simulator/records/as_program.py"
-
-
-@pytest.mark.parametrize("name", sorted(MADE_OF_RECORDS - {"barrier", "monitored_barrier"}))
-def test_torchs_reader_of_the_flight_recorder_knows_what_we_write(name):
-    written = as_flight_recorder._NAMES.get(name, name)
-    assert written in COLLECTIVES | P2P, f"simulator/records/as_flight_recorder.py writes {name} as {written}"
-    read = record_texts.OPERATIONS.get(written, written)
-    assert read in OPERATIONS, f"simulator/records/record_texts.py reads {written} as {read}"
-
-
-def test_what_a_rank_with_a_root_does_on_gloo_is_known():
-    rooted = {parts.algorithm_of(name) for name, row in IN_PROGRAMS.items() if row.has_root}
-    assert not lacking("tests/agreement/parts.py:ROOTED", rooted, parts.ROOTED)
-
-
-def test_a_join_intercepts_every_method():
-    assert not lacking("ddp/collective_table.py", METHODS | OTHER_METHODS, of_joins.OPERATIONS)
+def test_records_have_every_operation_as_programs_and_torchs_reader_know_it():
+    names = {name for name, row in OPERATIONS.items() if row.kind is not OperationKind.CREATION}
+    for name in sorted(names):
+        assert as_program._NAMES.get(name, name) in IN_PROGRAMS, f"simulator/records/as_program.py: {name}"
+    for name in sorted(names - {"barrier", "monitored_barrier"}):
+        written = as_flight_recorder._NAMES.get(name, name)
+        assert written in COLLECTIVES | P2P, f"simulator/records/as_flight_recorder.py writes {name} as {written}"
+        read = record_texts.OPERATIONS.get(written, written)
+        assert read in OPERATIONS, f"simulator/records/record_texts.py reads {written} as {read}"
 
 
 ROOTED_UNKNOWN_TO_A_JOIN = {"gather_single", "gather_into_tensor"}
 """Methods with a root in which joined ranks cannot take part yet."""
-
-
-def test_a_join_knows_which_methods_have_a_root():
-    rooted = {method for row in OPERATIONS.values() if row.has_root for method in row.methods}
-    known = {method for method, row in of_joins.TABLE.items() if row.is_rooted}
-    assert not lacking("ddp/collective_table.py, is_rooted of", rooted - ROOTED_UNKNOWN_TO_A_JOIN, known)
 
 
 NO_PART_IN_A_JOIN = {
@@ -136,7 +112,11 @@ NO_PART_IN_A_JOIN = {
 """The methods to which a joined rank has nothing to contribute."""
 
 
-def test_a_joined_rank_takes_part_in_all_others():
+def test_a_join_intercepts_every_method_knows_its_root_and_lets_joined_ranks_take_part():
+    assert not lacking("ddp/collective_table.py", METHODS | OTHER_METHODS, of_joins.OPERATIONS)
+    rooted = {method for row in OPERATIONS.values() if row.has_root for method in row.methods}
+    known = {method for method, row in of_joins.TABLE.items() if row.is_rooted}
+    assert not lacking("ddp/collective_table.py, is_rooted of", rooted - ROOTED_UNKNOWN_TO_A_JOIN, known)
     without = {method for method, row in of_joins.TABLE.items() if row.contribution is None}
     assert not lacking("methods without a contribution in ddp/collective_table.py", NO_PART_IN_A_JOIN, without)
 

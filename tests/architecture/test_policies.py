@@ -78,17 +78,10 @@ def test_the_option_of_a_policy_is_a_keyword_of_explore_and_of_the_console():
     assert not [name for name in options if f"--{name}" not in shown], "scenarios/cli/explore.py"
 
 
-def test_the_page_of_explorations_has_a_row_for_each_policy():
-    page = (ROOT / "docs" / "exploring.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(named.EXPLORING), "docs/exploring.md"
-
-
-def test_the_page_of_the_marker_names_every_policy():
-    page = (ROOT / "docs" / "pytest.md").read_text(encoding="utf-8")
+def test_pages_and_the_docstring_of_explore_name_every_policy():
+    exploring, marker = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("exploring.md", "pytest.md"))
+    shown = sorted(re.findall(r"^\| `(\w+)` \|", exploring, re.MULTILINE))
+    assert shown == sorted(named.EXPLORING), "docs/exploring.md"
     names = {*named.RUNNING, *named.COVERING}
-    assert not [name for name in sorted(names) if f'`"{name}"`' not in page], "docs/pytest.md"
-
-
-@pytest.mark.parametrize("name", named.EXPLORING)
-def test_the_docstring_of_explore_says_what_it_does(name):
-    assert f'"{name}"' in (explore.__doc__ or ""), "simulator/api.py:explore"
+    assert not [name for name in sorted(names) if f'`"{name}"`' not in marker], "docs/pytest.md"
+    assert not [name for name in named.EXPLORING if f'"{name}"' not in explore.__doc__], "simulator/api.py:explore"

@@ -126,26 +126,24 @@ def used_otherwise(rank):
     model(torch.ones(2, 4), 0 if rank == 1 else None).sum().backward()
 
 
-@pytest.mark.parametrize(
-    ("program", "code", "ranks", "cause"),
-    [
-        (skipped_unit, "mismatch.origin", (0, 1), "some ranks reached another unit"),
-        (skipped_step, "mismatch.origin", (0, 1), "on some ranks the optimizer has updated this unit"),
-        (evaluated_alone, "mismatch.operation", (0, 1), "rank 1 made barrier while the others were"),
-        (fewer_batches, "deadlock.missing_rank", (1,), "rank 1 ran out of input"),
-        (used_otherwise, "mismatch.shape", (0, 1), "rank 1 has no gradient for blocks.0.weight, blocks.0.bias"),
-    ],
-)
-def test_what_ranks_do_otherwise_with_units_is_found(program, code, ranks, cause):
-    told, text = found(program)
-    assert told == [(code, ranks)]
-    assert text.startswith(cause)
+def alone_with_a_unit(rank):
+    model, _ = sharded()
+    if rank == 2:
+        model(torch.ones(2, 4))
 
 
-def test_who_stands_alone_with_a_unit_is_to_blame():
-    told, text = found(lambda rank: sharded()[0](torch.ones(2, 4)) if rank == 2 else sharded() and None, world_size=4)
-    assert told == [("deadlock.missing_rank", (2,))]
-    assert text.startswith("rank 2 ran a forward or backward through FSDP units")
+def redistributed_otherwise(rank):
+    mesh = init_device_mesh("cpu", (3,), mesh_dim_names=("tp",))
+    shard = DTensor.from_local(torch.ones(4, 4), mesh, [Shard(1 if rank == 2 else 0)])
+    shard.full_tensor()
+
+
+def summed_in_a_branch(rank):
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    whole = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+    if rank == 0:
+        whole.sum().full_tensor()
+    dist.barrier()
 
 
 def test_a_redistribution_tells_its_placements_its_dimension_and_its_operation():
@@ -155,45 +153,17 @@ def test_a_redistribution_tells_its_placements_its_dimension_and_its_operation()
         whole.redistribute(mesh, [Replicate()])
         whole.sum().full_tensor()
         whole.redistribute(mesh, [Shard(1)])
+        nameless = init_device_mesh("cpu", (2,))
+        torch.exp(distribute_tensor(torch.ones(4), nameless, [Shard(0)]).sum())
 
     assert parts(program) == [
         'DTensor scatter of shards, on "tp"',
         'DTensor Shard(0) -> Replicate, on "tp"',
         'DTensor Partial(sum) -> Replicate, on "tp", for full_tensor',
         'DTensor Shard(0) -> Shard(1), on "tp"',
+        "DTensor scatter of shards",
+        "DTensor Partial(sum) -> Replicate, for exp",
     ]
-
-
-def test_an_operation_that_needs_other_placements_is_named():
-    def program(rank):
-        mesh = init_device_mesh("cpu", (2,))
-        torch.exp(distribute_tensor(torch.ones(4), mesh, [Shard(0)]).sum())
-
-    assert parts(program) == ["DTensor scatter of shards", "DTensor Partial(sum) -> Replicate, for exp"]
-
-
-def test_another_redistribution_on_a_rank_is_found():
-    def program(rank):
-        mesh = init_device_mesh("cpu", (3,), mesh_dim_names=("tp",))
-        shard = DTensor.from_local(torch.ones(4, 4), mesh, [Shard(1 if rank == 2 else 0)])
-        shard.full_tensor()
-
-    told, text = found(program, 3)
-    assert told == [("mismatch.origin", (2,))]
-    assert text.startswith("on rank 2 the DTensor has other placements")
-
-
-def test_an_operation_on_a_dtensor_in_a_branch_is_found():
-    def program(rank):
-        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
-        whole = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
-        if rank == 0:
-            whole.sum().full_tensor()
-        dist.barrier()
-
-    told, text = found(program)
-    assert told == [("mismatch.operation", (0, 1))]
-    assert text.startswith("rank 1 made barrier while the others redistribute a DTensor")
 
 
 def stage(index, count):
@@ -229,42 +199,65 @@ def test_stages_that_share_a_rank_are_told_apart():
     assert "pipeline gradients of micro-batch 0, stage 3 to stage 2" in told
 
 
-def test_a_message_for_another_micro_batch_is_found():
-    def program(rank):
-        own = stage(rank, 2)
-        schedule = ScheduleGPipe(own, n_microbatches=2, loss_fn=nn.functional.mse_loss)
-        if rank == 1:
-            taken = own.get_fwd_recv_ops
-            own.get_fwd_recv_ops = lambda batch: taken(1 - batch)
+def received_for_another_micro_batch(rank):
+    own = stage(rank, 2)
+    schedule = ScheduleGPipe(own, n_microbatches=2, loss_fn=nn.functional.mse_loss)
+    if rank == 1:
+        taken = own.get_fwd_recv_ops
+        own.get_fwd_recv_ops = lambda batch: taken(1 - batch)
+    step(schedule, rank, last=1)
+
+
+def scheduled_otherwise(rank):
+    kind = Schedule1F1B if rank == 1 else ScheduleGPipe
+    step(kind(stage(rank, 3), n_microbatches=4, loss_fn=nn.functional.mse_loss), rank, last=2, batches=4)
+
+
+def fewer_steps_of_a_stage(rank):
+    schedule = ScheduleGPipe(stage(rank, 2), n_microbatches=2, loss_fn=nn.functional.mse_loss)
+    for _ in range(2 - rank):
         step(schedule, rank, last=1)
 
-    told, text = found(program)
-    assert told == [("mismatch.origin", (0, 1))]
-    assert text.startswith(
-        "activations of micro-batch 0, stage 0 to stage 1, is received as "
-        "activations of micro-batch 1, stage 0 to stage 1"
-    )
 
-
-def test_schedules_that_differ_wait_for_each_other():
-    def program(rank):
-        kind = Schedule1F1B if rank == 1 else ScheduleGPipe
-        step(kind(stage(rank, 3), n_microbatches=4, loss_fn=nn.functional.mse_loss), rank, last=2, batches=4)
-
-    told, text = found(program, 3)
-    assert told == [("deadlock.cycle", (1, 2))]
-    assert text.startswith("the stages of the cycle send and receive in orders that do not fit together")
-
-
-def test_a_stage_that_steps_less_often_is_found():
-    def program(rank):
-        schedule = ScheduleGPipe(stage(rank, 2), n_microbatches=2, loss_fn=nn.functional.mse_loss)
-        for _ in range(2 - rank):
-            step(schedule, rank, last=1)
-
-    told, text = found(program)
-    assert told == [("deadlock.missing_rank", (1,))]
-    assert text.startswith("rank 1 ran fewer steps of the schedule")
+@pytest.mark.parametrize(
+    ("program", "world_size", "code", "ranks", "cause"),
+    [
+        (skipped_unit, 2, "mismatch.origin", (0, 1), "some ranks reached another unit"),
+        (skipped_step, 2, "mismatch.origin", (0, 1), "on some ranks the optimizer has updated this unit"),
+        (evaluated_alone, 2, "mismatch.operation", (0, 1), "rank 1 made barrier while the others were"),
+        (fewer_batches, 2, "deadlock.missing_rank", (1,), "rank 1 ran out of input"),
+        (used_otherwise, 2, "mismatch.shape", (0, 1), "rank 1 has no gradient for blocks.0.weight, blocks.0.bias"),
+        (alone_with_a_unit, 4, "deadlock.missing_rank", (2,), "rank 2 ran a forward or backward through FSDP units"),
+        (redistributed_otherwise, 3, "mismatch.origin", (2,), "on rank 2 the DTensor has other placements"),
+        (
+            summed_in_a_branch,
+            2,
+            "mismatch.operation",
+            (0, 1),
+            "rank 1 made barrier while the others redistribute a DTensor",
+        ),
+        (
+            received_for_another_micro_batch,
+            2,
+            "mismatch.origin",
+            (0, 1),
+            "activations of micro-batch 0, stage 0 to stage 1, is received as "
+            "activations of micro-batch 1, stage 0 to stage 1",
+        ),
+        (
+            scheduled_otherwise,
+            3,
+            "deadlock.cycle",
+            (1, 2),
+            "the stages of the cycle send and receive in orders that do not fit together",
+        ),
+        (fewer_steps_of_a_stage, 2, "deadlock.missing_rank", (1,), "rank 1 ran fewer steps of the schedule"),
+    ],
+)
+def test_what_a_rank_does_otherwise_is_found(program, world_size, code, ranks, cause):
+    told, text = found(program, world_size)
+    assert told == [(code, ranks)]
+    assert text.startswith(cause)
 
 
 GREETS = """

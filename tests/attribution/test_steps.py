@@ -1,6 +1,7 @@
 """Which step a call belongs to: both engines number synchronising forwards, so that a backward left out is found."""
 
 import contextlib
+from functools import partial
 from itertools import groupby
 
 import pytest
@@ -43,104 +44,91 @@ def run(program, world_size=2, **options):
     return steps(result)
 
 
-@both_engines
-def test_a_backward_that_all_ranks_skip(engine):
-    def program(rank):
-        model = engine(network())
-        optimizer = sgd(model)
-        for step in range(4):
-            loss = model(inputs(rank)).pow(2).sum()
-            if step != 2:
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-
-    assert run(program, 3) == [[1, 2, 4]] * 3
-
-
-@both_engines
-def test_forwards_under_no_sync_do_not_count(engine):
-    def program(rank):
-        model = engine(network())
-        for batch in range(6):
-            with model.no_sync() if batch % 3 < 2 else contextlib.nullcontext():
-                backward(model, rank)
-
-    assert run(program) == [[1, 2]] * 2
-
-
-@both_engines
-@pytest.mark.parametrize("grad", [True, False])
-def test_an_evaluation_on_one_rank_does_not_count(engine, grad):
-    def program(rank):
-        model = engine(network())
-        for _ in range(3):
-            backward(model.train(), rank)
-            if rank == 1:
-                with torch.set_grad_enabled(grad):
-                    model.eval()(inputs(rank))
-                    model(inputs(rank))
-
-    assert run(program, 3) == [[1, 2, 3]] * 3
-
-
-@both_engines
-def test_an_evaluation_whose_outputs_a_backward_reaches_counts(engine):
-    def program(rank):
-        model = engine(network())
-        for step in range(3):
-            loss = model.train()(inputs(rank)).sum()
-            if step == 1:
-                loss = loss + model.eval()(inputs(rank)).sum()
+def backward_skipped(rank, engine):
+    """By all ranks."""
+    model = engine(network())
+    optimizer = sgd(model)
+    for step in range(4):
+        loss = model(inputs(rank)).pow(2).sum()
+        if step != 2:
+            optimizer.zero_grad()
             loss.backward()
+            optimizer.step()
 
-    assert run(program) == [[1, 3, 4]] * 2
 
-
-@both_engines
-def test_training_in_evaluation_mode_counts(engine):
-    # A further forward, whose output nobody uses, does not.
-    def program(rank):
-        model = engine(network()).eval()
-        for _ in range(2):
-            model(inputs(rank))
+def forwards_under_no_sync(rank, engine):
+    model = engine(network())
+    for batch in range(6):
+        with model.no_sync() if batch % 3 < 2 else contextlib.nullcontext():
             backward(model, rank)
 
-    assert run(program) == [[1, 2]] * 2
 
-
-@both_engines
-def test_buffers_belong_to_the_forward_that_sends_them(engine):
-    def program(rank):
-        model = engine(network(normalised=True))
-        for _ in range(2):
-            backward(model.train(), rank)
-            with torch.no_grad():
+def evaluation_on_one_rank(rank, engine, *, grad):
+    model = engine(network())
+    for _ in range(3):
+        backward(model.train(), rank)
+        if rank == 1:
+            with torch.set_grad_enabled(grad):
                 model.eval()(inputs(rank))
+                model(inputs(rank))
 
-    # Evaluated after a step, which the next forward ends; as that one follows an evaluation, it sends no buffers.
-    assert run(program) == [[1, 2]] * 2
+
+def evaluation_whose_outputs_a_backward_reaches(rank, engine):
+    model = engine(network())
+    for step in range(3):
+        loss = model.train()(inputs(rank)).sum()
+        if step == 1:
+            loss = loss + model.eval()(inputs(rank)).sum()
+        loss.backward()
+
+
+def training_in_evaluation_mode(rank, engine):
+    """A further forward, whose output nobody uses, does not count."""
+    model = engine(network()).eval()
+    for _ in range(2):
+        model(inputs(rank))
+        backward(model, rank)
+
+
+def evaluation_after_each_step(rank, engine):
+    """The next forward ends the step; as that one follows an evaluation, it sends no buffers."""
+    model = engine(network(normalised=True))
+    for _ in range(2):
+        backward(model.train(), rank)
+        with torch.no_grad():
+            model.eval()(inputs(rank))
+
+
+def two_forwards_before_each_backward(rank, engine):
+    model = engine(network())
+    for _ in range(2):
+        (model(inputs(rank)) + model(inputs(rank + 1))).pow(2).sum().backward()
+
+
+def with_setting_of_the_graph(rank, engine, **options):
+    model = engine(TwoBranches(), **options)
+    for _ in range(3):
+        backward(model, rank)
 
 
 @both_engines
-def test_each_forward_before_one_backward_counts(engine):
-    def program(rank):
-        model = engine(network())
-        for _ in range(2):
-            (model(inputs(rank)) + model(inputs(rank + 1))).pow(2).sum().backward()
-
-    assert run(program) == [[2, 4]] * 2
-
-
-@both_engines
-@pytest.mark.parametrize("options", [{"static_graph": True}, {"find_unused_parameters": True}])
-def test_settings_of_the_graph_change_nothing(engine, options):
-    def program(rank):
-        model = engine(TwoBranches(), **options)
-        for _ in range(3):
-            backward(model, rank)
-
-    assert run(program) == [[1, 2, 3]] * 2
+@pytest.mark.parametrize(
+    ("program", "world_size", "counted"),
+    [
+        (backward_skipped, 3, [1, 2, 4]),
+        (forwards_under_no_sync, 2, [1, 2]),
+        (partial(evaluation_on_one_rank, grad=True), 3, [1, 2, 3]),
+        (partial(evaluation_on_one_rank, grad=False), 3, [1, 2, 3]),
+        (evaluation_whose_outputs_a_backward_reaches, 2, [1, 3, 4]),
+        (training_in_evaluation_mode, 2, [1, 2]),
+        (evaluation_after_each_step, 2, [1, 2]),
+        (two_forwards_before_each_backward, 2, [2, 4]),
+        (partial(with_setting_of_the_graph, static_graph=True), 2, [1, 2, 3]),
+        (partial(with_setting_of_the_graph, find_unused_parameters=True), 2, [1, 2, 3]),
+    ],
+)
+def test_which_forwards_count(engine, program, world_size, counted):
+    assert run(lambda rank: program(rank, engine), world_size) == [counted] * world_size
 
 
 @both_engines

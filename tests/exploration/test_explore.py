@@ -99,7 +99,7 @@ def test_where_nothing_is_open_one_execution_is_all_whatever_the_policy():
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_failure_ends_it_and_can_be_replayed():
+def test_the_first_failure_ends_it_and_can_be_replayed_and_one_that_passed_is_kept_to_compare_with():
     exploration = explore(overtaken, 2)
     assert exploration.verdict is Verdict.FAIL
     assert not exploration.complete
@@ -111,32 +111,31 @@ def test_the_first_failure_ends_it_and_can_be_replayed():
     assert exploration.outcomes["fail  rank_error rank 0"] == 1
     assert exploration.outcomes.total() == exploration.executions
     assert simulate(overtaken, 2).verdict is Verdict.PASS, "the default schedule does not show it"
-
-
-def test_one_that_passed_is_kept_to_compare_with():
-    exploration = explore(overtaken, 2)
     assert exploration.first_pass.verdict is Verdict.PASS
-    assert exploration.first_pass.trace.digest() != exploration.first_failure.trace.digest()
+    assert exploration.first_pass.trace.digest() != failure.trace.digest()
     assert explore(overtaken, 2, budget=Budget(executions=1)).first_pass is not None
     assert explore(fails_at_once, 2).first_pass is None
-
-
-def test_the_text_ends_in_the_replay_line():
-    exploration = explore(overtaken, 2)
     lines = str(exploration).splitlines()
     assert lines[0] == "FAIL  overtaken on 2 ranks"
     assert lines[1] == (f"  Execution {exploration.executions} failed: stopped there; other interleavings were not run")
-    assert lines[-1] == f'  replay  replay(overtaken, 2, "{exploration.first_failure.schedule}")'
+    assert lines[-1] == f'  replay  replay(overtaken, 2, "{failure.schedule}")'
 
 
-def test_keep_going_counts_all():
-    exploration = explore(overtaken, 2, keep_going=True)
+def test_keep_going_counts_all_and_progress_tells_how_far_it_is():
+    seen = []
+    exploration = explore(overtaken, 2, keep_going=True, on_progress=seen.append)
     # Rank 0 has three parts and rank 1 two: 5! / (3! 2!) orders; in three of them rank 1's second part is between the
     # last two of rank 0.
     assert exploration.executions == 10
     assert exploration.outcomes == {"pass": 7, "fail  rank_error rank 0": 3}
     assert exploration.complete
     assert exploration.verdict is Verdict.FAIL
+    assert [each.executions for each in seen] == list(range(1, 11))
+    assert seen[-1].failures == 3
+    shares = [each.coverage for each in seen]
+    assert shares == sorted(shares)
+    assert 0 <= shares[0] < shares[-1] <= 1
+    assert all(each.rate > 0 for each in seen)
 
 
 @pytest.mark.parametrize(("preemptions", "failures"), [(0, 0), (1, 1)])
@@ -295,17 +294,6 @@ def test_an_execution_that_breaks_off_does_not_count():
     assert exploration.verdict is Verdict.PASS
 
 
-def test_progress_tells_how_far_it_is():
-    seen = []
-    explore(overtaken, 2, keep_going=True, on_progress=seen.append)
-    assert [each.executions for each in seen] == list(range(1, 11))
-    assert seen[-1].failures == 3
-    shares = [each.coverage for each in seen]
-    assert shares == sorted(shares)
-    assert 0 <= shares[0] < shares[-1] <= 1
-    assert all(each.rate > 0 for each in seen)
-
-
 def test_an_observer_that_breaks_is_dropped():
     calls = []
 
@@ -351,13 +339,10 @@ def test_arguments(arguments, message):
         explore(add_up, 2, **arguments)
 
 
-def test_a_program_or_world_size_that_is_none():
+def test_a_program_a_world_size_or_a_budget_that_is_none():
     with pytest.raises(UsageError, match=f"^{re.escape('world_size is 0, expected a whole number from 1 to 16384')}"):
         explore(add_up, 0)
     with pytest.raises(UsageError, match=r"^program is 3, expected a function"):
         explore(3, 2)
-
-
-def test_a_budget_of_nothing():
     with pytest.raises(UsageError, match=r"^Budget\(executions=0\), expected more than 0"):
         Budget(executions=0)

@@ -229,9 +229,6 @@ def test_another_place_of_the_gauss_of_numpy(monkeypatch):
     assert str(numpy.random.get_state()) == str(before)
 
 
-OFFSET = torch_generators.CACHED_NORMAL_OFFSET
-
-
 def torch_cpu():
     return cpu_generator(torch.default_generator)
 
