@@ -37,10 +37,7 @@ from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 def start_process_ranks(
     program: Callable[..., Any], world_size: int, plan: RunPlan, budget: Budget | None
 ) -> Iterator[ProcessRanks]:
-    """Start what the ranks need. For a program that starts its ranks itself, start the program.
-
-    At the end of the block, end what was started.
-    """
+    """Start what the ranks need, and a program that starts its ranks itself; end them at the end of the block."""
     with closing(ExternalProcesses()) as external_processes, closing(FirstUseAnnouncement()) as announcement:
         is_program = isinstance(program, Script)
         config = ProcessConfig(

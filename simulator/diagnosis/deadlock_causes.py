@@ -27,10 +27,7 @@ from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 
 def ranks_at_fault(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
-    """Return the ranks at fault: the missing or dead ranks or those of the cycle, unless few ranks wait for many.
-
-    If a few ranks make a call that most of their group never makes, those few are at fault.
-    """
+    """Return the ranks at fault: missing or dead ones, those of the cycle, or a few whose call most never make."""
     if reading.code is Code.DEADLOCK_MISSING_RANK and _is_call_of_few(snapshot, reading):
         return reading.victims
     if reading.code is not Code.DEADLOCK_CYCLE:

@@ -202,7 +202,9 @@ def _advise_error(
         is_undefined = all(call.leaves_undefined for call in early)
         poisoned = Cause.RAISED_OVER_UNDEFINED if is_undefined else Cause.RAISED_IN_FLIGHT
         return poisoned.lines(who=who, operation=join_names(list(calls)))
-    return (cause or Cause.RAISED).lines(who=who, parameters=_unused_text(unused) or _unused_in_message(message))
+    found = re.search(r"no gradient came for (.+? on ranks? \d+(?:, \d+)*)", message)
+    parameters = _unused_text(unused) or (found[1] if found else "some parameters")
+    return (cause or Cause.RAISED).lines(who=who, parameters=parameters)
 
 
 def _advise_reason(reason: KnownErrorFacts, who: str) -> list[str | LabelledLine]:
@@ -220,12 +222,6 @@ def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
     if len(ranks) == 1:
         return next(iter(ranks))
     return " and ".join(f"{names} on {rank_list(who)}" for names, who in ranks.items())
-
-
-def _unused_in_message(message: str) -> str:
-    """Return the unused parameters named in the text of an error."""
-    found = re.search(r"no gradient came for (.+? on ranks? \d+(?:, \d+)*)", message)
-    return found[1] if found else "some parameters"
 
 
 # --- calls made while an exception unwound, in `finally` for example --------------------------------------------------

@@ -61,7 +61,13 @@ def sampler_finding(read: Sequence[SamplerRead]) -> Finding | None:
         values = [getattr(each, name) for each in settings]
         if len(set(values)) > 1:
             return _differing_setting_finding(ordered, "length of the data set" if name == "samples" else name, values)
-    return _same_part_finding(ordered) if len({each.rank for each in settings}) < size else None
+    ranks_of_parts = ranks_by_value((each.rank, each.sampling.rank) for each in ordered)
+    parts = {part: ranks for part, ranks in ranks_of_parts.items() if len(ranks) > 1}
+    if not parts:
+        return None
+    what = ", ".join(f"rank={part} on {rank_list(ranks)}" for part, ranks in parts.items())
+    culprits = tuple(sorted(rank for ranks in parts.values() for rank in ranks))
+    return _make_finding(ordered, culprits, what, Cause.SAMPLERS_OF_ONE_RANK.lines())
 
 
 def _differing_setting_finding(read: list[SamplerRead], name: str, values: Sequence[object]) -> Finding:
@@ -70,13 +76,6 @@ def _differing_setting_finding(read: list[SamplerRead], name: str, values: Seque
     epochs = Cause.SAMPLERS_OF_OTHER_EPOCHS.lines()
     advice = epochs if name == "epoch" else Cause.SAMPLERS_DIFFER.lines(fact=name)
     return _make_finding(read, culprits, f"{name} {sides_text(sides)}", advice)
-
-
-def _same_part_finding(read: list[SamplerRead]) -> Finding:
-    sides = ranks_by_value((each.rank, each.sampling.rank) for each in read)
-    culprits = tuple(sorted(rank for ranks in sides.values() if len(ranks) > 1 for rank in ranks))
-    what = ", ".join(f"rank={part} on {rank_list(ranks)}" for part, ranks in sides.items() if len(ranks) > 1)
-    return _make_finding(read, culprits, what, Cause.SAMPLERS_OF_ONE_RANK.lines())
 
 
 def _make_finding(read: list[SamplerRead], culprits: tuple[int, ...], what: str, advice: list[LabelledLine]) -> Finding:

@@ -52,15 +52,13 @@ class StreamNode(NamedTuple):
 
 
 class WaitGraph:
-    """The wait-for graph of a snapshot: threads, streams, ("slot", index), ("store", index) and ("lock", ...).
-
-    `alternatives` are its OR nodes.
-    """
+    """The wait-for graph of a snapshot: threads, streams, ("slot", index), ("store", index) and ("lock", ...)."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.graph: Graph = Digraph()
         self.alternatives: set[Any] = set()
+        """The OR nodes."""
         self.waits: dict[ThreadNode, Wait | None] = {}
         """For each thread, its wait; without started threads that only wait for a timer."""
         for rank in snapshot.ranks:
