@@ -22,6 +22,7 @@ from ddpsim.simulator.errors import InternalError, UsageError, is_unexpected_err
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
+from ddpsim.simulator.imports import torch_too_old_message
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.launching.script import Script
@@ -36,7 +37,6 @@ from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import is_subprocess_wait
 from ddpsim.simulator.runtime.shared_process import SharedProcessWatch
 from ddpsim.simulator.runtime.threaded_run import ThreadedRun
-from ddpsim.simulator.torch_version import torch_too_old_message
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import GlooTransport
 from ddpsim.simulator.transport.memory import MemoryTransport

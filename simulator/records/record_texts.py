@@ -55,7 +55,6 @@ SHORT_DTYPES = {
     "i16": "int16",
     "i8": "int8",
     "u8": "uint8",
-    "bool": "bool",
     "fp8e4m3": "float8_e4m3fn",
     "fp8e5m2": "float8_e5m2",
 }
