@@ -104,11 +104,9 @@ def _deadlock_finding(
 
 def _loop_counts(snapshot: Snapshot, reading: WaitReason) -> list[LabelledLine]:
     """Return lines that say how often the waiting and the missing ranks ran a loop."""
-    if reading.code is Code.DEADLOCK_CYCLE:
-        missing = tuple(messages_after_loop(snapshot, reading))
-    else:
-        missing = reading.culprits if reading.code is Code.DEADLOCK_MISSING_RANK else ()
-    if not missing:
+    is_cycle = reading.code is Code.DEADLOCK_CYCLE
+    missing = tuple(messages_after_loop(snapshot, reading)) if is_cycle else reading.culprits
+    if not missing or not (is_cycle or reading.code is Code.DEADLOCK_MISSING_RANK):
         return []
     calls = [call for call in snapshot.calls_of(reading.victims) if not call.is_point_to_point]
     known = [rank for rank in missing if snapshot.ranks[rank].state is not RankState.UNRECORDED]
@@ -122,9 +120,8 @@ def _tie_note(snapshot: Snapshot, reading: WaitReason) -> list[LabelledLine]:
     """
     count = len(reading.victims)
     is_tie = count == len(reading.culprits) and set(reading.victims).isdisjoint(reading.culprits)
-    if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_tie:
-        return []
-    if count == 1 and not _wait_in_own_collectives(snapshot, reading):
+    is_told = is_tie and (count > 1 or _wait_in_own_collectives(snapshot, reading))
+    if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_told:
         return []
     sides = f"{rank_list(reading.victims)} arrived, {rank_list(reading.culprits)} did not"
     size = "one rank against one" if count == 1 else f"{count} ranks against {count}"

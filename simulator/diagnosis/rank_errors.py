@@ -226,8 +226,8 @@ def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
 
 # --- calls made while an exception unwound, in `finally` for example --------------------------------------------------
 
-_MAY_FOLLOW = ("mismatch.", Code.DEADLOCK_CYCLE.value, Code.DEADLOCK_MISSING_RANK.value)
-"""Codes of findings that may be consequences of an exception; deadlocks on a dead rank name the exception already."""
+MAY_FOLLOW = ("mismatch.", Code.DEADLOCK_CYCLE.value, Code.DEADLOCK_MISSING_RANK.value)
+"""Codes of findings that may follow from an exception or uneven data; a deadlock on a dead rank names the exception."""
 
 
 def mark_consequences(findings: Sequence[Finding], errors: Mapping[int, str]) -> list[Finding]:
@@ -237,7 +237,7 @@ def mark_consequences(findings: Sequence[Finding], errors: Mapping[int, str]) ->
 
 def _is_consequence(finding: Finding, errors: Collection[int]) -> bool:
     """Return True if the finding is caused by calls that ranks made while an exception ended their program."""
-    if not errors or not finding.code.value.startswith(_MAY_FOLLOW):
+    if not errors or not finding.code.value.startswith(MAY_FOLLOW):
         return False
     callers = {call.rank for call in finding.calls}
     if finding.code.value.startswith("mismatch."):

@@ -11,13 +11,12 @@ from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot, WaitReason
 from ddpsim.simulator.diagnosis.explain import ranks_outside_largest
+from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
 from ddpsim.simulator.matching.agreement import call_sites_differ
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait
 from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value, values_by_key
-
-_MAY_FOLLOW = (Code.DEADLOCK_MISSING_RANK, Code.DEADLOCK_CYCLE)
 
 COUNTERPART = {"send": "recv", "recv": "send"}
 """For each operation of a message (such as send), the operation on the other side (recv)."""
@@ -47,7 +46,7 @@ def add_batch_counts(
     """
     lines = list(_loader_counts(batches))
     for finding in findings:
-        if lines and (finding.code in _MAY_FOLLOW or finding.code.value.startswith("mismatch.")):
+        if lines and finding.code.value.startswith(MAY_FOLLOW):
             cause = [getattr(line, "label", "") for line in finding.lines].index("cause")
             finding = replace(finding, lines=(*finding.lines[:cause], *lines, *finding.lines[cause:]))
         yield finding

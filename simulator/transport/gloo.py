@@ -287,10 +287,6 @@ def _tensors(payload: Payload) -> tuple[Any, ...]:
     return (list(payload.inputs),)
 
 
-def _tensor_from_tensor(payload: Payload) -> tuple[Any, ...]:
-    return payload.outputs[0], payload.inputs[0]
-
-
 def _tensors_from_tensors(payload: Payload) -> tuple[Any, ...]:
     return list(payload.outputs), list(payload.inputs)
 
@@ -332,6 +328,9 @@ class GlooMethod(NamedTuple):
     """True if the method is called for each tensor, as a gloo backend lacks the joint method in Python."""
 
 
+_ALL_GATHER_BASE = GlooMethod("_allgather_base", _tensors_from_tensors, is_one_by_one=True)
+_REDUCE_SCATTER_BASE = GlooMethod("_reduce_scatter_base", _tensors_from_tensors, "ReduceScatterOptions", True)
+
 METHODS = {
     "all_reduce": GlooMethod("allreduce", _tensors, "AllreduceOptions"),
     "all_reduce_coalesced": GlooMethod("allreduce_coalesced", _tensors, "AllreduceCoalescedOptions"),
@@ -339,15 +338,13 @@ METHODS = {
     "reduce": GlooMethod("reduce", _tensors, "ReduceOptions"),
     "all_gather": GlooMethod("allgather", _list_from_tensors),
     "all_gather_coalesced": GlooMethod("allgather_coalesced", _lists_from_tensors),
-    "all_gather_into_tensor": GlooMethod("_allgather_base", _tensor_from_tensor),
-    "all_gather_into_tensor_coalesced": GlooMethod("_allgather_base", _tensors_from_tensors, is_one_by_one=True),
+    "all_gather_into_tensor": _ALL_GATHER_BASE,
+    "all_gather_into_tensor_coalesced": _ALL_GATHER_BASE,
     "gather": GlooMethod("gather", _list_from_tensors, "GatherOptions"),
     "scatter": GlooMethod("scatter", _tensors_from_list, "ScatterOptions"),
     "reduce_scatter": GlooMethod("reduce_scatter", _tensors_from_list, "ReduceScatterOptions"),
-    "reduce_scatter_tensor": GlooMethod("_reduce_scatter_base", _tensor_from_tensor, "ReduceScatterOptions"),
-    "reduce_scatter_tensor_coalesced": GlooMethod(
-        "_reduce_scatter_base", _tensors_from_tensors, "ReduceScatterOptions", True
-    ),
+    "reduce_scatter_tensor": _REDUCE_SCATTER_BASE,
+    "reduce_scatter_tensor_coalesced": _REDUCE_SCATTER_BASE,
     "all_to_all": GlooMethod("alltoall", _tensors_from_tensors),
     "all_to_all_single": GlooMethod("alltoall_base", _split_tensors),
     "barrier": GlooMethod("barrier", lambda payload: (), "BarrierOptions"),
