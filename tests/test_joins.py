@@ -331,13 +331,6 @@ def test_ranks_that_leave_by_an_exception_do_not_join(engine):
     assert [joining.authoritative for joining in result.joins] == [None]
 
 
-def test_equal_lines_of_many_ranks_are_one():
-    result = run(lambda rank: train(rank, lambda: linear("torch"), (2,) * 10 + (3, 2)), 12)
-    first, last = str(result.joins[0]).splitlines()
-    assert first == "  join    ranks 0-9, 11 joined at step 2, shadowed 3 calls each (2 join control, 1 bucket)"
-    assert last == "  join    rank 10 was the last to join, at step 3: its model is kept"
-
-
 def test_a_join_without_a_model_has_no_steps_to_tell():
     joining = JoinSummary("default", (JoinedRank(0, None, (("user", 1),)), JoinedRank(1, None)))
     assert str(joining) == (

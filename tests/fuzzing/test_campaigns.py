@@ -89,20 +89,6 @@ def test_a_failure_that_the_corpus_has_is_no_new_one(campaign, broken_engine):
     assert f"found: {count} new failure{'s' * (count > 1)}" in campaign_summary(first)
 
 
-@pytest.mark.tier("nightly")
-def test_ctrl_c_keeps_what_was_found(campaign, tmp_path, broken_engine):
-    def interrupt(progress):
-        if progress.totals.failures and progress.doing == "fuzzing":
-            raise KeyboardInterrupt
-
-    told = campaign(replace(TRAININGS, executions=None), on_progress=interrupt)
-    assert told.interrupted
-    assert told.totals.execution_count
-    assert [each.how for each in told.kept] == ["not shrunk"] * len(told.kept)
-    assert sorted(each.path for each in told.kept) == sorted((tmp_path / "corpus").iterdir())
-    assert "(interrupted)" in campaign_summary(told)
-
-
 @pytest.mark.tier("ci")
 def test_ctrl_c_while_shrinking_keeps_the_rest_as_it_is(campaign, monkeypatch, broken_engine):
     def interrupt(progress):

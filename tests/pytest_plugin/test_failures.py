@@ -1,12 +1,11 @@
 """What a failing test shows: pytest's own traceback and the rank, or the diagnosis; and last the replay line."""
 
-import re
 import shlex
 
 import pytest
 
 from ddpsim.scenarios.pytest_plugin import running
-from tests.pytest_plugin.reading import HANGS, Failure, marked, replay_of, report_of
+from tests.pytest_plugin.reading import HANGS, marked
 
 
 def test_an_assertion_shows_pytests_message_and_the_rank(fails):
@@ -89,13 +88,6 @@ def test_a_deadlock_is_its_diagnosis_and_nothing_else(fails):
     assert failure.token
 
 
-def test_a_mismatch_is_its_diagnosis_and_nothing_else(fails):
-    failure = fails(marked("dist.all_reduce(torch.ones(2 + rank))"))
-    assert failure.lines[0].startswith("MISMATCH  mismatch.shape")
-    assert failure.token
-    assert failure.summary.startswith("mismatch.shape: ")
-
-
 FOR_EVER = "from ddpsim import Budget\n" + marked("while True:\n    dist.barrier()", "ranks(2{options})")
 
 
@@ -118,40 +110,6 @@ def test_a_budget_that_ran_out_is_no_pass_and_a_test_has_so_many_steps(fails, mo
 def test_an_exploration_of_a_program_that_never_ends_takes_as_many_in_each_run(fails, monkeypatch):
     monkeypatch.setattr(running, "_MOST_STEPS", 1000)
     assert "        1  unknown  budget rank 0" in fails(FOR_EVER.replace("{options}", ", explore=True")).lines
-
-
-def test_the_line_at_the_end_runs_exactly_that_again(run):
-    source = """
-@pytest.mark.ranks(3, seeds=range(4))
-@pytest.mark.parametrize("n", [1, 2])
-def test_order(rank, n):
-    got = torch.zeros(1)
-    if rank:
-        dist.send(torch.ones(1) * rank, 0)
-    else:
-        assert dist.recv(got) == n
-        dist.recv(got)
-"""
-    first = run(source)
-    failed = re.findall(r"FAILED test_it.py::(\S+) - (rank 0: assert \d ==) \d", first.stdout.str())
-    assert len(failed) == 4  # under each seed one of two messages is the first
-
-    name, summary = failed[0]
-    node, token = replay_of(first, name)
-    assert node == f"test_it.py::{name}"
-    again = Failure(run("", node, "--ddpsim-replay", token))
-    assert again.lines[-4:] == report_of(first, name)[-4:]
-    assert again.summary.startswith(summary)
-
-
-def test_the_token_does_not_depend_on_where_pytest_is_started(run, pytester, monkeypatch):
-    folder = pytester.mkpydir("below")
-    (folder / "test_there.py").write_text("import pytest\nimport torch.distributed as dist\n" + marked(HANGS))
-    above = replay_of(run("", "below/test_there.py", "--import-mode=importlib"), "test_it")
-    monkeypatch.chdir(folder)
-    within = replay_of(run("", "test_there.py", "--import-mode=importlib"), "test_it")
-    assert above == ("below/test_there.py::test_it", within[1])
-    assert within[0] == "test_there.py::test_it"
 
 
 def test_a_line_with_parameters_that_need_quotes_can_be_pasted(fails):

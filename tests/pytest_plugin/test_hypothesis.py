@@ -7,7 +7,6 @@ from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.pytest_plugin.reading import marked, report_of
-from tests.tiers import sweep
 
 HYPOTHESIS = """
 from hypothesis import assume, given, note, settings, HealthCheck, strategies as st
@@ -49,22 +48,6 @@ def test_it(rank, x):
     assert "E               x=37," in failure.lines
     assert failure.lines[-2].startswith("  rank 1 raised AssertionError: assert 37 < 37")
     assert failure.token
-
-
-@pytest.mark.parametrize("order", sweep(ORDERS, lambda order: order == "settings"))
-def test_examples_that_all_pass_are_as_many_as_asked_for(run, order):
-    run(f"""
-{ORDERS[order]}
-def test_it(rank, world_size, x):
-    each = torch.tensor([x])
-    dist.all_reduce(each)
-    assert each == world_size * x
-    seen.append((rank, x))
-
-def test_seen():
-    assert len(seen) == 2 * {50 if order == "settings" else 100}
-    assert [rank for rank, _ in seen].count(0) == len(seen) / 2
-""").assert_outcomes(passed=2)
 
 
 def test_a_deadlock_shrinks_to_its_simplest_example(fails):

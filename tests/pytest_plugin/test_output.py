@@ -96,45 +96,6 @@ def test_below(rank):
     }
 
 
-def test_fixtures_outside_print_to_pytests_own_sections(run):
-    result = run("""
-@pytest.fixture
-def loud():
-    print("set up")
-    yield
-    print("taken down")
-
-@pytest.mark.ranks(1)
-def test_it(loud, rank):
-    print("called")
-    assert False
-""")
-
-    assert sections(result) == {
-        "Captured stdout setup": ["set up"],
-        "Captured stdout rank 0 call": ["called"],
-        "Captured stdout teardown": ["taken down"],
-    }
-
-
 def test_logging_is_captured_with_the_test(run):
     result = run("import logging\n" + marked('logging.warning("from %d", rank)\nassert False'))
     assert [line.split()[-1] for line in sections(result)["Captured log call"]] == ["0", "1"]
-
-
-def test_the_streams_of_the_process_are_back_afterwards(run):
-    run("""
-import sys
-before = []
-
-@pytest.fixture(autouse=True)
-def streams():
-    before.append(sys.stdout)
-    yield
-    assert sys.stdout is before[-1]
-
-@pytest.mark.ranks(2)
-def test_it(rank):
-    assert sys.stdout is not before[-1] and not sys.stdout.isatty()
-    dist.barrier()
-""").assert_outcomes(passed=1)

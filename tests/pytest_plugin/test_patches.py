@@ -42,32 +42,6 @@ def test_after():
     assert {name: os.environ.get(name) for name in VARIABLES} == {name: before.get(name) for name in VARIABLES}
 
 
-def test_nor_if_the_test_fails_or_is_explored_or_drawn(run):
-    run("""
-from hypothesis import given, strategies as st
-
-@pytest.mark.ranks(2)
-def test_fails(rank, monkeypatch):
-    monkeypatch.delenv("RANK")
-    assert not rank
-
-@pytest.mark.ranks(2, explore=True)
-def test_explored(rank, monkeypatch):
-    monkeypatch.delenv("RANK")
-    dist.barrier()
-
-@pytest.mark.ranks(2)
-@given(x=st.booleans())
-def test_drawn(rank, monkeypatch, x):
-    monkeypatch.delenv("RANK")
-
-@pytest.mark.parametrize("n", [1])
-def test_after(n):
-    import os
-    assert "RANK" not in os.environ
-""").assert_outcomes(failed=1, passed=3)
-
-
 def test_what_a_fixture_outside_wrote_is_taken_back_whatever_ranks_do(run):
     run("""
 import os

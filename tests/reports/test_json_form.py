@@ -222,13 +222,6 @@ def test_another_version_is_told_whatever_else_the_file_has():
             from_json(b'{"version":%d,"runs":"other"}' % version, name="r.json")
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path):
-    with pytest.raises(ReportError, match=r"nowhere\.json cannot be read \(No such file or directory\), expected"):
-        read_document(tmp_path / "nowhere.json")
-    with pytest.raises(ReportError, match=r"cannot be read \(Is a directory\), expected"):
-        read_document(tmp_path)
-
-
 def test_a_huge_file_is_refused_before_it_is_looked_at(tmp_path):
     path = tmp_path / "huge.json"
     with path.open("wb") as file:

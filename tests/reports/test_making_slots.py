@@ -66,13 +66,6 @@ def test_the_open_slot_says_who_is_missing():
     assert {run.findings[0].slots, *(waiting.slots for waiting in run.waiting)} == {(9,)}
 
 
-def test_where_all_came_nothing_is_open():
-    run = document("uneven-inputs-without-join-repaired").runs[0]
-    assert {slot.state for slot in run.slots} == {"matched"}
-    assert run.waiting == ()
-    assert run.findings == ()
-
-
 def test_the_slot_whose_calls_differ_is_mismatched():
     run = document(MISMATCH).runs[0]
     calls = [(rank, "broadcast" if rank == 1 else "all_reduce", 0) for rank in range(4)]

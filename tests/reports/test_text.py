@@ -15,7 +15,6 @@ from ddpsim.reports.forms.narrow_lanes import draw_lanes_as_text
 from ddpsim.reports.forms.text import text_of, to_text
 from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.verdict import Verdict
-from ddpsim.simulator.wording import rank_list
 from tests.kit.rows import rows
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
 from tests.reports.made import Story, call, exploration, parted
@@ -209,20 +208,6 @@ def test_an_exploration_says_how_often_there_was_what_and_shows_its_runs():
     ]
     assert [line for line in lines if line.startswith("--- ")] == ["--- story  world size 4"] * 2
     assert lines[-1] == "as expected"
-
-
-@rows(
-    ("ranks", "text"),
-    [
-        ((3,), "rank 3"),
-        ((0, 1), "ranks 0, 1"),
-        ((0, 1, 2, 4, 6, 7), "ranks 0-2, 4, 6, 7"),
-        ((5, 9), "ranks 5, 9"),
-        ((0, 1, 2, 5, 7, 8), "ranks 0-2, 5, 7, 8"),
-    ],
-)
-def test_lists_of_ranks(ranks, text):
-    assert rank_list(ranks) == text
 
 
 def disagree(rank):

@@ -54,17 +54,13 @@ def test_the_paths_may_be_anything_that_holds_records(ddpsim, tmp_path):
     paths = [["dumps"], ["as json"], ["dumps/rank_*"], [f"dumps/rank_{rank}" for rank in range(4)]]
     for each in (*paths, *([str(path)] for path in archives(tmp_path, MISSING))):
         status, out, _ = ddpsim("diagnose", *each)
-        assert (status, "missing 2" in out) == (1, True)
+        assert (status, "missing 2" in out, "incomplete" in out) == (1, True, False)
 
 
-def test_records_without_a_finding_pass(ddpsim, tmp_path):
+def test_records_without_a_finding_pass_and_what_met_is_counted(ddpsim, tmp_path):
     written(tmp_path / "dumps", FINE)
     status, out, _ = ddpsim("diagnose", "dumps")
-    assert status == 0
-    assert "PASS  the matched calls agree in everything that the records contain: 1 collective\n" in out
-
-
-def test_messages_that_met_are_counted_too(ddpsim, tmp_path):
+    assert (status, "in everything that the records contain: 1 collective\n" in out) == (0, True)
     sent = [call("send", to=1), call("recv", to=1)]
     received = [call("recv", to=0), call("send", to=0)]
     written(tmp_path / "dumps", job([[DONE, *sent], [DONE, *received]]))
@@ -81,12 +77,6 @@ def test_a_hang_is_not_passed_over_where_no_record_knows_an_end(ddpsim, tmp_path
         (tmp_path / f"clog_rank_{rank}.log").write_text(head + text)
     status, out, _ = ddpsim("diagnose", str(tmp_path))
     assert (status, "UNKNOWN  unchecked\n  cause   the calls of ranks 0, 1 agree" in out) == (3, True), out
-
-
-def test_what_the_records_do_not_say_is_unknown(ddpsim, tmp_path):
-    written(tmp_path / "dumps", job([[HUNG]] * 2))
-    status, out, _ = ddpsim("diagnose", "dumps")
-    assert (status, "UNKNOWN  unchecked" in out) == (3, True)
 
 
 def test_a_report_is_written(ddpsim, tmp_path):
@@ -267,12 +257,6 @@ def test_of_an_archive_that_is_cut_the_members_that_are_whole_are_read(ddpsim, t
         assert read >= ({2, 3} if "gz" not in path.name else set()), path.name
 
 
-def test_an_archive_that_is_whole_has_no_note_of_it(ddpsim, tmp_path):
-    for path in (*archives(tmp_path, MISSING, is_packed=False), *archives(tmp_path, MISSING)):
-        status, out, _ = ddpsim("diagnose", path.name)
-        assert (status, "not whole" in out) == (1, False)
-
-
 def test_in_an_archive_that_is_cut_what_is_refused_still_is(ddpsim, tmp_path):
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
         archive.writestr("rank_0", pickled(FINE[0]))
@@ -336,17 +320,6 @@ def test_the_test_for_pytest_is_written_and_says_how_to_run_it(ddpsim, tmp_path)
     assert "def test_hang_7(rank):\n" in text
     taken = ddpsim("diagnose", "dumps", "--write-test", "test_hang-7.py")[2]
     assert taken.startswith("ddpsim: test_hang-7.py exists, expected a new file")
-
-
-@pytest.mark.tier("ci")
-def test_pytest_runs_what_is_written(ddpsim, tmp_path):
-    written(tmp_path / "dumps", MISSING)
-    ddpsim("diagnose", "dumps", "--write-test", "test_hang.py")
-    command = [sys.executable, "-m", "pytest", "-q", "test_hang.py", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1
-    assert "DEADLOCK  deadlock.missing_rank" in done.stdout
-    assert "# /job/train.py:21 in train" in done.stdout
 
 
 PROGRAM = """

@@ -6,6 +6,7 @@ import pytest
 
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import ExitStatus
+from tests.kit.own_programs import RACY
 
 
 @pytest.fixture
@@ -69,19 +70,6 @@ def test_a_budget_that_runs_out_is_unknown(explore):
     assert out.endswith("unknown: nothing failed so far; expected pass\n")
 
 
-RACY = """
-import torch, torch.distributed as dist
-
-def racy(rank):
-    first = torch.zeros(1)
-    if rank:
-        dist.send(torch.tensor([float(rank)]), 0)
-        return
-    assert dist.recv(first) == 1, "rank 2 was first"
-    dist.recv(first)
-"""
-
-
 def test_what_failed_is_saved(explore, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(RACY)
@@ -90,7 +78,7 @@ def test_what_failed_is_saved(explore, capsys, tmp_path, monkeypatch):
     assert status == ExitStatus.OTHERWISE
     assert out.endswith("saved in found.toml; to run it:\n  ddpsim run found.toml\n")
     assert main(["run", "found.toml"]) == ExitStatus.OTHERWISE
-    assert "AssertionError: rank 2 was first" in capsys.readouterr().out
+    assert "rank 0 raised AssertionError" in capsys.readouterr().out
     status, _, err = explore(*words, "-o", "found.toml")
     assert (status, err.partition(",")[0]) == (2, "ddpsim: found.toml exists")
     status, out, _ = explore(*words, "--executions", "1", "-o", "other.toml")
@@ -120,7 +108,7 @@ def test_a_run_that_passes_is_looked_for_where_the_first_one_fails_and_so_does_t
     explore, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text(RACY.replace("== 1", "== 2"))
+    (tmp_path / "own.py").write_text(RACY.replace("== number", "== 3 - number"))
     assert main(["run", "own.py:racy", "--world-size", "3"]) == ExitStatus.OTHERWISE
     capsys.readouterr()
     told = set()

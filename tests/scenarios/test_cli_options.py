@@ -30,6 +30,7 @@ def test_the_steps_and_the_seconds_of_a_run(ddpsim, write):
         status, out, err = ddpsim("run", "own.py:spin", "--world-size", 2, option, limit)
         assert (status, err) == (3, "")
         assert f"\n  the run took {told}\n" in out
+        assert out.splitlines()[-1] in {f"unknown: found unknown, budget, rank {n}; expected pass" for n in (0, 1)}
 
 
 def test_a_budget_of_nothing_is_refused(ddpsim):

@@ -7,44 +7,26 @@ import pytest
 
 from ddpsim import Crash, Delay, EarlyReturn, UsageError, simulate
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
-
-FIRST_COME = """
-import torch
-import torch.distributed as dist
-
-def first_come(rank):
-    if rank > 0:
-        dist.send(torch.tensor(rank), dst=0)
-        return
-    message = torch.tensor(0)
-    first = dist.recv(message)
-    dist.recv(message)
-    assert first == 1, f"rank {first} came first"
-"""
+from tests.kit.own_programs import RACY
 
 
 @pytest.fixture
 def ddpsim(console, monkeypatch, tmp_path):
-    """Run `ddpsim` beside the files first_come.py and meet.py; returns status, stdout and stderr."""
-    (tmp_path / "first_come.py").write_text(FIRST_COME)
+    """Run `ddpsim` beside the files racy.py and meet.py; returns status, stdout and stderr."""
+    (tmp_path / "racy.py").write_text(RACY)
     (tmp_path / "meet.py").write_text("import torch.distributed as dist\n\ndef meet(rank):\n    dist.barrier()\n")
     monkeypatch.chdir(tmp_path)
     return lambda line: console(*shlex.split(line))
 
 
-def failing_seeds(seeds):
-    space = {}
-    exec(FIRST_COME, space)
-    return [seed for seed in seeds if simulate(space["first_come"], 3, policy="random", seed=seed).errors]
-
-
 def test_seeds_are_counted_and_the_first_that_fails_is_shown_with_its_token(ddpsim):
-    failing = failing_seeds(range(3, 23))
+    exec(RACY, space := {})
+    failing = [seed for seed in range(3, 23) if simulate(space["racy"], 3, policy="random", seed=seed).errors]
     assert 0 < len(failing) < 20
-    status, out, err = ddpsim("run --world-size 3 --seeds 3..22 first_come.py:first_come")
+    status, out, err = ddpsim("run --world-size 3 --seeds 3..22 racy.py:racy")
     assert (status, err) == (1, "")
     head, _, *rows = out.splitlines()
-    assert re.fullmatch(r"first_come.py:first_come  world size 3  policy random, seeds 3 to 22  \d+ ms", head)
+    assert re.fullmatch(r"racy.py:racy  world size 3  policy random, seeds 3 to 22  \d+ ms", head)
     passing = next(seed for seed in range(3, 23) if seed not in failing)
     counted = [
         (len(failing), f"fail, rank_error, rank 0  (first with seed {failing[0]})"),
@@ -55,9 +37,7 @@ def test_seeds_are_counted_and_the_first_that_fails_is_shown_with_its_token(ddps
         rows[-1] == f"not as expected: found fail, rank_error, rank 0; expected pass; with {len(failing)} of 20 seeds"
     )
     [line] = re.findall(r"^  replay  ddpsim (.*)$", out, re.MULTILINE)
-    space = {}
-    exec(FIRST_COME, space)
-    assert str(simulate(space["first_come"], 3, policy="random", seed=failing[0]).schedule).split(":")[1] in line
+    assert str(simulate(space["racy"], 3, policy="random", seed=failing[0]).schedule).split(":")[1] in line
     assert ddpsim(line)[0] == 1
 
 
@@ -113,11 +93,13 @@ def test_bad_input_is_one_line(ddpsim, words, told):
 )
 def test_a_fault_is_what_its_text_says(text, fault):
     assert (parse_fault(text), fault_text(fault)) == (fault, text)
+    with pytest.raises(UsageError, match=r"^fault is 'crash:rank=1,before_call=0,message=a,b'"):
+        parse_fault("crash:rank=1,before_call=0,message=a,b")
 
 
 def test_a_fault_strikes_and_the_replay_line_says_it_again(ddpsim):
     fault = "crash:rank=1,before_call=0,message='power lost'"
-    status, out, _ = ddpsim(f'run --world-size 2 --fault "{fault}" first_come.py:first_come')
+    status, out, _ = ddpsim(f'run --world-size 2 --fault "{fault}" racy.py:racy')
     assert status == 1
     assert "rank 1 raised InjectedCrashError: 'power lost'" in out
     [line] = re.findall(r"^  replay  ddpsim (.*)$", out, re.MULTILINE)
@@ -128,7 +110,7 @@ def test_a_fault_strikes_and_the_replay_line_says_it_again(ddpsim):
 
 
 def test_a_file_says_the_faults_of_what_it_was_made_from(ddpsim, tmp_path):
-    words = "explore --fault crash:rank=1,before_call=0 --world-size 2 first_come.py:first_come -o found.toml"
+    words = "explore --fault crash:rank=1,before_call=0 --world-size 2 racy.py:racy -o found.toml"
     status, out, _ = ddpsim(words)
     assert status == 1
     assert "--fault crash:rank=1,before_call=0" in out
@@ -145,7 +127,11 @@ def test_a_file_says_the_faults_of_what_it_was_made_from(ddpsim, tmp_path):
     assert "ERROR  rank_error" in ddpsim("run meet-meet-shrunk.toml")[1]
 
 
-def test_fuzz_and_shrink_say_that_a_fault_did_not_strike(ddpsim):
+def test_seeds_fuzz_and_shrink_say_that_a_fault_did_not_strike(ddpsim):
+    words = "run --world-size 2 --seeds 0..2 --fault crash:rank=1,before_call={} meet.py:meet"
+    note = "note  in the first passing run the fault before call 9 of rank 1 did not happen"
+    assert note in ddpsim(words.format(9))[1]
+    assert "did not happen" not in ddpsim(words.format(0))[1]
     late = "--fault crash:rank=1,before_call=9"
     out = ddpsim(f"fuzz {late} --executions 1 --world-size 2 --engine torch meet.py:meet")[1]
     assert out.startswith("note  in the first passing run the fault before call 9 of rank 1 did not happen: ")
@@ -155,15 +141,3 @@ def test_fuzz_and_shrink_say_that_a_fault_did_not_strike(ddpsim):
     assert (status, "fails under every schedule tried" in out) == (1, True)
     err = ddpsim(f"fuzz {late} --generate")[2]
     assert err.startswith("ddpsim: found --fault without NAME, but random scenarios have their own: leave it out")
-
-
-def test_a_fault_that_cannot_be_said_is_refused():
-    with pytest.raises(UsageError, match=r"^fault is 'crash:rank=1,before_call=0,message=a,b'"):
-        parse_fault("crash:rank=1,before_call=0,message=a,b")
-
-
-def test_seeds_say_that_a_fault_did_not_strike(ddpsim):
-    words = "run --world-size 2 --seeds 0..2 --fault crash:rank=1,before_call={} meet.py:meet"
-    note = "note  in the first passing run the fault before call 9 of rank 1 did not happen"
-    assert note in ddpsim(words.format(9))[1]
-    assert "did not happen" not in ddpsim(words.format(0))[1]

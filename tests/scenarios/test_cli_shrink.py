@@ -9,6 +9,7 @@ from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.files.value_scenarios import training_of_scenario
 from ddpsim.scenarios.training.training import Training
+from tests.kit.own_programs import RACY
 
 UNEVEN = """
 summary = "one rank has a batch less"
@@ -17,23 +18,6 @@ network = "mlp"
 iterations = [3, 3, 3, 2, 3, 3]
 join = false
 """
-
-FIRST_COME = '''
-import torch
-import torch.distributed as dist
-
-
-def first_come(rank):
-    """Rank 0 takes whoever comes first for rank 1."""
-    if rank > 0:
-        dist.send(torch.tensor(rank), dst=0)
-        return
-    dist.recv(first := torch.tensor(0))
-    if first.item() != 1:
-        raise ValueError(first.item())
-    for _ in range(dist.get_world_size() - 2):
-        dist.recv(torch.tensor(0))
-'''
 
 
 @pytest.fixture
@@ -71,34 +55,34 @@ def test_a_scenario_of_the_zoo_is_saved_here(shrink, capsys):
 
 
 def test_the_failing_schedule_is_found_by_a_policy_or_a_token(shrink, tmp_path, capsys):
-    (tmp_path / "own.py").write_text(FIRST_COME)
-    assert main(["run", "own.py:first_come", "--policy", "random", "--seed", "3"]) == ExitStatus.OTHERWISE
-    token = capsys.readouterr().out.partition("replay own.py:first_come ")[2].split()[0]
-    _, by_policy, _ = shrink("own.py:first_come", "--policy", "random", "--seed", "3", "-o", "of/policy.toml")
-    _, by_token, _ = shrink("own.py:first_come", token, "-o", "of/token.toml")
+    (tmp_path / "own.py").write_text(RACY)
+    assert main(["run", "own.py:racy", "--policy", "random", "--seed", "3"]) == ExitStatus.OTHERWISE
+    token = capsys.readouterr().out.partition("replay own.py:racy ")[2].split()[0]
+    _, by_policy, _ = shrink("own.py:racy", "--policy", "random", "--seed", "3", "-o", "of/policy.toml")
+    _, by_token, _ = shrink("own.py:racy", token, "-o", "of/token.toml")
     assert by_policy.partition(" executions")[0] == by_token.partition(" executions")[0]
     assert "->  3 ranks, 1 switch   " in by_policy
     assert (tmp_path / "of" / "policy.toml").read_text() == (tmp_path / "of" / "token.toml").read_text()
     found = load("of/policy.toml")
     assert (found.world_size, found.choices) == (3, (2,))
     assert main(["run", "of/policy.toml"]) == ExitStatus.OTHERWISE
-    assert "rank 0 raised ValueError: 2" in capsys.readouterr().out
+    assert "rank 0 raised AssertionError" in capsys.readouterr().out
 
 
 def test_a_file_that_names_another_scenario(shrink, tmp_path, capsys):
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "own.py").write_text(FIRST_COME)
+    (tmp_path / "a" / "own.py").write_text(RACY)
     (tmp_path / "a" / "other.toml").write_text(
-        'summary = "on six"\nscenario = "own.py:first_come"\nworld_size = 6\nschedule = "0.4.1.3"\n'
+        'summary = "on six"\nscenario = "own.py:racy"\nworld_size = 6\nschedule = "0.4.1.3"\n'
     )
     status, out, _ = shrink("a/other.toml", "-o", "b/least.toml")
     assert status == ExitStatus.AS_EXPECTED
     assert out.startswith("6 ranks, ")
     assert "->  3 ranks, 1 switch   " in out
-    assert 'scenario = "../a/own.py:first_come"\n' in (tmp_path / "b" / "least.toml").read_text()
+    assert 'scenario = "../a/own.py:racy"\n' in (tmp_path / "b" / "least.toml").read_text()
     capsys.readouterr()
     assert main(["run", "b/least.toml"]) == ExitStatus.OTHERWISE
-    assert "rank 0 raised ValueError: 2" in capsys.readouterr().out
+    assert "rank 0 raised AssertionError" in capsys.readouterr().out
 
 
 def test_time_that_runs_out_is_said(shrink, tmp_path):

@@ -108,14 +108,6 @@ def test_twins_stand_below_their_bug(zoo):
         assert out[-1] == f"{len(names)} scenario{'s' if len(names) > 1 else ''} as expected, 0 surprises, TIME s"
 
 
-@pytest.mark.tier("ci")
-def test_the_join_matrix_under_a_random_policy(zoo):
-    status, out, _ = zoo("--tag join-matrix --policy random --seed 3 --engine ddp")
-    assert status == 0
-    assert len(out) > 12
-    assert all(re.search(r"  TIME  = pass$", row) for row in out[1:-2])
-
-
 def test_a_scenario_of_ones_own(zoo, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(WRONG)

@@ -11,12 +11,9 @@ from ddpsim import Code, Verdict
 from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES
 from ddpsim.scenarios.ranks.calls import input_tensors
 from ddpsim.scenarios.ranks.interpreter import TensorValues, run_rank_steps
-from ddpsim.simulator.calls import ANY_SOURCE, Site
-from ddpsim.simulator.programs.check import check_program
+from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import CrashStep, Group, Issue, Program, Return, Wait
 from tests.agreement.comparison import simulated
-from tests.agreement.labelled import labelled
-from tests.tiers import sweep
 
 FLOAT = {"dtype": "float32"}
 SUM = {"dtype": "float32", "reduction": "SUM"}
@@ -124,17 +121,6 @@ def test_numbers_differ_between_ranks_and_names_and_are_small():
     assert sum(value < 0 for each in values for value in each.tolist()) > 50
     whole = input_tensors(Issue("a", "all_reduce", shapes=((50,),), dtype="int8", reduction="SUM"), 0)[0]
     assert set(whole.tolist()) == set(range(-3, 4))
-
-
-@pytest.mark.parametrize("first", sweep(range(0, 300, 50), lambda first: first == 0))
-def test_simulate_and_check_find_the_same(first):
-    for seed in range(first, first + 50):
-        program = labelled(seed).program
-        checked = check_program(program, site_of=lambda issue: Site(issue.operation, 0, ""))
-        found = simulated(program).findings
-        assert [(each.code, each.ranks) for each in found] == [(each.code, each.ranks) for each in checked.findings], (
-            seed
-        )
 
 
 def test_run_steps_can_be_sent_to_another_process():

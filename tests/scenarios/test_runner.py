@@ -1,11 +1,10 @@
 """Running scenarios from Python: defaults, replay, and arguments it cannot work with."""
 
 import dataclasses
-import re
 
 import pytest
 
-from ddpsim import Code, Crash, ReplayError, UsageError, Verdict
+from ddpsim import Code, Crash, Verdict
 from ddpsim.scenarios import Expectation, Scenario, load, replay_scenario, run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import finds
@@ -13,39 +12,6 @@ from ddpsim.scenarios.model import finds
 
 def returns_its_rank(rank):
     return rank
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        *(
-            ({"world_size": size}, f"world size is {size}, send-send expects 2 or more: give it more ranks")
-            for size in (1, 0, -3)
-        ),
-        ({"world_size": "4"}, "world_size is '4', expected a whole number from 1 to 16384: correct it"),
-        (
-            {"transport": "pigeon"},
-            "transport is 'pigeon', expected 'memory', 'gloo', 'processes': give one of these names",
-        ),
-    ],
-)
-def test_options_that_cannot_be(options, told):
-    with pytest.raises(UsageError, match=f"^{re.escape(told)}$"):
-        run_scenario("send-send", **options)
-
-
-@pytest.mark.parametrize(
-    ("recorded_on", "name", "which", "how"),
-    [
-        (4, "rank-crash", "program", "with the one it came from"),
-        (3, "send-send", "world size", "on 3 ranks, where it came from"),
-    ],
-)
-def test_token_of_another_scenario_or_world_size(recorded_on, name, which, how):
-    token = str(run_scenario("send-send", world_size=recorded_on).schedule)
-    told = f"was recorded for another {which} than {name} on 4 ranks: replay it {how}"
-    with pytest.raises(ReplayError, match=f"{told}$"):
-        replay_scenario(name, token)
 
 
 def test_scenario_by_name_and_by_value_are_the_same():
@@ -123,11 +89,6 @@ def test_what_depends_on_the_interleaving_may_come_out_otherwise():
     otherwise = finds(Code.DEADLOCK_CYCLE, ranks=(0, 1, 2, 3))
     assert finds(Code.MISMATCH_ORIGIN, ranks=1, shows=3, otherwise=otherwise).is_met_by(result)
     assert not finds(Code.MISMATCH_ORIGIN, ranks=1).is_met_by(result)
-
-
-def test_the_replay_line_names_the_engine():
-    assert str(run_scenario("send-send", "ddp")).endswith(" --engine ddp")
-    assert "--engine" not in str(run_scenario("send-send"))
 
 
 def test_a_twin_keeps_the_world_and_not_the_faults():

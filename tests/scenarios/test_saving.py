@@ -20,23 +20,11 @@ from ddpsim.scenarios.fuzzing.strategies import trainings
 from ddpsim.scenarios.training.training import Action, ExceptionalIterations, IterationRule, NetworkChoice, Training
 from ddpsim.simulator.programs.program import Group, Issue, Program, Wait
 from tests.agreement.labelled import labelled
+from tests.kit.own_programs import RACY
 from tests.tiers import sweep
 
 SUM = Issue("a", "all_reduce", shapes=((4,),), dtype="float32", reduction="SUM")
 EXTRA_CALL = Program(2, (), ((), (SUM, Wait("a"))))
-ANY = """
-import torch
-import torch.distributed as dist
-
-
-def first_wins(rank):
-    value = torch.tensor([float(rank)])
-    if rank:
-        dist.send(value, 0)
-        return
-    sources = [dist.recv(value) for _ in range(dist.get_world_size() - 1)]
-    assert sources == sorted(sources)
-"""
 
 
 @pytest.fixture
@@ -179,8 +167,8 @@ def test_a_program_is_judged_by_what_the_file_expects(saved):
 
 
 def test_a_function_beside_the_file_runs_under_the_schedule(saved, tmp_path):
-    (tmp_path / "own.py").write_text(ANY)
-    text = 'summary = "x"\nscenario = "own.py:first_wins"\nworld_size = 3\n'
+    (tmp_path / "own.py").write_text(RACY)
+    text = 'summary = "x"\nscenario = "own.py:racy"\nworld_size = 3\n'
 
     passing, failing = saved(text), saved(text + 'schedule = "1.1"\n')
 

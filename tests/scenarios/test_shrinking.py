@@ -199,7 +199,7 @@ def test_a_function_keeps_to_the_ranks_that_it_is_made_for():
     assert shrink_scenario(replace(bug, min_world_size=4)).executions == 0
 
 
-def test_a_function_with_many_ranks(monkeypatch):
+def test_a_function_with_many_ranks():
     @scenario(min_world_size=1, world_size=100)
     def fails_from_37_ranks_on(rank):
         """It needs many ranks."""
@@ -207,21 +207,6 @@ def test_a_function_with_many_ranks(monkeypatch):
 
     found = shrink_scenario(fails_from_37_ranks_on)
     assert found.scenario.world_size == 37
-
-
-def interrupt(progress):
-    if progress.executions == 3:
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    ("how", "end"),
-    [({"budget": Budget(executions=2)}, ShrinkEnd.BUDGET), ({"on_progress": interrupt}, ShrinkEnd.INTERRUPT)],
-)
-def test_a_budget_that_runs_out_and_ctrl_c_leave_the_simplest_so_far(how, end):
-    found = shrink_scenario(BUG, **how)
-    assert (found.end, found.is_minimal, found.executions) == (end, False, 2 if "budget" in how else 3)
-    assert found.result.findings[0].code is Code.DEADLOCK_MISSING_RANK
 
 
 def test_what_would_be_refused_does_not_fail():

@@ -1,4 +1,4 @@
-"""Ten failures, each hidden in something large; what each comes to is in test_planted_failures.py."""
+"""Four failures, each hidden in something large; what each comes to is in test_planted_failures.py."""
 
 from dataclasses import replace
 
@@ -18,35 +18,7 @@ from ddpsim.scenarios.training.training import (
     Training,
 )
 from ddpsim.simulator.calls import ANY_SOURCE
-from ddpsim.simulator.programs.program import CrashStep, Group, Issue
 from tests.programs.programs import program, received, reduced, sent, waited
-
-
-def extra_call():
-    """One of 16 ranks makes a call more than the 30 of all."""
-    ranks = [list(waited(*(reduced(f"c{number}", 5, 2) for number in range(30)))) for _ in range(16)]
-    ranks[11][20:20] = waited(reduced("extra", 5, 2))
-    return scenario_of_program(program(*ranks), name="extra call")
-
-
-def wrong_dtype():
-    """On one of 12 ranks one of 20 calls has another dtype."""
-    return scenario_of_program(program(*map(_with_wrong_dtype, range(12))), name="wrong dtype")
-
-
-def _with_wrong_dtype(rank):
-    dtypes = ["int64" if (rank, number) == (7, 9) else "int32" for number in range(20)]
-    return waited(*(reduced(f"c{number}", number + 1, dtype=dtype) for number, dtype in enumerate(dtypes)))
-
-
-def message_cycle():
-    """Four of eight ranks receive before they send, in a circle."""
-    source, target = {1: 3, 3: 4, 4: 6, 6: 1}, {3: 1, 4: 3, 6: 4, 1: 6}
-    ranks = [list(waited(reduced("before"), reduced("between"), reduced("after"))) for _ in range(8)]
-    for rank in source:
-        messages = received(f"m{rank}", source[rank], tag=3), sent(f"m{target[rank]}", target[rank], tag=3)
-        ranks[rank][2:2] = waited(*messages)
-    return scenario_of_program(program(*ranks), name="message cycle")
 
 
 def order_of_arrival():
@@ -122,37 +94,3 @@ def torn_read(rank, count=12):
             others()
         assert seen != [b"1", b"3"], "torn"
     others()
-
-
-def group_order():
-    """Six ranks in three groups of all; two of the ranks use two of these in the other order."""
-    groups = [Group(f"g{number}", tuple(range(6))) for number in (1, 2, 3)]
-    ranks = [
-        waited(
-            *(reduced(f"w{number}", 5) for number in range(3)),
-            *(reduced(f"c{number}", 4, group=f"g{number}") for number in ((1, 2, 3) if rank < 4 else (1, 3, 2))),
-        )
-        for rank in range(6)
-    ]
-    return scenario_of_program(program(*ranks, groups=groups), name="group order")
-
-
-def crash():
-    """One of ten ranks raises after six of twelve calls."""
-    ranks = [list(waited(*(reduced(f"c{number}", 3) for number in range(12)))) for _ in range(10)]
-    ranks[6].insert(13, CrashStep())
-    return scenario_of_program(program(*ranks), name="crash")
-
-
-def wrong_root():
-    """One of nine ranks names another root in one of twelve calls."""
-    return scenario_of_program(program(*map(_with_wrong_root, range(9))), name="wrong root")
-
-
-def _with_wrong_root(rank):
-    roots = [5 if (rank, number) == (7, 8) else 2 for number in range(12)]
-    calls = [
-        Issue(f"c{number}", "reduce", shapes=((4, 2),), dtype="int64", reduction="MAX", root=root)
-        for number, root in enumerate(roots)
-    ]
-    return waited(*calls)

@@ -1,6 +1,6 @@
-"""Shrinking reaches the exact minimum of ten planted failures; each test says why nothing smaller can fail.
+"""Shrinking reaches the exact minimum of four planted failures; each test says why nothing smaller can fail.
 
-Where it is a program, all smaller ones that are made of the same operations are looked at, too.
+Where it is a program, all parts of it are looked at, too. Drawn programs are in test_programs.py.
 """
 
 import pytest
@@ -12,10 +12,8 @@ from ddpsim.scenarios.files.value_scenarios import program_of_scenario, training
 from ddpsim.scenarios.ranks.interpreter import run_rank_steps
 from ddpsim.scenarios.training.training import JoinOptions, Training
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
-from ddpsim.simulator.programs.program import CrashStep, Issue
-from tests.programs.programs import received, reduced, sent
 from tests.shrinking import planted
-from tests.shrinking.enumeration import PAIR, failure_of, parts_of, smallest_failure
+from tests.shrinking.enumeration import failure_of, parts_of
 
 
 def shrunk(scenario, engine=None):
@@ -27,55 +25,6 @@ def shrunk(scenario, engine=None):
     again = run_scenario(found.scenario)
     assert (again.findings, again.trace.digest()) == (found.result.findings, found.result.trace.digest())
     return found
-
-
-def without_names(found):
-    """The steps of a shrunk program, as names say nothing."""
-    steps = program_of_scenario(found.scenario).ranks
-    assert found.scenario.choices == ()
-    return sorted(tuple(getattr(step, "operation", type(step).__name__) for step in own) for own in steps)
-
-
-def test_a_call_too_many():
-    """Two ranks and one call: with one rank nobody is missing, without a call there is nothing to wait for, and without
-    the wait the call passes.
-    """
-    found = shrunk(planted.extra_call())
-    assert (found.size_before[:3], found.size[:3]) == ((16, 962, 481), (2, 2, 1))
-    assert without_names(found) == [(), ("all_reduce", "Wait")]
-    least = smallest_failure(Code.DEADLOCK_MISSING_RANK, 2, 2, lambda size: lambda rank, name: [reduced(name, 1)])
-    assert found.size == least
-
-
-def test_a_wrong_dtype():
-    """Two ranks and one call each, of float32 and float64: it takes two to disagree, and no two dtypes are plainer."""
-    found = shrunk(planted.wrong_dtype())
-    assert (found.size_before[:3], found.size[:3]) == ((12, 480, 240), (2, 2, 2))
-    least = smallest_failure(
-        Code.MISMATCH_DTYPE,
-        2,
-        2,
-        lambda size: lambda rank, name: [reduced(name, 1, dtype=dtype) for dtype in ("float32", "float64", "int32")],
-    )
-    assert found.size == least
-
-
-def test_a_circle_of_messages():
-    """Two ranks that wait for each other, of the four: a rank that waits needs a call and a wait, and for a circle both
-    have to.
-    """
-    found = shrunk(planted.message_cycle())
-    assert (found.size_before[:3], found.size[:3]) == ((8, 64, 32), (2, 4, 2))
-
-    def calls_of(size):
-        def calls(rank, name):
-            others = [other for other in range(size) if other != rank]
-            messages = [make(name, other, shape=(1,)) for other in others for make in (received, sent)]
-            return [reduced(name, 1), *messages]
-
-        return calls
-
-    assert found.size == smallest_failure(Code.DEADLOCK_CYCLE, 2, 4, calls_of)
 
 
 def test_a_failure_of_one_order_of_arrival():
@@ -148,40 +97,3 @@ def test_a_torn_read():
 
     assert fails((*(0,) * 3, 1, *(0,) * 3, 1))
     assert not any(fails((*(0,) * index, choice)) for index in range(25) for choice in range(1, 4))
-
-
-def test_groups_in_another_order():
-    """Two ranks, of which one waits in the default group and the other in one of their own: it takes two groups to wait
-    for each other in collectives, and a rank that waits needs a call and a wait.
-    """
-    found = shrunk(planted.group_order())
-    assert (found.size_before[:4], found.size[:4]) == ((6, 72, 36, 3), (2, 4, 2, 1))
-    least = smallest_failure(
-        Code.DEADLOCK_CYCLE,
-        2,
-        4,
-        lambda size: lambda rank, name: [reduced(name, 1, group=group) for group in ("default", "pair")[:size]],
-        groups_of=lambda size: (PAIR,)[: size - 1],
-    )
-    assert found.size == least
-
-
-def test_a_crash():
-    """One rank that raises: the crash is the failure, and nobody has to wait for it."""
-    found = shrunk(planted.crash())
-    assert (found.size_before[:3], found.size[:3]) == ((10, 241, 120), (1, 1, 0))
-    assert program_of_scenario(found.scenario).ranks == ((CrashStep(),),)
-
-
-def test_a_wrong_root():
-    """Two ranks and one call each, with roots 0 and 1: there are no lower ones that differ."""
-    found = shrunk(planted.wrong_root())
-    assert (found.size_before[:3], found.size[:3]) == ((9, 216, 108), (2, 2, 2))
-
-    def calls_of(size):
-        def calls(rank, name):
-            return [Issue(name, "reduce", "default", ((1,),), "float32", "SUM", root) for root in range(size)]
-
-        return calls
-
-    assert found.size == smallest_failure(Code.MISMATCH_ROOT, 2, 2, calls_of)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim import Budget
+from ddpsim import Budget, Code
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import CrashStep, Group, Issue, Wait
 from ddpsim.simulator.programs.validation import validate_program
@@ -36,8 +36,16 @@ def simpler(value):
     return [other for way in PASSES for other in way(value)]
 
 
-def test_broken_programs_come_to_two_ranks_and_two_calls():
-    """No kind of failure needs more than two ranks that wait for a call each."""
+LEAST = {
+    Code.RANK_ERROR: {(1, 1, 0)},  # the crash is the failure, and nobody has to wait for it
+    Code.DEADLOCK_MISSING_RANK: {(2, 2, 1), (1, 2, 1)},  # a call and its wait; on one rank, for any source
+    Code.DEADLOCK_CYCLE: {(2, 4, 2)},  # each of two ranks waits for the other
+    Code.MISMATCH_SPLITS: {(1, 1, 1)},  # a rank's own do not fit
+}
+"""By code: ranks, steps and calls. It takes two ranks with a call each to disagree, as all other codes say."""
+
+
+def test_broken_programs_come_to_the_least_that_fails_with_their_code():
     programs = [labelled(seed, (2, 6)).program for seed in range(150)]
     failing = [each for each in programs if failure_of(each)]
     assert len(failing) > 50
@@ -46,8 +54,8 @@ def test_broken_programs_come_to_two_ranks_and_two_calls():
         validate_program(found.value)
         assert found.is_minimal
         assert failure_of(found.value) is failure_of(each)
-        assert found.size[:4] <= (2, 4, 2, 1)
-        assert found.size.calls <= 2
+        assert found.size[:3] in LEAST.get(failure_of(each), {(2, 2, 2)})
+        assert found.size[3] <= (failure_of(each) is Code.DEADLOCK_CYCLE)  # a group beside the default one
 
 
 def test_at_the_end_no_step_of_any_way_leads_on():

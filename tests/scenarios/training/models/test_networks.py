@@ -82,16 +82,12 @@ def test_size_and_shapes(name, dtype):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_values_come_from_the_seed(name):
+def test_values_come_from_the_seed_and_batches_from_the_generator(name):
     def values(seed):
         return torch.nn.utils.parameters_to_vector(make_network(name, seed=seed).parameters())
 
     assert values(3).equal(values(3))
     assert not values(3).equal(values(4))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_batches_come_from_the_generator(name):
     network = make_network(name)
     first, again = (torch.Generator().manual_seed(5) for _ in range(2))
     one, other = network.draw_batch(4, first), network.draw_batch(4, first)
@@ -138,28 +134,13 @@ def test_each_rank_keeps_its_own_generator():
         assert drawn.equal(torch.rand(3, generator=torch.Generator().manual_seed(rank)))
 
 
-def test_mixed_dtypes():
-    network = make_network("mixed_dtypes", dtype=torch.bfloat16)
-    assert {name: parameter.dtype for name, parameter in network.named_parameters()} == {
-        "narrow.weight": torch.bfloat16,
-        "narrow.bias": torch.bfloat16,
-        "wide.weight": torch.float64,
-        "wide.bias": torch.float64,
-    }
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_reach_all_parameters(name):
+def test_gradients_reach_all_parameters_and_are_sparse_where_that_is_said(name):
     network = make_network(name)
+    assert NETWORKS[name].branches == network.branches
     train(network, steps=1)
     assert without_gradient(network) == []
     assert [key for key, parameter in network.named_parameters() if not parameter.grad.to_dense().norm() > 1e-4] == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_sparse_says_whether_a_gradient_is(name):
-    network = make_network(name)
-    train(network, steps=1)
     assert network.sparse == any(parameter.grad.is_sparse for parameter in network.parameters())
 
 
@@ -208,11 +189,6 @@ def test_stages_after_an_early_exit_have_no_gradient(uses, stages):
     ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_default_branches_are_those_of_the_class(name):
-    assert NETWORKS[name].branches == make_network(name).branches
-
-
 def test_outputs_of_branches_add_up():
     network = make_network("branches", {"names": "text image audio"}, dtype=torch.float64)
     batch = network.draw_batch(4, torch.Generator())
@@ -220,18 +196,6 @@ def test_outputs_of_branches_add_up():
     total = body + sum(network(batch, (name,)) - body for name in ("text", "image", "audio"))
     torch.testing.assert_close(network(batch), total, rtol=0, atol=1e-12)
     assert network(batch, ["audio", "text"]).equal(network(batch, ("text", "audio", "text")))
-
-
-def test_shared_parameters_appear_once():
-    network = make_network("shared", dtype=torch.float64)
-    assert [name for name, _ in network.named_parameters()] == [
-        "embedding.weight",
-        "first.weight",
-        "first.bias",
-        "second.bias",
-    ]
-    assert network.second.weight is network.first.weight
-    assert network.head.weight is network.embedding.weight
 
 
 def test_tied_and_untied_transformer():
