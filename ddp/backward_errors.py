@@ -23,9 +23,8 @@ def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGr
     """Return one line that lists, for each rank, its parameters without a gradient; ranks exchange it under `key`."""
     members = dist.get_process_group_ranks(group)
     own = members[dist.get_rank(group)]
-    return describe_missing_gradients(
-        _exchange_missing_names(missing, key=key, own=own, members=members, group=group), members
-    )
+    found = _exchange_missing_names(missing, key=key, own=own, members=members, group=group)
+    return describe_missing_gradients(found, members)
 
 
 def describe_missing_gradients(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
@@ -58,9 +57,7 @@ def _exchange_missing_names(
     post_message(group, f"{key}/{own}/{attempt}", json.dumps(list(missing)))
     keys = {rank: f"{key}/{rank}/{attempt}" for rank in members if rank != own}
     messages = read_messages(group, list(keys.values()))
-    answers: dict[int, Sequence[str]] = {
-        rank: json.loads(messages[key]) for rank, key in keys.items() if key in messages
-    }
+    answers = {rank: json.loads(messages[key]) for rank, key in keys.items() if key in messages}
     return {**answers, own: missing}
 
 

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
+from ddpsim.ddp.collectives import DTYPES
 from ddpsim.ddp.errors import UsageError
 
 DEFAULT_BUFFER_BYTES = 10 * 1024 * 1024
@@ -32,21 +33,7 @@ DEFAULT_BUFFER_BYTES = 10 * 1024 * 1024
 _CALLS_UNDER_WAY = 2
 """The most broadcasts in flight at once; each has at most one buffer."""
 
-_SENDABLE_DTYPES = frozenset(
-    {
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.complex64,
-        torch.complex128,
-    }
-)
+_SENDABLE_DTYPES = frozenset(DTYPES) - {torch.int16, torch.uint16, torch.uint32, torch.uint64}
 """The dtypes that gloo and NCCL broadcast; torch.distributed sends complex numbers as pairs. Others are sent as
 bytes."""
 

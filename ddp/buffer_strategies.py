@@ -78,11 +78,6 @@ class BufferStrategies:
         self._rules[slot.name] = rule
 
     @property
-    def has_custom_strategies(self) -> bool:
-        """Whether any buffer has a strategy other than the default."""
-        return any(rule is not self._default for rule in self._rules.values())
-
-    @property
     def custom_sides(self) -> dict[str, str]:
         """For each buffer with a strategy other than the default: "before" or "after" a forward, or "never"."""
         return {
@@ -193,17 +188,9 @@ def _first_names(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(buffer, name) for name, buffer in named}
 
 
-def _find_submodule(module: nn.Module, prefix: str) -> nn.Module:
-    for name in prefix.split(".") if prefix else ():
-        submodule = module._modules[name]
-        assert submodule is not None
-        module = submodule
-    return module
-
-
 def _buffer_place(module: nn.Module, name: str) -> BufferPlace:
     prefix, _, key = name.rpartition(".")
-    owner = _find_submodule(module, prefix)
+    owner = nn.Module.get_submodule(module, prefix)  # unbound, as above
     buffer = owner._buffers[key]
     assert buffer is not None
     if nn.parameter.is_lazy(buffer):

@@ -86,8 +86,8 @@ class _FlatReduction:
 
     def __init__(self, strategy: Strategy, slots: Sequence[BufferPlace]) -> None:
         self.slots = tuple(slots)
-        self._operation = _OPERATIONS[strategy]
         self._is_mean = strategy is Strategy.MEAN
+        self._operation = dist.ReduceOp.SUM if self._is_mean else getattr(dist.ReduceOp, strategy.name)
         self._flat: Tensor | None = None
         self._views: Tensors = []
 
@@ -116,14 +116,6 @@ class _FlatReduction:
             self._views = [part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
         _copy_tensors(self._views, buffers)
         return flat
-
-
-_OPERATIONS = {
-    Strategy.SUM: dist.ReduceOp.SUM,
-    Strategy.MEAN: dist.ReduceOp.SUM,
-    Strategy.MAX: dist.ReduceOp.MAX,
-    Strategy.MIN: dist.ReduceOp.MIN,
-}
 
 
 def _copy_tensors(targets: Tensors, sources: Tensors) -> None:

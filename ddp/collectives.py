@@ -25,7 +25,7 @@ from ddpsim.ddp.collective_table import OPERATIONS, TABLE, JoinedRankPart
 from ddpsim.ddp.text_formats import tensor_text
 
 NO_ROOT = -1
-_DTYPES = (
+DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.uint16, torch.uint32, torch.uint64),
@@ -53,7 +53,7 @@ class Collective:
     def encode(self) -> tuple[int, ...]:
         """Encode the collective as integers; a repeated shape is written once, with its count."""
         numbers = [OPERATIONS.index(self.operation), _REDUCTIONS.index(self.reduction), self.root]
-        numbers += [_DTYPES.index(self.dtype), _DEVICES.index(self.device_type), self.is_sparse, self.holds_object]
+        numbers += [DTYPES.index(self.dtype), _DEVICES.index(self.device_type), self.is_sparse, self.holds_object]
         for shape, repeated in groupby(self.shapes):
             numbers += [len(list(repeated)), len(shape), *shape]
         return tuple(numbers)
@@ -67,16 +67,8 @@ class Collective:
             times, dimensions, *rest = rest
             shapes += [tuple(rest[:dimensions])] * times
             rest = rest[dimensions:]
-        return cls(
-            OPERATIONS[operation],
-            _REDUCTIONS[reduction],
-            root,
-            _DTYPES[dtype],
-            _DEVICES[device_type],
-            bool(is_sparse),
-            bool(holds_object),
-            tuple(shapes),
-        )
+        kind = DTYPES[dtype], _DEVICES[device_type], bool(is_sparse), bool(holds_object)
+        return cls(OPERATIONS[operation], _REDUCTIONS[reduction], root, *kind, tuple(shapes))
 
     def __str__(self) -> str:
         """Return the collective as text, such as "all_reduce MAX float32[3]"."""
@@ -125,7 +117,7 @@ def _make_collective(
     if reduction is None or len(kinds) > 1:
         return None
     dtype, device_type, is_sparse = kinds.pop() if kinds else (torch.uint8, _DEVICES[0], False)
-    if dtype not in _DTYPES or device_type not in _DEVICES:
+    if dtype not in DTYPES or device_type not in _DEVICES:
         return None
     shapes = tuple(tuple(tensor.shape) for tensor in tensors)
     holds_object = operation in _MOVING_OBJECTS and _is_called_for_objects(sys._getframe(1))
@@ -163,9 +155,8 @@ def _neutral_tensor(collective: Collective, shape: tuple[int, ...], device: torc
         indices = torch.empty(1, 0, dtype=torch.long, device=device)
         values = torch.empty(0, *shape[1:], dtype=collective.dtype, device=device)
         return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
-    return torch.full(
-        shape, _neutral_value(collective.reduction, collective.dtype), dtype=collective.dtype, device=device
-    )
+    value = _neutral_value(collective.reduction, collective.dtype)
+    return torch.full(shape, value, dtype=collective.dtype, device=device)
 
 
 def _neutral_value(reduction: str, dtype: torch.dtype) -> float | int | bool:

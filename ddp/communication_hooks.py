@@ -65,12 +65,6 @@ def _move_views(views: Sequence[Tensor], old: Tensor, new: Tensor) -> tuple[Tens
     return tuple(new.as_strided(view.shape, view.stride(), view.storage_offset() + shift) for view in views)
 
 
-def check_hook(hook: object) -> None:
-    """Raise UsageError unless `hook` can be called."""
-    if not callable(hook):
-        raise UsageError(f"hook is {hook!r}, expected a callable of (state, bucket) that returns a future of a tensor")
-
-
 def checked_future(future: object, hook: CommunicationHook) -> torch.futures.Future[Tensor]:
     """Return `future` if it is a valid result of a communication hook; else raise UsageError."""
     if isinstance(future, (torch.futures.Future, torch._C.Future)):

@@ -30,7 +30,7 @@ from ddpsim.ddp.bucket import GradientScale
 from ddpsim.ddp.bucket_plan import BucketCaps
 from ddpsim.ddp.buffer_strategies import BufferHook, Strategy, When
 from ddpsim.ddp.buffer_sync import BufferSync
-from ddpsim.ddp.communication_hooks import CommunicationHook, check_hook
+from ddpsim.ddp.communication_hooks import CommunicationHook
 from ddpsim.ddp.constructor_arguments import (
     checked_bucket_cap,
     checked_devices,
@@ -145,9 +145,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.find_unused_parameters = find_unused_parameters
         self.static_graph = static_graph
         self.gradient_as_bucket_view = gradient_as_bucket_view
-        self.forward_sync_buffers = (
-            forward_sync_buffers if forward_sync_buffers is not None else broadcast_buffers is not False
-        )
+        broadcasts = broadcast_buffers is not False
+        self.forward_sync_buffers = broadcasts if forward_sync_buffers is None else forward_sync_buffers
         self.require_backward_grad_sync = True
         """Whether gradients are reduced; `no_sync` sets it to False."""
         self.require_forward_param_sync = True
@@ -161,10 +160,9 @@ class DistributedDataParallel(nn.Module, Joinable):
         """Inside a join, the forward whose gradients are still to be reduced."""
         self._samples: tuple[int, ...] = ()
         """For each rank, the samples in the forwards whose gradients are still to be reduced."""
-        with_buffers = forward_sync_buffers is not None or broadcast_buffers is not False
         if init_sync:
             self._verify()
-            self._broadcast_state(0, with_buffers=with_buffers)
+            self._broadcast_state(0, with_buffers=broadcasts or forward_sync_buffers is not None)
         self._make_parts(parameters)
 
     def _make_parts(self, parameters: Mapping[str, Parameter]) -> None:
@@ -191,7 +189,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         for has_it, what in (
             (self.process_group is not dist.group.WORLD, "a process group of its own"),
             (self.reducer.has_hook, "a communication hook"),
-            (self._buffers_in_step.strategies.has_custom_strategies, "buffer hooks"),
+            (self._buffers_in_step.strategies.custom_sides, "buffer hooks"),
         ):
             if has_it:
                 raise UsageError(
@@ -227,12 +225,11 @@ class DistributedDataParallel(nn.Module, Joinable):
         kind = self._forward_kind()
         self.reducer.check_all_buckets_reduced()
         is_due = self._forward_context is not None and self._forward_context.is_reduction_due
-        participants = self._notify_join(
-            kind, inputs, kwargs, continues=is_due and kind is not ForwardKind.SYNCHRONIZED
-        )
-        if kind is ForwardKind.SYNCHRONIZED:
+        is_reduced = kind is ForwardKind.SYNCHRONIZED
+        participants = self._notify_join(kind, inputs, kwargs, continues=is_due and not is_reduced)
+        if is_reduced:
             self.reducer.steps.begin_forward(is_training=self.training)
-        context = _ForwardContext(kind, participants, is_reduction_due=is_due or kind is ForwardKind.SYNCHRONIZED)
+        context = _ForwardContext(kind, participants, is_reduction_due=is_due or is_reduced)
         if self._join_options is not None:
             self._forward_context = context
         if kind is not ForwardKind.EVALUATION:
@@ -326,7 +323,10 @@ class DistributedDataParallel(nn.Module, Joinable):
 
         Allowed once, before the first backward. Raises UsageError for a second hook, or one that cannot be called.
         """
-        check_hook(hook)
+        if not callable(hook):
+            raise UsageError(
+                f"hook is {hook!r}, expected a callable of (state, bucket) that returns a future of a tensor"
+            )
         if self.reducer.has_hook:
             raise UsageError(
                 "hook is a second communication hook, expected one per model: combine them in one function"

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Variable
 from torch.autograd.graph import Node
-from torch.utils.hooks import RemovableHandle
 
 
 class GradientListener(Protocol):
@@ -41,8 +40,9 @@ class GradientListener(Protocol):
 def report_gradients(parameters: Sequence[Tensor], listener: GradientListener) -> None:
     """Call `listener.on_gradient` for every gradient of these parameters, as long as the listener exists."""
     found = weakref.ref(listener)
-    handles = [p.register_post_accumulate_grad_hook(_GradientHook(found, index)) for index, p in enumerate(parameters)]
-    weakref.finalize(listener, _remove_hooks, handles).atexit = False
+    for index, parameter in enumerate(parameters):
+        handle = parameter.register_post_accumulate_grad_hook(_GradientHook(found, index))
+        weakref.finalize(listener, handle.remove).atexit = False
 
 
 class _GradientHook:
@@ -63,11 +63,6 @@ def has_other_waiting_listener(parameter: Tensor, listener: GradientListener) ->
     hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
     others = (hook.listener() for hook in hooks if isinstance(hook, _GradientHook))
     return any(other is not None and other is not listener and other.awaits_gradients for other in others)
-
-
-def _remove_hooks(handles: Iterable[RemovableHandle]) -> None:
-    for handle in handles:
-        handle.remove()
 
 
 class BackwardEndWatch:

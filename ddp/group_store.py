@@ -14,22 +14,17 @@ ANSWER_SECONDS = 1.0
 
 def post_message(group: ProcessGroup, key: str, message: str) -> None:
     """Write a message for the other ranks."""
-    store = _store_of_group(group)
-    if store is not None:
-        store.set(key, message)
+    _store_of_group(group).set(key, message)
 
 
 def count_calls(group: ProcessGroup, key: str) -> int:
     """Count one more call with this `key`; return how many calls all ranks made."""
-    store = _store_of_group(group)
-    return 0 if store is None else int(store.add(key, 1))
+    return int(_store_of_group(group).add(key, 1))
 
 
 def read_messages(group: ProcessGroup, keys: Sequence[str]) -> dict[str, str]:
     """Return the messages that ranks write under these keys within one short time limit for all keys."""
     store = _store_of_group(group)
-    if store is None or not keys:
-        return {}
     try:
         store.wait(list(keys), timedelta(seconds=ANSWER_SECONDS))
     except (RuntimeError, TimeoutError):  # depending on the kind of store
@@ -39,5 +34,4 @@ def read_messages(group: ProcessGroup, keys: Sequence[str]) -> dict[str, str]:
 
 def _store_of_group(group: ProcessGroup) -> Any:
     """Return the process group's store, for which torch has no public function."""
-    find = getattr(distributed_c10d, "_get_process_group_store", None)
-    return None if find is None else find(group)
+    return distributed_c10d._get_process_group_store(group)

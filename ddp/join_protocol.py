@@ -70,13 +70,8 @@ class JoinAnnouncement:
     def decode(cls, row: Sequence[int]) -> JoinAnnouncement:
         """Return the announcement from a row that has room for all details."""
         kind, engine, number, samples, length = row[:WIDTH_WITHOUT_DETAILS]
-        return cls(
-            AnnouncedKind(kind),
-            engine,
-            number,
-            samples,
-            tuple(row[WIDTH_WITHOUT_DETAILS : WIDTH_WITHOUT_DETAILS + length]),
-        )
+        details = tuple(row[WIDTH_WITHOUT_DETAILS : WIDTH_WITHOUT_DETAILS + length])
+        return cls(AnnouncedKind(kind), engine, number, samples, details)
 
 
 WIDTH_WITHOUT_DETAILS = 5

@@ -83,7 +83,9 @@ class ParameterWatch:
         is_all_frozen = not any(map(_requires_grad, self._managed.values()))
         changes = list(self._describe_changes(is_all_frozen))
         if changes:
-            raise ParameterChangedError(_format_changes(changes))
+            rest = len(changes) - _SHOWN_CHANGES
+            shown = changes[:_SHOWN_CHANGES] + ([f"{rest} more such changes"] if rest > 0 else [])
+            raise ParameterChangedError(f"parameters changed after construction: {', '.join(shown)}; {_WAY_OUT}")
         self._record_structure()
         return Trainability.ALL_FROZEN if is_all_frozen else Trainability.TRAINABLE
 
@@ -142,9 +144,3 @@ def _spread_evenly(tensors: list[Tensor], count: int) -> list[Tensor]:
 
 def _format_kind(dtype: torch.dtype, device: torch.device) -> str:
     return f"{dtype_text(dtype)} on {device}"
-
-
-def _format_changes(changes: list[str]) -> str:
-    rest = len(changes) - _SHOWN_CHANGES
-    shown = changes[:_SHOWN_CHANGES] + ([f"{rest} more such changes"] if rest > 0 else [])
-    return f"parameters changed after construction: {', '.join(shown)}; {_WAY_OUT}"

@@ -88,9 +88,6 @@ class UsedParameterCount:
         return frozenset(index for index, users in enumerate(self._users.tolist()) if not users)
 
 
-_ROWS = 4
-
-
 @dataclass(frozen=True, slots=True)
 class LearnedState:
     """What a reducer learned in training, for ranks that ran out of input earlier. Indices are of parameters."""
@@ -126,7 +123,7 @@ class LearnedState:
 
     def encode(self) -> Tensor:
         """Encode as int64 [4, count + 1]: the first number of a row is the step, or whether the row is known."""
-        rows = torch.zeros(_ROWS, self.count + 1, dtype=torch.int64)
+        rows = torch.zeros(4, self.count + 1, dtype=torch.int64)
         rows[0, 0] = self.steps
         for row, values in ((1, self.order), (2, self.times)):
             if values is not None:

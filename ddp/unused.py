@@ -63,14 +63,9 @@ def _direct_parts(item: Any) -> Iterable[object]:
     rref: Any = getattr(sys.modules.get("torch.distributed.rpc"), "RRef", ())  # missing unless torch has rpc
     if isinstance(item, rref):
         return (item.local_value(),) if item.is_owner() else ()
-    return chain(_collection_items(item), getattr(item, "__dict__", {}).values(), _slot_values(item))
-
-
-def _collection_items(item: object) -> Iterable[object]:
-    """Return a collection's items; a user's own sequence type is not indexed, since indexing may run code."""
-    if isinstance(item, Mapping):
-        return chain.from_iterable(item.items())
-    return item if isinstance(item, _COLLECTIONS) else ()
+    pairs = item.items() if isinstance(item, Mapping) else ()
+    items = item if isinstance(item, _COLLECTIONS) else ()  # not a user's sequence: to index it may run code
+    return chain(chain.from_iterable(pairs), items, getattr(item, "__dict__", {}).values(), _slot_values(item))
 
 
 def _slot_values(item: object) -> Iterator[object]:
@@ -117,14 +112,7 @@ def accumulators_of(parameters: Sequence[Tensor]) -> dict[Node, int]:
 
 def reached_parameters(tensors: Iterable[Tensor], accumulators: Mapping[Node, int]) -> ReachedParameters:
     """Return the parameters in `accumulators` on which the tensors depend; a parameter depends on itself."""
-    visited = _graph_nodes(tensors)
-    visited_types = set(map(type, visited))
-    parameters = {accumulators[node] for node in accumulators.keys() & visited}
-    return ReachedParameters(parameters, _CHECKPOINT in visited_types)
-
-
-def _graph_nodes(tensors: Iterable[Tensor]) -> set[Node | None]:
-    """Return all autograd nodes that computed the tensors, and None. Holding Python objects keeps their identity."""
+    # All autograd nodes that computed the tensors, and None. Holding the Python objects keeps their identity.
     stack: list[Node] = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
     visited: set[Node | None] = {None, *stack}
     push, pop, visit = stack.append, stack.pop, visited.add
@@ -133,4 +121,5 @@ def _graph_nodes(tensors: Iterable[Tensor]) -> set[Node | None]:
             if node not in visited:
                 visit(node)
                 push(node)  # type: ignore[arg-type]  # None was visited from the start
-    return visited
+    parameters = {accumulators[node] for node in accumulators.keys() & visited}
+    return ReachedParameters(parameters, _CHECKPOINT in set(map(type, visited)))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import NamedTuple, NoReturn
 
 import msgspec
@@ -166,11 +166,9 @@ def explain_differences(versions: Sequence[DistinctDescription]) -> str:
     common, *others = sorted(versions, key=lambda version: (-len(version.ranks), version.ranks))
     is_clear = len(others) == 1 and len(common.ranks) > len(others[0].ranks)
     them = "the others have" if is_clear else _ranks_have(common.ranks)
-    parts = list(
-        chain.from_iterable(
-            _differences(other.description, common.description, _ranks_have(other.ranks), them) for other in others
-        )
-    )
+    parts: list[str] = []
+    for other in others:
+        parts += _differences(other.description, common.description, _ranks_have(other.ranks), them)
     shown = parts[:SHOWN_DIFFERENCES]
     if len(parts) > len(shown):
         shown.append(f"and {len(parts) - len(shown)} more")

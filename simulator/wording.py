@@ -48,3 +48,8 @@ def ranks_by_value(values: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
 def join_names(names: Sequence[str], most: int = 8) -> str:
     """Return names separated by commas. If there are more than `most`, return only the first of them."""
     return ", ".join([*names[:most], "..."] if len(names) > most else names)
+
+
+def count_with_noun(count: int, one: str, several: str = "") -> str:
+    """Return a number with its noun, singular or plural: `1 record` or `2 records`."""
+    return f"{count} {one if count == 1 else several or one + 's'}"

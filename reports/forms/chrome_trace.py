@@ -203,14 +203,8 @@ def _call_spans(run: Run) -> Iterator[Span]:
         slot = slot_of.get(index)
         match = None if slot is None else run.slots[slot].match
         end = waited.get((event.rank, event.call), match)
-        yield Span(
-            index,
-            len(run.events) if end is None else end,
-            event.who,
-            event.call,
-            slot,
-            has_ended=end is not None,
-        )
+        last = len(run.events) if end is None else end
+        yield Span(index, last, event.who, event.call, slot, has_ended=end is not None)
 
 
 def _wait_spans(run: Run) -> Iterator[Span]:

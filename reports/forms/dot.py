@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpsim.reports.document import Document, Run
-from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, WaitEdge, WaitNode, is_mismatch, wait_graph_of
+from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, is_mismatch, wait_graph_of
 from ddpsim.reports.printable import escape_control_characters
 
 _LONGEST = 100
 """The most characters of a label; the rest is cut."""
-_CULPRIT, _CYCLE = "#c62828", "#c62828"
+_RED = "#c62828"
 
 
 def to_dot(document: Document) -> bytes:
@@ -48,25 +48,18 @@ def _cluster_lines(number: int, run: Run, graph: DrawnWaitGraph) -> list[str]:
 
 
 def _graph_lines(number: int, graph: DrawnWaitGraph) -> Iterator[str]:
-    for index, node in enumerate(graph.nodes):
-        yield f"  {_node_name(number, index)} [{_node_attributes(node)}]"
-    for edge in graph.edges:
-        yield f"  {_node_name(number, edge.source)} -> {_node_name(number, edge.target)} [{_edge_attributes(edge)}]"
-
-
-def _node_name(number: int, index: int) -> str:
-    return f"run{number}_{index}"
-
-
-def _node_attributes(node: WaitNode) -> str:
     ends = {"waiting": "waits", "unknown": ""}
-    label = _quote_label(node.label, ends.get(node.end, node.end))
-    return f'label={label}, color="{_CULPRIT}", penwidth=2' if node.is_culprit else f"label={label}"
+    for index, node in enumerate(graph.nodes):
+        label = _quote_label(node.label, ends.get(node.end, node.end))
+        yield f"  run{number}_{index} [{_attributes(label, is_red=node.is_culprit)}]"
+    for edge in graph.edges:
+        label = _quote_label(edge.label, "one is enough" if edge.any_suffices else "")
+        ends_of_edge = f"run{number}_{edge.source} -> run{number}_{edge.target}"
+        yield f"  {ends_of_edge} [{_attributes(label, is_red=edge.in_cycle)}]"
 
 
-def _edge_attributes(edge: WaitEdge) -> str:
-    label = _quote_label(edge.label, "one is enough" if edge.any_suffices else "")
-    return f'label={label}, color="{_CYCLE}", penwidth=2' if edge.in_cycle else f"label={label}"
+def _attributes(label: str, *, is_red: bool) -> str:
+    return f'label={label}, color="{_RED}", penwidth=2' if is_red else f"label={label}"
 
 
 def _quote_label(*lines: str) -> str:

@@ -87,7 +87,7 @@ def junit_of(cases: Sequence[JunitCase], *, name: str) -> bytes:
         failures=str(states.count("failed")),
         errors=str(states.count("unknown")),
         skipped=str(states.count("not run")),
-        time=_format_seconds(sum(case.seconds for case in cases)),
+        time=f"{sum(case.seconds for case in cases):.3f}",
     )
     for case in cases:
         _add_case(suite, case)
@@ -103,7 +103,7 @@ def _add_case(suite: ElementTree.Element, case: JunitCase) -> None:
         "testcase",
         classname=_replace_forbidden(case.suite),
         name=_replace_forbidden(case.name),
-        time=_format_seconds(case.seconds),
+        time=f"{case.seconds:.3f}",
     )
     if tag := _TAGS.get(case.state):
         why = ElementTree.SubElement(
@@ -115,10 +115,6 @@ def _add_case(suite: ElementTree.Element, case: JunitCase) -> None:
         lines = [case.message, "", case.text]
     if lines:
         ElementTree.SubElement(element, "system-out").text = _replace_forbidden("\n".join(lines))
-
-
-def _format_seconds(seconds: float) -> str:
-    return f"{seconds:.3f}"
 
 
 def _replace_forbidden(text: str) -> str:

@@ -30,13 +30,8 @@ _MOST_ROWS = 40
 _LONGEST_LABEL = 24
 _LEAST_TEXT = 12
 """The columns that a narrow terminal keeps for text on how a rank ended."""
-_WORDS: dict[End, str] = {
-    "waiting": "waits",
-    "returned": "returned",
-    "raised": "raised",
-    "stopped": "stopped",
-    "unknown": "",
-}
+_WORDS: dict[End, str] = {"waiting": "waits", "unknown": ""}
+"""Words for how a rank ended, where it is not shown as it is called."""
 _STYLES = {MISSING: "bold red", ODD: "bold red", WAITS: "yellow", LATE: "dim"}
 
 
@@ -44,11 +39,16 @@ _STYLES = {MISSING: "bold red", ODD: "bold red", WAITS: "yellow", LATE: "dim"}
 class _LaneRow:
     """The row of a rank, of several ranks or of a thread, as a line of text."""
 
-    label: str
     cells: str
     text: str
     lane: Lane
     ranks: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """The names of the row's ranks, or of its thread."""
+        name, thread = rank_list(self.ranks), self.lane.who.thread
+        return f'{name} "{escape_control_characters(thread)}"' if thread else name
 
     @property
     def shows_cause(self) -> bool:
@@ -113,11 +113,8 @@ def _side_legend(lanes: Lanes, seen: str) -> list[str]:
 
 def _make_rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bool) -> list[_LaneRow]:
     cells = _lane_characters(run, lanes, letters)
-    ends = [_WORDS[lane.end] for lane in lanes.lanes] if is_brief else _lane_ends(run, lanes)
-    rows = [
-        _LaneRow(_row_label(lane.ranks, lane), row, end, lane, lane.ranks)
-        for lane, row, end in zip(lanes.lanes, cells, ends, strict=True)
-    ]
+    ends = [_WORDS.get(lane.end, lane.end) for lane in lanes.lanes] if is_brief else _lane_ends(run, lanes)
+    rows = [_LaneRow(row, end, lane, lane.ranks) for lane, row, end in zip(lanes.lanes, cells, ends, strict=True)]
     return rows if run.world_size <= _SEPARATE_RANKS else _merge_equal_rows(rows)
 
 
@@ -139,11 +136,6 @@ def _lane_characters(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[s
     return ["".join(row) for row in rows]
 
 
-def _row_label(ranks: tuple[int, ...], lane: Lane) -> str:
-    name = rank_list(ranks)
-    return f'{name} "{escape_control_characters(lane.who.thread)}"' if lane.who.thread else name
-
-
 def _lane_ends(run: Run, lanes: Lanes) -> list[str]:
     """Return, for each row, how its rank ended and how its call differs from the other ranks' calls."""
     waits = {each.who: f"waits {'in' if each.slots else 'for'} {each.what}" for each in run.waiting}
@@ -160,11 +152,7 @@ def _merge_equal_rows(rows: Sequence[_LaneRow]) -> list[_LaneRow]:
     alike: dict[tuple[str, str, str], list[_LaneRow]] = {}
     for row in rows:
         alike.setdefault((row.lane.who.thread, row.cells, row.text), []).append(row)
-    merged = []
-    for same in alike.values():
-        ranks = tuple(rank for row in same for rank in row.ranks)
-        merged.append(_LaneRow(_row_label(ranks, same[0].lane), same[0].cells, same[0].text, same[0].lane, ranks))
-    return merged
+    return [replace(same[0], ranks=tuple(rank for row in same for rank in row.ranks)) for same in alike.values()]
 
 
 def _choose_rows(rows: Sequence[_LaneRow]) -> list[_LaneRow]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -124,14 +125,7 @@ def _lane_data(lane: Lane, texts: TextTable) -> dict[str, Any]:
 
 
 def _site_data(site: Site) -> dict[str, Any]:
-    return {
-        "file": site.file,
-        "short": site.short,
-        "line": site.line,
-        "function": site.function,
-        "first": site.first,
-        "source": remove_shared_indent(site.source),
-    }
+    return asdict(site) | {"short": site.short, "source": remove_shared_indent(site.source)}
 
 
 def _call_data(calls: Sequence[Call], texts: TextTable) -> dict[str, Any]:

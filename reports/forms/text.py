@@ -60,17 +60,8 @@ def _run_texts(run: Run, width: int, marked: MarkedEvent | None) -> Iterator[Tex
 
 def _head_line(run: Run) -> str:
     time = "" if run.seconds is None else f"{run.seconds * 1000:.0f} ms"
-    return "  ".join(
-        filter(
-            None,
-            [
-                escape_control_characters(run.name),
-                f"world size {run.world_size}",
-                escape_control_characters(run.how),
-                time,
-            ],
-        )
-    )
+    texts = map(escape_control_characters, [run.name, f"world size {run.world_size}", run.how, time])
+    return "  ".join(filter(None, texts))
 
 
 def _add_colours(text: str) -> Text:

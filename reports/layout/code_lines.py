@@ -63,7 +63,8 @@ def code_lines_of(run: Run, finding: Finding) -> tuple[CodeLine, ...]:
     """Return the program's lines that a finding is about, the line to blame first; () if no line is known."""
     there = list(_ranks_in_mismatch(run, finding) if finding.is_mismatch else _blamed_ranks(run, finding))
     if finding is run.leading and not finding.is_mismatch:
-        there += _waiting_ranks(run, set(finding.ranks))
+        others = (each for each in run.waiting if each.who.rank not in finding.ranks or each.who.thread)
+        there += [_rank_in_wait(run, each, WAITS) for each in others]
     told = {each.site for each in there}
     there += [_RankAtLine(OTHER, "", RankOrThread(-1), site) for site in finding.sites if site not in told]
     return tuple(_group_by_line(run, there))
@@ -148,12 +149,6 @@ def _blamed_ranks(run: Run, finding: Finding) -> Iterator[_RankAtLine]:
             )
         elif first is not None:
             yield _RankAtLine(role, f"raised {end.text}" if has_raised and end.text else "", RankOrThread(rank), first)
-
-
-def _waiting_ranks(run: Run, named: set[int]) -> Iterator[_RankAtLine]:
-    for waiting in run.waiting:
-        if waiting.who.rank not in named or waiting.who.thread:
-            yield _rank_in_wait(run, waiting, WAITS)
 
 
 def _rank_in_wait(run: Run, waiting: Waiting, role: str) -> _RankAtLine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 from ddpsim.reports.document import Run
@@ -36,11 +36,8 @@ def folds_of(run: Run, lanes: Lanes, marked: int | None = None) -> tuple[Fold, .
     if lanes.columns <= _FEW:
         return ()
     kept = _kept_columns(run, lanes, marked)
-    return tuple(
-        _make_fold(run, lanes, first, last)
-        for first, last in _foldable_ranges(kept, lanes.columns)
-        if last - first >= _LEAST
-    )
+    parts = [list(part) for is_kept, part in groupby(range(lanes.columns), kept.__contains__) if not is_kept]
+    return tuple(_make_fold(run, lanes, part[0], part[-1]) for part in parts if len(part) > _LEAST)
 
 
 def _kept_columns(run: Run, lanes: Lanes, marked: int | None) -> set[int]:
@@ -56,16 +53,6 @@ def _kept_columns(run: Run, lanes: Lanes, marked: int | None) -> set[int]:
     for column in telling:
         kept |= set(range(column - _BEFORE, column + _AFTER + 1))
     return kept
-
-
-def _foldable_ranges(kept: set[int], columns: int) -> Iterator[tuple[int, int]]:
-    first = None
-    for column in range(columns + 1):
-        if column < columns and column not in kept:
-            first = column if first is None else first
-        elif first is not None:
-            yield first, column - 1
-            first = None
 
 
 def _make_fold(run: Run, lanes: Lanes, first: int, last: int) -> Fold:

@@ -194,23 +194,16 @@ def _make_arrow(edge: WaitEdge, boxes: tuple[Box, ...], graph: DrawnWaitGraph, *
     start, end = _point_on_border(source, middle), _point_on_border(target, middle)
     path = f"M{start[0]:.1f} {start[1]:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {end[0]:.1f} {end[1]:.1f}"
     x, y = ((start[i] + end[i]) / 4 + middle[i] / 2 for i in (0, 1))
+    label = _shorten_label(edge.label)
     if edge.source in graph.cycle and edge.target in graph.cycle and len(graph.cycle) > 2:
         circle = [boxes[node] for node in graph.cycle]
-        return _move_label_off_boxes(
-            Arrow(edge, _shorten_label(edge.label), path, *_label_outside_circle(x, y, circle)), circle
-        )
+        return _move_label_off_boxes(Arrow(edge, label, path, *_label_outside_circle(x, y, circle)), circle)
     if is_upright:
         is_left = is_mutual and across[0] < 0
-        return Arrow(
-            edge,
-            _shorten_label(edge.label),
-            path,
-            round(x + (-8 if is_left else 8), 1),
-            round(y + 4, 1),
-            "end" if is_left else "start",
-        )
+        beside = round(x + (-8 if is_left else 8), 1)
+        return Arrow(edge, label, path, beside, round(y + 4, 1), "end" if is_left else "start")
     below = 18 if is_mutual and bend * across[1] > 0 else -7
-    return Arrow(edge, _shorten_label(edge.label), path, round(x, 1), round(y + below, 1), "middle")
+    return Arrow(edge, label, path, round(x, 1), round(y + below, 1), "middle")
 
 
 def _label_outside_circle(

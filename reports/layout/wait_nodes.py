@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TypeAlias
 
 import networkx as nx
@@ -196,8 +196,8 @@ def fold_graph(graph: DrawnWaitGraph) -> DrawnWaitGraph:
     if len(graph.nodes) <= LARGEST:
         return graph
     kept = _kept_nodes(graph)
-    groups = [[node] for node in kept] + _cycle_parts(graph.cycle, kept) + _group_other_nodes(graph, kept)
-    return _merge_groups(graph, sorted(groups))
+    folded = [list(part) for is_kept, part in groupby(graph.cycle, kept.__contains__) if not is_kept]
+    return _merge_groups(graph, sorted([[node] for node in kept] + folded + _group_other_nodes(graph, kept)))
 
 
 def _kept_nodes(graph: DrawnWaitGraph) -> set[int]:
@@ -225,16 +225,6 @@ def _neighbours(graph: DrawnWaitGraph) -> list[list[int]]:
         beside[edge.source].append(edge.target)
         beside[edge.target].append(edge.source)
     return beside
-
-
-def _cycle_parts(cycle: Sequence[int], kept: set[int]) -> list[list[int]]:
-    found: list[list[int]] = [[]]
-    for node in cycle:
-        if node not in kept:
-            found[-1].append(node)
-        elif found[-1]:
-            found.append([])
-    return [stretch for stretch in found if stretch]
 
 
 def _group_other_nodes(graph: DrawnWaitGraph, kept: set[int]) -> list[list[int]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import os
 import platform
-from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
@@ -56,7 +55,7 @@ def run_of(result: Result, *, name: str = "", how: str = "") -> Run:
         text=str(result),
         how=how,
         ranks=making.rank_rows(),
-        sites=making.sites.site_rows(),
+        sites=tuple(map(_read_source, making.sites)),
         calls=making.calls,
         events=making.events,
         events_left_out=events_left_out(result.trace),
@@ -80,7 +79,8 @@ class _RunTables:
 
     def __init__(self, result: Result) -> None:
         self._result = result
-        self.sites = SiteTable()
+        self.sites: dict[CallSite, int] = {}
+        """The lines of the program that calls come from, in the order of first use."""
         self._calls: dict[Call, int] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         """By a call of the trace without its rank: the index into the run's calls."""
@@ -112,8 +112,8 @@ class _RunTables:
             group=call.group,
             sequence=call.sequence,
             signature=str(call.signature).partition(" ")[2],
-            site=self.sites.index_of(call.site),
-            caller=self.sites.index_of(call.caller),
+            site=self._site_index(call.site),
+            caller=self._site_index(call.caller),
             origin="" if origin.is_of_program else str(origin),
             phase=_phase_text(origin),
             bucket=origin.bucket,
@@ -122,6 +122,10 @@ class _RunTables:
             tag=call.tag,
             is_shadow=origin.shadow,
         )
+
+    def _site_index(self, site: CallSite | None) -> int | None:
+        """Return the index of a line of the program; None if the line is unknown."""
+        return None if site is None or site == NOWHERE else self.sites.setdefault(site, len(self.sites))
 
     def _finding_row(self, finding: Diagnosed) -> Finding:
         if finding.code.startswith("mismatch."):
@@ -132,7 +136,7 @@ class _RunTables:
             ranks=finding.ranks,
             summary=finding.summary,
             text=finding.body,
-            sites=self.sites.indices_of(finding.sites),
+            sites=tuple(index for site in finding.sites if (index := self._site_index(site)) is not None),
             cycle=finding.cycle,
             slots=self._met.slots_of_calls(finding.calls),
             lines=finding.labelled,
@@ -144,10 +148,10 @@ class _RunTables:
         if isinstance(wait, CallWait):
             for call, missing in zip(wait.calls, waited.missing, strict=True):
                 self._met.record_missing_ranks(call, missing)
-            site = self.sites.index_of(wait.calls[0].site)
+            site = self._site_index(wait.calls[0].site)
             slots = self._met.slots_of_calls(wait.calls)
             return Waiting(who, text, site, slots, any_suffices=waited.any_suffices)
-        return Waiting(who, text, self.sites.index_of(wait.site), (), waited.waits_for, waited.any_suffices)
+        return Waiting(who, text, self._site_index(wait.site), (), waited.waits_for, waited.any_suffices)
 
     def rank_rows(self) -> tuple[Rank, ...]:
         """Return how each rank ended."""
@@ -210,28 +214,8 @@ _LONGEST = 200
 """The most characters of a source line; the rest is cut."""
 
 
-class SiteTable:
-    """The table of the program's lines that calls come from, in the order of first use."""
-
-    def __init__(self) -> None:
-        self._indices: dict[CallSite, int] = {}
-
-    def index_of(self, site: CallSite | None) -> int | None:
-        """Return the index of a line of the program; None if the line is unknown."""
-        if site is None or site == NOWHERE:
-            return None
-        return self._indices.setdefault(site, len(self._indices))
-
-    def indices_of(self, sites: Iterable[CallSite]) -> tuple[int, ...]:
-        """Return the indices of these lines of the program, without unknown lines."""
-        return tuple(index for site in sites if (index := self.index_of(site)) is not None)
-
-    def site_rows(self) -> tuple[Site, ...]:
-        """Return the lines with their source, read now: if a file changed since the run, with its present text."""
-        return tuple(map(_read_source, self._indices))
-
-
 def _read_source(site: CallSite) -> Site:
+    """Return a line of the program with its source, read now: if the file changed since the run, its present text."""
     linecache.checkcache(site.path)
     lines = linecache.getlines(site.path)
     if not 1 <= site.line <= len(lines):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -59,126 +60,144 @@ def _torch_dtype(issue: Issue) -> torch.dtype:
     return dtype
 
 
-def _torch_reduction(issue: Issue) -> Any:
-    return getattr(dist.ReduceOp, str(issue.reduction))
+# --- the table --------------------------------------------------------------------------------------------------------
 
 
-def _output_tensor(issue: Issue, shape: Sequence[int]) -> Tensor:
-    return torch.zeros(shape, dtype=_torch_dtype(issue))
+class _Tensors(NamedTuple):
+    """One argument of a call: a tensor, a list of tensors, or a list of such lists."""
+
+    shapes: Callable[[Issue, int, int], Any]
+    """Returns the shape of the tensor, or lists of shapes, given the number of ranks in the group and a rank of it."""
+    is_output: bool = False
+    is_of_root: bool = False
+    """True if only the root gives this argument, and the other ranks give None."""
 
 
-# --- one function per operation, which issues it ----------------------------------------------------------------------
+def _shapes(issue: Issue, size: int, rank: int) -> list[Shape]:
+    return list(issue.shapes)
 
 
-def _all_reduce(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    tensors = input_tensors(issue, rank)
-    return IssuedProgramCall(
-        dist.all_reduce(tensors[0], _torch_reduction(issue), group=group, async_op=True), tensors, tensors
-    )
+def _first_shape(issue: Issue, size: int, rank: int) -> Shape:
+    return issue.shapes[0]
 
 
-def _all_reduce_coalesced(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    tensors = input_tensors(issue, rank)
-    options = dist.AllreduceCoalescedOptions()
-    options.reduceOp = _torch_reduction(issue)
-    return IssuedProgramCall(group.allreduce_coalesced(tensors, options), tensors, tensors)
+def _shape_per_rank(issue: Issue, size: int, rank: int) -> list[Shape]:
+    return [issue.shapes[0]] * size
 
 
-def _broadcast(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    tensors = input_tensors(issue, rank)
-    return IssuedProgramCall(dist.broadcast(tensors[0], issue.root, group=group, async_op=True), tensors, tensors)
-
-
-def _reduce(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    tensors = input_tensors(issue, rank)
-    work = dist.reduce(tensors[0], issue.root, _torch_reduction(issue), group=group, async_op=True)
-    # On other ranks gloo leaves partial sums.
-    return IssuedProgramCall(work, tensors, tensors if rank == issue.root else [])
-
-
-def _all_gather(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    inputs = input_tensors(issue, rank)
-    outputs = [_output_tensor(issue, issue.shapes[0]) for _ in range(group.size())]
-    return IssuedProgramCall(dist.all_gather(outputs, inputs[0], group=group, async_op=True), inputs, outputs)
-
-
-def _all_gather_coalesced(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    inputs = input_tensors(issue, rank)
-    outputs = [[_output_tensor(issue, shape) for shape in issue.shapes] for _ in range(group.size())]
-    return IssuedProgramCall(
-        group.allgather_coalesced(outputs, inputs), inputs, [each for own in outputs for each in own]
-    )
-
-
-def _all_gather_into_tensor(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    inputs = input_tensors(issue, rank)
+def _gathered_shape(issue: Issue, size: int, rank: int) -> Shape:
     rows, *rest = issue.shapes[0]
-    output = _output_tensor(issue, (rows * group.size(), *rest))
-    return IssuedProgramCall(
-        getattr(dist, _GATHER_SINGLE)(output, inputs[0], group=group, async_op=True), inputs, [output]
-    )
+    return (rows * size, *rest)
 
 
-def _gather(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    inputs = input_tensors(issue, rank)
-    outputs = [_output_tensor(issue, issue.shapes[0]) for _ in range(group.size())] if rank == issue.root else []
-    work = dist.gather(inputs[0], outputs or None, dst=issue.root, group=group, async_op=True)
-    return IssuedProgramCall(work, inputs, outputs)
-
-
-def _scatter(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    numbers = range(group.size()) if rank == issue.root else ()
-    inputs = [_filled_tensor(issue, rank, issue.shapes[0], number) for number in numbers]
-    output = _output_tensor(issue, issue.shapes[0])
-    work = dist.scatter(output, inputs or None, src=issue.root, group=group, async_op=True)
-    return IssuedProgramCall(work, inputs, [output])
-
-
-def _reduce_scatter(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    inputs = input_tensors(issue, rank)
-    output = _output_tensor(issue, issue.shapes[group.rank()])
-    work = dist.reduce_scatter(output, inputs, _torch_reduction(issue), group=group, async_op=True)
-    return IssuedProgramCall(work, inputs, [output])
-
-
-def _reduce_scatter_tensor(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    inputs = input_tensors(issue, rank)
+def _scattered_shape(issue: Issue, size: int, rank: int) -> Shape:
     rows, *rest = issue.shapes[0]
-    output = _output_tensor(issue, (rows // group.size(), *rest))
-    work = getattr(dist, _SCATTER_SINGLE)(output, inputs[0], _torch_reduction(issue), group=group, async_op=True)
-    return IssuedProgramCall(work, inputs, [output])
+    return (rows // size, *rest)
 
 
-def _all_to_all(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    inputs = input_tensors(issue, rank)
-    outputs = [_output_tensor(issue, shape) for shape in issue.shapes]
-    return IssuedProgramCall(dist.all_to_all(outputs, inputs, group=group, async_op=True), inputs, outputs)
+_ALL_SENT, _SENT, _TAKEN = _Tensors(_shapes), _Tensors(_first_shape), _Tensors(_first_shape, is_output=True)
 
 
-def _all_to_all_single(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    assert issue.splits is not None
-    sending, receiving = map(list, issue.splits)
-    tensor, output = _filled_tensor(issue, rank, issue.shapes[0], 0), _output_tensor(issue, issue.shapes[1])
-    work = dist.all_to_all_single(output, tensor, receiving, sending, group=group, async_op=True)
-    return IssuedProgramCall(work, [tensor], [output])
+class ProgramCall(NamedTuple):
+    """An operation of programs: one row of the table `CALLS`."""
+
+    function: str
+    """The name of the function in torch.distributed."""
+    tensors: tuple[_Tensors, ...] = ()
+    """The first arguments; the others follow from the fields of an `Issue`."""
+    root: str = ""
+    """The name of the function's argument for the root, if it has one."""
+    is_in_place: bool = False
+    """True if the function overwrites the tensors that it sends."""
 
 
-def _barrier(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    return IssuedProgramCall(dist.barrier(group=group, async_op=True), [], [])
+CALLS = {
+    "all_reduce": ProgramCall("all_reduce", (_SENT,), is_in_place=True),
+    "all_reduce_coalesced": ProgramCall("all_reduce_coalesced", (_ALL_SENT,), is_in_place=True),
+    "broadcast": ProgramCall("broadcast", (_SENT,), "src", is_in_place=True),
+    "reduce": ProgramCall("reduce", (_SENT,), "dst", is_in_place=True),
+    "all_gather": ProgramCall("all_gather", (_Tensors(_shape_per_rank, is_output=True), _SENT)),
+    "all_gather_coalesced": ProgramCall(
+        "all_gather_coalesced",
+        (_Tensors(lambda issue, size, rank: [list(issue.shapes)] * size, is_output=True), _ALL_SENT),
+    ),
+    "all_gather_into_tensor": ProgramCall(_GATHER_SINGLE, (_Tensors(_gathered_shape, is_output=True), _SENT)),
+    "gather": ProgramCall("gather", (_SENT, _Tensors(_shape_per_rank, is_output=True, is_of_root=True)), "dst"),
+    "scatter": ProgramCall("scatter", (_TAKEN, _Tensors(_shape_per_rank, is_of_root=True)), "src"),
+    "reduce_scatter": ProgramCall(
+        "reduce_scatter", (_Tensors(lambda issue, size, rank: issue.shapes[rank], is_output=True), _ALL_SENT)
+    ),
+    "reduce_scatter_tensor": ProgramCall(_SCATTER_SINGLE, (_Tensors(_scattered_shape, is_output=True), _SENT)),
+    "all_to_all": ProgramCall("all_to_all", (_Tensors(_shapes, is_output=True), _ALL_SENT)),
+    "all_to_all_single": ProgramCall(
+        "all_to_all_single", (_Tensors(lambda issue, size, rank: issue.shapes[1], is_output=True), _SENT)
+    ),
+    "barrier": ProgramCall("barrier"),
+    "send": ProgramCall("isend", (_SENT,)),
+    "recv": ProgramCall("irecv", (_TAKEN,)),
+}
+"""All operations by name."""
 
 
-def _send(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    inputs = input_tensors(issue, rank)
-    return IssuedProgramCall(dist.isend(inputs[0], issue.peer, group=group, tag=issue.tag), inputs, [])
+def _each_shape(shapes: Any, make: Callable[[Shape], Any]) -> Any:
+    """Return the same lists with what `make` returns for each shape."""
+    return [_each_shape(each, make) for each in shapes] if isinstance(shapes, list) else make(shapes)
 
 
-def _receive(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
-    output = _output_tensor(issue, issue.shapes[0])
-    source = None if issue.peer == ANY_SOURCE else issue.peer
-    return IssuedProgramCall(dist.irecv(output, source, group=group, tag=issue.tag), [], [output])
+def _plain_arguments(issue: Issue) -> list[Any]:
+    """Return the arguments after the tensors: rows to receive and to send by rank, and the other rank of a message."""
+    peers = [] if issue.peer in (None, ANY_SOURCE) else [issue.peer]
+    return [*map(list, reversed(issue.splits or ())), *peers]
 
 
-# --- the same calls as Python source for a test -----------------------------------------------------------------------
+def issue_call(issue: Issue, rank: int, group: Any) -> IssuedProgramCall:
+    """Issue a call on a rank, in a torch process group."""
+    row = CALLS[issue.operation]
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
+
+    def make_input(shape: Shape) -> Tensor:
+        inputs.append(_filled_tensor(issue, rank, shape, len(inputs)))
+        return inputs[-1]
+
+    def make_output(shape: Shape) -> Tensor:
+        outputs.append(torch.zeros(shape, dtype=_torch_dtype(issue)))
+        return outputs[-1]
+
+    arguments = [
+        None
+        if each.is_of_root and rank != issue.root
+        else _each_shape(each.shapes(issue, group.size(), group.rank()), make_output if each.is_output else make_input)
+        for each in row.tensors
+    ]
+    options = {row.root: issue.root} if row.root else {}
+    reduction: Any = None if issue.reduction is None else getattr(dist.ReduceOp, issue.reduction)
+    if issue.operation == "all_reduce_coalesced":
+        coalesced = dist.AllreduceCoalescedOptions()
+        coalesced.reduceOp = reduction
+        work = group.allreduce_coalesced(*arguments, coalesced)
+    elif issue.operation == "all_gather_coalesced":
+        work = group.allgather_coalesced(*arguments)
+    else:
+        options |= {} if reduction is None else {"op": reduction}
+        options |= {"tag": issue.tag} if row.function in ("isend", "irecv") else {"async_op": True}
+        work = getattr(dist, row.function)(*arguments, *_plain_arguments(issue), group=group, **options)
+    # On other ranks than the root of a `reduce`, gloo leaves partial sums.
+    is_kept = row.is_in_place and (issue.operation != "reduce" or rank == issue.root)
+    return IssuedProgramCall(work, inputs, inputs if is_kept else outputs)
+
+
+def source_of_call(issue: Issue, size: int) -> list[str]:
+    """Return the torch.distributed function and its arguments as Python source, for a group of that many ranks."""
+    row = CALLS[issue.operation]
+    words = [row.function]
+    for each in row.tensors:
+        make = partial(_tensor_text, "zeros" if each.is_output else "ones", issue)
+        text = _list_text(_each_shape(each.shapes(issue, size, 0), make))
+        words.append(f"{text} if rank == {issue.root} else None" if each.is_of_root else text)
+    words += map(repr, _plain_arguments(issue))
+    words += [f"{row.root}={issue.root}"] if row.root else []
+    return words + ([] if issue.reduction in (None, "SUM") else [f"op=dist.ReduceOp.{issue.reduction}"])
 
 
 def _tensor_text(maker: str, issue: Issue, shape: Shape) -> str:
@@ -187,123 +206,9 @@ def _tensor_text(maker: str, issue: Issue, shape: Shape) -> str:
     return f"torch.{maker}({size}{dtype})"
 
 
-def _input_text(issue: Issue) -> str:
-    return _tensor_text("ones", issue, issue.shapes[0])
-
-
-def _output_text(issue: Issue, shape: Shape) -> str:
-    return _tensor_text("zeros", issue, shape)
-
-
-def _repeated_text(each: str, size: int) -> str:
-    return f"[{each} for _ in range({size})]"
-
-
-def _tensors_text(maker: str, issue: Issue) -> str:
-    """Return Python source that makes one tensor per shape."""
-    if len(set(issue.shapes)) == 1:
-        return _repeated_text(_tensor_text(maker, issue, issue.shapes[0]), len(issue.shapes))
-    return f"[{', '.join(_tensor_text(maker, issue, shape) for shape in issue.shapes)}]"
-
-
-def _reduction_text(issue: Issue) -> list[str]:
-    return [] if issue.reduction in (None, "SUM") else [f"op=dist.ReduceOp.{issue.reduction}"]
-
-
-def _gather_text(issue: Issue, size: int) -> list[str]:
-    room = f"{_repeated_text(_output_text(issue, issue.shapes[0]), size)} if rank == {issue.root} else None"
-    return ["gather", _input_text(issue), room, f"dst={issue.root}"]
-
-
-def _scatter_text(issue: Issue, size: int) -> list[str]:
-    sent = f"{_repeated_text(_input_text(issue), size)} if rank == {issue.root} else None"
-    return ["scatter", _output_text(issue, issue.shapes[0]), sent, f"src={issue.root}"]
-
-
-def _all_gather_into_tensor_text(issue: Issue, size: int) -> list[str]:
-    rows, *rest = issue.shapes[0]
-    return [_GATHER_SINGLE, _output_text(issue, (rows * size, *rest)), _input_text(issue)]
-
-
-def _reduce_scatter_tensor_text(issue: Issue, size: int) -> list[str]:
-    rows, *rest = issue.shapes[0]
-    return [_SCATTER_SINGLE, _output_text(issue, (rows // size, *rest)), _input_text(issue), *_reduction_text(issue)]
-
-
-def _all_to_all_single_text(issue: Issue, size: int) -> list[str]:
-    assert issue.splits is not None
-    sending, receiving = map(list, issue.splits)
-    return [
-        "all_to_all_single",
-        _output_text(issue, issue.shapes[1]),
-        _input_text(issue),
-        repr(receiving),
-        repr(sending),
-    ]
-
-
-def _receive_text(issue: Issue, size: int) -> list[str]:
-    source = [] if issue.peer == ANY_SOURCE else [repr(issue.peer)]
-    return ["irecv", _output_text(issue, issue.shapes[0]), *source]
-
-
-class ProgramCall(NamedTuple):
-    """An operation of programs: one row of the table `CALLS`."""
-
-    issue: Callable[[Issue, int, Any], IssuedProgramCall]
-    """A function that makes the call on a rank, in a torch process group."""
-    text: Callable[[Issue, int], list[str]]
-    """A function that returns the torch.distributed function and its arguments as Python source, for a group of that
-    many ranks."""
-
-
-CALLS = {
-    "all_reduce": ProgramCall(
-        _all_reduce, lambda issue, size: ["all_reduce", _input_text(issue), *_reduction_text(issue)]
-    ),
-    "all_reduce_coalesced": ProgramCall(
-        _all_reduce_coalesced,
-        lambda issue, size: ["all_reduce_coalesced", _tensors_text("ones", issue), *_reduction_text(issue)],
-    ),
-    "broadcast": ProgramCall(_broadcast, lambda issue, size: ["broadcast", _input_text(issue), f"src={issue.root}"]),
-    "reduce": ProgramCall(
-        _reduce, lambda issue, size: ["reduce", _input_text(issue), f"dst={issue.root}", *_reduction_text(issue)]
-    ),
-    "all_gather": ProgramCall(
-        _all_gather,
-        lambda issue, size: [
-            "all_gather",
-            _repeated_text(_output_text(issue, issue.shapes[0]), size),
-            _input_text(issue),
-        ],
-    ),
-    "all_gather_coalesced": ProgramCall(
-        _all_gather_coalesced,
-        lambda issue, size: [
-            "all_gather_coalesced",
-            _repeated_text(_tensors_text("zeros", issue), size),
-            _tensors_text("ones", issue),
-        ],
-    ),
-    "all_gather_into_tensor": ProgramCall(_all_gather_into_tensor, _all_gather_into_tensor_text),
-    "gather": ProgramCall(_gather, _gather_text),
-    "scatter": ProgramCall(_scatter, _scatter_text),
-    "reduce_scatter": ProgramCall(
-        _reduce_scatter,
-        lambda issue, size: [
-            "reduce_scatter",
-            _output_text(issue, issue.shapes[0]),
-            _tensors_text("ones", issue),
-            *_reduction_text(issue),
-        ],
-    ),
-    "reduce_scatter_tensor": ProgramCall(_reduce_scatter_tensor, _reduce_scatter_tensor_text),
-    "all_to_all": ProgramCall(
-        _all_to_all, lambda issue, size: ["all_to_all", _tensors_text("zeros", issue), _tensors_text("ones", issue)]
-    ),
-    "all_to_all_single": ProgramCall(_all_to_all_single, _all_to_all_single_text),
-    "barrier": ProgramCall(_barrier, lambda issue, size: ["barrier"]),
-    "send": ProgramCall(_send, lambda issue, size: ["isend", _input_text(issue), repr(issue.peer)]),
-    "recv": ProgramCall(_receive, _receive_text),
-}
-"""All operations by name."""
+def _list_text(texts: Any) -> str:
+    """Return the source of a list, given the source of its items; the source of a single tensor is unchanged."""
+    if isinstance(texts, str):
+        return texts
+    items = list(map(_list_text, texts))
+    return f"[{items[0]} for _ in range({len(items)})]" if len(set(items)) == 1 else f"[{', '.join(items)}]"

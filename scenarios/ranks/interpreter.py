@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddpsim.scenarios.ranks.calls import CALLS, IssuedProgramCall
+from ddpsim.scenarios.ranks.calls import IssuedProgramCall, issue_call
 from ddpsim.simulator.calls import Shape, Site
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.programs.program import CRASH, DEFAULT, CrashStep, Group, Issue, Program, Return, Wait
@@ -60,9 +60,7 @@ def run_rank_steps(rank: int, program: Program) -> RankOutputs:
     outputs.works = works = []
     for step in program.ranks[rank]:
         if isinstance(step, Issue):
-            issued[step.name] = _as_called_from(step.parsed_site, CALLS[step.operation].issue)(
-                step, rank, groups[step.group]
-            )
+            issued[step.name] = _as_called_from(step.parsed_site, issue_call)(step, rank, groups[step.group])
             sites[step.name] = step.parsed_site
             works.append(issued[step.name])
         elif isinstance(step, Wait):

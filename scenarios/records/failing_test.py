@@ -176,10 +176,10 @@ def _repeated_blocks(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]
 
 
 def _source_of_call(issue: Issue, program: Program) -> str:
-    from ddpsim.scenarios.ranks.calls import CALLS  # needs torch
+    from ddpsim.scenarios.ranks.calls import source_of_call  # needs torch
 
     size = len(members_of(program)[issue.group])
-    function, *arguments = CALLS[issue.operation].text(issue, size)
+    function, *arguments = source_of_call(issue, size)
     if issue.group != DEFAULT:
         arguments.append(f"group=groups[{json.dumps(issue.group)}]")
     if function not in ("isend", "irecv"):

@@ -34,36 +34,14 @@ _new = tuple.__new__
 class RunState:
     """The state of one run. The parts of the kernel change this state; it makes no decisions itself."""
 
-    __slots__ = (
-        "budget",
-        "clock",
-        "connections",
-        "events",
-        "findings",
-        "issued",
-        "judge",
-        "life",
-        "messages",
-        "noticed",
-        "observer",
-        "ranks",
-        "running",
-        "semantics",
-        "slots",
-        "started",
-        "steps",
-        "steps_of_wrappers",
-        "streams",
-        "tasks",
-        "waiting",
-    )
-
     def __init__(
         self, world_size: int, budget: Budget, observer: Observer | None, semantics: BackendSemantics = GLOO
     ) -> None:
         self.budget = budget
         self.semantics = semantics
-        self.observer = observer
+        self.is_observed = observer is not None
+        """True if an exploration of schedules records what each step reads and writes."""
+        self.observer = Observer() if observer is None else observer
         self.life = RunLife()
         self.clock = VirtualClock()
         self.slots = PendingCollectives()
@@ -95,11 +73,6 @@ class RunState:
         """The number of tasks started so far; the next task gets this number."""
         self.running: Task | None = None
         """The task that runs now; all others wait."""
-
-    @property
-    def is_observed(self) -> bool:
-        """True if an exploration of schedules records what each step reads and writes."""
-        return self.observer is not None
 
     def record_event(self, kind: EventKind, call: Call | None = None, text: str = "") -> None:
         """Write an event of the running task into the trace."""

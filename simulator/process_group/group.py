@@ -25,7 +25,8 @@ from torch._C._distributed_c10d import ReduceOp
 
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
 from ddpsim.simulator.process_group import arguments
-from ddpsim.simulator.process_group.argument_rules import ArgumentRules, RulesByDevice
+from ddpsim.simulator.process_group.argument_rules import RulesByDevice
+from ddpsim.simulator.process_group.gloo_arguments import GlooRules
 from ddpsim.simulator.process_group.gpu_labels import gpu_number_of
 from ddpsim.simulator.process_group.monitored_barrier import wait_at_barrier
 from ddpsim.simulator.process_group.named_group import NamedGroup
@@ -303,7 +304,7 @@ class SimulatedGroup(NamedGroup):
 
     def _issue_collective(
         self,
-        rules: ArgumentRules,
+        rules: GlooRules,
         signature: Signature,
         payload: Payload,
         result: list[Any],
@@ -323,7 +324,7 @@ class SimulatedGroup(NamedGroup):
         return self._members[peer]
 
 
-def rules_for(rules: RulesByDevice, tensor: Tensor) -> ArgumentRules:
+def rules_for(rules: RulesByDevice, tensor: Tensor) -> GlooRules:
     """Return the argument checks for a tensor's device. A tensor that C++ code made counts as a CPU tensor."""
     has_one = rules.of_cpu is rules.of_gpu
     return rules.of_cpu if has_one or not (tensor.is_cuda or gpu_number_of(tensor) is not None) else rules.of_gpu

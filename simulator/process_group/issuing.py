@@ -21,7 +21,8 @@ from ddpsim.simulator.matching.slots import call_object, order_object
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
 from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import current_user_site
-from ddpsim.simulator.runtime.host import Host, PendingCall
+from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
 

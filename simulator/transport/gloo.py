@@ -29,7 +29,7 @@ from torch.distributed import ReduceOp
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import OPERATIONS, Operation, OperationKind
-from ddpsim.simulator.runtime.host import PendingCall
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
 _TIMEOUT = timedelta(seconds=30)

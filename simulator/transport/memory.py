@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import Signature
-from ddpsim.simulator.runtime.host import PendingCall
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
 Moving = Callable[[Sequence[Payload], str, int], None]

@@ -40,13 +40,6 @@ def found(program, world_size=2, **options):
 # --- what each phase of DDP is called ---------------------------------------------------------------------------------
 
 
-def test_construction():
-    result = run(lambda rank: wrapped(normalised=True), 2)
-    phases = [origin.phase for origin in origins(result)]
-    assert phases == [Phase.PARAMETER_CHECK] * 2 + [Phase.STATE_BROADCAST] * 2
-    assert {origin.wrapper for origin in origins(result)} == {0}
-
-
 def test_buckets_and_their_parameters_before_and_after_the_rebuild():
     def program(rank):
         model = wrapped(bucket_cap_mb=1e-5)

@@ -1,7 +1,7 @@
 """A host in miniature: ranks are generators that yield requests, and all that passes goes through a pipe, so to say.
 
 What a generator yields is pickled on its way to the kernel, as is each answer on its way back. `Start` starts another
-generator as a thread; a rank's `chains` run inside `DeliverCompletion`.
+generator as a thread.
 """
 
 import pickle
@@ -38,7 +38,6 @@ from ddpsim.simulator.kernel.requests import (
     StackReport,
     StartThread,
     WaitFor,
-    WakeTask,
 )
 from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.policies.named import RoundRobin
@@ -58,13 +57,7 @@ class Start(NamedTuple):
 
 
 class Host:
-    def __init__(
-        self, programs, *, policy=None, faults=(), budget=None, refuse=None, chains=None, outside=(), semantics=GLOO
-    ):
-        """`chains` has, by rank and handle, the generator that runs when a completion is delivered.
-
-        `outside` has the numbers of those whom a thread outside wakes, one at each look.
-        """
+    def __init__(self, programs, *, policy=None, faults=(), budget=None, semantics=GLOO):
         world_size = len(programs)
         policy = policy or RoundRobin()
         plan = FaultPlan(faults, world_size)
@@ -74,11 +67,7 @@ class Host:
         """What the host had to do, and who was left by which way."""
         self.seen = defaultdict(list)
         """By kind, all requests, answers and replies."""
-        self._refuse = refuse
-        self._chains = chains or {}
-        self._outside = list(outside)
-        self._stacks = {rank: [program] for rank, program in enumerate(programs)}
-        self._ends = {}
+        self._programs = dict(enumerate(programs))
         self._play()
 
     @property
@@ -121,31 +110,20 @@ class Host:
             elif isinstance(answer, DeliverCompletion):
                 rank = self.run.tasks[me].rank.rank
                 self.log.append(("delivered", rank, answer.handle, me))
-                self._stacks[me].append(self._chain(rank, answer.handle))
-                answer = Continue()
+                answer = self._reply(DeliveredCompletion())
             elif isinstance(answer, MoveTensors):
                 self.log.append(("moved", answer.signature.operation, answer.calls, answer.members))
-                answer = self._reply(MovedTensors(self._refuse))
+                answer = self._reply(MovedTensors(None))
             elif isinstance(answer, ReportStack):
                 answer = self._reply(StackReport('  File "train.py", line 1'))
             elif isinstance(answer, AwaitExternalThreads):
-                answer = self._reply(AwaitedExternalThreads(self._look_outside()))
+                answer = self._reply(AwaitedExternalThreads(False))
             else:
                 answer = self._step(me, answer)
 
-    def _look_outside(self):
-        if not self._outside:
-            return False
-        self._handle(WakeTask(self._outside.pop(0), from_outside=True))
-        return True
-
-    def _chain(self, rank, handle):
-        yield from self._chains.get((rank, handle), ())
-
     def _step(self, me, answer):
-        """Let the innermost generator of a task go on, up to its next request."""
-        stack = self._stacks[me]
-        program = stack[-1]
+        """Let the generator of a task go on, up to its next request."""
+        program = self._programs[me]
         try:
             if isinstance(answer, Continue):
                 request = program.send(None if program.gi_frame.f_lasti < 0 else answer.value)
@@ -157,11 +135,10 @@ class Host:
                 assert isinstance(answer, RejectRequest)
                 request = program.throw(ValueError(answer.text))
         except (StopIteration, Unwound, Exception) as end:
-            stack.pop()
-            return self._reply(DeliveredCompletion()) if stack else self._end(me, end)
+            return self._end(me, end)
         if isinstance(request, Start):
             answer = self._handle(StartThread(request.name))
-            self._stacks[answer.value] = [request.program]
+            self._programs[answer.value] = request.program
             return answer
         return self._handle(request)
 

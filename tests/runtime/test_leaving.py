@@ -151,15 +151,3 @@ def test_a_plain_exit_is_a_return(isolation):
     assert result.verdict is Verdict.PASS
     assert not result.findings
     assert not result.errors
-
-
-def test_an_exit_with_a_status_is_an_error_at_its_line():
-    def program(rank):
-        if rank == 1:
-            sys.exit(3)
-        dist.barrier()
-
-    first, second = simulate(program, 2).findings
-    line = program.__code__.co_firstlineno + 2
-    assert first.summary == f"rank 1 raised SystemExit: 3 at test_leaving.py:{line}"
-    assert second.code == Code.DEADLOCK_DEAD_RANK

@@ -8,8 +8,8 @@ import pytest
 
 from ddpsim import Code, UsageError, Verdict
 from ddpsim.scenarios import load, registry, replay_scenario, run_scenario
+from ddpsim.scenarios.files.loader import Registry
 from ddpsim.scenarios.files.python_file import load_scenarios
-from ddpsim.scenarios.files.registry import Registry
 
 PROGRAM = '''
 import torch
@@ -288,7 +288,7 @@ def test_a_registered_file_that_exits_takes_no_other_with_it(tmp_path, monkeypat
 
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "leaves.py").write_text("")
-    monkeypatch.setattr("ddpsim.scenarios.files.registry.importlib.import_module", exits)
+    monkeypatch.setattr("ddpsim.scenarios.files.loader.importlib.import_module", exits)
     [problem] = Registry(tmp_path, ("own",)).problems_of_files
     assert "leaves.py raised SystemExit: 3 while it was imported" in problem
 

@@ -140,19 +140,14 @@ def test_threads_that_wait_for_each_others_items():
 
 
 def test_a_job_of_an_executor_that_waits_for_another_one():
-    def program(rank):
-        with ThreadPoolExecutor(1) as pool:
+    def program(rank, workers):
+        with ThreadPoolExecutor(workers) as pool:
             return pool.submit(lambda: pool.submit(int).result()).result()
 
-    code, _, lines = found(simulate(program, 1))
+    code, _, lines = found(simulate(program, 1, args=(1,)))
     assert code == "deadlock.threads"
     assert lines[2].startswith('  rank 0, thread "ThreadPoolExecutor-0_0"  waits for a future')
-    assert simulate(lambda rank: _two_workers(), 1).returns == (0,)
-
-
-def _two_workers():
-    with ThreadPoolExecutor(2) as pool:
-        return pool.submit(lambda: pool.submit(int).result()).result()
+    assert simulate(program, 1, args=(2,)).returns == (0,)
 
 
 def test_ranks_that_wait_for_each_other_by_way_of_their_threads():
