@@ -230,7 +230,7 @@ def _shown_path(site: CallSite) -> str:
 
 # --- which calls were matched with each other -------------------------------------------------------------------------
 # Calls of a collective match by group and sequence. A send matches the oldest open receive that fits, by the rule of
-# simulator/matching/point_to_point.py. If a receive accepts any source, the event names the sender.
+# simulator/matching/slots.py. If a receive accepts any source, the event names the sender.
 
 Key = tuple[str, int, int, str]
 """Which call an event belongs to: group, sequence, rank and operation; a collective has rank -1 and operation ""."""

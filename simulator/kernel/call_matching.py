@@ -21,8 +21,7 @@ from ddpsim.simulator.kernel.scheduler import Scheduler
 from ddpsim.simulator.kernel.states import RunEnding
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
 from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field, unusual_lines_meet
-from ddpsim.simulator.matching.point_to_point import channel_object
-from ddpsim.simulator.matching.slots import PendingCollective, call_object, order_object
+from ddpsim.simulator.matching.slots import PendingCollective, call_object, channel_object, order_object
 from ddpsim.simulator.waits import CallWait
 
 _ISSUE, _MATCH = EventKind.ISSUE, EventKind.MATCH  # faster to look up, see scheduler.py
@@ -88,13 +87,11 @@ class CallMatcher:
         self._turns.note_progress()
         me.rank.last_call = call
         me.rank.open[handle] = self._issued[id(call)] = issued
-        if run.observer is not None:
+        if run.is_observed:
             run.observer.accessed(me.number, Access(call_object(call), AccessMode.CONTRIBUTE))
             if me.rank.has_started_threads:
                 run.observer.accessed(me.number, Access(order_object(call), AccessMode.WRITE))
-            run.observer.issued_call(
-                me.number, issued.name, call
-            )  # after what an observer of the call learns is recorded
+            run.observer.issued_call(me.number, issued.name, call)  # last: it builds on these accesses
         run.record_event(_ISSUE, call)
         run.issued.append((call, me.number))
         origin = call.origin
@@ -141,11 +138,8 @@ class CallMatcher:
         code = first_differing_field(calls)
         if code is not None:
             self._record_last_arrival(me, calls[0])
-            end_with_findings(
-                self._run,
-                RunEnding.MISMATCH,
-                mismatch_finding(calls, code, self._run.steps, issued=self._run.all_calls()),
-            )
+            finding = mismatch_finding(calls, code, self._run.steps, issued=self._run.all_calls())
+            end_with_findings(self._run, RunEnding.MISMATCH, finding)
         if any(call.site is not calls[0].site for call in calls) and unusual_lines_meet(calls):
             self._notice_different_lines(calls)
         yield from self._complete_calls(me, calls[0].signature, calls, slot.members)
@@ -161,18 +155,16 @@ class CallMatcher:
         run = self._run
         if call.operation == "send":
             receive = run.messages.post_send(call)
-            if run.observer is not None:
-                is_answer = receive is not None and receive.peer == ANY_SOURCE
-                run.observer.accessed(
-                    me.number, Access(channel_object(call), AccessMode.ANSWER if is_answer else AccessMode.SEND)
-                )
+            is_answer = receive is not None and receive.peer == ANY_SOURCE
+            mode = AccessMode.ANSWER if is_answer else AccessMode.SEND
+            run.observer.accessed(me.number, Access(channel_object(call), mode))
             if receive is not None:
                 yield from self._match_message(me, call, receive)
             return
         candidates = run.messages.waiting_sends(call)
         if not candidates:
             run.messages.post_receive(call)
-            if run.observer is not None and call.peer == ANY_SOURCE:
+            if call.peer == ANY_SOURCE:
                 run.observer.accessed(me.number, Access(channel_object(call), AccessMode.POST))
             return
         send = self._choose_source(me, call, candidates)
@@ -186,18 +178,17 @@ class CallMatcher:
         """
         ranks = [call.rank for call in candidates]
         chosen = candidates[self._turns.choose(ChoiceKind.SOURCE, me.number, ranks)]
-        observer = self._run.observer
-        if observer is not None and receive.peer == ANY_SOURCE:
-            observer.accessed(me.number, Access(channel_object(receive), AccessMode.RECEIVE), chosen.rank, ranks)
+        if receive.peer == ANY_SOURCE:
+            access = Access(channel_object(receive), AccessMode.RECEIVE)
+            self._run.observer.accessed(me.number, access, chosen.rank, ranks)
         return chosen
 
     def _match_message(self, me: Task, send: Call, receive: Call) -> Script:
         code = message_differing_field(send, receive)
         if code is not None:
             self._record_last_arrival(me, receive)
-            end_with_findings(
-                self._run, RunEnding.MISMATCH, message_mismatch_finding(send, receive, code, self._run.steps)
-            )
+            finding = message_mismatch_finding(send, receive, code, self._run.steps)
+            end_with_findings(self._run, RunEnding.MISMATCH, finding)
         taken = f"from rank {send.rank}" if receive.peer == ANY_SOURCE else ""
         members = self._run.slots.members_of(send.group)
         yield from self._complete_calls(me, send.signature, (send, receive), members, taken)
@@ -207,8 +198,7 @@ class CallMatcher:
 
         If calls differ, the run ends, so the order matters.
         """
-        if self._run.observer is not None:
-            self._run.observer.accessed(me.number, Access(call_object(call), AccessMode.READ))
+        self._run.observer.accessed(me.number, Access(call_object(call), AccessMode.READ))
 
     def _complete_calls(
         self, me: Task, signature: Signature, calls: Sequence[Call], members: tuple[int, ...], text: str = ""
@@ -220,7 +210,7 @@ class CallMatcher:
         run = self._run
         met = [self._issued.pop(id(call)) for call in calls]
         names = tuple([issued.name for issued in met])
-        if run.observer is not None:
+        if run.is_observed:
             run.observer.completed_calls(names)
         if run.connections is not None:
             run.connections.record_connections(calls)

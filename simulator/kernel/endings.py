@@ -6,9 +6,8 @@ import re
 from collections.abc import Generator
 from typing import NoReturn
 
-from ddpsim.simulator.diagnosis.advice import Advice, Cause
+from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock import find_deadlocks, waiting_lines
-from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot
 from ddpsim.simulator.diagnosis.mismatch import find_early_mismatches
 from ddpsim.simulator.diagnosis.uneven import add_batch_counts
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
@@ -28,6 +27,9 @@ from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import LabelledLine
 
+_IN_EVENT_LOOP = re.compile(r"[/\\]asyncio[/\\]base_events\.py\", line \d+, in _run_once\n")
+"""Matches the stack of a thread in which an asyncio event loop runs."""
+
 
 class RequestEnded(Exception):
     """Raised while the kernel serves a request: the caller gets an answer after which its program does not continue."""
@@ -41,9 +43,8 @@ def end_with_findings(run: RunState, ending: RunEnding, *findings: Finding) -> N
     """Stop the run with findings; the calling rank's program is ended early."""
     run.findings.extend(add_batch_counts(findings, run.batch_counts()))
     run.waiting = WaitGraph(run.snapshot()).list_waiting()
-    if run.observer is not None:
-        assert run.running is not None
-        run.observer.run_cut_short(run.running.number)
+    assert run.running is not None
+    run.observer.run_cut_short(run.running.number)
     run.life.begin_stop(ending)
     raise RequestEnded
 
@@ -72,16 +73,12 @@ def stop_without_enabled_task(run: RunState) -> Generator[Answer, AwaitedExterna
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-def stop_out_of_steps(run: RunState, me: Task) -> Generator[Answer, StackReport, NoReturn]:
-    """Stop the run, which has made more steps than its limit."""
+def stop_at_limit(
+    run: RunState, ending: RunEnding, me: Task, polls: int = 0
+) -> Generator[Answer, StackReport, NoReturn]:
+    """Stop the run: it makes too many steps, or a rank checks for something again and again while none can run."""
     stack = yield ReportStack()
-    end_with_findings(run, RunEnding.STEPS, limit_finding(run, RunEnding.STEPS, me, stack))
-
-
-def stop_out_of_polls(run: RunState, me: Task, polls: int) -> Generator[Answer, StackReport, NoReturn]:
-    """Stop the run: a rank checks for something again and again, and no other rank can run to change it."""
-    stack = yield ReportStack()
-    end_with_findings(run, RunEnding.POLLS, limit_finding(run, RunEnding.POLLS, me, stack, polls=polls))
+    end_with_findings(run, ending, limit_finding(run, ending, me, stack, polls=polls))
 
 
 def limit_finding(
@@ -92,42 +89,21 @@ def limit_finding(
     It lists what the other ranks wait for, a possible reason. At a wall-time limit ranks may still run while the
     finding is made, so its lines may describe different instants.
     """
-    budget, snapshot = run.budget, run.snapshot()
+    budget = run.budget
     if ending is RunEnding.STUCK:
         summary = f"{task} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
         is_at_lock = stack is not None and stack.is_at_lock
         cause = Cause.BLOCKED_AT_LOCK if is_at_lock else Cause.BLOCKED_OUTSIDE
-        cause = Cause.ASYNCIO_TURNS if _is_called_from_event_loop(stack) else cause
-        return _finding_with_stack("STUCK", Code.STUCK, task, stack, summary, cause, snapshot)
-    summary, cause = {
-        RunEnding.SECONDS: (
-            f"the run took longer than {budget.seconds:g} s of wall time",
-            Cause.ASYNCIO_TURNS if _is_called_from_event_loop(stack) else Cause.OUT_OF_TIME,
-        ),
-        RunEnding.STEPS: (f"the run took more than {budget.steps} steps", Cause.OUT_OF_STEPS),
-        RunEnding.POLLS: (f"{task} polled {polls} times in a row while nobody else could run", Cause.POLLS_IN_VAIN),
-    }[ending]
-    return _finding_with_stack("UNKNOWN", Code.BUDGET, task, stack, summary, cause, snapshot)
-
-
-def _is_called_from_event_loop(stack: StackReport | None) -> bool:
-    """True if an asyncio event loop runs in the stack."""
-    return (
-        stack is not None
-        and re.search(r"[/\\]asyncio[/\\]base_events\.py\", line \d+, in _run_once\n", stack.text) is not None
-    )
-
-
-def _finding_with_stack(
-    kind: str,
-    code: Code,
-    task: Task | None,
-    stack: StackReport | None,
-    summary: str,
-    cause: Advice[[]],
-    snapshot: Snapshot,
-) -> Finding:
-    lines: list[str | LabelledLine] = [f"{kind}  {code}", f"  {summary}", *waiting_lines(snapshot)]
+    else:
+        summary, cause = {
+            RunEnding.SECONDS: (f"the run took longer than {budget.seconds:g} s of wall time", Cause.OUT_OF_TIME),
+            RunEnding.STEPS: (f"the run took more than {budget.steps} steps", Cause.OUT_OF_STEPS),
+            RunEnding.POLLS: (f"{task} polled {polls} times in a row while nobody else could run", Cause.POLLS_IN_VAIN),
+        }[ending]
+    if ending in (RunEnding.STUCK, RunEnding.SECONDS) and stack is not None and _IN_EVENT_LOOP.search(stack.text):
+        cause = Cause.ASYNCIO_TURNS
+    kind, code = ("STUCK", Code.STUCK) if ending is RunEnding.STUCK else ("UNKNOWN", Code.BUDGET)
+    lines: list[str | LabelledLine] = [f"{kind}  {code}", f"  {summary}", *waiting_lines(run.snapshot())]
     if task is not None and stack is not None:
         lines += [f"  stack of {task}", *("  " + line for line in stack.text.splitlines())]
     lines += cause.lines()

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from ddpsim.simulator.diagnosis.deadlock import lines_of_ranks
-from ddpsim.simulator.kernel.requests import (
-    AskGivenUpBarrier,
-    AskWhereabouts,
-    DeclareGroup,
-    DestroyGroup,
-    GiveUpBarrier,
-    NameGroup,
-)
+from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.tasks import Task
 
@@ -28,7 +21,7 @@ class GroupRecords:
         """The ranks that were missing when a monitored_barrier was given up, by group and the barrier's number in the
         group."""
 
-    def on_name_group(self, me: Task, request: NameGroup) -> str:
+    def on_name_group(self, me: Task, request: ask.NameGroup) -> str:
         """Answer a rank's `NameGroup` request: return the group's label, its name in findings, which is unique in the
         run."""
         key = (request.name, request.made)
@@ -37,25 +30,25 @@ class GroupRecords:
             self._labels[key] = request.proposed if taken == 1 else f"{request.proposed} #{taken}"
         return self._labels[key]
 
-    def on_declare(self, me: Task, request: DeclareGroup) -> None:
+    def on_declare(self, me: Task, request: ask.DeclareGroup) -> None:
         """Answer a rank's `DeclareGroup` request: record the group's members."""
         self._run.slots.declare_group(request.group, request.members)
         if request.is_beside_streams and self._run.streams is not None:
             self._run.streams.exempt_group(request.group)
 
-    def on_destroy(self, me: Task, request: DestroyGroup) -> None:
+    def on_destroy(self, me: Task, request: ask.DestroyGroup) -> None:
         """Answer a rank's `DestroyGroup` request: record the line at which the rank destroyed the group."""
         me.rank.destroyed.setdefault(request.group, request.site)
 
-    def on_give_up_barrier(self, me: Task, request: GiveUpBarrier) -> None:
+    def on_give_up_barrier(self, me: Task, request: ask.GiveUpBarrier) -> None:
         """Answer a rank's `GiveUpBarrier` request: record which ranks were missing at a barrier given up."""
         self._given_up[request.group, request.sequence] = request.missing
 
-    def on_ask_given_up_barrier(self, me: Task, request: AskGivenUpBarrier) -> tuple[int, ...]:
+    def on_ask_given_up_barrier(self, me: Task, request: ask.AskGivenUpBarrier) -> tuple[int, ...]:
         """Answer a rank's `AskGivenUpBarrier` request: return the ranks that were missing at a barrier given up."""
         return self._given_up.get((request.group, request.sequence), ())
 
-    def on_whereabouts(self, me: Task, request: AskWhereabouts) -> tuple[str, ...]:
+    def on_whereabouts(self, me: Task, request: ask.AskWhereabouts) -> tuple[str, ...]:
         """Answer a rank's `AskWhereabouts` request: return lines of text that say what other ranks wait for or how they
         ended."""
         return lines_of_ranks(self._run.snapshot(), request.ranks)

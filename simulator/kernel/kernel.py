@@ -55,8 +55,8 @@ class Kernel:
         observer: Observer | None = getattr(policy, "observer", None)
         self.run = run = RunState(world_size, budget, observer, semantics)
         """The state of the run. The kernel changes it; a host may only stop the run, with an error."""
-        if observer is not None and faults:
-            observer.used_feature("faults")
+        if faults:
+            run.observer.used_feature("faults")
         self._turns = turns = Scheduler(run, policy)
         pauses = Pauses(run, turns)
         calls = CallMatcher(run, turns, pauses, faults)

@@ -56,8 +56,7 @@ class KeyValueStore:
         """Answer a rank's `StoreOperation` request: let other ranks run, record an event, and do the operation."""
         operation, keys = request.operation, request.keys
         accesses = _accesses(operation, keys)
-        if self._run.observer is not None:
-            self._run.observer.used_feature(operation)
+        self._run.observer.used_feature(operation)
         successor = self._turns.yield_point(me, accesses)
         if successor is not None:
             yield from self._pauses.wait_for_turn(me, successor)
@@ -221,11 +220,9 @@ class KeyValueStore:
         """
         if mode is AccessMode.WRITE:
             self._written[me.number] = self._written.get(me.number, 0) + 1
-        observer = self._run.observer
-        if observer is not None:
-            if is_needed:
-                observer.needed_key(me.number, ("key", key))
-            observer.accessed(me.number, Access(("key", key), mode))
+        if is_needed:
+            self._run.observer.needed_key(me.number, ("key", key))
+        self._run.observer.accessed(me.number, Access(("key", key), mode))
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
@@ -257,9 +254,8 @@ class KeyValueStore:
         return times > (1 if request.operation in _WRITING else _EQUAL_READS_PER_POLL)
 
     def _report_new_key(self, me: Task, key: str) -> None:
-        observer = self._run.observer
-        if observer is not None and not self._all_exist((key,)):
-            observer.created_key(me.number, ("key", key))
+        if not self._all_exist((key,)):
+            self._run.observer.created_key(me.number, ("key", key))
 
     def _store_value(self, me: Task, key: str, value: bytes) -> None:
         self._report_access(me, key, AccessMode.READ if self._values.get(key) == value else AccessMode.WRITE)
@@ -274,8 +270,6 @@ class KeyValueStore:
         gone on.
         """
         observer = self._run.observer
-        if observer is None:
-            return
         observer.removed_key(("key", key))
         for number, (task, keys) in self._waiting.items():
             if key in keys and task.state is TaskState.WAITING:
@@ -286,7 +280,7 @@ class KeyValueStore:
         """Report to the exploration that a waiting rank continues: the rank that set its last missing key has seen its
         other keys."""
         observer = self._run.observer
-        if observer is not None and self._run.tasks[number].state is TaskState.WAITING:
+        if self._run.tasks[number].state is TaskState.WAITING:
             for key in keys[1:] and keys:  # a single key, which this rank has just set
                 observer.accessed(me.number, Access(("key", key), AccessMode.READ))
             observer.released_rank(me.number, number, tuple([("key", key) for key in keys]))
@@ -320,13 +314,11 @@ class KeyValueStore:
         if self._all_exist(keys):
             return True
         missing = self._missing_keys(keys)
-        has_alarm = (
-            request.timeout_seconds is not None
-        )  # otherwise it makes no difference whether it waited before the key
+        # Without an alarm it makes no difference whether it waited before the key.
+        has_alarm = request.timeout_seconds is not None
         for key in missing:
             self._report_access(me, key, AccessMode.READ if has_alarm else AccessMode.MISS)
-        if self._run.observer is not None:
-            self._run.observer.began_to_wait(me.number, is_for_good=len(keys) > 1 or request.operation == "wait")
+        self._run.observer.began_to_wait(me.number, is_for_good=len(keys) > 1 or request.operation == "wait")
         what = f"store key {', '.join(missing)}"
         self._waiting[me.number] = me, tuple(keys)
         self._run.record_event(EventKind.WAIT, text=what)

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from ddpsim.simulator.accesses import Access, AccessMode, Object
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.requests import (
-    CancelThread,
-    FinishTask,
-    ProgramRaised,
-    ProgramReturned,
-    RankError,
-    SawThreadEnd,
-    StartThread,
-    WakeTask,
-)
+from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.scheduler import Scheduler
 from ddpsim.simulator.kernel.states import RunPhase, TaskChange
@@ -32,56 +23,53 @@ class TaskLifecycle:
         self._run = run
         self._turns = turns
 
-    def on_start_thread(self, me: Task, request: StartThread) -> int:
+    def on_start_thread(self, me: Task, request: ask.StartThread) -> int:
         """Answer a rank's `StartThread` request: add a task for the thread, and return its number."""
         run, rank = self._run, me.rank
         task = Task(run.started, rank, request.name)
         rank.tasks.append(task)
         rank.has_started_threads = True
-        if run.observer is not None:
-            run.observer.accessed(me.number, Access(threads_object(rank.rank), AccessMode.CONTRIBUTE))
+        run.observer.accessed(me.number, Access(threads_object(rank.rank), AccessMode.CONTRIBUTE))
         self._turns.add_task(task)
-        if run.observer is not None:
-            run.observer.started_thread(me.number, task.number)
+        run.observer.started_thread(me.number, task.number)
         run.record_event(EventKind.NOTE, text=f"starts thread {request.name!r}")
         return task.number
 
-    def on_wake(self, me: Task, request: WakeTask) -> None:
+    def on_wake(self, me: Task, request: ask.WakeTask) -> None:
         """Answer a rank's `WakeTask` request: let a waiting task run again."""
         self._turns.wake_task(request.number, from_outside=request.from_outside)
 
-    def on_cancel(self, me: Task, request: CancelThread) -> None:
+    def on_cancel(self, me: Task, request: ask.CancelThread) -> None:
         """Answer a rank's `CancelThread` request: a thread of the caller's rank has to end early."""
-        run, task = self._run, self._run.tasks.get(request.number)
+        task = self._run.tasks.get(request.number)
         if task is None:  # the thread has already ended
             return
-        if run.observer is not None and not task.is_finished:
-            run.observer.cancelled_thread(task.number)
+        if not task.is_finished:
+            self._run.observer.cancelled_thread(task.number)
         self._turns.wake_task(task.number)
         task.change_state(TaskChange.CANCEL)
 
-    def on_saw_end(self, me: Task, request: SawThreadEnd) -> None:
+    def on_saw_end(self, me: Task, request: ask.SawThreadEnd) -> None:
         """Answer a rank's `SawThreadEnd` request: tell the exploration that the caller saw a thread end."""
-        if self._run.observer is not None:
-            self._run.observer.joined_thread(me.number, request.number)
+        self._run.observer.joined_thread(me.number, request.number)
 
-    def on_finish(self, me: Task, request: FinishTask) -> Script:
+    def on_finish(self, me: Task, request: ask.FinishTask) -> Script:
         """Answer a rank's `FinishTask` request: another task runs, and the caller never again."""
         self._turns.end_task(me, request.how)
         if me.is_main and self._run.connections is not None:
             self._run.connections.rank_ended(me.rank)
         yield from self.switch_from_ended_task(me)
 
-    def on_returned(self, me: Task, request: ProgramReturned) -> None:
+    def on_returned(self, me: Task, request: ask.ProgramReturned) -> None:
         """Answer a rank's `ProgramReturned` request: the rank's program returned."""
         self._run.record_event(EventKind.RETURN)
 
-    def on_raised(self, me: Task, request: ProgramRaised) -> None:
+    def on_raised(self, me: Task, request: ask.ProgramRaised) -> None:
         """Answer a rank's `Raised` request: the rank's program raised an exception."""
         me.rank.error = request.error
         self._run.record_event(EventKind.RAISE, text=request.error.kind)
 
-    def remove_lost_rank(self, rank: RankRecord, error: RankError | None) -> bool:
+    def remove_lost_rank(self, rank: RankRecord, error: ask.RankError | None) -> bool:
         """End all tasks of a rank whose process disappeared. True if the running task was one of them.
 
         `error` is None if the rank's program had ended normally.

@@ -10,19 +10,8 @@ from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.diagnosis.mismatch import AgreedValue, agreed_values_finding
 from ddpsim.simulator.diagnosis.samplers import SamplerRead, sampler_finding
 from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.endings import end_with_findings
-from ddpsim.simulator.kernel.requests import (
-    AcquireObject,
-    AskLatestStep,
-    LoaderStarted,
-    ReleaseObject,
-    ReportAccesses,
-    ReportAgreedValue,
-    ReportUse,
-    SamplerStarted,
-    StepDone,
-    WriteNote,
-)
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase
 from ddpsim.simulator.kernel.tasks import Task
@@ -47,29 +36,24 @@ class RankReports:
         self._differing: set[_Lines] = set()
         """Lines of samplers that already have a finding, so no second one is made."""
 
-    def on_report_accesses(self, me: Task, request: ReportAccesses) -> None:
+    def on_report_accesses(self, me: Task, request: ask.ReportAccesses) -> None:
         """Answer a rank's `ReportAccesses` request: pass the accesses to the exploration of schedules."""
-        if self._run.observer is not None:
-            for access in request.accesses:
-                self._run.observer.accessed(me.number, access)
+        for access in request.accesses:
+            self._run.observer.accessed(me.number, access)
 
-    def on_release(self, me: Task, request: ReleaseObject) -> None:
+    def on_release(self, me: Task, request: ask.ReleaseObject) -> None:
         """Answer a rank's `ReleaseObject` request: tell the exploration that a lock or similar object was released."""
-        if self._run.observer is not None:
-            self._run.observer.created_key(me.number, request.object)
+        self._run.observer.created_key(me.number, request.object)
 
-    def on_acquire(self, me: Task, request: AcquireObject) -> None:
+    def on_acquire(self, me: Task, request: ask.AcquireObject) -> None:
         """Answer a rank's `AcquireObject` request: tell the exploration that a lock or similar object was acquired."""
-        if self._run.observer is not None:
-            self._run.observer.needed_key(me.number, request.object)
+        self._run.observer.needed_key(me.number, request.object)
 
-    def on_report_use(self, me: Task, request: ReportUse) -> None:
-        """Answer a rank's `ReportUse` request: tell the exploration that the program uses locks, or another kind of
-        object."""
-        if self._run.observer is not None:
-            self._run.observer.used_feature(request.kind)
+    def on_report_use(self, me: Task, request: ask.ReportUse) -> None:
+        """Answer a rank's `ReportUse` request: tell the exploration that the program uses a kind of object."""
+        self._run.observer.used_feature(request.kind)
 
-    def on_note(self, me: Task, request: WriteNote) -> None:
+    def on_note(self, me: Task, request: ask.WriteNote) -> None:
         """Answer a rank's `WriteNote` request: write an event into the trace."""
         self._run.record_event(request.kind, text=request.text)
 
@@ -80,20 +64,20 @@ class RankReports:
         else:
             self._run.noticed.append(request)
 
-    def on_latest_step(self, me: Task, request: AskLatestStep) -> int:
+    def on_latest_step(self, me: Task, request: ask.AskLatestStep) -> int:
         """Answer a rank's `AskLatestStep` request: return the latest training step of a DDP wrapper's calls."""
         return self._run.steps_of_wrappers.get(request, 0)
 
-    def on_loader_begun(self, me: Task, request: LoaderStarted) -> None:
+    def on_loader_begun(self, me: Task, request: ask.LoaderStarted) -> None:
         """Answer a rank's `LoaderStarted` request: count the batches of a data loader."""
         me.rank.batches.setdefault(request.site, []).append(request.batches)
 
-    def on_step_done(self, me: Task, request: StepDone) -> None:
+    def on_step_done(self, me: Task, request: ask.StepDone) -> None:
         """Answer a rank's `StepDone` request: count an optimizer step of the rank."""
         me.rank.optimizer_steps += 1
         self._run.record_event(EventKind.STEP, text=str(me.rank.optimizer_steps))
 
-    def compare_agreed_value(self, me: Task, request: ReportAgreedValue) -> None:
+    def compare_agreed_value(self, me: Task, request: ask.ReportAgreedValue) -> None:
         """Record a value that must agree on all ranks. End the run if another rank reported a different value."""
         if self._run.life.phase is not RunPhase.RUNNING:
             return  # reports of a rank that is being unwound are ignored
@@ -103,13 +87,12 @@ class RankReports:
         reported = self._agreed.setdefault((request.name, number), [])
         reported.append(AgreedValue(rank, request.value, request.site))
         if request.value != reported[0].value:
-            end_with_findings(
-                self._run, RunEnding.MISMATCH, agreed_values_finding(request.name, number, reported, self._run.steps)
-            )
+            finding = agreed_values_finding(request.name, number, reported, self._run.steps)
+            end_with_findings(self._run, RunEnding.MISMATCH, finding)
         if len(reported) == len(self._run.ranks):
             del self._agreed[request.name, number]
 
-    def compare_sampled_parts(self, me: Task, request: SamplerStarted) -> None:
+    def compare_sampled_parts(self, me: Task, request: ask.SamplerStarted) -> None:
         """Record which part of a data set a rank's sampler reads, and compare the parts once all ranks have reported.
 
         A rank's n-th iteration is compared with the n-th of every other rank. An iteration that some rank does not make

@@ -7,21 +7,12 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.answers import DeliverCompletion
-from ddpsim.simulator.kernel.endings import stop_out_of_polls, stop_out_of_steps
-from ddpsim.simulator.kernel.requests import (
-    AskOthersDeliver,
-    Block,
-    Checkpoint,
-    IsComplete,
-    Poll,
-    ReadClock,
-    Sleep,
-    WaitFor,
-)
+from ddpsim.simulator.kernel.endings import stop_at_limit
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.scheduler import Scheduler
-from ddpsim.simulator.kernel.states import TaskChange, TaskState
+from ddpsim.simulator.kernel.states import RunEnding, TaskChange, TaskState
 from ddpsim.simulator.kernel.tasks import Script, Task
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
@@ -45,15 +36,15 @@ class Pauses:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def on_checkpoint(self, me: Task, request: Checkpoint) -> Script:
+    def on_checkpoint(self, me: Task, request: ask.Checkpoint) -> Script:
         """Answer a rank's `Checkpoint` request: other tasks may run first."""
         return self.pass_checkpoint(me, request.intent)
 
-    def on_poll(self, me: Task, request: Poll) -> Script:
+    def on_poll(self, me: Task, request: ask.Poll) -> Script:
         """Answer a rank's `Poll` request, after a check that failed: all other tasks run first."""
         return self.poll_task(me, request.intent)
 
-    def on_block(self, me: Task, request: Block) -> Script:
+    def on_block(self, me: Task, request: ask.Block) -> Script:
         """Answer a rank's `Block` request: wait until another task wakes the caller."""
         wait = request.wait
         if not isinstance(wait, ThreadWait):
@@ -65,11 +56,11 @@ class Pauses:
         finally:
             other.joiners.remove(me.number)
 
-    def on_sleep(self, me: Task, request: Sleep) -> Script:
+    def on_sleep(self, me: Task, request: ask.Sleep) -> Script:
         """Answer a rank's `Sleep` request: wait in virtual time. A sleep of 0 seconds lets the other tasks run."""
         return self.sleep_task(me, request.seconds)
 
-    def on_read_clock(self, me: Task, request: ReadClock) -> float | Script:
+    def on_read_clock(self, me: Task, request: ask.ReadClock) -> float | Script:
         """Answer a rank's `ReadClock` request: return the virtual time in seconds."""
         run = self._run
         self._clock_reads = self._clock_reads + 1 if run.steps == self._clock_read_at else 0
@@ -82,11 +73,11 @@ class Pauses:
 
     # --- for calls ----------------------------------------------------------------------------------------------------
 
-    def on_wait_for(self, me: Task, request: WaitFor) -> bool | Script:
+    def on_wait_for(self, me: Task, request: ask.WaitFor) -> bool | Script:
         """Answer a rank's `WaitFor` request: wait until one of the rank's calls is complete."""
         handles = request.handles
         successor = self._turns.yield_point(me)
-        if successor is None and self._run.observer is None and not me.rank.delivering:
+        if successor is None and not self._run.is_observed and not me.rank.delivering:
             open_calls = me.rank.open
             for handle in handles:
                 if handle not in open_calls:
@@ -101,43 +92,40 @@ class Pauses:
         run, open_calls = self._run, me.rank.open
         waited = tuple([open_calls[handle].call for handle in handles if handle in open_calls])
         if len(waited) < len(handles):
-            if run.observer is not None or me.rank.delivering:
+            if run.is_observed or me.rank.delivering:
                 yield from self._see_completions(me, handles)
             return True
         run.record_event(_WAIT, waited[0])
         in_time = yield from self.block_task(me, CallWait(waited), timeout_seconds)
-        if not in_time and run.observer is not None:
+        if not in_time and run.is_observed:
             for call in waited:
                 run.observer.accessed(me.number, Access(call_object(call), AccessMode.READ))
-        in_time = in_time or not all(
-            handle in open_calls for handle in handles
-        )  # a call may have completed at the instant of the time-out
-        if run.observer is not None or me.rank.delivering:
+        # A call may have completed at the instant of the time-out.
+        in_time = in_time or not all(handle in open_calls for handle in handles)
+        if run.is_observed or me.rank.delivering:
             yield from self._see_completions(me, handles)
         run.record_event(_DONE, waited[0], "" if in_time else "timed out")
         return in_time
 
-    def on_is_complete(self, me: Task, request: IsComplete) -> bool | Script:
+    def on_is_complete(self, me: Task, request: ask.IsComplete) -> bool | Script:
         """Answer a rank's `IsComplete` request: return whether a call is complete."""
         look = request.look
         if request.handle in me.rank.open:
             return self._check_completion(me, request, self.poll_task(me, (look,)))
         successor = self._turns.yield_point(me, (look,))
-        if successor is None and self._run.observer is None:
+        if successor is None and not self._run.is_observed:
             return True
         return self._check_completion(me, request, () if successor is None else self.wait_for_turn(me, successor))
 
-    def _check_completion(self, me: Task, request: IsComplete, pause: Script | tuple[()]) -> Script:
-        look, observer = request.look, self._run.observer
+    def _check_completion(self, me: Task, request: ask.IsComplete, pause: Script | tuple[()]) -> Script:
         yield from pause
         is_complete = request.handle not in me.rank.open
-        if observer is not None:
-            observer.accessed(me.number, look)
-            if is_complete:
-                observer.saw_completion(me.number, (me.rank.rank, request.handle))
+        self._run.observer.accessed(me.number, request.look)
+        if is_complete:
+            self._run.observer.saw_completion(me.number, (me.rank.rank, request.handle))
         return is_complete
 
-    def on_ask_others_deliver(self, me: Task, request: AskOthersDeliver) -> bool:
+    def on_ask_others_deliver(self, me: Task, request: ask.AskOthersDeliver) -> bool:
         """Answer a rank's `AskOthersDeliver` request: return whether another thread of the rank is running a call's
         callbacks."""
         return any(task is not me for _, task in me.rank.delivering)
@@ -147,11 +135,10 @@ class Pauses:
 
         If other threads run callbacks of these calls, wait for them.
         """
-        rank, observer = me.rank, self._run.observer
-        if observer is not None:
-            for handle in handles:
-                if handle not in rank.open:
-                    observer.saw_completion(me.number, (rank.rank, handle))
+        rank = me.rank
+        for handle in handles:
+            if handle not in rank.open:
+                self._run.observer.saw_completion(me.number, (rank.rank, handle))
         while any(task is not me and handle in handles for handle, task in rank.delivering):
             yield from self.poll_task(me)
 
@@ -171,31 +158,30 @@ class Pauses:
         if successor != me.number:
             yield self._turns.switch_to(successor)
         if self._run.steps > self._most_steps:
-            yield from stop_out_of_steps(self._run, me)
+            yield from stop_at_limit(self._run, RunEnding.STEPS, me)
         if me.rank.completed:
             yield from self._deliver_completions(me)
 
     def poll_task(self, me: Task, intent: Accesses = ()) -> Script:
         """Let all other tasks run first, because a check of the caller has failed."""
         run, turns = self._run, self._turns
-        if run.observer is not None:
+        if run.is_observed:
             run.observer.about_to_access(me.number, intent, looks_again=True)
         successor = turns.next_after_poll(me)
         if successor != me.number:
             yield turns.switch_to(successor)
-        if (
-            turns.failed_poll_rounds > run.budget.polls
-        ):  # checked now, and not before the switch: another task may have made progress
-            yield from stop_out_of_polls(run, me, turns.failed_poll_rounds)
+        # Checked now, and not before the switch: another task may have made progress.
+        if turns.failed_poll_rounds > run.budget.polls:
+            yield from stop_at_limit(run, RunEnding.POLLS, me, turns.failed_poll_rounds)
         if run.steps > self._most_steps:
-            yield from stop_out_of_steps(run, me)
+            yield from stop_at_limit(run, RunEnding.STEPS, me)
         if me.rank.completed:
             yield from self._deliver_completions(me)
 
     def block_task(self, me: Task, wait: Wait, timeout_seconds: float | None = None) -> Script:
         """Wait until another task wakes the caller. False if the caller's time-out passed first."""
         run, turns = self._run, self._turns
-        if run.observer is not None:
+        if run.is_observed:
             run.observer.about_to_access(me.number, _accesses_after_wait(wait, has_alarm=timeout_seconds is not None))
         answer = turns.suspend_task(me, wait, timeout_seconds)
         if answer is None:

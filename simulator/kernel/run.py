@@ -22,8 +22,7 @@ from ddpsim.simulator.kernel.connections import RankConnections
 from ddpsim.simulator.kernel.states import RunLife
 from ddpsim.simulator.kernel.streams import CallStreams
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
-from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
-from ddpsim.simulator.matching.slots import PendingCollectives
+from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessages
 from ddpsim.simulator.policies.observer import Observer
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import Waiting
@@ -34,36 +33,14 @@ _new = tuple.__new__
 class RunState:
     """The state of one run. The parts of the kernel change this state; it makes no decisions itself."""
 
-    __slots__ = (
-        "budget",
-        "clock",
-        "connections",
-        "events",
-        "findings",
-        "issued",
-        "judge",
-        "life",
-        "messages",
-        "noticed",
-        "observer",
-        "ranks",
-        "running",
-        "semantics",
-        "slots",
-        "started",
-        "steps",
-        "steps_of_wrappers",
-        "streams",
-        "tasks",
-        "waiting",
-    )
-
     def __init__(
         self, world_size: int, budget: Budget, observer: Observer | None, semantics: BackendSemantics = GLOO
     ) -> None:
         self.budget = budget
         self.semantics = semantics
-        self.observer = observer
+        self.is_observed = observer is not None
+        """True if an exploration of schedules records what each step reads and writes."""
+        self.observer = Observer() if observer is None else observer
         self.life = RunLife()
         self.clock = VirtualClock()
         self.slots = PendingCollectives()
@@ -95,11 +72,6 @@ class RunState:
         """The number of tasks started so far; the next task gets this number."""
         self.running: Task | None = None
         """The task that runs now; all others wait."""
-
-    @property
-    def is_observed(self) -> bool:
-        """True if an exploration of schedules records what each step reads and writes."""
-        return self.observer is not None
 
     def record_event(self, kind: EventKind, call: Call | None = None, text: str = "") -> None:
         """Write an event of the running task into the trace."""

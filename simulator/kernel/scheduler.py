@@ -115,7 +115,7 @@ class Scheduler:
         being ended early, its request ends here.
         """
         run, enabled = self._run, self._enabled
-        if run.observer is not None:
+        if run.is_observed:
             run.observer.about_to_access(me.number, intent)
         if run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise RequestEnded
@@ -226,7 +226,7 @@ class Scheduler:
         if woken is None or woken.state is not _WAITING:
             return
         self.note_progress()
-        if run.observer is not None:
+        if run.is_observed:
             run.observer.woke_task(None if from_outside or run.running is None else run.running.number, number)
         woken.wait = None
         woken.state = state_after((woken.state, change))
@@ -287,9 +287,7 @@ class Scheduler:
             choice = self._policy.choose(point, options)
             if type(choice) is not int or not 0 <= choice < count:
                 choice = self._checked_choice(choice, count)
-        except (
-            BaseException
-        ) as error:  # an error of the policy and not of the rank: it ends the run and goes to the caller of the run
+        except BaseException as error:  # of the policy and not of the rank: it goes to the caller of the run
             running = self._run.running
             self._run.life.abort(error, None if running is None else running.rank.rank)
             return 0
@@ -323,9 +321,8 @@ class Scheduler:
         """
         run, seen = self._run, self._timer_threads
         woken = run.clock.advance_to_next_alarm()
-        rounds = (
-            self._timer_rounds + 1 if seen.issuperset(woken) else 0
-        )  # a thread that wakes for the first time may change something
+        # A thread that wakes for the first time may change something.
+        rounds = self._timer_rounds + 1 if seen.issuperset(woken) else 0
         is_timer = not any(run.tasks[number].is_main for number in woken)
         for number in woken:
             self.wake_task(number, from_outside=True, change=TaskChange.RING)

@@ -36,8 +36,6 @@ class RunEnding(Enum):
 class RunLife:
     """The life of one run: it goes on, is stopped for one reason, and then has ended."""
 
-    __slots__ = ("ending", "failed_under", "failure", "phase")
-
     def __init__(self) -> None:
         self.phase = RunPhase.RUNNING
         self.ending: RunEnding | None = None

@@ -31,22 +31,6 @@ class IssuedCall(NamedTuple):
 class RankRecord:
     """The kernel's record of a rank: the state that its tasks share."""
 
-    __slots__ = (
-        "batches",
-        "calls_made",
-        "completed",
-        "delivering",
-        "destroyed",
-        "error",
-        "has_started_threads",
-        "last_call",
-        "main",
-        "open",
-        "optimizer_steps",
-        "rank",
-        "tasks",
-    )
-
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.error: RankError | None = None
@@ -71,8 +55,6 @@ class RankRecord:
 
 class Task:
     """The program of a rank, or a thread that it started."""
-
-    __slots__ = ("fault", "joiners", "name", "number", "rank", "rank_number", "scripts", "state", "wait")
 
     def __init__(self, number: int, rank: RankRecord, name: str = "") -> None:
         self.number = number

@@ -16,12 +16,12 @@ from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.hazards.poison import poison_call
 from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch
-from ddpsim.simulator.matching.point_to_point import channel_object
-from ddpsim.simulator.matching.slots import call_object, order_object
+from ddpsim.simulator.matching.slots import call_object, channel_object, order_object
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
 from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import current_user_site
-from ddpsim.simulator.runtime.host import Host, PendingCall
+from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
 

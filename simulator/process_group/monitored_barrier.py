@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from ddpsim.simulator.diagnosis.rank_errors import FailedBarrier
 from ddpsim.simulator.kernel.requests import AskGivenUpBarrier, AskMissingRanks, AskWhereabouts, GiveUpBarrier
-from ddpsim.simulator.runtime.host import Host, PendingCall
+from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 NO_TIME = timedelta(0)

@@ -20,6 +20,7 @@ from ddpsim.simulator.process_group.arguments import (
     list_length_error,
     scalar_name,
 )
+from ddpsim.simulator.process_group.gloo_arguments import GlooRules
 
 _TAKEN = frozenset(
     "float16 bfloat16 float32 float64 int8 uint8 int32 int64 bool complex64 complex128 "  # noqa: SIM905
@@ -31,14 +32,114 @@ _NOT_REDUCED = frozenset({"float8_e4m3fnuz", "float8_e5m2fnuz"})
 _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 
 
-def wait_error(operation: str, dtype: str, reduction: str | None) -> None:
-    """Return None: NCCL has no late errors.
+class NcclRules(GlooRules):
+    """NCCL's argument checks."""
 
-    Raise TypeError, ValueError or RuntimeError now for what NCCL does not support.
-    """
-    _check_dtype(dtype)
-    if reduction is not None:
-        _check_reduction(operation, dtype, reduction)
+    @staticmethod
+    def wait_error(operation: str, dtype: str, reduction: str | None) -> None:
+        """Return None: NCCL has no late errors.
+
+        Raise TypeError, ValueError or RuntimeError now for what NCCL does not support.
+        """
+        _check_dtype(dtype)
+        if reduction is not None:
+            _check_reduction(operation, dtype, reduction)
+
+    def check_all_reduce(self, tensor: Tensor, reduction: str) -> None:
+        """Check that the tensor of an all_reduce is dense and its memory without gaps."""
+        if tensor.layout is not torch.strided:
+            raise RuntimeError(
+                "NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead."
+            )
+        _check_contiguous(tensor)
+
+    def check_all_reduce_coalesced(self, tensors: Sequence[Tensor]) -> None:
+        """Check that the tensors of an all_reduce_coalesced have one dtype, and that each has memory without gaps."""
+        for tensor in tensors:
+            if tensor.dtype is not tensors[0].dtype:
+                raise TypeError("Tensors must have identical type")
+            if not torch.ops.aten.is_non_overlapping_and_dense.default(tensor):
+                raise ValueError("Tensors must be non-overlapping and dense")
+
+    def check_in_place(self, tensors: Sequence[Tensor]) -> None:
+        """Check that the tensors of a reduce or broadcast have no gaps in memory."""
+        _check_contiguous(*tensors)
+
+    def check_all_gather(self, outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
+        """Check that an all_gather has one output for each rank, with as many elements as that rank's tensor."""
+        _check_contiguous(tensor)
+        _check_list("allgather", "output", outputs, size)
+        if _same_dtype_and_shape(outputs):
+            _check_elements("allgather", "outputs", outputs[0], "input", tensor)
+            return (tensor,)
+        if outputs[rank].numel() != tensor.numel():
+            raise ValueError("Tensor input and output of _broadcast_oop must have the same number of elements ")
+        return outputs
+
+    def check_all_gather_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
+        """Check that the output has the elements of `size` inputs, in any shape."""
+        _check_contiguous(tensor, output)
+        if output.dtype is not tensor.dtype:
+            raise TypeError("output tensor must have the same type as input tensor")
+        if tensor.numel() * size != output.numel():
+            raise ValueError("output tensor size must be equal to world_size times input tensor size")
+
+    def check_all_gather_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
+        """Check that each output has the elements of `size` inputs."""
+        check_same_count(outputs, inputs)
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self.check_all_gather_single(output, tensor, size)
+
+    def check_all_gather_coalesced(
+        self, output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], size: int
+    ) -> None:
+        """Raise: NCCL has no all_gather_coalesced."""
+        raise NotImplementedError("ProcessGroupNCCL does not support allgather_coalesced")
+
+    def check_root_list(self, operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
+        """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
+        if (problem := list_length_error(kind, tensors, size)) is not None:
+            raise ValueError(f"ProcessGroupNCCL::{operation}: {problem}")
+        if (problem := difference_from_model(tensors, model)) is not None:
+            raise ValueError(f"ProcessGroupNCCL::{operation}: invalid {problem}")
+
+    def check_reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
+        """Check that a reduce_scatter has one input for each rank, and that the caller's has as many elements as the
+        output."""
+        _check_contiguous(output)
+        _check_list("reduce_scatter", "input", inputs, size)
+        if _same_dtype_and_shape(inputs):
+            _check_elements("reduce_scatter", "inputs", inputs[0], "output", output)
+        elif inputs[rank].numel() != output.numel():
+            raise ValueError("Tensor input and output of _reduce_oop must have the same number of elements ")
+
+    def check_reduce_scatter_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
+        """Check that the input has the elements of `size` outputs, in any shape."""
+        _check_contiguous(tensor, output)
+        if output.dtype is not tensor.dtype:
+            raise TypeError("input tensor must be the same type as the output tensor.")
+        if tensor.numel() != output.numel() * size:
+            raise ValueError("input tensor must be the same size as output size times world size")
+
+    def check_all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
+        """Check that an all_to_all has one input and one output for each rank, of any length."""
+        _check_list("alltoall", "input", inputs, size)
+        _check_list("alltoall", "output", outputs, size)
+
+    def check_all_to_all_single(self, output: Tensor, tensor: Tensor) -> None:
+        """Check that both tensors are without gaps in memory and have a first dimension to split."""
+        _check_contiguous(tensor, output)
+        if not tensor.shape or not output.shape:
+            raise ValueError("ProcessGroupNCCL::alltoall_base: a tensor without dimensions has no rows to split")
+
+    def check_message(self, tensors: Sequence[Tensor], tag: int) -> None:
+        """Check the dtype of a message's tensor. torch only warns if it is not contiguous; NCCL ignores the tag."""
+        for tensor in tensors:
+            _check_dtype(str(tensor.dtype).removeprefix("torch."))
+
+    def check_any_source(self) -> None:
+        """Raise: NCCL needs the sender's rank."""
+        raise NotImplementedError("ProcessGroupNCCL does not support recvAnysource")
 
 
 @cache
@@ -58,112 +159,6 @@ def _check_reduction(operation: str, dtype: str, reduction: str) -> None:
         raise ValueError(f"Cannot use ReduceOp.{reduction} with NCCL")
     if dtype == "bool" and reduction == "AVG":
         raise TypeError("Cannot use ReduceOp.AVG with Boolean inputs")
-
-
-def check_all_reduce(tensor: Tensor, reduction: str) -> None:
-    """Check that the tensor of an all_reduce is dense and its memory without gaps."""
-    if tensor.layout is not torch.strided:
-        raise RuntimeError("NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead.")
-    _check_contiguous(tensor)
-
-
-def check_all_reduce_coalesced(tensors: Sequence[Tensor]) -> None:
-    """Check that the tensors of an all_reduce_coalesced have one dtype, and that each has memory without gaps."""
-    for tensor in tensors:
-        if tensor.dtype is not tensors[0].dtype:
-            raise TypeError("Tensors must have identical type")
-        if not torch.ops.aten.is_non_overlapping_and_dense.default(tensor):
-            raise ValueError("Tensors must be non-overlapping and dense")
-
-
-def check_in_place(tensors: Sequence[Tensor]) -> None:
-    """Check that the tensors of a reduce or broadcast have no gaps in memory."""
-    _check_contiguous(*tensors)
-
-
-def check_all_gather(outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
-    """Check that an all_gather has one output for each rank, with as many elements as that rank's tensor."""
-    _check_contiguous(tensor)
-    _check_list("allgather", "output", outputs, size)
-    if _same_dtype_and_shape(outputs):
-        _check_elements("allgather", "outputs", outputs[0], "input", tensor)
-        return (tensor,)
-    if outputs[rank].numel() != tensor.numel():
-        raise ValueError("Tensor input and output of _broadcast_oop must have the same number of elements ")
-    return outputs
-
-
-def check_all_gather_single(output: Tensor, tensor: Tensor, size: int) -> None:
-    """Check that the output has the elements of `size` inputs, in any shape."""
-    _check_contiguous(tensor, output)
-    if output.dtype is not tensor.dtype:
-        raise TypeError("output tensor must have the same type as input tensor")
-    if tensor.numel() * size != output.numel():
-        raise ValueError("output tensor size must be equal to world_size times input tensor size")
-
-
-def check_all_gather_single_coalesced(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-    """Check that each output has the elements of `size` inputs."""
-    check_same_count(outputs, inputs)
-    for output, tensor in zip(outputs, inputs, strict=True):
-        check_all_gather_single(output, tensor, size)
-
-
-def check_all_gather_coalesced(output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], size: int) -> None:
-    """Raise: NCCL has no all_gather_coalesced."""
-    raise NotImplementedError("ProcessGroupNCCL does not support allgather_coalesced")
-
-
-def check_root_list(operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
-    """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
-    if (problem := list_length_error(kind, tensors, size)) is not None:
-        raise ValueError(f"ProcessGroupNCCL::{operation}: {problem}")
-    if (problem := difference_from_model(tensors, model)) is not None:
-        raise ValueError(f"ProcessGroupNCCL::{operation}: invalid {problem}")
-
-
-def check_reduce_scatter(output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
-    """Check that a reduce_scatter has one input for each rank, and that the caller's has as many elements as the
-    output."""
-    _check_contiguous(output)
-    _check_list("reduce_scatter", "input", inputs, size)
-    if _same_dtype_and_shape(inputs):
-        _check_elements("reduce_scatter", "inputs", inputs[0], "output", output)
-    elif inputs[rank].numel() != output.numel():
-        raise ValueError("Tensor input and output of _reduce_oop must have the same number of elements ")
-
-
-def check_reduce_scatter_single(output: Tensor, tensor: Tensor, size: int) -> None:
-    """Check that the input has the elements of `size` outputs, in any shape."""
-    _check_contiguous(tensor, output)
-    if output.dtype is not tensor.dtype:
-        raise TypeError("input tensor must be the same type as the output tensor.")
-    if tensor.numel() != output.numel() * size:
-        raise ValueError("input tensor must be the same size as output size times world size")
-
-
-def check_all_to_all(outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-    """Check that an all_to_all has one input and one output for each rank, of any length."""
-    _check_list("alltoall", "input", inputs, size)
-    _check_list("alltoall", "output", outputs, size)
-
-
-def check_all_to_all_single(output: Tensor, tensor: Tensor) -> None:
-    """Check that both tensors are without gaps in memory and have a first dimension to split."""
-    _check_contiguous(tensor, output)
-    if not tensor.shape or not output.shape:
-        raise ValueError("ProcessGroupNCCL::alltoall_base: a tensor without dimensions has no rows to split")
-
-
-def check_message(tensors: Sequence[Tensor], tag: int) -> None:
-    """Check the dtype of a message's tensor. torch only warns if it is not contiguous; NCCL ignores the tag."""
-    for tensor in tensors:
-        _check_dtype(str(tensor.dtype).removeprefix("torch."))
-
-
-def check_any_source() -> None:
-    """Raise: NCCL needs the sender's rank."""
-    raise NotImplementedError("ProcessGroupNCCL does not support recvAnysource")
 
 
 def _check_contiguous(*tensors: Tensor) -> None:

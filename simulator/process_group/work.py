@@ -18,7 +18,8 @@ from ddpsim.simulator.accesses import Access, Accesses, AccessMode, Object
 from ddpsim.simulator.calls import Origin, Phase
 from ddpsim.simulator.kernel.requests import AskOthersDeliver, Checkpoint, Poll, ReportAccesses
 from ddpsim.simulator.matching.slots import call_object
-from ddpsim.simulator.runtime.host import Host, PendingCall
+from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.modes import restore_modes, suspend_modes
 
 NO_TIMEOUT = timedelta(0)

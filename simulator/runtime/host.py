@@ -7,77 +7,12 @@ requests that every call makes are methods instead, as that is faster: `begin_ca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ddpsim.simulator.accesses import Accesses
-from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.calls import Call
 from ddpsim.simulator.kernel.requests import Request
-
-
-class RunningRank(Protocol):
-    """A rank, as its process groups see it: the state that the rank's threads share."""
-
-    calls_issued: int
-    """The handle of the latest call."""
-
-    @property
-    def has_started_threads(self) -> bool:
-        """True once the rank's program has started a thread."""
-
-    with_future: list[Call]
-    """During an exploration of schedules: calls on which futures of the program may depend."""
-
-    def open_calls(self) -> list[PendingCall]:
-        """The calls that are not complete, in the order of issue."""
-
-
-class RunningThread(Protocol):
-    """A thread of a rank: the one that runs its program, or one that it started."""
-
-    rank: int
-    number: int
-    """The rank, for the rank's main thread. Other threads are numbered from the world size on, as they start."""
-    name: str
-    """The name of the Python thread; "" for the rank's main thread."""
-    started_at: Site
-    """The line of the user's program that started the thread."""
-    is_reducing_at_once: bool
-    """True while DDP's C++ Reducer issues all its calls and waits for them, without a return to Python."""
-
-    @property
-    def of(self) -> RunningRank:
-        """The rank that the thread belongs to."""
-
-
-@dataclass(slots=True, eq=False)
-class PendingCall:
-    """A communication call that was issued and is not complete yet."""
-
-    call: Call
-    handle: int
-    """The number of the call among all calls of its rank, from 1."""
-    owner: RunningRank
-    """The rank that issued the call. Another rank may get hold of its work handle."""
-    payload: Any
-    """The call's tensors, for the code that moves data between ranks; nothing here looks into them."""
-    members: tuple[int, ...]
-    """The global ranks of the group."""
-    poisoned: Any = None
-    """The rank's own tensors, if the call works on copies of them; see simulator/hazards/poison.py."""
-    is_complete: bool = False
-    error: Exception | None = None
-    """The error because of which the call's data could not be moved."""
-    waited: bool = False
-    """True once the rank has waited for the call, or has found it complete."""
-    source: int | None = None
-    """The rank that sent the message, once a receive is complete."""
-    is_delivered: bool = False
-    """True once the call's rank has run after the completion."""
-    when_delivered: list[Callable[[], None]] = field(default_factory=list)
-    """Run on a thread of the call's rank after the call is complete: they set futures and run their callbacks."""
-    when_moved: Callable[[], None] | None = None
-    """Runs as soon as the call's data has moved, on any thread, before a program reads the data."""
+from ddpsim.simulator.runtime.rank_thread import PendingCall, RankThread
 
 
 class CallWatch(Protocol):
@@ -131,7 +66,7 @@ class Host(Protocol):
     hazards: CallWatch
 
     @property
-    def running_thread(self) -> RunningThread:
+    def running_thread(self) -> RankThread:
         """The running thread of a rank."""
 
     def is_rank_thread(self) -> bool:
@@ -143,7 +78,7 @@ class Host(Protocol):
     def abort_run(self, error: Exception) -> None:
         """End the run with an error that is raised to the run's caller."""
 
-    def begin_call(self, intent: Accesses) -> RunningThread:
+    def begin_call(self, intent: Accesses) -> RankThread:
         """Let other ranks run before a call, then return the running thread.
 
         An injected fault may raise its exception here.

@@ -5,7 +5,6 @@ The kernel implements it; in rank processes a proxy does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ddpsim.simulator.kernel.answers import Answer
@@ -17,32 +16,20 @@ from ddpsim.simulator.kernel.tasks import RankRecord, Task
 class KernelRunView(Protocol):
     """The run's state that a host reads. In a rank process it is the state at the kernel's last answer."""
 
-    @property
-    def ranks(self) -> Sequence[RankRecord]:
-        """The ranks that the host runs."""
-
-    @property
-    def tasks(self) -> Mapping[int, Task]:
-        """By number: the tasks that have not ended, and the main task of every rank.
-
-        A task is a rank's program or thread.
-        """
+    ranks: list[RankRecord]
+    """The ranks that the host runs."""
+    tasks: dict[int, Task]
+    """By number: the tasks that have not ended, and the main task of every rank. A task is a rank's program or
+    thread."""
+    steps: int
+    is_observed: bool
+    """True if an exploration of schedules records what each step reads and writes."""
+    life: RunLife
+    """Whether the run is going on, stopping or over."""
 
     @property
     def started(self) -> int:
         """The number that the next started task gets."""
-
-    @property
-    def steps(self) -> int:
-        """The number of steps so far."""
-
-    @property
-    def is_observed(self) -> bool:
-        """True if an exploration of schedules records what each step reads and writes."""
-
-    @property
-    def life(self) -> RunLife:
-        """Whether the run is going on, stopping or over."""
 
 
 class KernelInterface(Protocol):

@@ -8,13 +8,13 @@ import sys
 import threading
 from _thread import allocate_lock as _allocate_lock
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Call, Site
 from ddpsim.simulator.kernel.states import TaskState
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
-from ddpsim.simulator.runtime.host import PendingCall
 
 
 class RankUnwound(BaseException):  # not an error: it carries a thread out
@@ -80,6 +80,36 @@ def clear_pending_interrupt() -> None:
 
 def _raise_in_thread(ident: int, error: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
+
+
+@dataclass(slots=True, eq=False)
+class PendingCall:
+    """A communication call that was issued and is not complete yet."""
+
+    call: Call
+    handle: int
+    """The number of the call among all calls of its rank, from 1."""
+    owner: ThreadedRank
+    """The rank that issued the call. Another rank may get hold of its work handle."""
+    payload: Any
+    """The call's tensors, for the code that moves data between ranks; nothing here looks into them."""
+    members: tuple[int, ...]
+    """The global ranks of the group."""
+    poisoned: Any = None
+    """The rank's own tensors, if the call works on copies of them; see simulator/hazards/poison.py."""
+    is_complete: bool = False
+    error: Exception | None = None
+    """The error because of which the call's data could not be moved."""
+    waited: bool = False
+    """True once the rank has waited for the call, or has found it complete."""
+    source: int | None = None
+    """The rank that sent the message, once a receive is complete."""
+    is_delivered: bool = False
+    """True once the call's rank has run after the completion."""
+    when_delivered: list[Callable[[], None]] = field(default_factory=list)
+    """Run on a thread of the call's rank after the call is complete: they set futures and run their callbacks."""
+    when_moved: Callable[[], None] | None = None
+    """Runs as soon as the call's data has moved, on any thread, before a program reads the data."""
 
 
 class ThreadedRank:

@@ -25,6 +25,7 @@ from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import InjectedCrashError, UsageError
 from ddpsim.simulator.faults import Crash
+from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.answers import (
     GO_ON,
     Answer,
@@ -37,29 +38,14 @@ from ddpsim.simulator.kernel.answers import (
     StrikeFault,
     SwitchTask,
 )
-from ddpsim.simulator.kernel.requests import (
-    AwaitedExternalThreads,
-    BeginCall,
-    Block,
-    Checkpoint,
-    DeliveredCompletion,
-    FinishTask,
-    IsComplete,
-    IssueCall,
-    MovedTensors,
-    Poll,
-    Reply,
-    Request,
-    StartThread,
-    WaitFor,
-)
+from ddpsim.simulator.kernel.requests import BeginCall, IssueCall, Reply, Request, WaitFor
 from ddpsim.simulator.kernel.states import RunPhase, TaskChange
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of_thread
-from ddpsim.simulator.runtime.host import CallWatch, PendingCall
+from ddpsim.simulator.runtime.host import CallWatch
 from ddpsim.simulator.runtime.kernel_port import KernelInterface
 from ddpsim.simulator.runtime.prompt_server import PromptServer
-from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound, ThreadedRank
+from ddpsim.simulator.runtime.rank_thread import PendingCall, RankReturned, RankThread, RankUnwound, ThreadedRank
 from ddpsim.simulator.runtime.threads import RankThreads
 from ddpsim.simulator.waits import CallWait
 
@@ -69,8 +55,8 @@ _MOST_UNWINDS = 1_000
 _RUNNING = RunPhase.RUNNING  # faster to look up, see scheduler.py
 _new = tuple.__new__
 """Makes a request object in half the time of its class; used for the three requests that each call makes."""
-_DELIVERED = DeliveredCompletion()
-_MOVED = MovedTensors()
+_DELIVERED = ask.DeliveredCompletion()
+_MOVED = ask.MovedTensors()
 
 MoveData = Callable[[Signature, Sequence[PendingCall], Sequence[int]], Exception | None]
 """A function that moves the data of matched calls: (signature, the calls, the ranks of the group) -> the error, if
@@ -208,10 +194,12 @@ class ThreadHost:
 
     def _wait_for_calls_of_other_rank(self, pendings: Sequence[PendingCall], timeout_seconds: float | None) -> bool:
         """Wait for calls of another rank, whose work handles the program has got hold of. No callbacks run for them."""
-        self.send_request(Checkpoint())
+        self.send_request(ask.Checkpoint())
         if any(pending.is_complete for pending in pendings):
             return True
-        return bool(self.send_request(Block(CallWait(tuple([pending.call for pending in pendings])), timeout_seconds)))
+        return bool(
+            self.send_request(ask.Block(CallWait(tuple([pending.call for pending in pendings])), timeout_seconds))
+        )
 
     def watch_completion(self, pending: PendingCall) -> None:
         """Note that the program will depend on a call's completion, so it matters when the call's callbacks run."""
@@ -224,9 +212,9 @@ class ThreadHost:
         """Return whether a call is complete. If not, return False after other ranks have run."""
         look = Access(call_object(pending.call), AccessMode.READ)
         if pending.owner is self.running_thread.of:
-            self.send_request(IsComplete(pending.handle, look))
+            self.send_request(ask.IsComplete(pending.handle, look))
         else:  # another rank's call, which the program has a reference to
-            self.send_request(Checkpoint((look,)) if pending.is_complete else Poll((look,)))
+            self.send_request(ask.Checkpoint((look,)) if pending.is_complete else ask.Poll((look,)))
         return pending.is_complete
 
     def finish_thread(self, me: RankThread, how: TaskChange) -> None:
@@ -264,13 +252,13 @@ class ThreadHost:
             return (
                 stack_of_thread(me)
                 if isinstance(answer, ReportStack)
-                else AwaitedExternalThreads(self._await_external_threads(me))
+                else ask.AwaitedExternalThreads(self._await_external_threads(me))
             )
         except BaseException:
             self.kernel.drop_request()
             raise
 
-    def _move_data_of_calls(self, move: MoveTensors) -> MovedTensors:
+    def _move_data_of_calls(self, move: MoveTensors) -> ask.MovedTensors:
         pendings = [self.ranks[rank].pending[handle] for rank, handle in move.calls]
         if pendings[0].call.peer is None:
             self.hazards.collective_matched(pendings)
@@ -287,7 +275,7 @@ class ThreadHost:
             pending.error = error and copy(error)  # a copy for each call: raising it adds frames
             if pending.when_moved is not None:
                 pending.when_moved()
-        return _MOVED if error is None else MovedTensors(str(error))
+        return _MOVED if error is None else ask.MovedTensors(str(error))
 
     def _await_external_threads(self, me: RankThread) -> bool:
         try:
@@ -320,7 +308,7 @@ class ThreadHost:
         """
         number = self.kernel.run.started
         self.baton.started[number] = child
-        self.send_request(StartThread(child.name))
+        self.send_request(ask.StartThread(child.name))
         self.connect_task(child)
 
     def connect_task(self, child: RankThread) -> None:
@@ -337,10 +325,10 @@ class ThreadHost:
     def _next_thread_after(self, me: RankThread, how: TaskChange) -> int | None:
         """Tell the kernel that a thread has ended, and return the number of the thread that runs next; None if there is
         none."""
-        answer = self.kernel.handle(FinishTask(how))
+        answer = self.kernel.handle(ask.FinishTask(how))
         while isinstance(answer, AwaitExternalThreads):
             answer = self.kernel.reply(self._carry_out_and_reply(me, answer))
-        assert isinstance(answer, SwitchTask), f"{FinishTask.__name__} was answered by {answer}"
+        assert isinstance(answer, SwitchTask), f"{ask.FinishTask.__name__} was answered by {answer}"
         if not me.is_main and self.baton.started.pop(me.number, None) is not None:
             me.of.threads.remove(me)
         return answer.to

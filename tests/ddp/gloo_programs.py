@@ -28,15 +28,12 @@ from torch import Tensor, nn
 from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
-from torch.distributed.algorithms.join import Join as TorchJoin
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
-from ddpsim import ddp
 from ddpsim.ddp import DistributedDataParallel
 from tests.ddp.loop_collectives import COLLECTIVES, NOT_ON_GLOO, made, values
 from tests.kit import networks
-from tests.kit.training import TINY, Prepare, Trained, Training, batches, equal_batches, mean_square, train, trained
+from tests.kit.training import TINY, Prepare, Trained, Training, batches, equal_batches, mean_square, train
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD_SIZE = 2
@@ -152,12 +149,6 @@ def still_works() -> float:
     return one.item()
 
 
-def missing_parameter(rank: int) -> tuple[str, float]:
-    """A layer that rank 1 alone has."""
-    module = nn.Sequential(*[nn.Linear(2, 2) for _ in range(1 + rank)])
-    return raised(lambda: DistributedDataParallel(module)), still_works()
-
-
 def open_backward(rank: int) -> str:
     """Each rank leaves another branch out of the loss, without find_unused_parameters."""
     model = DistributedDataParallel(networks.Branching(), bucket_cap_mb=TINY)
@@ -251,35 +242,6 @@ def leaving_by_an_exception(moment: str, rank: int) -> tuple[str, float]:
     return raised(loop), still_works()
 
 
-SHARDED = Training(networks.multilayer, batches(2, 4), mean_square, is_joined=True, momentum=0.9)
-
-
-def sharded_optimizer(rank: int) -> Trained:
-    """torch's Join, with its ZeroRedundancyOptimizer as the second joinable."""
-    model = _wrapped(rank)
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
-    with TorchJoin([model, optimizer]):
-        for batch in SHARDED.batches[rank]:
-            optimizer.zero_grad()
-            mean_square(model, batch).backward()
-            optimizer.step()
-    return trained(model.module)
-
-
-def several_models(rank: int) -> dict[str, Tensor]:
-    """Two wrapped models, one feeding the other, and a forward without gradients of the first in between."""
-    torch.manual_seed(rank)
-    whole = networks.multilayer()
-    assert isinstance(whole, nn.Sequential)
-    parts = [DistributedDataParallel(part) for part in (whole[:2], whole[2:])]
-    chained = nn.Sequential(*parts)
-    with ddp.Join(parts):
-        for batch, _ in each_step(chained, JOINED.batches[rank]):
-            with torch.no_grad():
-                parts[0](batch)
-    return {name: parameter.detach().clone() for name, parameter in whole.named_parameters()}
-
-
 NORMALIZED = Training(networks.Normalizing, JOINED.batches, mean_square, is_joined=True)
 
 
@@ -343,8 +305,7 @@ PROGRAMS: dict[str, Callable[[int], Any]] = {
     **{
         program.__name__: program
         for program in (
-            *(missing_parameter, open_backward, collectives_in_the_loop),
-            *(different_no_sync_windows, broadcast_from_a_joined_rank, sharded_optimizer, several_models),
+            *(open_backward, collectives_in_the_loop, different_no_sync_windows, broadcast_from_a_joined_rank),
             *(synchronized_batch_norm, nothing_left_behind, weighted_loss),
         )
     },

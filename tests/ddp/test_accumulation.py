@@ -24,11 +24,12 @@ GRAPH = pytest.mark.parametrize("options", GRAPHS.values(), ids=GRAPHS)
 # Each trains a wrapper on some of its batches, and must leave the gradients of these.
 
 
-def a_backward_after_its_window(model, rank):
+def backwards_after_their_window(model, rank):
     with model.no_sync():
-        first = loss(model, rank)
-    first.backward()
-    loss(model, rank, 1).backward()
+        losses = [loss(model, rank, number) for number in range(2)]
+    for own in losses:
+        own.backward()
+    loss(model, rank, 2).backward()
 
 
 def a_backward_inside_a_later_window(model, rank):
@@ -81,7 +82,7 @@ def forwards_without_a_backward(model, rank):
 @pytest.mark.parametrize(
     ("program", "numbers"),
     [
-        (a_backward_after_its_window, [0, 1]),
+        (backwards_after_their_window, [0, 1, 2]),
         (a_backward_inside_a_later_window, [0]),
         (windows_inside_each_other_and_left_by_an_exception, [0, 1, 2]),
         (two_forwards_and_one_backward, [0, 1]),

@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from ddpsim.ddp.join_protocol import (
-    WIDE,
-    WIDTH_WITHOUT_DETAILS,
     AnnouncedKind,
     ForwardKind,
     JoinAnnouncement,
     calls_since_latest_forward,
-    needed_row_width,
     predict_calls,
     read_round,
 )
 from tests.kit.rows import rows
 
-announcements = st.builds(
-    JoinAnnouncement,
-    st.sampled_from(AnnouncedKind),
-    st.integers(0, 9),
-    st.integers(0, 999),
-    st.integers(0, 10**6),
-    st.lists(st.integers(-1, 10**9), max_size=100).map(tuple),
-)
 
-
-@given(announcements)
-def test_a_row_says_everything_if_it_is_wide_enough(call):
-    width = needed_row_width([call.encode(WIDTH_WITHOUT_DETAILS)])
-    assert JoinAnnouncement.decode(call.encode(width)) == call
-    assert JoinAnnouncement.decode(call.encode(width + 3)) == call
-
-
-@given(announcements, st.sampled_from([WIDTH_WITHOUT_DETAILS, WIDE]))
-def test_a_row_that_is_too_narrow_says_how_wide_it_has_to_be(call, width):
-    row = call.encode(width)
-    assert len(row) == width
-    assert needed_row_width([row, JoinAnnouncement(AnnouncedKind.JOINED).encode(width)]) == WIDTH_WITHOUT_DETAILS + len(
-        call.details
-    )
-
-
-def forward(kind=ForwardKind.SYNCHRONIZED, engine=0, samples=0):
-    return JoinAnnouncement(AnnouncedKind.FORWARD, engine, kind, samples)
+def forward(kind=ForwardKind.SYNCHRONIZED, engine=0):
+    return JoinAnnouncement(AnnouncedKind.FORWARD, engine, kind)
 
 
 def bucket(number, engine=0):
@@ -56,25 +25,12 @@ def collective(*details):
     return JoinAnnouncement(AnnouncedKind.COLLECTIVE, details=details)
 
 
-JOINED, FAILED = JoinAnnouncement(AnnouncedKind.JOINED), JoinAnnouncement(AnnouncedKind.FAILED)
-
-
-def test_ranks_with_input_and_their_samples():
-    held = read_round([forward(samples=4), JOINED, forward(samples=2)], members=range(3))
-    assert held.present == (0, 2)
-    assert held.samples == (4, 0, 2)
-    assert held.call == forward(samples=4)
-    assert (held.failed, held.disagreement) == ((), None)
+JOINED = JoinAnnouncement(AnnouncedKind.JOINED)
 
 
 def test_nobody_has_input():
     held = read_round([JOINED, JOINED], members=range(2))
     assert (held.present, held.call, held.disagreement) == ((), None, None)
-
-
-def test_a_rank_that_leaves_is_not_present():
-    held = read_round([JOINED, FAILED, bucket(0)], members=range(3))
-    assert (held.present, held.failed) == ((2,), (1,))
 
 
 @rows(
@@ -119,10 +75,6 @@ def test_disagreement_in_words(one, other, words):
     assert held.disagreement == f"ranks 4, 7: {words[0]}; rank 6: {words[1]}"
 
 
-def test_samples_may_differ():
-    assert read_round([forward(samples=1), forward(samples=5)], members=range(2)).disagreement is None
-
-
 def test_calls_that_cannot_be_shadowed_agree():
     send, receive = (JoinAnnouncement(AnnouncedKind.UNANSWERABLE_COLLECTIVE, details=(index,)) for index in (0, 1))
     assert read_round([send, receive, JOINED], members=range(3)).call == send
@@ -156,16 +108,6 @@ A, B, LOSS = forward(engine=0), forward(engine=1), collective(7)
 )
 def test_what_follows_up_to_the_next_forward(log, expected):
     assert predict_calls(log) == expected
-
-
-@given(
-    st.lists(st.sampled_from([bucket(0), bucket(1), LOSS]), max_size=6),
-    st.integers(1, 4),
-    st.data(),
-)
-def test_iterations_that_repeat_are_foreseen(calls, times, data):
-    done = data.draw(st.integers(0, len(calls)))
-    assert predict_calls([A, *calls] * times + [A, *calls[:done]]) == calls[done:]
 
 
 def test_the_latest_forward():

@@ -363,18 +363,6 @@ def test_large_tensors_travel_in_place(monkeypatch):
 # --- autograd ---------------------------------------------------------------------------------------------------------
 
 
-def test_parameters_stay_what_they_are():
-    def program(rank):
-        module = nn.Linear(4, 30)
-        weight = module.weight
-        broadcast_coalesced(list(module.parameters()), 1, buffer_bytes=64)
-        module(torch.ones(2, 4)).sum().backward()
-        return weight is module.weight, weight.is_leaf, weight.requires_grad, weight.grad is not None
-
-    for flags in simulate(program, 2).returns:
-        assert all(flags)
-
-
 def change_what_a_graph_saved(rank, size):
     weight = torch.full((size,), float(rank), requires_grad=True)
     loss = (weight * weight).sum()

@@ -11,7 +11,6 @@ from torch.nn import Parameter
 
 from ddpsim.ddp import bucket as bucket_module
 from ddpsim.ddp.bucket import SMALL_BYTES, Bucket, GradientScale
-from tests.kit.rows import rows
 
 SHAPES = ((3, 5), (7,), (), (2, 3, 4, 5), (33,))
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64)
@@ -61,15 +60,6 @@ def test_at_once_gives_the_bits_of_one_by_one(
         assert bucket.parameters[-1].grad is None
         filled.append(bits(bucket.flat))
     assert filled[0] == filled[1]
-
-
-@rows("dtype", DTYPES, ids=str)
-def test_it_gives_the_bits_of_a_multiplying_copy(dtype: torch.dtype) -> None:
-    """Which is what torch's reducer does."""
-    bucket = make_bucket(dtype)
-    expected = [torch.mul(p.grad, 1.0 / 3) for p in bucket.parameters[:-1] if p.grad is not None]
-    bucket.copy_gradients_in(GradientScale(3), makes_views=False)
-    assert [bits(view) for view in bucket.views[:-1]] == [bits(tensor) for tensor in expected]
 
 
 def test_one_call_for_small_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

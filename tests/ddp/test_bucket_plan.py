@@ -1,4 +1,4 @@
-"""The plan of buckets: torch's, on any input; worked out by hand on a few."""
+"""The plan of buckets is torch's, on any input."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.ddp.bucket_plan import MEBIBYTE, BucketCaps, GradientSize, append_unseen_parameters, plan_buckets
-from tests.kit.rows import rows
+from ddpsim.ddp.bucket_plan import BucketCaps, GradientSize, append_unseen_parameters, plan_buckets
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 KINDS = [(dtype, torch.device(device)) for dtype in DTYPES for device in ("cpu", "meta")]
@@ -60,48 +59,6 @@ def _closed(plan, tensors, sparse, caps):
             closed += 1
             seen.add(kind)
     return closed
-
-
-F, D = "float", "double"
-
-
-@rows(
-    ("sizes", "kinds", "expected"),
-    [
-        ([5, 5, 10, 10, 10], None, ((0, 1), (2, 3), (4,))),
-        ([10, 20, 1], None, ((0,), (1,), (2,))),
-        ([9, 1, 19, 1, 19], None, ((0, 1), (2, 3), (4,))),
-        ([100, 100], None, ((0,), (1,))),
-        ([1, 2, 3], None, ((0, 1, 2),)),
-        ([0, 0], None, ((0, 1),)),
-        ([], None, ()),
-        ([9, 9, 9, 9], [F, D, F, D], ((0, 2), (1, 3))),
-        ([4, 10, 4], [F, D, F], ((1,), (0, 2))),
-    ],
-    ids=lambda value: str(value) if isinstance(value, list) else None,
-)
-def test_worked_out_by_hand(sizes, kinds, expected):
-    kinds = kinds or [F] * len(sizes)
-    given_sizes = [GradientSize(size, kind) for size, kind in zip(sizes, kinds, strict=True)]
-    assert plan_buckets(range(len(sizes)), given_sizes, BucketCaps(first_bytes=10, bytes=20)) == expected
-
-
-def test_a_sparse_gradient_is_alone_and_closes_nothing():
-    given_sizes = [GradientSize(4, F), GradientSize(1000, F, is_sparse=True), GradientSize(4, F)]
-    assert plan_buckets(range(3), given_sizes, BucketCaps(10, 20)) == ((1,), (0, 2))
-
-
-@rows(
-    ("cap_mb", "expected"),
-    [
-        (25, BucketCaps(MEBIBYTE, 25 * MEBIBYTE)),
-        (1, BucketCaps(MEBIBYTE, MEBIBYTE)),
-        (0.5, BucketCaps(MEBIBYTE // 2, MEBIBYTE // 2)),
-        (2.5, BucketCaps(MEBIBYTE, 5 * MEBIBYTE // 2)),
-    ],
-)
-def test_the_first_bucket_closes_at_one_mebibyte(cap_mb, expected):
-    assert BucketCaps.from_megabytes(cap_mb) == expected
 
 
 def test_what_was_not_seen_follows_the_last_defined_first():

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from ddpsim.ddp import DistributedDataParallel, UsageError
 from ddpsim.simulator.calls import Phase
@@ -44,19 +43,6 @@ def test_what_a_hook_makes_of_a_bucket_travels(hook, dtype):
     assert {call.signature.dtype for call in calls(run(hooked, 2, hook), Phase.BUCKET)} == {dtype}
 
 
-def test_power_sgd_with_as_many_columns_as_the_matrices():
-    # P then spans them, so that the approximation is the average, up to rounding. torch's engine cannot do this.
-    def program(rank):
-        state = PowerSGDState(None, matrix_approximation_rank=5, start_powerSGD_iter=2, min_compression_rate=0)
-        return hooked(rank, powerSGD_hook, state, steps=5, find_unused_parameters=True)
-
-    result = run(program, 3)
-    wanted = expected(networks.multilayer, loss, range(3))
-    for found in result.returns:
-        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
-    each_equals(result, result.returns[0])
-
-
 # One's own.
 
 
@@ -84,25 +70,6 @@ def test_what_a_hook_gets():
     assert all(isinstance(bucket.buffer(), torch.Tensor) for bucket in seen)
 
 
-def test_a_chain_of_thens():
-    def hook(state, bucket):
-        flat = bucket.buffer().div_(2)
-        rounded = flat.half()
-        work = dist.all_reduce(rounded, async_op=True)
-
-        def restore(future):
-            return future.value()[0].to(flat.dtype)
-
-        def into_place(future):
-            flat.copy_(future.value())
-            return flat
-
-        return work.get_future().then(restore).then(into_place)
-
-    for found in run(hooked, 2, hook).returns:
-        torch.testing.assert_close(found, averaged(), rtol=2e-3, atol=1e-4)
-
-
 def test_two_collectives_in_a_chain():
     def hook(state, bucket):
         flat = bucket.buffer()
@@ -118,28 +85,6 @@ def test_two_collectives_in_a_chain():
         return dist.all_reduce(count, async_op=True).get_future().then(counted).then(average_of)
 
     each_equals(run(hooked, 2, hook), averaged())
-
-
-@pytest.mark.parametrize("as_list", [False, True])
-def test_a_future_that_is_done_already(as_list):
-    def hook(state, bucket):
-        future = torch.futures.Future()
-        result = bucket.buffer() * 3
-        future.set_result([result] if as_list else result)
-        return future
-
-    for rank, found in enumerate(run(hooked, 2, hook).returns):
-        own = expected(networks.multilayer, loss, [rank])
-        assert_equal(found, {name: 3 * gradient for name, gradient in own.items()})
-
-
-def test_set_buffer():
-    # As torch's wrappers do: the inner hook works on what the outer one put in.
-    def outer(state, bucket):
-        bucket.set_buffer(bucket.buffer() * 2)
-        return allreduce_hook(state, bucket)
-
-    each_equals(run(hooked, 2, outer), averaged(2))
 
 
 def test_gradients_are_views_of_what_was_set():
@@ -212,7 +157,7 @@ def test_a_hook_that_returns_something_else(kind):
         return make(bucket.buffer())
 
     def program(rank):
-        with pytest.raises(UsageError, match=rf"^communication hook \S*bad_hook {text}") as raised:
+        with pytest.raises(UsageError, match=rf"^communication hook \S*<locals>\.bad_hook {text}") as raised:
             hooked(rank, bad_hook)
         assert "\n" not in str(raised.value)
 
@@ -254,14 +199,3 @@ def test_a_registration_between_forward_and_backward():
         return first, gradients(model.module)
 
     each_equals(run(program, 2), averaged())
-
-
-def test_a_hook_that_raises():
-    def hook(state, bucket):
-        raise KeyError("mine")
-
-    def program(rank):
-        with pytest.raises(KeyError, match="mine"):
-            hooked(rank, hook)
-
-    run(program, 2)

@@ -10,9 +10,8 @@ from torch import nn
 
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Phase
-from tests.kit.rows import rows
-from tests.kit.running import calls, check, check_backwards, run
-from tests.kit.training import TINY, Training, mean_square
+from tests.kit.running import calls, check_backwards, run
+from tests.kit.training import TINY
 
 WORLDS = pytest.mark.parametrize("world_size", [2, 4])
 """Powers of two: dividing and multiplying by the reciprocal are the same, so gradients are equal to the last bit."""
@@ -153,15 +152,6 @@ def test_a_sparse_gradient_is_a_bucket_of_its_own():
     assert run(program, 2).returns[0] == (("embed.weight",), ("dense.bias", "dense.weight"))
 
 
-@rows("set_to_none", [True, False])
-@rows("accumulate", [1, 2])
-def test_training_with_sparse_gradients(set_to_none, accumulate):
-    generator = torch.Generator().manual_seed(1)
-    batches = tuple(tuple(torch.randint(7, (2, 3), generator=generator) for _ in range(4)) for _ in range(3))
-    training = Training(Words, batches, mean_square, accumulate=accumulate, set_to_none=set_to_none)
-    check(training, gradients=set_to_none)  # one that was zeroed in place keeps its rows, and the oracle's other ones
-
-
 def test_an_embedding_that_a_rank_does_not_use():
     def loss(module, rank):
         return module(WORDS[1] if rank == 1 else torch.tensor([])).pow(2).sum()
@@ -211,15 +201,6 @@ def test_a_shared_parameter(sparse, as_view, world_size):
 
 
 @GRAPH
-def test_a_layer_used_three_times(options):
-    def build():
-        layer = nn.Linear(4, 4, dtype=torch.float64)
-        return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), layer)
-
-    check_backwards(build, linear_rows, options=options)
-
-
-@GRAPH
 def test_frozen_parameters(options):
     def build():
         module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)).double()
@@ -240,24 +221,3 @@ def test_frozen_parameters_are_rank_0s_too():
         return module[0].weight.tolist()
 
     assert run(program, 3).returns == ([[1.0, 1.0]] * 2,) * 3
-
-
-def test_all_parameters_frozen_for_a_while():
-    # As a GAN does with its discriminator: the forward is an evaluation, although its input gets a gradient.
-    def program(rank):
-        module = nn.Linear(4, 2).double()
-        model = DistributedDataParallel(module)
-        found = []
-        for is_frozen in (False, True, False):
-            module.zero_grad()
-            module.requires_grad_(not is_frozen)
-            batch = torch.ones(2, 4, dtype=torch.float64).requires_grad_() * (rank + 1)
-            batch.retain_grad()
-            model(batch).sum().backward()
-            assert batch.grad is not None
-            found.append(module.bias.grad is None)
-        return found
-
-    result = run(program, 2)
-    assert result.returns == ([False, True, False],) * 2
-    assert len(calls(result, Phase.BUCKET)) == 2

@@ -14,10 +14,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from ddpsim import Verdict, simulate
 from ddpsim.ddp import DistributedDataParallel, JoinError
+from ddpsim.simulator.calls import Phase
 from tests.kit import networks, oracle
 from tests.kit.results import returned
 from tests.kit.rows import rows
-from tests.kit.running import check, counts, linear, row, run
+from tests.kit.running import calls, check, counts, linear, row, run
 from tests.kit.training import (
     TINY,
     Training,
@@ -87,9 +88,11 @@ def test_the_order_is_discovered_while_a_rank_has_joined():
 def test_while_all_have_input_it_costs_one_small_all_reduce_a_forward():
     training = joined(3, 3, build=networks.with_buffers)
     without = counts(run(train, 2, replace(training, is_joined=False), {}))
-    with_join = counts(check(training))
+    result = check(training)
+    with_join = counts(result)
     control = with_join.pop("join control")
     assert control == 3 + 1  # a forward each; and the end
+    assert {str(call.signature) for call in calls(result, Phase.JOIN_CONTROL)} == {"all_reduce SUM int64[2, 5]"}
     with_join["state broadcast"] -= without["state broadcast"]
     assert with_join == {**without, "rebuild": without["rebuild"] + 1}  # at the end, all take over one rank's state
 
@@ -100,16 +103,6 @@ def test_each_call_is_announced_once_somebody_has_joined():
     buckets = 6
     assert uneven["bucket"] == even["bucket"] + buckets
     assert uneven["join control"] == even["join control"] + 1 + buckets
-
-
-def test_the_small_all_reduce_is_small():
-    result = check(joined(2, 2, 2))
-    shapes = {
-        str(event.call.signature)
-        for event in result.trace
-        if event.call is not None and event.call.origin.phase.value == "join control"
-    }
-    assert shapes == {"all_reduce SUM int64[3, 5]"}
 
 
 @rows(
@@ -213,16 +206,6 @@ def test_training_goes_on_after_an_early_termination():
                 model(row(1, 2)).sum().backward()
 
     assert list(run(program, 2).returns) == [[[1, 0.5]]] * 2
-
-
-def test_equal_inputs_do_not_terminate_early():
-    def program(rank):
-        model = DistributedDataParallel(linear())
-        with model.join(throw_on_early_termination=True):
-            for _ in range(2):
-                model(row(1, 2)).sum().backward()
-
-    run(program, 3)
 
 
 def test_a_join_that_is_not_enabled_does_nothing():

@@ -15,7 +15,7 @@ from ddpsim.ddp import DistributedDataParallel, Join
 from tests.ddp.loop_collectives import COLLECTIVES, Inputs, assert_made, made, values
 from tests.kit import networks, oracle
 from tests.kit.rows import rows
-from tests.kit.running import check, linear, row, run
+from tests.kit.running import linear, row, run
 from tests.kit.training import TINY, Training, batches, equal_batches, mean_square, seeded, steps, train
 from tests.tiers import sweep
 
@@ -245,17 +245,6 @@ def test_models_in_an_order_that_varies():
 
     one, other, third = run(program, 3).returns
     assert one == other == third
-
-
-# A static graph.
-
-
-@pytest.mark.parametrize("counts", [(0, 2), (2, 0, 3), (0, 0, 0, 1)], ids=str)
-def test_a_rank_with_no_batch_under_static_graph(counts):
-    check(
-        Training(networks.multilayer, batches(*counts), mean_square, is_joined=True),
-        {"static_graph": True, "bucket_cap_mb": TINY},
-    )
 
 
 # Weighting by samples.

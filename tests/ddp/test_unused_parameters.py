@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel
+from ddpsim.ddp import DistributedDataParallel
 from ddpsim.ddp.rank_agreement import UsedParameterCount
 from ddpsim.simulator.calls import Phase
 from tests.kit.networks import Branches, TwoOutputs
@@ -244,33 +244,8 @@ def test_a_window_after_a_forward_without_backward():
         torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-15)
 
 
-def test_without_the_flag_it_is_reported():
-    def program(rank):
-        model = DistributedDataParallel(Branches())
-        model("ab").sum().backward()
-        with pytest.raises(RuntimeError, match=r"no gradient came for c.weight, c.bias on ranks 0, 1\. If") as raised:
-            model("ab")
-        assert "find_unused_parameters=True" in str(raised.value)
-
-    run(program, 2)
-
-
 def test_the_used_map_is_not_read_where_everything_was_used(monkeypatch):
     monkeypatch.setattr(
         UsedParameterCount, "unused_parameters", lambda self: pytest.fail("the host would wait for the device")
     )
     check(Branches, using("abc", "abc"))
-
-
-def test_two_backwards_through_one_forward_are_named():
-    def program(rank):
-        model = wrapped(TwoOutputs)
-        first, second = TwoOutputs.losses(model(ramp(rank)))
-        first.backward()
-        with pytest.raises(
-            BypassedBackwardError,
-            match=r"^a gradient of second.bias came, .*add several losses to call backward once",
-        ):
-            second.backward()
-
-    run(program, 2)

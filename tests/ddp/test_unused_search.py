@@ -268,18 +268,6 @@ def test_the_reentrant_checkpoint_hides_what_is_used_inside():
     assert net.b.grad is not None
 
 
-def test_reached_is_what_gets_a_gradient():
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2), nn.Linear(2, 2))
-    parameters = list(net.parameters())
-    accumulators = accumulators_of(parameters)
-    for _ in range(3):
-        output = net[:4](torch.randn(5, 3))
-        reached = reached_parameters([output], accumulators).parameters
-        net.zero_grad()
-        output.sum().backward()
-        assert reached == {index for index, parameter in enumerate(parameters) if parameter.grad is not None}
-
-
 def test_a_parameter_of_somebody_else_does_not_count():
     accumulators = accumulators_of(list(Three().parameters())[:2])
     assert reached_parameters([Three().a * 2], accumulators).parameters == set()

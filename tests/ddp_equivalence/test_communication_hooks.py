@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from functools import partial
 from inspect import getsource
 
@@ -18,18 +16,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import (
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     allreduce_hook,
-    bf16_compress_hook,
     fp16_compress_hook,
     fp16_compress_wrapper,
 )
-from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
     PowerSGDState,
     powerSGD_hook,
 )
-from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.distributed.optim import ZeroRedundancyOptimizer, _apply_optimizer_in_backward
-from torch.nn.parallel.distributed import _MixedPrecision
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated, train
@@ -82,29 +76,6 @@ def test_fp16(world_size, options):
     )
 
 
-def test_bf16_is_refused_by_a_torch_for_cpus_and_runs_behind_another_name(engine_name):
-    def renamed_hook(state, bucket):
-        return bf16_compress_hook(state, bucket)
-
-    def program(rank):
-        model = DistributedDataParallel(networks.multilayer())
-        try:
-            model.register_comm_hook(None, bf16_compress_hook)
-        except TypeError as error:
-            return str(error)
-
-    if engine_name == "ddp":
-        assert simulate(program, 2).returns == (None, None)
-    elif torch.version.cuda is None:
-        assert simulate(program, 2).returns[0].startswith("BF16 all reduce communication hook required CUDA")
-    check(
-        plain(3),
-        {},
-        lambda model: model.register_comm_hook(None, renamed_hook),
-        meet=partial(compressed, torch.bfloat16),
-    )
-
-
 @pytest.mark.torch_only("these are functions in C++, which take a bucket of torch's Reducer")
 @BUCKETS
 @pytest.mark.parametrize(
@@ -152,23 +123,6 @@ def test_power_sgd_of_full_rank_is_the_average(hook, warm_start, options):
     check(plain(3, count=5), options, register, tolerance=1e-9 if hook is powerSGD_hook else 5e-3)
 
 
-@pytest.mark.parametrize("columns", [1, 2])
-def test_power_sgd_keeps_replicas_equal(columns):
-    # (Its batched form raises in the first step that compresses, in torch 2.13: it orthogonalizes a matrix as a batch.)
-    def recorded(model, batch):
-        loss = mean_square(model, batch)
-        losses[dist.get_rank()].append(loss.item())
-        return loss
-
-    losses = [[], [], []]
-    batches = tuple((own[0].float(),) * 8 for own in equal_batches(3))
-    training = Training(lambda: networks.multilayer().float(), batches, recorded)
-    result = simulated(training, {}, power_sgd(columns=columns))
-    for actual, own in zip(result.returns, losses, strict=True):
-        assert_same(actual, result.returns[0], tolerance=0.0)
-        assert own[-1] < own[0]
-
-
 def test_hooks_that_chain_calls_race_when_there_are_several_buckets():
     # A callback issues its next call when the first is complete, and the backward issues the next bucket's meanwhile.
     # Which comes first differs from rank to rank. On real gloo it differs too, and hangs.
@@ -205,67 +159,6 @@ def test_quantization(kind):
             torch.testing.assert_close(actual, exact, rtol=0, atol=exact.abs().max().item() / 50)
 
 
-def test_post_local_sgd():
-    def program(rank):
-        module = seeded(networks.multilayer, rank)
-        model = DistributedDataParallel(module)
-        halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-        model.register_comm_hook(PostLocalSGDState(None, halves[rank // 2], 2), post_localSGD_hook)
-        averager = PeriodicModelAverager(period=2, warmup_steps=2)
-        optimizer = training.optimizer(model)
-        for batch in training.batches[rank]:
-            optimizer.zero_grad()
-            mean_square(model, batch).backward()
-            optimizer.step()
-            averager.average_parameters(model.parameters())
-        return [parameter.detach().clone() for parameter in module.parameters()]
-
-    training = plain(4, count=5)
-    for actual, expected in zip(returned(program, 4), local_sgd(training, together=2, period=2), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
-
-
-def local_sgd(training, *, together, period):
-    """Ranks average gradients for a while, then only with their half; then parameters with all, now and again."""
-    first = seeded(training.build)
-    replicas = [training.build() for _ in training.batches]
-    for replica in replicas:
-        replica.load_state_dict(first.state_dict())
-    for step, column in enumerate(zip(*training.batches, strict=True)):
-        gradients = [
-            torch.autograd.grad(mean_square(replica, batch), list(replica.parameters()))
-            for replica, batch in zip(replicas, column, strict=True)
-        ]
-        for rank, replica in enumerate(replicas):
-            peers = range(4) if step < together else range(rank // 2 * 2, rank // 2 * 2 + 2)
-            with torch.no_grad():
-                for index, parameter in enumerate(replica.parameters()):
-                    parameter -= 0.1 * sum(gradients[peer][index] for peer in peers) / len(peers)
-        if step >= together and (step - together) % period == 0:
-            with torch.no_grad():
-                for same in zip(*(replica.parameters() for replica in replicas), strict=True):
-                    mean = sum(same) / len(same)
-                    for parameter in same:
-                        parameter.copy_(mean)
-    return [[parameter.detach() for parameter in replica.parameters()] for replica in replicas]
-
-
-@pytest.mark.torch_only("private: _register_fused_optim")
-@BUCKETS
-def test_an_optimizer_fused_into_the_backward(options):
-    def program(rank):
-        module = seeded(networks.multilayer, rank)
-        model = DistributedDataParallel(module, **options)
-        model._register_fused_optim(torch.optim.SGD, 0.1)
-        for batch in training.batches[rank]:
-            mean_square(model, batch).backward()
-            model.zero_grad()
-        return trained(module)
-
-    training = plain(3)
-    assert_each(returned(program, 3), expectation(training), gradients=False)
-
-
 @pytest.mark.torch_only("the hook reads private attributes of torch's wrapper")
 @pytest.mark.filterwarnings("ignore:Attempted to get default timeout for nccl backend")
 @pytest.mark.parametrize("with_step", [hook_with_zero_step, hook_with_zero_step_interleaved])
@@ -287,30 +180,3 @@ def test_a_sharded_optimizer_fused_into_the_backward(with_step):
 
     training = plain(3)
     assert_each(returned(program, 3), expectation(training), gradients=False)
-
-
-@pytest.mark.torch_only("it is about options that ours does not have")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="torch refuses these only without an accelerator")
-def test_what_torch_cannot_do_on_a_cpu():
-    def in_backward(rank):
-        module = networks.multilayer()
-        _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
-        model = DistributedDataParallel(module)
-        mean_square(model, equal_batches(2)[rank][0]).backward()
-
-    def mixed_precision(rank):
-        logging.getLogger("torch.nn.parallel.distributed").setLevel(logging.ERROR)
-        precision = _MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-        model = DistributedDataParallel(networks.multilayer().float(), mixed_precision=precision)
-        mean_square(model, equal_batches(2)[rank][0].float()).backward()
-
-    for program, message in (
-        (in_backward, "Cannot access accelerator device when none is available."),
-        (mixed_precision, "cpu backend doesn't support events."),
-    ):
-        if torch.version.cuda is not None:
-            # A torch for CUDA tries, and raises what its driver says; from 2.15 on it takes what there is for a device.
-            message = r"CUDA error: |Backend doesn't support create a new Stream\."
-        errors = simulate(program, 2).errors
-        assert sorted(errors) == [0, 1]
-        assert all(re.search(message, str(error)) for error in errors.values())

@@ -13,11 +13,11 @@ from torch.distributed.algorithms.join import Join as TorchJoin
 from ddpsim import simulate
 from ddpsim.ddp import Join
 from tests.ddp_equivalence import engine
-from tests.ddp_equivalence.engine import DistributedDataParallel, expectation
+from tests.ddp_equivalence.engine import DistributedDataParallel
 from tests.ddp_equivalence.test_plain import TINY
 from tests.kit import networks, oracle
 from tests.kit.results import returned
-from tests.kit.training import Training, assert_each, assert_same, batches, equal_batches, mean_square, seeded, trained
+from tests.kit.training import Training, assert_each, batches, mean_square, seeded, trained
 
 PAIR = {"first": networks.multilayer, "second": networks.with_buffers}
 """A generator and a critic, say: two wrappers that see the same batches, in one loop."""
@@ -85,48 +85,3 @@ def test_one_wrapper_for_each_half(counts):
         own = replace(training, batches=training.batches[start : start + 2])
         expected = oracle.train(own, seeded(networks.with_buffers, start))
         assert_each(returns[start : start + 2], expected, gradients=False)
-
-
-def test_a_wrapper_on_some_ranks_only():
-    def program(rank):
-        group = dist.new_group([3, 1])
-        if rank in (1, 3):
-            own = replace(training, batches={1: training.batches[0], 3: training.batches[1]})
-            actual = engine.train_model(rank, own, seeded(networks.multilayer, rank), {"process_group": group})
-        total = torch.ones(1)
-        dist.all_reduce(total)
-        return (actual if rank in (1, 3) else None), total.item()
-
-    training = Training(networks.multilayer, equal_batches(2), mean_square)
-    returns = returned(program, 4)
-    # new_group sorts its ranks, so global rank 1 is group rank 0.
-    expected = oracle.train(training, seeded(networks.multilayer, 1))
-    assert [total for _, total in returns] == [4.0] * 4
-    assert_same(returns[1][0], expected[0])
-    assert_same(returns[3][0], expected[1])
-
-
-def test_metrics_between_the_steps():
-    def program(rank):
-        module = seeded(networks.multilayer, rank)
-        model = DistributedDataParallel(module)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        means = []
-        for batch in training.batches[rank]:
-            optimizer.zero_grad()
-            loss = mean_square(model, batch)
-            work = dist.all_reduce(mean := loss.detach().clone(), async_op=True)
-            loss.backward()
-            optimizer.step()
-            work.wait()
-            means.append(mean / 3)
-        gathered = [None] * 3
-        dist.all_gather_object(gathered, rank)
-        return trained(module), means, gathered
-
-    training = Training(networks.multilayer, equal_batches(3), mean_square)
-    returns = returned(program, 3)
-    for (actual, means, gathered), expected in zip(returns, expectation(training), strict=True):
-        assert_same(actual, expected)
-        assert gathered == [0, 1, 2]
-        assert means == returns[0][1]

@@ -6,10 +6,11 @@ import torch.distributed as dist
 from torch import full, ones, zeros
 
 from ddpsim import Code, Verdict, simulate
-from ddpsim.simulator.process_group import gloo_arguments, nccl_arguments
 from ddpsim.simulator.process_group.argument_rules import argument_rules_of
+from ddpsim.simulator.process_group.gloo_arguments import GlooRules
 from ddpsim.simulator.process_group.gpu_labels import put_on_gpu
 from ddpsim.simulator.process_group.group import rules_for
+from ddpsim.simulator.process_group.nccl_arguments import NcclRules
 from tests.kit.results import returned
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # names before torch 2.13
@@ -238,12 +239,12 @@ def test_averages_of_whole_numbers():
 def test_a_group_on_both_goes_by_where_the_tensor_is():
     on_cpu, on_gpu = ones(1), ones(1)
     put_on_gpu(on_gpu, 0)
-    assert rules_for(argument_rules_of("cpu:gloo,cuda:nccl"), on_cpu) is gloo_arguments
-    assert rules_for(argument_rules_of("cpu:gloo,cuda:nccl"), on_gpu) is nccl_arguments
-    assert (
-        rules_for(argument_rules_of("nccl"), on_cpu)
-        is rules_for(argument_rules_of("cuda:nccl"), on_cpu)
-        is nccl_arguments
-    )
-    assert rules_for(argument_rules_of("gloo"), on_gpu) is gloo_arguments
-    assert rules_for(argument_rules_of("undefined"), on_cpu) is gloo_arguments
+    for backend, tensor, kind in (
+        ("cpu:gloo,cuda:nccl", on_cpu, GlooRules),
+        ("cpu:gloo,cuda:nccl", on_gpu, NcclRules),
+        ("nccl", on_cpu, NcclRules),
+        ("cuda:nccl", on_cpu, NcclRules),
+        ("gloo", on_gpu, GlooRules),
+        ("undefined", on_cpu, GlooRules),
+    ):
+        assert type(rules_for(argument_rules_of(backend), tensor)) is kind

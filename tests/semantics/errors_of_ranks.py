@@ -39,18 +39,13 @@ def _roots() -> Iterator[ErrorCase]:
     }
     for name, call in calls.items():
         for root in (5, -1):
-            yield ErrorCase(
-                f"{name}-root-{root}",
-                lambda rank, call=call, root=root: call(root=root),
-                RuntimeError,
-                f"ProcessGroupGloo::{name}: invalid root rank: {root}",
-            )
-            yield ErrorCase(
-                f"{name}-group-root-{root}",
-                lambda rank, call=call, root=root: call(group_root=root),
-                RuntimeError,
-                f"ProcessGroupGloo::{name}: invalid root rank: {root}",
-            )
+            for kind in ("root", "group_root"):
+                yield ErrorCase(
+                    f"{name}-{kind.replace('_', '-')}-{root}",
+                    lambda rank, call=call, root=root, kind=kind: call(**{kind: root}),
+                    RuntimeError,
+                    f"ProcessGroupGloo::{name}: invalid root rank: {root}",
+                )
         yield ErrorCase(
             f"{name}-root-twice",
             lambda rank, call=call: call(root=0, group_root=0),
@@ -81,34 +76,26 @@ def _named(root: dict[str, object], side: str) -> dict[str, object]:
 
 def _sides() -> Iterator[ErrorCase]:
     """Lists that are there on the wrong rank, or missing on the right one."""
-    yield ErrorCase(
-        "gather-no-list-on-destination",
-        lambda rank: dist.gather(zeros(2), None, 0),
-        ValueError,
-        "Argument ``gather_list`` must be specified on destination rank.",
-        ranks=(0,),
+    calls: tuple[tuple[str, str, str, Callable[[object], object]], ...] = (
+        ("gather", "gather", "destination", lambda given: dist.gather(zeros(2), given, 0)),
+        ("scatter", "scatter", "source", lambda given: dist.scatter(zeros(2), given, 0)),
+        ("gather_object", "gather", "destination", lambda given: dist.gather_object("mine", given)),
     )
-    yield ErrorCase(
-        "gather-list-elsewhere",
-        lambda rank: dist.gather(zeros(2), [zeros(2), zeros(2)], 0),
-        ValueError,
-        "Argument ``gather_list`` must NOT be specified on non-destination ranks.",
-        ranks=(1,),
-    )
-    yield ErrorCase(
-        "scatter-no-list-on-source",
-        lambda rank: dist.scatter(zeros(2), None, 0),
-        ValueError,
-        "Argument ``scatter_list`` must be specified on source rank.",
-        ranks=(0,),
-    )
-    yield ErrorCase(
-        "scatter-list-elsewhere",
-        lambda rank: dist.scatter(zeros(2), [zeros(2), zeros(2)], 0),
-        ValueError,
-        "Argument ``scatter_list`` must NOT be specified on non-source ranks.",
-        ranks=(1,),
-    )
+    for name, kind, side, call in calls:
+        yield ErrorCase(
+            f"{name}-no-list-on-{side}",
+            lambda rank, call=call: call(None),
+            ValueError,
+            f"Argument ``{kind}_list`` must be specified on {side} rank.",
+            ranks=(0,),
+        )
+        yield ErrorCase(
+            f"{name}-list-elsewhere",
+            lambda rank, call=call: call([zeros(2), zeros(2)]),
+            ValueError,
+            f"Argument ``{kind}_list`` must NOT be specified on non-{side} ranks.",
+            ranks=(1,),
+        )
 
 
 def _point_to_point() -> Iterator[ErrorCase]:
@@ -179,20 +166,6 @@ def _point_to_point() -> Iterator[ErrorCase]:
 
 
 def _objects() -> Iterator[ErrorCase]:
-    yield ErrorCase(
-        "gather_object-no-list-on-destination",
-        lambda rank: dist.gather_object("mine", None),
-        ValueError,
-        "Argument ``gather_list`` must be specified on destination rank.",
-        ranks=(0,),
-    )
-    yield ErrorCase(
-        "gather_object-list-elsewhere",
-        lambda rank: dist.gather_object("mine", [None, None]),
-        ValueError,
-        "Argument ``gather_list`` must NOT be specified on non-destination ranks.",
-        ranks=(1,),
-    )
     yield ErrorCase(
         "scatter_object_list-no-output",
         lambda rank: dist.scatter_object_list([], ["a", "b"]),
@@ -349,8 +322,16 @@ def _groups() -> Iterator[ErrorCase]:
             ValueError,
             "Invalid process group specified",
         ),
-        "destroy_process_group-twice": (_destroyed_twice, ValueError, "Invalid process group specified"),
-        "get_rank-destroyed-group": (_asked_after_destroy, ValueError, "is not registered, please create group with"),
+        "destroy_process_group-twice": (
+            lambda rank: _after_destroy(dist.destroy_process_group),
+            ValueError,
+            "Invalid process group specified",
+        ),
+        "get_rank-destroyed-group": (
+            lambda rank: _after_destroy(dist.get_rank),
+            ValueError,
+            "is not registered, please create group with",
+        ),
     }
     if "ranks list must not contain duplicate entries" in _C10D_SOURCE:
         calls["new_group-duplicate"] = (
@@ -373,39 +354,25 @@ def _groups() -> Iterator[ErrorCase]:
         ValueError,
         "Global rank 1 is not part of group",
     )
-    yield ErrorCase(
-        "send-by-non-member",
-        lambda rank: _by_non_member(rank, lambda group: dist.send(zeros(2), 0, group=group)),
-        ValueError,
-        "Invalid process group specified",
-        ranks=(1,),
-    )
-    yield ErrorCase(
-        "get_backend-by-non-member",
-        lambda rank: _by_non_member(rank, dist.get_backend),
-        ValueError,
-        "Invalid process group specified",
-        ranks=(1,),
-    )
+    by_non_member: dict[str, Callable[[object], object]] = {
+        "send": lambda group: dist.send(zeros(2), 0, group=group),
+        "get_backend": dist.get_backend,
+    }
+    for name, ask in by_non_member.items():
+        yield ErrorCase(
+            f"{name}-by-non-member",
+            # Rank 0 is alone in the group, so nobody waits for it there.
+            lambda rank, ask=ask: ask(dist.new_group([0], use_local_synchronization=False)),
+            ValueError,
+            "Invalid process group specified",
+            ranks=(1,),
+        )
 
 
-def _destroyed_twice(rank: int) -> None:
+def _after_destroy(call: Callable[[object], object]) -> None:
     group = dist.new_group([0, 1])
     dist.barrier(group)  # real gloo may still be connecting on the other rank
     dist.destroy_process_group(group)
-    dist.destroy_process_group(group)
-
-
-def _asked_after_destroy(rank: int) -> None:
-    group = dist.new_group([0, 1])
-    dist.barrier(group)  # as above
-    dist.destroy_process_group(group)
-    dist.get_rank(group)
-
-
-def _by_non_member(rank: int, call: Callable[[object], object]) -> None:
-    # Rank 0 is alone in the group, so nobody waits for it there.
-    group = dist.new_group([0], use_local_synchronization=False)
     call(group)
 
 

@@ -38,22 +38,15 @@ def _lists() -> Iterator[ErrorCase]:
             "invalid input tensor list size, must be world size",
         )
     for length in (1, 3):
-        yield ErrorCase(
-            f"gather-list-of-{length}",
-            lambda rank, length=length: dist.gather(zeros(2), [zeros(2) for _ in range(length)]),
-            RuntimeError,
-            f"ProcessGroupGloo::gather: Incorrect output list size {length}. Output list size should be 2, "
-            "same as size of the process group.",
-            ranks=(0,),
-        )
-        yield ErrorCase(
-            f"scatter-list-of-{length}",
-            lambda rank, length=length: dist.scatter(zeros(2), [zeros(2) for _ in range(length)]),
-            RuntimeError,
-            f"ProcessGroupGloo::scatter: Incorrect input list size {length}. Input list size should be 2, "
-            "same as size of the process group.",
-            ranks=(0,),
-        )
+        for operation, side in (("gather", "output"), ("scatter", "input")):
+            yield ErrorCase(
+                f"{operation}-list-of-{length}",
+                lambda rank, length=length, name=operation: getattr(dist, name)(zeros(2), [zeros(2)] * length),
+                RuntimeError,
+                f"ProcessGroupGloo::{operation}: Incorrect {side} list size {length}. "
+                f"{side.capitalize()} list size should be 2, same as size of the process group.",
+                ranks=(0,),
+            )
         yield ErrorCase(
             f"all_to_all-input-list-of-{length}",
             lambda rank, length=length: dist.all_to_all([zeros(2), zeros(2)], [zeros(2) for _ in range(length)]),
@@ -168,13 +161,10 @@ def _shapes() -> Iterator[ErrorCase]:
     }
     for name, (call, message) in calls.items():
         yield ErrorCase(name, call, RuntimeError, message)
-    for operation, call in (
-        ("gather", lambda rank: dist.gather(zeros(2), [zeros(3), zeros(3)])),
-        ("scatter", lambda rank: dist.scatter(zeros(2), [zeros(3), zeros(3)])),
-    ):
+    for operation in ("gather", "scatter"):
         yield ErrorCase(
             f"{operation}-other-shape",
-            call,
+            lambda rank, name=operation: getattr(dist, name)(zeros(2), [zeros(3), zeros(3)]),
             RuntimeError,
             f"ProcessGroupGloo::{operation}: invalid tensor size at index 0 (expected (2), got (3))",
             ranks=(0,),
@@ -273,26 +263,17 @@ def _layouts() -> Iterator[ErrorCase]:
 
 
 def _devices() -> Iterator[ErrorCase]:
-    def somewhere_else() -> torch.Tensor:
-        return torch.zeros(2, device="meta")
-
-    yield ErrorCase(
-        "all_gather-outputs-on-other-device",
-        lambda rank: dist.all_gather([zeros(2), somewhere_else()], zeros(2)),
-        RuntimeError,
-        "ProcessGroupGloo::allgather: invalid tensor type at index 1 (expected TensorOptions(dtype=float, device=cpu, ",
+    calls: tuple[tuple[str, str, Callable[[list[torch.Tensor]], object], tuple[int, ...]], ...] = (
+        ("all_gather-outputs", "allgather", lambda given: dist.all_gather(given, zeros(2)), ()),
+        ("gather-outputs", "gather", lambda given: dist.gather(zeros(2), given), (0,)),
+        ("scatter-inputs", "scatter", lambda given: dist.scatter(zeros(2), given), (0,)),
     )
-    yield ErrorCase(
-        "gather-outputs-on-other-device",
-        lambda rank: dist.gather(zeros(2), [zeros(2), somewhere_else()]),
-        RuntimeError,
-        "ProcessGroupGloo::gather: invalid tensor type at index 1 (expected TensorOptions(dtype=float, device=cpu, ",
-        ranks=(0,),
-    )
-    yield ErrorCase(
-        "scatter-inputs-on-other-device",
-        lambda rank: dist.scatter(zeros(2), [zeros(2), somewhere_else()]),
-        RuntimeError,
-        "ProcessGroupGloo::scatter: invalid tensor type at index 1 (expected TensorOptions(dtype=float, device=cpu, ",
-        ranks=(0,),
-    )
+    for name, method, call, ranks in calls:
+        yield ErrorCase(
+            f"{name}-on-other-device",
+            lambda rank, call=call: call([zeros(2), torch.zeros(2, device="meta")]),
+            RuntimeError,
+            f"ProcessGroupGloo::{method}: invalid tensor type at index 1 "
+            "(expected TensorOptions(dtype=float, device=cpu, ",
+            ranks=ranks,
+        )

@@ -104,24 +104,18 @@ def _reductions() -> Iterator[ErrorCase]:
         RuntimeError,
         "on complex tensors",
     )
-    yield ErrorCase(
-        "reduce-BAND-float32",
-        lambda rank: dist.reduce(zeros(2), 0, operations.BAND),
-        RuntimeError,
-        "Cannot use ReduceOp.BAND with non-integral dtype",
-    )
-    yield ErrorCase(
-        "reduce_scatter-BOR-float32",
-        lambda rank: dist.reduce_scatter(zeros(2), [zeros(2), zeros(2)], operations.BOR),
-        RuntimeError,
-        "Cannot use ReduceOp.BOR with non-integral dtype",
-    )
-    yield ErrorCase(
-        "reduce_scatter_single-BXOR-float32",
-        lambda rank: reduce_scatter_single(zeros(2), zeros(4), operations.BXOR),
-        RuntimeError,
-        "Cannot use ReduceOp.BXOR with non-integral dtype",
-    )
+    bitwise: dict[str, Callable[[int], object]] = {
+        "reduce-BAND": lambda rank: dist.reduce(zeros(2), 0, operations.BAND),
+        "reduce_scatter-BOR": lambda rank: dist.reduce_scatter(zeros(2), [zeros(2), zeros(2)], operations.BOR),
+        "reduce_scatter_single-BXOR": lambda rank: reduce_scatter_single(zeros(2), zeros(4), operations.BXOR),
+    }
+    for name, call in bitwise.items():
+        yield ErrorCase(
+            f"{name}-float32",
+            call,
+            RuntimeError,
+            f"Cannot use ReduceOp.{name.rpartition('-')[2]} with non-integral dtype",
+        )
     yield ErrorCase(
         "all_reduce-PREMUL_SUM-int16",
         lambda rank: dist.all_reduce(zeros(2, dtype=torch.int16), dist._make_nccl_premul_sum(PREMUL_FACTOR)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -209,11 +210,13 @@ def _in_place(rank: int) -> object:
 def _coalesced() -> Iterator[Case]:
     """Calls inside the manager go out as one, when the block ends."""
     blocks: dict[str, tuple[Callable[[int, bool], list[torch.Tensor]], Callable[[int], list[torch.Tensor]]]] = {
-        "all_reduce": (_all_reduces, lambda rank: [_total(VECTOR), _total(SHORT)]),
-        "all_reduce-MAX": (
-            _greatest,
-            lambda rank: [_total(VECTOR, "MAX"), _total(SHORT, "MAX")],
-        ),
+        **{
+            name: (
+                partial(_all_reduces, reduction),
+                lambda rank, reduction=reduction: [_total(VECTOR, reduction), _total(SHORT, reduction)],
+            )
+            for name, reduction in (("all_reduce", "SUM"), ("all_reduce-MAX", "MAX"))
+        },
         "all_gather_single": (_all_gathers, lambda rank: [torch.cat(_inputs(MATRIX)), torch.cat(_inputs(SHORT))]),
         "reduce_scatter_single": (
             _reduce_scatters,
@@ -268,17 +271,10 @@ def _coalesced() -> Iterator[Case]:
     )
 
 
-def _all_reduces(rank: int, is_async: bool) -> list[torch.Tensor]:
+def _all_reduces(reduction: str, rank: int, is_async: bool) -> list[torch.Tensor]:
     tensors = [sample(VECTOR, rank=rank), sample(SHORT, rank=rank)]
     for tensor in tensors:
-        dist.all_reduce(tensor, async_op=is_async)
-    return tensors
-
-
-def _greatest(rank: int, is_async: bool) -> list[torch.Tensor]:
-    tensors = [sample(VECTOR, rank=rank), sample(SHORT, rank=rank)]
-    for tensor in tensors:
-        dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=is_async)
+        dist.all_reduce(tensor, getattr(dist.ReduceOp, reduction), async_op=is_async)
     return tensors
 
 

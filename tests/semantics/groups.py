@@ -33,7 +33,6 @@ def cases() -> Iterator[Case]:
     yield Case("destroy-subgroup", 4, _destroyed, lambda rank: [_number(10), _number(6) if rank in (1, 3) else None])
     yield Case("new_group-after-destroy", 2, _again, lambda rank: [_number(3)] * 3)
     yield Case("new_subgroups", 4, _subgroups, _expected_subgroups)
-    yield Case("new_subgroups-of-one", 3, _subgroups_of_one, lambda rank: [[rank], _number(rank + 1)])
     yield Case("new_subgroups_by_enumeration", 4, _enumerated, _expected_enumerated)
     yield Case("new_subgroups_by_enumeration-left-out", 3, _left_out, lambda rank: _number(3) if rank < 2 else None)
     yield Case(
@@ -45,12 +44,7 @@ def cases() -> Iterator[Case]:
     )
     yield Case("init_device_mesh-one-dimension", 4, _line, _expected_line)
     yield Case("init_device_mesh-two-dimensions", 4, _square, _expected_square)
-    yield Case("init_device_mesh-flat-side", 2, _flat_side, lambda rank: [_number(3), _number(rank + 1)])
-    yield Case(
-        "init_device_mesh-unnamed", 4, _unnamed, lambda rank: [_number([4, 6, 4, 6][rank]), _number([3, 3, 7, 7][rank])]
-    )
     yield Case("init_device_mesh-flatten", 4, _flattened, lambda rank: [[0, 1, 2, 3], _number(10)])
-    yield Case("init_device_mesh-three-dimensions", 4, _cube, lambda rank: _number([3, 3, 7, 7][rank]))
 
 
 def _number(value: float) -> torch.Tensor:
@@ -214,11 +208,6 @@ def _expected_subgroups(rank: int) -> list[object]:
     return [[0, 1] if first else [2, 3], rank % 2, [first, not first], _number(3 if first else 7)]
 
 
-def _subgroups_of_one(rank: int) -> list[object]:
-    mine, _ = dist.new_subgroups(1)
-    return [dist.get_process_group_ranks(mine), _total(rank, mine)]
-
-
 def _enumerated(rank: int) -> list[object]:
     mine, _ = dist.new_subgroups_by_enumeration([[0, 3], [1, 2]])
     return [dist.get_process_group_ranks(mine), _total(rank, mine)]
@@ -268,22 +257,7 @@ def _expected_square(rank: int) -> list[object]:
     ]
 
 
-def _flat_side(rank: int) -> list[torch.Tensor]:
-    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("long", "flat"))
-    return [_total(rank, mesh.get_group("long")), _total(rank, mesh.get_group("flat"))]
-
-
-def _unnamed(rank: int) -> list[torch.Tensor]:
-    mesh = init_device_mesh("cpu", (2, 2))
-    return [_total(rank, mesh.get_group(0)), _total(rank, mesh.get_group(1))]
-
-
 def _flattened(rank: int) -> list[object]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     group = mesh["data", "tensor"]._flatten("all").get_group()
     return [dist.get_process_group_ranks(group), _total(rank, group)]
-
-
-def _cube(rank: int) -> torch.Tensor:
-    mesh = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("far", "flat", "near"))
-    return _total(rank, mesh["near"].get_group())

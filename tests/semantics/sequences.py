@@ -25,7 +25,6 @@ def cases() -> Iterator[Case]:
     yield Case(
         "sequence-point-to-point-around-collective", 3, _around_collective, lambda rank: _number(3 + (rank - 1) % 3)
     )
-    yield Case("sequence-branch-per-rank", 3, _branch_per_rank, lambda rank: _number(3))
 
 
 def _number(value: float) -> torch.Tensor:
@@ -95,14 +94,3 @@ def _around_collective(rank: int) -> torch.Tensor:
     for each in (sending, work, receiving):
         each.wait()
     return total + received
-
-
-def _branch_per_rank(rank: int) -> torch.Tensor:
-    tensor = _number(1)
-    if rank == 0:
-        dist.all_reduce(tensor)
-    elif rank == 1:
-        dist.all_reduce(tensor, async_op=True).wait()
-    else:
-        dist.all_reduce(tensor, op=dist.ReduceOp.SUM, group=dist.group.WORLD)
-    return tensor

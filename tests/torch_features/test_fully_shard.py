@@ -37,26 +37,35 @@ def batches(world_size):
     return torch.randn(STEPS, world_size, 2, 6, generator=torch.Generator().manual_seed(1))
 
 
-def step(model, optimizer, inputs):
-    optimizer.zero_grad()
-    loss = model(inputs).square().mean()
-    loss.backward()
-    optimizer.step()
+def full(tensor):
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
 
 
-def full(model):
-    return {
-        name: (each.full_tensor() if isinstance(each, DTensor) else each).detach()
-        for name, each in model.named_parameters()
-    }
+def trained(model, inputs):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for each in inputs:
+        optimizer.zero_grad()
+        model(each).square().mean().backward()
+        optimizer.step()
+    return {name: full(each) for name, each in model.named_parameters()}
+
+
+def gradients(model):
+    return {name: full(each.grad) for name, each in model.named_parameters() if each.grad is not None}
+
+
+def backward(model, inputs):
+    """The gradients of all parameters that have one, whole."""
+    model(inputs).square().mean().backward()
+    return gradients(model)
 
 
 def whole(world_size):
-    model = Network()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for each in batches(world_size):
-        step(model, optimizer, each.flatten(0, 1))
-    return full(model)
+    return trained(Network(), batches(world_size).flatten(1, 2))
+
+
+def whole_backward(world_size=2):
+    return backward(Network(), batches(world_size)[0].flatten(0, 1))
 
 
 def sharded(model, **options):
@@ -76,10 +85,7 @@ def test_it_trains_as_the_whole_model(world_size, reshards, is_recomputed, seed)
     def program(rank):
         mesh = init_device_mesh("cpu", (world_size,))
         model = sharded(Network(is_recomputed), mesh=mesh, reshard_after_forward=reshards)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        for each in batches(world_size):
-            step(model, optimizer, each[rank])
-        return full(model)
+        return trained(model, batches(world_size)[:, rank])
 
     policy = {} if seed is None else {"policy": "random", "seed": seed}
     expected = whole(world_size)
@@ -120,15 +126,8 @@ def gathered_ahead():
     ],
 )
 def test_it_trains_as_the_whole_model_however_it_is_cut_and_gathered(make, world_size):
-    def program(rank):
-        model = make()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        for each in batches(world_size):
-            step(model, optimizer, each[rank])
-        return full(model)
-
     expected = whole(world_size)
-    for parameters in returned(program, world_size):
+    for parameters in returned(lambda rank: trained(make(), batches(world_size)[:, rank]), world_size):
         assert_close(parameters, expected)
 
 
@@ -136,11 +135,8 @@ def test_a_mesh_of_two_dimensions_shards_along_one_and_replicates_along_the_othe
     def program(rank):
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
         model = sharded(Network(), mesh=mesh)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        for each in batches(4):
-            step(model, optimizer, each[rank])
-        placements = {each.placements for each in model.parameters()}
-        return full(model), placements, model.last.weight.to_local().shape[0]
+        parameters = trained(model, batches(4)[:, rank])
+        return parameters, {each.placements for each in model.parameters()}, model.last.weight.to_local().shape[0]
 
     expected = whole(4)
     for rank, (parameters, placements, rows) in enumerate(returned(program, 4)):
@@ -159,16 +155,15 @@ def test_accumulated_gradients_are_reduced_once():
             model.set_requires_gradient_sync(is_reduced_each_time or number == 1)
             (model(each).square().mean() / 2).backward()
         optimizer.step()
-        return full(model)
+        return {name: full(each) for name, each in model.named_parameters()}
 
-    model = Network()
-    step(model, torch.optim.AdamW(model.parameters(), lr=0.01), batches(2)[0].flatten(0, 1))
+    expected = trained(Network(), batches(2)[:1].flatten(1, 2))
     scattered = []
     for is_reduced_each_time in (True, False):
         result = simulate(program, 2, args=(is_reduced_each_time,))
         result.raise_for_verdict()
         for parameters in result.returns:
-            assert_close(parameters, full(model))
+            assert_close(parameters, expected)
         calls = [event.call.signature.operation for event in result.trace if event.kind is EventKind.ISSUE]
         scattered.append(sum(each.startswith("reduce_scatter") for each in calls))
     # Of two ranks, for each of four units, in both backwards or in the last one.
@@ -182,14 +177,12 @@ def test_replicas_of_shards_are_summed_with_the_last_of_the_gradients_that_accum
         for number, each in enumerate(batches(4)[0][rank].chunk(2)):
             model.set_requires_all_reduce(number == 1)
             (model(each).square().mean() / 2).backward()
-        return {name: each.grad.full_tensor() for name, each in model.named_parameters()}
+        return gradients(model)
 
-    model = Network()
-    model(batches(4)[0].flatten(0, 1)).square().mean().backward()
     result = simulate(program, 4)
     result.raise_for_verdict()
-    for gradients in result.returns:
-        assert_close(gradients, {name: each.grad for name, each in model.named_parameters()})
+    for found in result.returns:
+        assert_close(found, whole_backward(4))
     calls = [event.call.signature.operation for event in result.trace if event.kind is EventKind.ISSUE]
     # Of four ranks, for each of four units: a sum over the shards in both backwards, over replicas in the last one.
     assert sum(each.startswith("reduce_scatter") for each in calls) == 4 * 4 * 2
@@ -198,18 +191,16 @@ def test_replicas_of_shards_are_summed_with_the_last_of_the_gradients_that_accum
 
 def test_the_norm_of_all_shards_is_clipped():
     def program(rank):
-        model = sharded(Network(), mesh=init_device_mesh("cpu", (2,)))
-        model(batches(2)[0][rank]).square().mean().backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-        clipped = {name: each.grad.full_tensor() for name, each in model.named_parameters()}
-        return norm.full_tensor().item(), clipped
+        return clipped(sharded(Network(), mesh=init_device_mesh("cpu", (2,))), batches(2)[0][rank])
 
-    model = Network()
-    model(batches(2)[0].flatten(0, 1)).square().mean().backward()
-    expected = nn.utils.clip_grad_norm_(model.parameters(), 0.01).item()
-    for norm, clipped in returned(program, 2):
+    def clipped(model, inputs):
+        backward(model, inputs)
+        return full(nn.utils.clip_grad_norm_(model.parameters(), 0.01)).item(), gradients(model)
+
+    expected, wanted = clipped(Network(), batches(2)[0].flatten(0, 1))
+    for norm, found in returned(program, 2):
         assert norm == pytest.approx(expected, rel=1e-5)
-        assert_close(clipped, {name: each.grad for name, each in model.named_parameters()})
+        assert_close(found, wanted)
 
 
 def test_it_computes_in_one_type_and_keeps_another():
@@ -218,15 +209,11 @@ def test_it_computes_in_one_type_and_keeps_another():
         model = sharded(Network(), mesh=init_device_mesh("cpu", (2,)), mp_policy=policy)
         output = model(batches(2)[0][rank])
         output.float().square().mean().backward()
-        gradients = {name: each.grad.full_tensor() for name, each in model.named_parameters()}
-        return output.dtype, {each.dtype for each in model.parameters()}, gradients
+        return output.dtype, {each.dtype for each in model.parameters()}, gradients(model)
 
-    model = Network()
-    model(batches(2)[0].flatten(0, 1)).square().mean().backward()
-    for computed, kept, gradients in returned(program, 2):
+    for computed, kept, found in returned(program, 2):
         assert (computed, kept) == (torch.bfloat16, {torch.float32})
-        for name, parameter in model.named_parameters():
-            assert_close(gradients[name], parameter.grad, rtol=0.05, atol=0.01)
+        assert_close(found, whole_backward(), rtol=0.05, atol=0.01)
 
 
 def test_a_module_called_twice_and_one_that_is_not_called():
@@ -243,17 +230,13 @@ def test_a_module_called_twice_and_one_that_is_not_called():
         model = Twice()
         for part in (model.inner, model.idle, model.outer):
             fully_shard(part)
-        fully_shard(model)
-        model(data[rank]).square().mean().backward()
-        return {name: None if each.grad is None else each.grad.full_tensor() for name, each in model.named_parameters()}
+        return backward(fully_shard(model), data[rank])
 
     data = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
-    model = Twice()
-    model(data.flatten(0, 1)).square().mean().backward()
-    expected = {name: each.grad for name, each in model.named_parameters()}
-    for gradients in returned(program, 2):
-        assert gradients["idle.weight"] is expected["idle.weight"] is None
-        assert_close(gradients, expected)
+    expected = backward(Twice(), data.flatten(0, 1))
+    for found in returned(program, 2):
+        assert "idle.weight" not in found
+        assert_close(found, expected)
 
 
 def test_a_weight_that_two_modules_share():
@@ -270,15 +253,12 @@ def test_a_weight_that_two_modules_share():
     def program(rank):
         model = Tied()
         fully_shard([model.words, model.out])  # its seven rows do not divide by two
-        fully_shard(model)
-        model(data[rank]).square().mean().backward()
-        return {name: each.grad.full_tensor() for name, each in model.named_parameters()}
+        return backward(fully_shard(model), data[rank])
 
     data = torch.tensor([[0, 1, 2], [2, 5, 6]])
-    model = Tied()
-    model(data.flatten()).square().mean().backward()
-    for gradients in returned(program, 2):
-        assert_close(gradients, {name: each.grad for name, each in model.named_parameters()})
+    expected = backward(Tied(), data.flatten())
+    for found in returned(program, 2):
+        assert_close(found, expected)
 
 
 @pytest.mark.tier("nightly")
@@ -286,16 +266,11 @@ def test_two_forwards_before_the_backward_and_a_part_of_the_model_alone():
     def losses(model, data):
         (model(data) - model(2 * data)).square().mean().backward()
         model.blocks[0](data).square().mean().backward()  # it accumulates
+        return gradients(model)
 
-    def program(rank):
-        model = sharded(Network())
-        losses(model, batches(2)[0][rank])
-        return {name: each.grad.full_tensor() for name, each in model.named_parameters()}
-
-    model = Network()
-    losses(model, batches(2)[0].flatten(0, 1))
-    for gradients in returned(program, 2):
-        assert_close(gradients, {name: each.grad for name, each in model.named_parameters()})
+    expected = losses(Network(), batches(2)[0].flatten(0, 1))
+    for found in returned(lambda rank: losses(sharded(Network()), batches(2)[0][rank]), 2):
+        assert_close(found, expected)
 
 
 def test_another_method_than_forward_gathers_the_parameters():
@@ -319,16 +294,12 @@ def test_frozen_parameters_have_no_gradients_and_are_gathered():
         model = Network()
         for block in model.blocks[:2]:
             block.requires_grad_(False)
-        sharded(model)
-        model(batches(2)[0][rank]).square().mean().backward()
-        return {name: each.grad.full_tensor() for name, each in model.named_parameters() if each.grad is not None}
+        return backward(sharded(model), batches(2)[0][rank])
 
-    model = Network()
-    model(batches(2)[0].flatten(0, 1)).square().mean().backward()
-    for gradients in returned(program, 2):
-        assert gradients.keys() == {"blocks.2.weight", "blocks.2.bias", "last.weight", "last.bias"}
-        for name, gradient in gradients.items():
-            assert_close(gradient, model.get_parameter(name).grad)
+    trainable = {"blocks.2.weight", "blocks.2.bias", "last.weight", "last.bias"}
+    expected = {name: gradient for name, gradient in whole_backward().items() if name in trainable}
+    for found in returned(program, 2):
+        assert_close(found, expected)
 
 
 def test_by_hand_unsharded_and_sharded_again():
@@ -349,15 +320,11 @@ def test_units_are_gathered_ahead_by_hand_and_the_first_to_be_asked_for_waits():
         model = sharded(Network())
         handles = [block.unshard(async_op=True) for block in model.blocks]
         handles[0].wait()
-        kinds = [type(model.blocks[0].weight).__name__]
-        model(batches(2)[0][rank]).square().mean().backward()
-        return kinds, {name: each.grad.full_tensor() for name, each in model.named_parameters()}
+        return type(model.blocks[0].weight).__name__, backward(model, batches(2)[0][rank])
 
-    model = Network()
-    model(batches(2)[0].flatten(0, 1)).square().mean().backward()
-    for kinds, gradients in returned(program, 2):
-        assert kinds == ["Parameter"]
-        assert_close(gradients, {name: each.grad for name, each in model.named_parameters()})
+    for kind, found in returned(program, 2):
+        assert kind == "Parameter"
+        assert_close(found, whole_backward())
 
 
 def test_a_rank_that_skips_a_backward_is_found():

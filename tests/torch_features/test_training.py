@@ -1,7 +1,5 @@
 """What torch's test_c10d_gloo.py and test_ddp_hooks.py ask of DistributedDataParallel, where nothing else here did."""
 
-import copy
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -174,16 +172,3 @@ def test_the_last_bucket_says_so():
     # Of 160 kB each; the first bucket may have 1 MB until the second step, for which they are planned anew.
     rebuilt = [(0, False), (1, False), (2, False), (3, False), (4, True)]
     assert run(program) == ([(0, True), *rebuilt],) * 2
-
-
-def test_copies_of_a_wrapper_are_wrappers_of_their_own():
-    def program(rank):
-        model = DistributedDataParallel(nn.Linear(2, 1, bias=False))
-        other = copy.deepcopy(model)
-        gradients = []
-        for each in (model, other):
-            each(torch.full((1, 2), rank + 1.0)).sum().backward()
-            gradients.append(each.module.weight.grad.tolist())
-        return gradients
-
-    assert run(program) == ([[[1.5, 1.5]], [[1.5, 1.5]]],) * 2

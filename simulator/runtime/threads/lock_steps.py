@@ -23,10 +23,6 @@ class LockHost(Host, Protocol):
     """The functions of `ThreadHost` that the simulated threads and locks of ranks use."""
 
     @property
-    def running_thread(self) -> RankThread:
-        """The running thread of a rank."""
-
-    @property
     def steps(self) -> int:
         """The number of steps of the run so far."""
 
