@@ -41,27 +41,20 @@ def report_gradients(parameters: Sequence[Tensor], listener: GradientListener) -
     """Call `listener.on_gradient` for every gradient of these parameters, as long as the listener exists."""
     found = weakref.ref(listener)
     for index, parameter in enumerate(parameters):
-        handle = parameter.register_post_accumulate_grad_hook(_GradientHook(found, index))
+        handle = parameter.register_post_accumulate_grad_hook(partial(_report_gradient, found, index))
         weakref.finalize(listener, handle.remove).atexit = False
 
 
-class _GradientHook:
-    """A gradient hook of one parameter that calls one listener."""
-
-    def __init__(self, listener: weakref.ref[GradientListener], index: int) -> None:
-        self.listener = listener
-        self._index = index
-
-    def __call__(self, parameter: Tensor) -> None:
-        listener = self.listener()
-        if listener is not None:
-            listener.on_gradient(self._index)
+def _report_gradient(found: weakref.ref[GradientListener], index: int, parameter: Tensor) -> None:
+    listener = found()
+    if listener is not None:
+        listener.on_gradient(index)
 
 
 def has_other_waiting_listener(parameter: Tensor, listener: GradientListener) -> bool:
     """Return whether another listener waits for gradients of this parameter: two wrapped models may share it."""
     hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
-    others = (hook.listener() for hook in hooks if isinstance(hook, _GradientHook))
+    others = (hook.args[0]() for hook in hooks if isinstance(hook, partial) and hook.func is _report_gradient)
     return any(other is not None and other is not listener and other.awaits_gradients for other in others)
 
 
