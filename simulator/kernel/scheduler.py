@@ -90,7 +90,8 @@ class Scheduler:
         self._numbered: tuple[RankOrThread, ...] = ()
         self._polled_in_vain: set[int] = set()
         """Tasks whose checks have failed since any task last changed something."""
-        self._vain_rounds = 0
+        self.failed_poll_rounds = 0
+        """How many times in a row all tasks that can run have checked for something in vain."""
         self._timer_rounds = 0
         """How many times in a row the clock has woken nothing but threads that ranks started."""
         self._timer_threads: set[int] = set()
@@ -158,7 +159,7 @@ class Scheduler:
         self._polled_in_vain.add(me.number)
         if all(number in self._polled_in_vain for number in self._enabled):
             self._polled_in_vain.clear()
-            self._vain_rounds += 1
+            self.failed_poll_rounds += 1
             self._run.clock.add_seconds(POLL_SECONDS)
             if self._run.clock.has_due_alarm():
                 self._ring_alarms()
@@ -167,11 +168,6 @@ class Scheduler:
         here = bisect_left(self._enabled, me.number) + 1
         choice = self._choose_task(me.number, here)
         return self._enabled[(here + choice) % len(self._enabled)]
-
-    @property
-    def failed_poll_rounds(self) -> int:
-        """How many times in a row all tasks that can run have checked for something in vain."""
-        return self._vain_rounds
 
     def disable_task(self, me: Task) -> None:
         """Mark a task as unable to run."""
@@ -266,8 +262,8 @@ class Scheduler:
         self._timer_rounds = 0
         if self._timer_threads:
             self._timer_threads = set()
-        if self._vain_rounds or self._polled_in_vain:
-            self._vain_rounds = 0
+        if self.failed_poll_rounds or self._polled_in_vain:
+            self.failed_poll_rounds = 0
             self._polled_in_vain.clear()
 
     # --- choosing -----------------------------------------------------------------------------------------------------
