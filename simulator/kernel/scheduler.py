@@ -44,10 +44,7 @@ POLL_SECONDS = 0.001
 
 
 class EnabledRanks(Sequence[int]):
-    """The ranks that can run, as the options of a choice, in circular order from the choosing rank.
-
-    Made in O(1), no copy.
-    """
+    """The ranks that can run, as the options of a choice, in circular order from the choosing rank; not copied."""
 
     __slots__ = ("_ranks", "_start")
 
@@ -269,10 +266,7 @@ class Scheduler:
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
-        """Ask the scheduling policy to choose an option, and record the choice in the schedule.
-
-        A single option is not recorded.
-        """
+        """Ask the policy to choose an option, and record the choice in the schedule; a single option is not recorded."""
         count = len(options)
         return self._ask_policy(kind, number, options, count) if self._is_choosy and count > 1 else 0
 
@@ -311,10 +305,7 @@ class Scheduler:
     # --- the clock ----------------------------------------------------------------------------------------------------
 
     def _ring_alarms(self) -> bool:
-        """Advance the clock to its next time-outs and wake their tasks.
-
-        False if there are none, or waking would be pointless.
-        """
+        """Advance the clock to its next time-outs and wake their tasks. False without one, or if it is pointless."""
         run, seen = self._run, self._timer_threads
         woken = run.clock.advance_to_next_alarm()
         # A thread that wakes for the first time may change something.

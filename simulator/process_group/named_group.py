@@ -67,10 +67,7 @@ class NamedGroup(ProcessGroup):
         return twin
 
     def getBackendName(self) -> str:
-        """Return the backend's name for C++ code.
-
-        For "gloo", DDP's logger (logger.cpp) would look for the C++ backend object.
-        """
+        """Return a name for C++ code: at "gloo", DDP's logger (logger.cpp) would look for the C++ backend object."""
         return "simulated"
 
     def name(self) -> str:

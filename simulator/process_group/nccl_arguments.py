@@ -37,10 +37,7 @@ class NcclRules(GlooRules):
 
     @staticmethod
     def wait_error(operation: str, dtype: str, reduction: str | None) -> None:
-        """Return None: NCCL has no late errors.
-
-        Raise TypeError, ValueError or RuntimeError now for what NCCL does not support.
-        """
+        """Return None: NCCL has no late errors, but raises at once for what it does not support."""
         _check_dtype(dtype)
         if reduction is not None:
             _check_reduction(operation, dtype, reduction)

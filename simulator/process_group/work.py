@@ -26,10 +26,7 @@ NO_TIMEOUT = timedelta(0)
 
 
 class SimulatedWork(Work):
-    """The handle that issuing a call returns.
-
-    The C++ Reducer uses it, too: the Reducer waits for the handle's future.
-    """
+    """The handle that issuing a call returns. The C++ Reducer uses it, too: it waits for the handle's future."""
 
     def __init__(self, host: Host, pending: PendingCall, result: Sequence[Any]) -> None:
         super().__init__()

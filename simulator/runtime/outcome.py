@@ -81,10 +81,7 @@ def findings_of_errors(errors: Mapping[int, RaisedError]) -> list[Finding]:
 
 
 def _merge_key(error: RaisedError) -> object:
-    """Return a key that is equal for errors that make one finding.
-
-    Errors of one failed barrier are equal whatever they say.
-    """
+    """Return a key that is equal for errors that make one finding, as all errors of one failed barrier do."""
     if isinstance(error.reason, FailedBarrier) and error.reason.missing:
         return error.reason._replace(whereabouts=()), error.site
     return error_kind(error.line), error.site

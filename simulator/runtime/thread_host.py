@@ -157,10 +157,7 @@ class ThreadHost:
                 self._raise_answer(me, answer)
 
     def begin_call(self, intent: Accesses) -> RankThread:
-        """Let other ranks run before a call, then return the running thread.
-
-        An injected fault may raise its exception here.
-        """
+        """Let other ranks run before a call, then return the running thread. An injected fault may strike here."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._reject_caller(me)
@@ -180,10 +177,7 @@ class ThreadHost:
             self._carry_out_answers(me, answer)
 
     def wait_for_calls(self, pendings: Sequence[PendingCall], timeout_seconds: float | None = None) -> bool:
-        """Wait until one of the calls is complete, and run the callbacks of complete calls.
-
-        False if the time-out passed first.
-        """
+        """Wait until a call is complete, and run the callbacks of complete calls. False if the time-out passed first."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._reject_caller(me)
@@ -312,10 +306,7 @@ class ThreadHost:
         self.connect_task(child)
 
     def connect_task(self, child: RankThread) -> None:
-        """Give a started thread its task, which is the kernel's record of it.
-
-        The thread itself may be the first to call this.
-        """
+        """Give a started thread its task, the kernel's record of it; the thread itself may call this first."""
         if not child.has_task:
             number = next(number for number, thread in self.baton.started.items() if thread is child)
             child.connect_task(self.kernel.run.tasks[number])
