@@ -266,7 +266,7 @@ class Scheduler:
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
-        """Ask the policy to choose an option, and record the choice in the schedule; a single option is not recorded."""
+        """Ask the policy to choose an option, and record the choice in the schedule; one option is not recorded."""
         count = len(options)
         return self._ask_policy(kind, number, options, count) if self._is_choosy and count > 1 else 0
 
@@ -305,7 +305,7 @@ class Scheduler:
     # --- the clock ----------------------------------------------------------------------------------------------------
 
     def _ring_alarms(self) -> bool:
-        """Advance the clock to its next time-outs and wake their tasks. False without one, or if it is pointless."""
+        """Advance the clock to its next time-outs and wake their tasks. False without one or if pointless."""
         run, seen = self._run, self._timer_threads
         woken = run.clock.advance_to_next_alarm()
         # A thread that wakes for the first time may change something.

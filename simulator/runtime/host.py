@@ -76,7 +76,7 @@ class Host(Protocol):
         """End the run with an error that is raised to the run's caller."""
 
     def begin_call(self, intent: Accesses) -> RankThread:
-        """Let other ranks run before a call, then return the running thread. An injected fault may strike here."""
+        """Let other ranks run before a call, then return the running thread. An injected fault strikes here."""
 
     def issue_call(self, pending: PendingCall) -> None:
         """Issue a communication call of the running thread."""
@@ -88,4 +88,4 @@ class Host(Protocol):
         """Return whether a call is complete. If not, return False after other ranks have run."""
 
     def wait_for_calls(self, pendings: Sequence[PendingCall], timeout_seconds: float | None = None) -> bool:
-        """Wait until a call is complete, and run the callbacks of complete calls. False if the time-out passed first."""
+        """Wait until a call is complete, and run callbacks of complete calls. False if the time-out passed first."""

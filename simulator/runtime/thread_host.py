@@ -157,7 +157,7 @@ class ThreadHost:
                 self._raise_answer(me, answer)
 
     def begin_call(self, intent: Accesses) -> RankThread:
-        """Let other ranks run before a call, then return the running thread. An injected fault may strike here."""
+        """Let other ranks run before a call, then return the running thread. An injected fault strikes here."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._reject_caller(me)
@@ -177,7 +177,7 @@ class ThreadHost:
             self._carry_out_answers(me, answer)
 
     def wait_for_calls(self, pendings: Sequence[PendingCall], timeout_seconds: float | None = None) -> bool:
-        """Wait until a call is complete, and run the callbacks of complete calls. False if the time-out passed first."""
+        """Wait until a call is complete, and run callbacks of complete calls. False if the time-out passed first."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._reject_caller(me)
