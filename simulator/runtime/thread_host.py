@@ -25,19 +25,9 @@ from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import InjectedCrashError, UsageError
 from ddpsim.simulator.faults import Crash
+from ddpsim.simulator.kernel import answers
 from ddpsim.simulator.kernel import requests as ask
-from ddpsim.simulator.kernel.answers import (
-    GO_ON,
-    Answer,
-    AwaitExternalThreads,
-    Continue,
-    DeliverCompletion,
-    MoveTensors,
-    RejectRequest,
-    ReportStack,
-    StrikeFault,
-    SwitchTask,
-)
+from ddpsim.simulator.kernel.answers import GO_ON, Answer, Continue, DeliverCompletion, MoveTensors, SwitchTask
 from ddpsim.simulator.kernel.requests import BeginCall, IssueCall, Reply, Request, WaitFor
 from ddpsim.simulator.kernel.states import RunPhase, TaskChange
 from ddpsim.simulator.matching.slots import call_object
@@ -151,7 +141,7 @@ class ThreadHost:
             elif type(answer) is DeliverCompletion:
                 self._deliver_completion(me, answer.handle)
                 answer = kernel.reply(_DELIVERED)
-            elif isinstance(answer, (MoveTensors, ReportStack, AwaitExternalThreads)):
+            elif isinstance(answer, (MoveTensors, answers.ReportStack, answers.AwaitExternalThreads)):
                 answer = kernel.reply(self._carry_out_and_reply(me, answer))
             else:
                 self._raise_answer(me, answer)
@@ -239,13 +229,15 @@ class ThreadHost:
         pending.payload = None  # these two refer to tensors and to the work handle
         pending.when_delivered.clear()
 
-    def _carry_out_and_reply(self, me: RankThread, answer: MoveTensors | ReportStack | AwaitExternalThreads) -> Reply:
+    def _carry_out_and_reply(
+        self, me: RankThread, answer: MoveTensors | answers.ReportStack | answers.AwaitExternalThreads
+    ) -> Reply:
         try:
             if isinstance(answer, MoveTensors):
                 return self._move_data_of_calls(answer)
             return (
                 stack_of_thread(me)
-                if isinstance(answer, ReportStack)
+                if isinstance(answer, answers.ReportStack)
                 else ask.AwaitedExternalThreads(self._await_external_threads(me))
             )
         except BaseException:
@@ -279,7 +271,7 @@ class ThreadHost:
             return False
 
     def _raise_answer(self, me: RankThread, answer: Any) -> NoReturn:
-        if isinstance(answer, StrikeFault):
+        if isinstance(answer, answers.StrikeFault):
             fault = answer.fault
             me.fault = (
                 InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {answer.call_number})")
@@ -287,7 +279,7 @@ class ThreadHost:
                 else RankReturned()
             )
             raise me.fault
-        if isinstance(answer, RejectRequest):
+        if isinstance(answer, answers.RejectRequest):
             assert answer.kind == "ValueError"
             raise ValueError(answer.text)
         self._unwind_caller()
@@ -317,7 +309,7 @@ class ThreadHost:
         """Tell the kernel that a thread has ended, and return the number of the thread that runs next; None if there is
         none."""
         answer = self.kernel.handle(ask.FinishTask(how))
-        while isinstance(answer, AwaitExternalThreads):
+        while isinstance(answer, answers.AwaitExternalThreads):
             answer = self.kernel.reply(self._carry_out_and_reply(me, answer))
         assert isinstance(answer, SwitchTask), f"{ask.FinishTask.__name__} was answered by {answer}"
         if not me.is_main and self.baton.started.pop(me.number, None) is not None:
