@@ -9,8 +9,7 @@ The console, the pytest plugin, fuzzing and real jobs are in this package, too, 
 import typing
 
 if typing.TYPE_CHECKING:
-    from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.files.registry import registry
+    from ddpsim.scenarios.files.loader import load, registry
     from ddpsim.scenarios.fuzzing.shrinking.shrinker import ShrunkScenario, shrink_scenario
     from ddpsim.scenarios.model import CLEAN, Expectation, Scenario, every_rank, finds, odd_one_out, repairs, scenario
     from ddpsim.scenarios.pytest_plugin.fixtures import per_rank
@@ -19,8 +18,7 @@ if typing.TYPE_CHECKING:
     from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 _PUBLIC_NAMES = {
-    "files.loader": ("load",),
-    "files.registry": ("registry",),
+    "files.loader": ("load", "registry"),
     "fuzzing.shrinking.shrinker": ("ShrunkScenario", "shrink_scenario"),
     "model": ("CLEAN", "Expectation", "Scenario", "every_rank", "finds", "odd_one_out", "repairs", "scenario"),
     "pytest_plugin.fixtures": ("per_rank",),

@@ -66,9 +66,8 @@ class Expectation:
 
     def is_met_by(self, result: Result) -> bool:
         """Return True if a simulated run has the expected outcome."""
-        return self._is_met_without_alternative(result) or (
-            self.otherwise is not None and self.otherwise.is_met_by(result)
-        )
+        other = self.otherwise
+        return self._is_met_without_alternative(result) or (other is not None and other.is_met_by(result))
 
     def _is_met_without_alternative(self, result: Result) -> bool:
         if self.is_clean or self.code is None:
@@ -307,9 +306,8 @@ def outcome_text_on_processes(result: Result) -> str:
     if leading.code is Code.STUCK:
         return "hung"
     has_died = leading.code is Code.RANK_ERROR and not leading.sites and not set(leading.ranks) & set(result.errors)
-    return ", ".join(
-        ["died" if has_died else str(leading.code), *([rank_list(leading.ranks)] if leading.ranks else [])]
-    )
+    how = "died" if has_died else str(leading.code)
+    return f"{how}, {rank_list(leading.ranks)}" if leading.ranks else how
 
 
 def location_of_first_finding(result: Result) -> str:

@@ -22,19 +22,13 @@ def describe_shadowing_file() -> str:
     paths = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
     if spec is None or not paths[0] or spec.origin is None or _is_own_package(spec.origin):
         return ""  # a folder without __init__.py does not hide a real package
+    near = os.path.relpath(paths[0])
     return (
-        f"{_relative_to_working_folder(paths[0])} shadows the package 'ddpsim', "
-        "expected no other module of that name: rename it, or "
-        "run from another folder"
+        f"{paths[0] if near.startswith(os.pardir) else near} shadows the package 'ddpsim', expected no other module of "
+        "that name: rename it, or run from another folder"
     )
 
 
 def _is_own_package(origin: str) -> bool:
     beside = os.path.join(os.path.dirname(os.path.realpath(origin)), "scenarios", os.path.basename(__file__))
     return os.path.realpath(beside) == os.path.realpath(__file__)
-
-
-def _relative_to_working_folder(path: str) -> str:
-    """Return a path relative to the working folder if the path is inside this folder; else unchanged."""
-    near = os.path.relpath(path)
-    return path if near.startswith(os.pardir) else near

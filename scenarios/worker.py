@@ -57,10 +57,8 @@ def _run_rank(name: str, engine: Engine, timeout_seconds: float) -> int:
     scenario = own.with_world_size(int(os.environ["WORLD_SIZE"]))
     check_engine_options(scenario, engine)
     check_runs_on_processes(scenario)
-    return supervise_rank_to_status(
-        ScenarioJob.from_scenario(scenario, engine, timeout_seconds),
-        lambda reports: _show_result(scenario, engine, reports),
-    )
+    job = ScenarioJob.from_scenario(scenario, engine, timeout_seconds)
+    return supervise_rank_to_status(job, lambda reports: _show_result(scenario, engine, reports))
 
 
 def _check_environment() -> None:

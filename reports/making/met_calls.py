@@ -1,7 +1,7 @@
 """Finds which calls of a trace were matched with each other, from its events.
 
 Calls of a collective match by group and sequence. A send matches the oldest open receive that fits, by the rule of
-simulator/matching/point_to_point.py. If a receive accepts any source, the event names the sender.
+simulator/matching/slots.py. If a receive accepts any source, the event names the sender.
 """
 
 from __future__ import annotations

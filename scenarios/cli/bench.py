@@ -10,9 +10,10 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import EngineOrBoth, SimulatedTransport, engines_named
 from ddpsim.scenarios.cli.status import ExitStatus, worst_status
+from ddpsim.simulator.wording import count_with_noun
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.running.measuring import MeasuredCase, Measurement
+    from ddpsim.scenarios.running.measuring import Measurement
 
 _NAMES = ("join-baseline", "uneven-inputs-without-join")
 """The scenarios measured by default: a training that passes, and one that deadlocks."""
@@ -46,33 +47,26 @@ def bench(
     import torch
 
     from ddpsim import UsageError
-    from ddpsim.scenarios.running.measuring import collect_measurements, measure_runs
+    from ddpsim.scenarios.files.loader import load
+    from ddpsim.scenarios.running.measuring import MeasuredCase, collect_measurements, measure_runs
     from ddpsim.scenarios.running.runner import check_is_simulated
 
     if not 1 <= rounds <= _MOST_ROUNDS:
         raise UsageError(f"rounds is {rounds}, expected 1 to {_MOST_ROUNDS}: correct it")
     check_is_simulated(transport, "bench measures only the simulation")
-    cases = _cases_to_measure(names or _NAMES, engine, world_size or [None])
+    sizes: Sequence[int | None] = world_size or [None]
+    cases = [
+        MeasuredCase(load(name).with_world_size(size), each)
+        for name in dict.fromkeys(names or _NAMES)
+        for size in dict.fromkeys(sizes)
+        for each in engines_named(engine)
+    ]
     machine = f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores"
-    output.print_text(f"{machine}, on {transport}, {output.number_with_noun(rounds, 'alternating round')}\n")
-    measured = collect_measurements(
-        output.with_progress_bar(measure_runs(cases, rounds, transport), rounds * len(cases))
-    )
+    output.print_text(f"{machine}, on {transport}, {count_with_noun(rounds, 'alternating round')}\n")
+    runs = output.with_progress_bar(measure_runs(cases, rounds, transport), rounds * len(cases))
+    measured = collect_measurements(runs)
     output.print_text("\n".join(_table_rows(measured)))
     return worst_status(_statuses_of_runs(measured))
-
-
-def _cases_to_measure(names: Iterable[str], engine: str, world_sizes: Sequence[int | None]) -> list[MeasuredCase]:
-    from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.running.measuring import MeasuredCase
-
-    engines = engines_named(engine)
-    return [
-        MeasuredCase(load(name).with_world_size(size), each)
-        for name in dict.fromkeys(names)
-        for size in dict.fromkeys(world_sizes)
-        for each in engines
-    ]
 
 
 def _table_rows(measured: Sequence[Measurement]) -> Iterable[str]:

@@ -9,9 +9,9 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -32,11 +32,9 @@ from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.cli.zoo import zoo
 from ddpsim.scenarios.names import describe_shadowing_file
 from ddpsim.simulator.errors import ReplayDivergedError, UsageError, is_unexpected_error, make_internal_error
-from ddpsim.simulator.torch_version import torch_too_old_message
+from ddpsim.simulator.imports import torch_too_old_message
 
-_OF_PROGRAMS: dict[str, Callable[..., Any]] = {
-    command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink)
-}
+_OF_PROGRAMS = {command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink)}
 """The commands that accept a training program and its arguments; by the command's name."""
 
 app = typer.Typer(
@@ -73,8 +71,7 @@ def _run_command_line(arguments: Sequence[str] | None) -> int:
         if type(error).__name__ == "BdbQuit":  # compared by name: only a debugger imports bdb
             output.print_note("the run was ended in a debugger")
             return ExitStatus.INTERRUPTED
-        message = _usage_message(error)
-        if message is not None:
+        if (message := _usage_message(error)) is not None:
             output.print_note(message)
             return ExitStatus.USAGE_ERROR
         if not is_unexpected_error(error):
@@ -134,14 +131,10 @@ def _quiet_ctrl_c_at_exit() -> None:
 
 def _usage_message(error: Exception) -> str | None:
     """Return the one-line message for an error that the user can correct; None for any other error."""
-    if isinstance(error, ImportError) and (
-        line := describe_shadowing_file()
-    ):  # a user's file hides a module of this package
-        return line
-    if isinstance(error, (ImportError, AttributeError)) and (
-        line := torch_too_old_message()
-    ):  # torch lacks what we import
-        return line
+    if isinstance(error, ImportError) and (line := describe_shadowing_file()):
+        return line  # a user's file hides a module of this package
+    if isinstance(error, (ImportError, AttributeError)) and (line := torch_too_old_message()):
+        return line  # torch lacks what we import
     # typer contains a copy of click or imports it, depending on its version: so its errors are found by attribute.
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
         context = getattr(error, "ctx", None)

@@ -77,7 +77,8 @@ def debug(
 
 
 def _save_scenario(name: str, scenario: Scenario, path: Path) -> None:
-    from ddpsim.scenarios.fuzzing.shrinking.saved import check_output_file, save_shrunk_scenario
+    from ddpsim.scenarios.files.saving import write_text
+    from ddpsim.scenarios.fuzzing.shrinking.saved import check_output_file, shrunk_scenario_text
 
     check_output_file(path, "save")
-    save_shrunk_scenario(scenario, name, path, how="a schedule made by hand of")
+    write_text(path, shrunk_scenario_text(scenario, name, path, how="a schedule made by hand of"))

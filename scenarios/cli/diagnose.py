@@ -14,7 +14,7 @@ from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import Opens, ReportFolder
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.wording import join_names
+from ddpsim.simulator.wording import count_with_noun, join_names
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.records.found_records import FoundRecords
@@ -109,9 +109,8 @@ def diagnose(
                 comparison = run_and_compare(diagnosis.job, program)
             output.print_text(f"\n{comparison}")
         reported.add_records(result, name, _head_line(diagnosis).partition("  ")[2].replace("  ", ", "), notes)
-    return {"pass": ExitStatus.AS_EXPECTED, "fail": ExitStatus.OTHERWISE, "unknown": ExitStatus.UNKNOWN}[
-        diagnosis.verdict.value
-    ]
+    statuses = {"pass": ExitStatus.AS_EXPECTED, "fail": ExitStatus.OTHERWISE, "unknown": ExitStatus.UNKNOWN}
+    return statuses[diagnosis.verdict.value]
 
 
 def _run_watched_job(words: list[str], quiet_seconds: float, limit_seconds: float) -> tuple[FoundRecords, list[str]]:
@@ -134,19 +133,16 @@ def _run_watched_job(words: list[str], quiet_seconds: float, limit_seconds: floa
 def _head_line(diagnosis: JobDiagnosis) -> str:
     """Return the head line: the world size, and how many records and calls were read."""
     records = diagnosis.job.records.values()
-    calls = sum(len(record.call_log.steps) for record in records)
+    calls = count_with_noun(sum(len(record.call_log.steps) for record in records), "call")
     forms = ", ".join(dict.fromkeys(record.form for record in records))
-    count = len(diagnosis.job.records)
-    size = diagnosis.job.world_size
-    counted, made = output.number_with_noun(count, "record"), output.number_with_noun(calls, "call")
-    return f"world size {size}  {counted} of {forms}  {made}"
+    return f"world size {diagnosis.job.world_size}  {count_with_noun(len(records), 'record')} of {forms}  {calls}"
 
 
 def _findings_text(result: Result, diagnosis: JobDiagnosis) -> str:
     if result.findings:
         return "\n\n".join(finding.body for finding in result.findings)
     matched = {"collective": diagnosis.compared, "message": diagnosis.messages}
-    counts = [output.number_with_noun(count, noun) for noun, count in matched.items() if count]
+    counts = [count_with_noun(count, noun) for noun, count in matched.items() if count]
     return f"PASS  the matched calls agree in everything that the records contain: {join_names(counts) or 'no call'}"
 
 

@@ -153,12 +153,14 @@ def _show_exploration(
 
         output.print_text("\n".join([*difference_lines(document()), ""]))
     output.print_text(text)
-    report.add_exploration(document)
+    if report.is_wanted:
+        report.write_document(document())
     return status
 
 
 def _save_first_failure(scenario: Scenario, engine: Engine, exploration: Exploration, name: str, path: Path) -> None:
-    from ddpsim.scenarios.fuzzing.shrinking.saved import save_shrunk_scenario
+    from ddpsim.scenarios.files.saving import write_text
+    from ddpsim.scenarios.fuzzing.shrinking.saved import shrunk_scenario_text
 
     failure = exploration.first_failure
     if failure is None:
@@ -166,7 +168,7 @@ def _save_first_failure(scenario: Scenario, engine: Engine, exploration: Explora
         return
     found = scenario.with_world_size(failure.world_size)
     found = replace(found, choices=failure.schedule.choices, engine=engine)
-    save_shrunk_scenario(found, name, path, how="what failed first in an exploration of")
+    write_text(path, shrunk_scenario_text(found, name, path, how="what failed first in an exploration of"))
     output.print_text(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
 
 

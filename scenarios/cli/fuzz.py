@@ -67,16 +67,23 @@ def fuzz(
     Each run is compared with its expectation, with training on one process, and with the other engine. Failures are
     shrunk and saved as scenario files. Exit status: 0 nothing found, 1 something found, 2 usage error, 3 nothing ran.
     """
+    from ddpsim import UsageError
     from ddpsim.scenarios.files.loader import load
+    from ddpsim.scenarios.files.program_line import split_program_line
     from ddpsim.scenarios.fuzzing.campaign import check_campaign_budget
     from ddpsim.scenarios.fuzzing.corpus import check_corpus_folder
-    from ddpsim.scenarios.fuzzing.named_scenario import default_engine, name_from_corpus, world_sizes_to_draw
+    from ddpsim.scenarios.fuzzing.named_scenario import name_from_corpus, world_sizes_to_draw
     from ddpsim.scenarios.fuzzing.plan import CampaignPlan
+    from ddpsim.scenarios.fuzzing.workers import WorkerBackend, Workers
     from ddpsim.scenarios.running.run_as import with_run_options
 
     _check_option_combination(name, options, world_size, generate=generate, documented=documented)
-    workers = _make_workers(jobs, backend, cluster)
-    engines = engines_named(engine or ("both" if name is None else default_engine(name)))
+    backends = [each.value for each in WorkerBackend]
+    if backend not in backends:
+        raise UsageError(f"backend is {backend!r}, expected one of {', '.join(backends)}: give one of these names")
+    workers = Workers(jobs, WorkerBackend(backend), cluster or "")
+    is_program = name is not None and split_program_line(name)
+    engines = engines_named(engine or ("torch" if is_program else "both"))
     if name is None:
         plan = CampaignPlan(seed, engines, executions, for_torch="documented" if documented else True)
     else:
@@ -107,23 +114,10 @@ def _check_option_combination(
         )
 
 
-def _make_workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
-    from ddpsim import UsageError
-    from ddpsim.scenarios.fuzzing.workers import WorkerBackend, Workers
-
-    names = [each.value for each in WorkerBackend]
-    if backend not in names:
-        raise UsageError(f"backend is {backend!r}, expected one of {', '.join(names)}: give one of these names")
-    return Workers(jobs, WorkerBackend(backend), cluster or "")
-
-
 def _run_and_report_campaign(
     plan: CampaignPlan, seconds: float, workers: Workers, corpus: Path, report: ReportWriter
 ) -> ExitStatus:
-    """Run the campaign and print what it found.
-
-    A scenario that fails under every schedule is reported without a campaign.
-    """
+    """Run the campaign, unless the scenario fails under every schedule, and print what was found."""
     from ddpsim.scenarios.cli.fuzz_reports import report_campaign_failures
     from ddpsim.scenarios.fuzzing.campaign import campaign_summary, run_campaign
 
@@ -186,6 +180,5 @@ def _progress_of_campaign(progress: CampaignProgress) -> tuple[float, str]:
     passed = sum(count for outcome, count in progress.totals.outcomes.items() if outcome.startswith("pass"))
     return progress.seconds, (
         f"{progress.doing}, {progress.totals.execution_count} runs, {progress.executions_per_second:.0f}/s, "
-        f"{passed} passed, "
-        f"{len(progress.totals.failures)} found"
+        f"{passed} passed, {len(progress.totals.failures)} found"
     )

@@ -22,20 +22,18 @@ class Judgement(NamedTuple):
 
 
 def judge_result(expected: Expectation, result: Result, transport: str = "memory") -> Judgement:
-    """Compare the outcome of a run with its expectation."""
-    is_met = expected.is_met_on_processes if transport == PROCESSES else expected.is_met_by
-    otherwise = ExitStatus.UNKNOWN if result.verdict is Verdict.UNKNOWN else ExitStatus.OTHERWISE
-    return Judgement(
-        ExitStatus.AS_EXPECTED if is_met(result) else otherwise, conclusion_line(expected, result, transport)
-    )
-
-
-def conclusion_line(expected: Expectation, result: Result, transport: str = "memory") -> str:
-    """Return one line about a run: whether it is as expected, what was found, and what was expected."""
+    """Compare the outcome of a run with its expectation. The line has what was found and what was expected."""
     if transport == PROCESSES:
-        return _conclusion_on_processes(expected, result)
+        is_met, line_of = expected.is_met_on_processes(result), _conclusion_on_processes
+    else:
+        is_met, line_of = expected.is_met_by(result), _conclusion_line
+    otherwise = ExitStatus.UNKNOWN if result.verdict is Verdict.UNKNOWN else ExitStatus.OTHERWISE
+    return Judgement(ExitStatus.AS_EXPECTED if is_met else otherwise, line_of(expected, result, is_met))
+
+
+def _conclusion_line(expected: Expectation, result: Result, is_met: bool) -> str:
     found = outcome_text(result)
-    if expected.is_met_by(result):
+    if is_met:
         return f"as expected: {found}{_other_outcome_text(expected, result)}"
     word = "unknown" if result.verdict is Verdict.UNKNOWN else "not as expected"
     if is_found_at_wrong_line(expected, result):
@@ -44,8 +42,7 @@ def conclusion_line(expected: Expectation, result: Result, transport: str = "mem
     return f"{word}: found {found}; expected {_expected_text(expected, result.world_size)}"
 
 
-def _conclusion_on_processes(expected: Expectation, result: Result) -> str:
-    is_met = expected.is_met_on_processes(result)
+def _conclusion_on_processes(expected: Expectation, result: Result, is_met: bool) -> str:
     found, wanted = outcome_text_on_processes(result), _outcome_text(expected, result.world_size)
     line = f"{'as expected' if is_met else 'not as expected'}: {found}"
     line += "" if found == wanted else f" (expected {wanted})"
@@ -72,10 +69,7 @@ def is_found_at_wrong_line(expected: Expectation, result: Result) -> bool:
 
 
 def _other_outcome_text(expected: Expectation, result: Result) -> str:
-    """Return how often this expected outcome occurs, and the other possible outcome.
-
-    Return "" if every interleaving of the ranks has the same outcome.
-    """
+    """Return how often this expected outcome occurs, and the other possible outcome; "" if there is no other."""
     is_other = expected.otherwise is not None and expected.otherwise.is_met_by(result)
     other = expected if is_other else expected.otherwise
     parts = []

@@ -32,27 +32,20 @@ def list_scenarios(
     found, broken = _scenarios_in_files(paths)
     for problem in broken:
         output.print_note(problem)
-    if found:
-        _show_list(scenarios_with_tags(found, tags or ()), with_twins=with_twins)
+    chosen = scenarios_with_tags(found, tags or ()) if found else {}
+    twins = [name for name, scenario in chosen.items() if scenario.repairs and not with_twins]
+    if shown := {name: scenario for name, scenario in chosen.items() if name not in twins}:
+        output.print_scenario_list(shown)
+    if twins:
+        output.print_note(f"repaired twins are not listed, such as {twins[0]}: --all lists them ({len(twins)})")
     known = sorted({tag for scenario in found.values() for tag in scenario.tags})
     if known and not tags:
         output.print_note(f"--tag TAG lists only scenarios with that tag: {', '.join(known)}")
     return ExitStatus.OTHERWISE if broken else ExitStatus.AS_EXPECTED
 
 
-def _show_list(scenarios: Mapping[str, Listed], *, with_twins: bool) -> None:
-    twins = [name for name, scenario in scenarios.items() if scenario.repairs and not with_twins]
-    if shown := {name: scenario for name, scenario in scenarios.items() if name not in twins}:
-        output.print_scenario_list(shown)
-    if twins:
-        output.print_note(f"repaired twins are not listed, such as {twins[0]}: --all lists them ({len(twins)})")
-
-
 def _scenarios_in_files(paths: Sequence[Path] | None) -> tuple[Mapping[str, Listed], Sequence[str]]:
-    """Return the scenarios in the given files, by name; and for each file that cannot be loaded, the reason.
-
-    The default files are those that come with ddpsim.
-    """
+    """Return the scenarios in the given files, by name; and for each file that cannot be loaded, the reason."""
     if not paths:
         from ddpsim.scenarios.files.catalogue import read_catalogue
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from typer.models import OptionInfo
 
 from ddpsim.simulator.backend_semantics import BACKENDS
 from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, join_names, uses_seed
@@ -41,9 +40,8 @@ WorldSize = Annotated[
 ]
 
 
-def _engine_option(values: str) -> OptionInfo:
-    option: OptionInfo = typer.Option(help=f"The engine that synchronises the replicas: {values}")
-    return option
+def _engine_option(values: str) -> Any:
+    return typer.Option(help=f"The engine that synchronises the replicas: {values}")
 
 
 EngineOrBoth = Annotated[str, _engine_option("torch, ddp or both.")]
@@ -86,10 +84,9 @@ def _parse_folder(text: str) -> Path:
     return Path(text)
 
 
-def folder_option(flag: str, text: str) -> OptionInfo:
+def folder_option(flag: str, text: str) -> Any:
     """Return an option whose value is a folder to write into."""
-    option: OptionInfo = typer.Option(flag, parser=_parse_folder, metavar="DIR", help=text)
-    return option
+    return typer.Option(flag, parser=_parse_folder, metavar="DIR", help=text)
 
 
 ReportFolder = Annotated[
@@ -100,10 +97,9 @@ Opens = Annotated[
 ]
 
 
-def output_option(what: str) -> OptionInfo:
+def output_option(what: str) -> Any:
     """Return the option `--output` with this help text. Its value is the file to save a scenario to."""
-    option: OptionInfo = typer.Option("--output", "-o", metavar="OUT.toml", help=what)
-    return option
+    return typer.Option("--output", "-o", metavar="OUT.toml", help=what)
 
 
 def engines_named(name: str) -> tuple[Engine, ...]:

@@ -51,11 +51,6 @@ def print_note(text: str) -> None:
     print(f"ddpsim: {text}", file=sys.stderr)
 
 
-def number_with_noun(count: int, noun: str) -> str:
-    """Return a number with its noun, singular or plural: "1 record" or "2 records"."""
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
 def print_scenario_list(scenarios: Mapping[str, Listed]) -> None:
     """Print a line for each scenario: its name, expected outcome and summary. Lines are shortened on a terminal."""
     if not sys.stdout.isatty():

@@ -116,10 +116,7 @@ def _steps_between(steps: list[TranscriptLine], first: int | None, last: int | N
 
 
 def _judge_replay(expected: Expectation, replayed: ReplayedRun, *, is_strict: bool) -> tuple[ExitStatus, str]:
-    """Return the exit status of a replay, and the lines that explain it.
-
-    A strict replay that diverges from its recording is a usage error.
-    """
+    """Return the exit status of a replay, and the lines that explain it."""
     from ddpsim.scenarios.cli.judgement import divergence_line, judge_result
 
     if replayed.divergence is not None and is_strict:

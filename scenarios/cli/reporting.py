@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -54,10 +54,7 @@ def report_writer(folder: Path | None, *, opens: bool, title: str = "") -> Itera
 
 
 def show_lanes(result: Result) -> None:
-    """Print a timeline ("lane") for each rank of a run, no wider than the terminal.
-
-    Print nothing for a run without calls.
-    """
+    """Print a timeline ("lane") for each rank of a run with calls, no wider than the terminal."""
     from ddpsim.reports.forms.narrow_lanes import draw_lanes_as_text
     from ddpsim.reports.making.result_document import run_of
 
@@ -109,7 +106,7 @@ class ReportWriter:
             seconds=seconds,
         )
         if not self._title:
-            self._write_forms(document, self._folder)
+            self.write_document(document)
             return
         from ddpsim.reports.forms.junit import junit_cases
         from ddpsim.reports.index import IndexEntry, folder_name, row_of
@@ -152,21 +149,15 @@ class ReportWriter:
 
         document = document_of(result, name=name, how=how, conclusion="; ".join(notes))
         (run,) = document.runs
-        self._write_forms(replace(document, runs=(replace(run, schedule="", digest=""),)), self._folder)
+        self.write_document(replace(document, runs=(replace(run, schedule="", digest=""),)))
 
-    def add_exploration(self, make: Callable[[], Document]) -> None:
-        """Write the report of an exploration.
-
-        `make` returns the report's data, and is called only if a report is wanted.
-        """
-        if self._folder is not None:
-            self._write_forms(make(), self._folder)
-
-    def _write_forms(self, document: Document, folder: Path) -> None:
+    def write_document(self, document: Document) -> None:
+        """Write the report of a single run or exploration."""
         from ddpsim.reports.report_folder import write_reports
 
-        write_reports(document, folder)
-        self._path = folder / "report.html"
+        assert self._folder is not None, "a report is wanted"
+        write_reports(document, self._folder)
+        self._path = self._folder / "report.html"
 
     def finish_report(self, *, is_done: bool) -> Path | None:
         """Write the index of several runs, and return the file to open; None if nothing was written."""

@@ -17,6 +17,7 @@ from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.policies.named import RUNNING, join_names
+from ddpsim.simulator.wording import count_with_noun
 
 if TYPE_CHECKING:
     from ddpsim import ShrinkProgress
@@ -71,11 +72,13 @@ def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path
     """Save the shrunk scenario, run the saved file, and print this run. Delete the file if the run does not fail."""
     from ddpsim import Verdict
     from ddpsim.scenarios.files.program_line import quote_for_command_line
+    from ddpsim.scenarios.fuzzing.shrinking.saved import shrunk_scenario_text
+    from ddpsim.scenarios.fuzzing.shrinking.shrinker import size_text
     from ddpsim.scenarios.running.runner import run_scenario
 
     result = None
     if shrunk.end.value != "flaky":
-        _save_or_print(shrunk.scenario, name, path)
+        _save_or_print(shrunk_scenario_text(shrunk.scenario, name, path), path)
         result = run_scenario(str(path))  # of the file, as the user will run it
         note_trailing_options(own, shrink, result)
     if result is None or result.verdict is not Verdict.FAIL:
@@ -86,20 +89,22 @@ def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path
             + quote_for_command_line(name)
         )
         return ExitStatus.OTHERWISE
-    output.print_text(f"{_size_change_line(shrunk)}\n{_END[shrunk.end.value]}\n\n{result}\n")
+    before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
+    spent = f"{count_with_noun(shrunk.executions, 'execution')}, {shrunk.seconds:.1f} s"
+    output.print_text(f"{before}  ->  {after}   {spent}\n{_END[shrunk.end.value]}\n\n{result}\n")
     output.print_text(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
     return ExitStatus.AS_EXPECTED
 
 
-def _save_or_print(scenario: Scenario, name: str, path: Path) -> None:
+def _save_or_print(text: str, path: Path) -> None:
     """Save the shrunk scenario. If the file cannot be written, print the scenario, so that the work is not lost."""
     from ddpsim import UsageError
-    from ddpsim.scenarios.fuzzing.shrinking.saved import save_shrunk_scenario, shrunk_scenario_text
+    from ddpsim.scenarios.files.saving import write_text
 
     try:
-        save_shrunk_scenario(scenario, name, path)
+        write_text(path, text)
     except UsageError:
-        output.print_text(f"# save this as {path}\n{shrunk_scenario_text(scenario, name, path)}")
+        output.print_text(f"# save this as {path}\n{text}")
         raise
 
 
@@ -136,18 +141,8 @@ _END = {
 }
 
 
-def _size_change_line(shrunk: ShrunkScenario) -> str:
-    """Return a line with the scenario's size before and after shrinking, the number of executions, and the time."""
-    from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun, size_text
-
-    before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
-    return f"{before}  ->  {after}   {count_with_noun(shrunk.executions, 'execution')}, {shrunk.seconds:.1f} s"
-
-
 def _progress_of_shrinking(progress: ShrinkProgress) -> tuple[float, str]:
     """Return the seconds spent so far, and a progress text: number of executions and current size of the scenario."""
-    from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun
-
     ranks, switches = progress.size.ranks, progress.size.switches
     sizes = f"{count_with_noun(ranks, 'rank')}, {count_with_noun(switches, 'switch', 'switches')}"
     return progress.seconds, f"shrinking, {progress.executions} executions: {sizes}"

@@ -23,7 +23,5 @@ class ExitStatus(IntEnum):
 
 def worst_status(statuses: Iterable[ExitStatus]) -> ExitStatus:
     """Return the exit status for several runs: 1 if any is not as expected, else 3 if any is unknown, else 0."""
-    found = set(statuses)
-    return next(
-        (status for status in (ExitStatus.OTHERWISE, ExitStatus.UNKNOWN) if status in found), ExitStatus.AS_EXPECTED
-    )
+    order = [ExitStatus.AS_EXPECTED, ExitStatus.UNKNOWN, ExitStatus.OTHERWISE]
+    return max(statuses, key=order.index, default=ExitStatus.AS_EXPECTED)

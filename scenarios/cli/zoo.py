@@ -54,7 +54,7 @@ def zoo(
     """
     from ddpsim import simulate
     from ddpsim.scenarios.cli.zoo_outcome import run_for_zoo
-    from ddpsim.scenarios.files.registry import registry
+    from ddpsim.scenarios.files.loader import registry
     from ddpsim.scenarios.running.runner import check_transport_options
 
     engines = engines_named(engine)
@@ -63,9 +63,8 @@ def zoo(
     broken = () if names else registry.problems_of_files
     for problem in broken:
         output.print_note(problem)
-    pairs = [
-        (scenario, each) for scenario in _chosen_scenarios(names, tags or (), with_twins=with_twins) for each in engines
-    ]
+    chosen = _chosen_scenarios(names, tags or (), with_twins=with_twins)
+    pairs = [(scenario, each) for scenario in chosen for each in engines]
     with report_writer(report, opens=opens, title="ddpsim zoo") as reported:
         run = partial(
             run_for_zoo,
@@ -78,9 +77,8 @@ def zoo(
         )
         with keep_servers_for(transport):
             outcomes = _run_and_show_rows(pairs, run)
-    return worst_status(
-        [*(each.status for each in outcomes if each.status is not None), *(ExitStatus.OTHERWISE for _ in broken)]
-    )
+    statuses = [each.status for each in outcomes if each.status is not None]
+    return worst_status(statuses + [ExitStatus.OTHERWISE] * len(broken))
 
 
 def _run_and_show_rows(
@@ -102,8 +100,7 @@ def _run_and_show_rows(
 
 def _chosen_scenarios(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:
     """Return the scenarios to run, each bug followed by its repaired twin. A twin that the user named is always run."""
-    from ddpsim.scenarios.files.loader import load
-    from ddpsim.scenarios.files.registry import registry
+    from ddpsim.scenarios.files.loader import load, registry
 
     named = {name: load(name) for name in names or ()}
     pool: Mapping[str, Scenario] = registry

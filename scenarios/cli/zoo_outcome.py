@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpsim import Result, UsageError
-from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.judgement import is_found_at_wrong_line, judge_result
 from ddpsim.scenarios.cli.reporting import ReportWriter
 from ddpsim.scenarios.cli.status import ExitStatus
@@ -23,6 +22,7 @@ from ddpsim.scenarios.model import (
     outcome_text_on_processes,
 )
 from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
+from ddpsim.simulator.wording import count_with_noun
 
 _WIDTH = 100
 _NAME_WIDTH = 48
@@ -134,10 +134,8 @@ def reports_and_counts(outcomes: Sequence[ZooOutcome], seconds: float) -> str:
     surprises = sum(outcome.status is ExitStatus.OTHERWISE for outcome in outcomes)
     unknown = len(surprising) - surprises
     noun = "scenario" if len({outcome.engine for outcome in outcomes}) < 2 else "run"
-    counts = [
-        f"{output.number_with_noun(len(run) - len(surprising), noun)} as expected",
-        output.number_with_noun(surprises, "surprise"),
-    ]
+    as_expected = count_with_noun(len(run) - len(surprising), noun)
+    counts = [f"{as_expected} as expected", count_with_noun(surprises, "surprise")]
     counts += [f"{unknown} unknown"] if unknown else []
     counts += [f"{len(outcomes) - len(run)} not run"] if len(run) < len(outcomes) else []
     return "\n".join([*texts, "", f"{', '.join(counts)}, {seconds:.1f} s"])

@@ -42,9 +42,8 @@ def describe_error(error: msgspec.ValidationError, form: Any, values: Any, start
     The file's part at `start` was read as a `form`.
     """
     where = _WHERE.search(str(error))
-    below = tuple(
-        int(number) if number else key for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
-    )
+    parts = re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
+    below = tuple(int(number) if number else key for key, number in parts)
     path, kind = (*start, *below), _type_at(inspect.type_info(form), below, value_at(values, start))
     if unknown := _NO_FIELD.match(str(error)):
         table = _table_type(kind, value_at(values, path))

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 from ddpsim import UsageError
-from ddpsim.scenarios.files.catalogue import read_catalogue
+from ddpsim.scenarios.files.catalogue import FOLDERS, PACKAGE, read_catalogue, scenario_files
 from ddpsim.scenarios.files.program_line import split_program_line
-from ddpsim.scenarios.files.python_file import SUFFIXES, load_function, load_scenarios
-from ddpsim.scenarios.files.registry import registry
-from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.files.python_file import (
+    SUFFIXES,
+    import_problem,
+    load_function,
+    load_scenarios,
+    scenarios_in_module,
+)
+from ddpsim.scenarios.model import TWIN, Scenario
 from ddpsim.scenarios.names import suggest_nearest_name
 from ddpsim.simulator.launching.script import Script, environment_hash_seed
 
@@ -61,3 +70,58 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:  # such as for a name that is not possible for a file
         return False
+
+
+class Registry(Mapping[str, Scenario]):
+    """The scenarios of some folders, by default of this package, in the order of their names."""
+
+    def __init__(self, root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> None:
+        self._paths = {path.stem.replace("_", "-"): path for path in scenario_files(root, folders)}
+
+    @property
+    def problems_of_files(self) -> tuple[str, ...]:
+        """For each file that could not be loaded, the reason."""
+        return tuple(problem for path in self._paths.values() if (problem := _load_file(path)[1]))
+
+    def problem_of_file(self, name: str) -> str:
+        """Return why the file with this scenario name cannot be loaded; "" if it can be loaded or does not exist."""
+        return _load_file(self._paths[name])[1] if name in self._paths else ""
+
+    def __getitem__(self, name: str) -> Scenario:
+        path = self._paths.get(name) or self._paths.get(name.removesuffix(TWIN))
+        for scenario in _load_file(path)[0] if path else ():
+            if scenario.name == name:
+                return scenario
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(scenario.name for path in self._paths.values() for scenario in _load_file(path)[0]))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@cache
+def _load_file(path: Path) -> tuple[tuple[Scenario, ...], str]:
+    """Return the scenarios in a file and ""; or none, and the reason why the file cannot be loaded."""
+    try:
+        found = load_scenarios(path) if path.suffix != ".py" else scenarios_in_module(_import_file(path))
+    except UsageError as error:
+        return (), str(error)
+    name = path.stem.replace("_", "-")
+    for scenario in found.values():
+        if scenario.name not in (name, name + TWIN):  # it could not be found by this name
+            problem = f"{path} has a scenario named {scenario.name!r}, expected {name!r}"
+            return (), f"{problem}: rename the scenario or the file"
+    return tuple(found.values()), ""
+
+
+def _import_file(path: Path) -> ModuleType:
+    try:
+        return importlib.import_module(f"ddpsim.scenarios.{path.parent.name}.{path.stem}")
+    except (Exception, SystemExit) as error:
+        raise UsageError(import_problem(path, error)) from error
+
+
+registry = Registry()
+"""The scenarios that come with ddpsim."""

@@ -27,9 +27,8 @@ def load_scenarios(path: Path, find: Find | None = None) -> dict[str, Scenario]:
     if path.suffix == ".toml":
         return {str(path): read_toml(path, find)}
     try:
-        return {
-            f"{path}:{variable}": scenario for variable, scenario in scenarios_in_module(execute_file(path)).items()
-        }
+        found = scenarios_in_module(execute_file(path))
+        return {f"{path}:{variable}": scenario for variable, scenario in found.items()}
     finally:
         _remove_program_folders()
 

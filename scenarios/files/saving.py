@@ -44,13 +44,13 @@ def save_scenario(scenario: Scenario, path: Path, *, summary: str = "", cause: s
     write_text(path, scenario_as_toml(scenario, summary=summary, cause=cause))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file, and its folder if it is missing. Raises UsageError if it cannot be written."""
+def write_text(path: Path, text: str, *, advice: str = "give a writable file") -> None:
+    """Write a file, and its folder if it is missing. Raises UsageError with the advice if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}): give a writable file") from None
+        raise UsageError(f"{path} cannot be written ({error.strerror}): {advice}") from None
 
 
 def scenario_as_toml(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
@@ -94,10 +94,7 @@ def _fault_tables(scenario: Scenario) -> tuple[FaultTable, ...]:
 
 
 def _form_of_scenario(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
-    """Return the form of a scenario, a class with one field per key of the file.
-
-    It has the scenario's program and expectation, and the keys in `said`.
-    """
+    """Return the form of a scenario, a class with one field per key of the file. `said` has the common keys."""
     training, program = training_of_scenario(scenario), program_of_scenario(scenario)
     if training is not None:
         return _form_of_training(_drop_unreached_exceptions(training, scenario.world_size), scenario, said)
@@ -114,10 +111,9 @@ def _drop_unreached_exceptions(training: Training, world_size: int) -> Training:
     exceptions."""
     kept = []
     for each in training.exceptions:
-        counts = [
-            training.iteration_count(rank) for rank in range(world_size) if each.ranks is None or rank in each.ranks
-        ]
-        iterations = each.iterations and tuple(i for i in each.iterations if i < max(counts, default=0))
+        ranks = [rank for rank in range(world_size) if each.ranks is None or rank in each.ranks]
+        count = max(map(training.iteration_count, ranks), default=0)
+        iterations = each.iterations and tuple(i for i in each.iterations if i < count)
         if iterations != ():
             kept.append(structs.replace(each, iterations=iterations))
     return dataclasses.replace(training, exceptions=tuple(kept))
@@ -147,7 +143,7 @@ def _one_step_per_line(steps: list[Any]) -> Any:
     """Return the steps of a rank as a TOML array with one step per line."""
     lines = tomlkit.array().multiline(bool(steps))
     for step in steps:
-        table = tomlkit.inline_table()
+        table = tomlkit.inline_table()  # tomlkit writes a dictionary without spaces after its commas
         if isinstance(step, dict):
             table.update(step)
         lines.append(table if isinstance(step, dict) else step)

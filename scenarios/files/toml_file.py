@@ -170,14 +170,10 @@ def _scenario_of_program(file: TomlFile, form: ProgramForm) -> Scenario:
 
 
 def _scenario_of_reference(file: TomlFile, form: ReferenceForm, find: Find | None) -> Scenario:
-    """Return the other scenario that the file refers to, by name or file.
-
-    A file is looked up from the folder of this file.
-    """
+    """Return the other scenario that the file refers to, by name or by its path from the folder of this file."""
     if find is None or form.scenario.endswith(".toml"):
-        file.reject_value(
-            "scenario", expected="a name in `ddpsim list`, FILE.py:FUNCTION or a program, in a file of your own"
-        )
+        expected = "a name in `ddpsim list`, FILE.py:FUNCTION or a program, in a file of your own"
+        file.reject_value("scenario", expected=expected)
     try:
         name = replace_path_in_name(form.scenario, lambda path: str(file.path.parent / path))
         scenario = find(name).with_world_size(form.world_size or None)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import msgspec
@@ -27,6 +27,7 @@ from ddpsim.scenarios.training.training import (
     JoinOptions,
     OptimizerChoice,
     OptimizerName,
+    Training,
     Whole,
 )
 from ddpsim.simulator.api import MOST_RANKS
@@ -117,13 +118,11 @@ def _type_of_toml_key(name: str, option: OptionForms) -> Any:
     return Annotated[int, Meta(ge=1, le=LARGEST)] | None if hint == int | None else hint
 
 
-OPTION_KEYS: Mapping[str, Any] = MappingProxyType(
-    {
-        name: None if option.choices else DEFAULTS[name]  # the named scenario may have another choice
-        for name, option in OPTIONS.items()
-        if option.is_in_toml
-    }
-)
+OPTION_KEYS: Mapping[str, Any] = {
+    name: None if option.choices else DEFAULTS[name]  # the named scenario may have another choice
+    for name, option in OPTIONS.items()
+    if option.is_in_toml
+}
 """The options of a run that a file may set, by key, each with its value in a file that does not set it."""
 
 if TYPE_CHECKING:
@@ -189,19 +188,9 @@ class TrainingForm(
     expect: ExpectedOfTraining | None = None
 
 
-ALIKE = (
-    "rows",
-    "seed",
-    "communication_hook",
-    "averages_buffers",
-    "reduces_loss",
-    "wrapper",
-    "parallel",
-    "accumulation",
-    "recomputes",
-    "clip_norm",
-)
-"""The fields that class `Training` also has, with the same meaning."""
+_UNLIKE = ("iterations", "dtype", "join", "optimizer", "mixed_precision")
+ALIKE = tuple({each.name for each in fields(Training)}.intersection(TrainingForm.__struct_fields__).difference(_UNLIKE))
+"""The fields that class `Training` also has, with the same meaning; those in `_UNLIKE` have another form there."""
 
 
 class RankTable(TableForm, frozen=True):

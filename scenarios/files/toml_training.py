@@ -42,11 +42,7 @@ _ARGUMENTS_WITHOUT_DEFAULT = ("broadcast_buffers", "bucket_cap_mb", "forward_syn
 
 def read_training(file: TomlFile, form: TrainingForm, world_size: int) -> Training:
     """Return the training that a file declares. Raises UsageError for values that do not fit together."""
-    tables = (
-        [(("network",), form.network)]
-        if isinstance(form.network, str)
-        else list(tables_with_paths(form.network, "network"))
-    )
+    tables = list(tables_with_paths(form.network, "network"))
     if not tables:
         file.reject_value("network", expected=NETWORKS)
     choices, networks = zip(*(_read_network(file, path, table) for path, table in tables), strict=True)
@@ -128,12 +124,11 @@ def _make_engine_form() -> type[msgspec.Struct]:
     """Return a form (class) whose fields are the arguments that a file can set: booleans and numbers."""
     kinds: dict[type, Any] = {int: Whole, bool: bool, type(None): bool}
     arguments = signature(DistributedDataParallel.__init__).parameters.items()
-    taken = {
-        key: each.default
+    known = {
+        key: kinds[type(each.default)]
         for key, each in arguments
         if key in _ARGUMENTS_WITHOUT_DEFAULT or isinstance(each.default, int)
     }
-    known = {key: kinds[type(default)] for key, default in taken.items()}
     known["bucket_cap_mb"] = Annotated[float, Meta(ge=0, lt=1e5)]
     fields = [(key, kind, None) for key, kind in known.items()]
     return msgspec.defstruct("Engine", fields, frozen=True, forbid_unknown_fields=True)

@@ -15,12 +15,18 @@ from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing import CORPUS
 from ddpsim.scenarios.fuzzing.batch import use_campaign_settings
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, CampaignTotals, make_batch_report, merge_batch_reports
-from ddpsim.scenarios.fuzzing.corpus import CorpusFileResult, CorpusFileState, check_corpus_folder, run_corpus_files
-from ddpsim.scenarios.fuzzing.keeping import FailureSaver, SavedFailure
+from ddpsim.scenarios.fuzzing.corpus import (
+    CorpusFileResult,
+    CorpusFileState,
+    FailureSaver,
+    SavedFailure,
+    check_corpus_folder,
+    run_corpus_files,
+)
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
-from ddpsim.scenarios.fuzzing.shrinking.size_text import count_with_noun
 from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connect_workers
 from ddpsim.simulator.ctrl_c import CtrlCGuard
+from ddpsim.simulator.wording import count_with_noun
 
 _CORPUS_BATCH = -1
 """The batch number under which the runs of the corpus are reported."""
@@ -149,13 +155,9 @@ class _RunningCampaign:
         except WorkersLostError as error:
             self._end, self._note = CampaignEnd.LOST, str(error)
         if ctrl_c.is_pressed:
-            self._end, self._note = CampaignEnd.INTERRUPT, self._describe_dropped_batches()
-
-    def _describe_dropped_batches(self) -> str:
-        """Return a text on the batches that Ctrl-C drops; "" in one process, which ends its batch early and reports the
-        result."""
-        count = self._handed_out - len(self._reports)
-        return f"{count_with_noun(count, 'batch', 'batches')} under way dropped" if count else ""
+            dropped = self._handed_out - len(self._reports)  # 0 in one process, which reports the batch that it ends
+            note = f"{count_with_noun(dropped, 'batch', 'batches')} under way dropped" if dropped else ""
+            self._end, self._note = CampaignEnd.INTERRUPT, note
 
     def _run_corpus(self, on_tried: Callable[[CorpusFileResult], object] | None, ctrl_c: CtrlCGuard) -> None:
         for tried in run_corpus_files(self._corpus, self._plan.engines):
@@ -168,9 +170,8 @@ class _RunningCampaign:
     def _run_batches(self, reports: Reports, ctrl_c: CtrlCGuard) -> None:
         now = time.perf_counter
         deadline = now() + self._seconds
-        with closing(
-            reports(self._plan, self._next_batch_numbers(deadline, ctrl_c), lambda: deadline - now())
-        ) as stream:
+        numbers = self._next_batch_numbers(deadline, ctrl_c)
+        with closing(reports(self._plan, numbers, lambda: deadline - now())) as stream:
             for report in stream:
                 self._add_batch_report(report)
                 ctrl_c.raise_if_pressed()

@@ -99,9 +99,8 @@ def _run_within_deadline(scenario: Scenario, engine: Engine, deadline: float) ->
 
 def _judge_result(scenario: Scenario, engine: Engine, result: Result | Exception) -> FuzzExecution:
     if isinstance(result, UsageError) and isinstance(scenario.program, Script):
-        return FuzzExecution(
-            scenario_kind(scenario), engine, REFUSED
-        )  # the scenario needs another world size, for instance
+        # The scenario needs another world size, for instance.
+        return FuzzExecution(scenario_kind(scenario), engine, REFUSED)
     if isinstance(result, Exception):
         return _execution_with_exception(scenario, engine, result)
     is_met = scenario.expected_by(engine).is_met_by(result)
@@ -120,9 +119,8 @@ def _make_execution(scenario: Scenario, engine: Engine, result: Result, *, found
     code = str(result.findings[0].code) if result.findings else NO_CODE
     outcome = f"{result.verdict.value}  {code}" if result.findings else result.verdict.value
     taken = replace(scenario, choices=result.schedule.choices)
-    return FuzzExecution(
-        scenario_kind(scenario), engine, outcome, _make_failure(taken, engine, code, found) if found else None
-    )
+    failure = _make_failure(taken, engine, code, found) if found else None
+    return FuzzExecution(scenario_kind(scenario), engine, outcome, failure)
 
 
 def _make_failure(scenario: Scenario, engine: Engine, code: str, found: str) -> FuzzFailure:
@@ -164,9 +162,7 @@ def _judge_program(scenario: Scenario, program: Program, deadline: float) -> Ite
         yield _execution_with_exception(in_turn, engine, result)
         return
     is_same = _codes_and_ranks(result.findings) == _codes_and_ranks(wanted)
-    yield _make_execution(
-        in_turn, engine, result, found="" if is_same else f"findings {_findings_text(result.findings)}"
-    )
+    yield _make_execution(in_turn, engine, result, found="" if is_same else _findings_text(result.findings))
     if scenario.choices:
         yield from _judge_program_under_schedule(scenario, program, wanted, deadline)
 
@@ -182,12 +178,8 @@ def _judge_program_under_schedule(
             yield _execution_with_exception(scenario, engine, result)
             return
     first, again = (each for each in results if isinstance(each, Result))
-    found = (
-        ""
-        if _are_findings_consistent(first.findings, program, wanted)
-        else f"findings {_findings_text(first.findings)}"
-    )
-    yield _make_execution(scenario, engine, first, found=found)
+    is_consistent = _are_findings_consistent(first.findings, program, wanted)
+    yield _make_execution(scenario, engine, first, found="" if is_consistent else _findings_text(first.findings))
     execution = _make_execution(scenario, engine, again, found="")
     if first.trace.digest() != again.trace.digest():
         failure = _make_failure(scenario, engine, str(Code.NONDETERMINISM), "another trace when it is run again")
@@ -214,4 +206,5 @@ def _codes_and_ranks(findings: Sequence[Finding]) -> list[tuple[str, tuple[int, 
 
 
 def _findings_text(findings: Sequence[Finding]) -> str:
-    return ", ".join(f"{code} of {list(ranks)}" for code, ranks in _codes_and_ranks(findings)) or "none"
+    found = [f"{code} of {list(ranks)}" for code, ranks in _codes_and_ranks(findings)]
+    return f"findings {', '.join(found) or 'none'}"

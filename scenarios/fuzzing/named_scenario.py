@@ -10,7 +10,7 @@ from pathlib import Path
 from ddpsim import Budget, Code, Pct, Policy, Result, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.files.program_line import replace_path_in_name, split_program_line
+from ddpsim.scenarios.files.program_line import replace_path_in_name
 from ddpsim.scenarios.files.value_scenarios import program_of_scenario, training_of_scenario
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
@@ -57,9 +57,8 @@ def run_under_few_schedules(
     policies: list[Policy] = [RoundRobin(), *map(RandomWalk, _SEEDS), *map(Pct, _SEEDS)]
     for policy in policies:
         with hide_program_output(scenario):
-            results.append(
-                run_scenario(scenario, engine, policy=policy, budget=Budget(seconds=left), world_size=world_size)
-            )
+            budget = Budget(seconds=left)
+            results.append(run_scenario(scenario, engine, policy=policy, budget=budget, world_size=world_size))
         left = deadline - time.monotonic()
         if _has_stuck_rank(results[-1]) or (results[-1].verdict is Verdict.UNKNOWN and left <= 0):
             results = results[-1:]
@@ -74,11 +73,6 @@ def run_under_few_schedules(
 
 def _has_stuck_rank(result: Result) -> bool:
     return any(finding.code is Code.STUCK for finding in result.findings)
-
-
-def default_engine(name: str) -> str:
-    """Return the default engine for fuzzing: both engines for a scenario, torch's engine for a program."""
-    return Engine.TORCH.value if split_program_line(name) else "both"
 
 
 def world_sizes_to_draw(scenario: Scenario, world_size: int | None) -> tuple[int, int]:

@@ -68,10 +68,7 @@ class _RecordWriter:
         self._create_file(DONE.format(self._rank))
 
     def write_at_exit(self) -> None:
-        """Write the record at the end of the process.
-
-        After an exception, ask the other ranks to write, and wait for them.
-        """
+        """Write the record at the end of the process; after an exception, let the other ranks write, too."""
         if os.getpid() != self._process:  # a fork of the rank
             return
         self._write_if_new()

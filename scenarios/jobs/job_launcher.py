@@ -127,10 +127,8 @@ def keep_fork_servers(*, alike: bool = False) -> Iterator[None]:
     Raises UsageError if processes cannot load the main script.
     """
     _check_main_script()
-    with (
-        use_own_compiler_cache(),
-        _run_fork_servers(alike),
-    ):  # the folder last: the servers may still be loading torch, which makes it again
+    # The folder is removed last: the servers may still be loading torch, which makes it again.
+    with use_own_compiler_cache(), _run_fork_servers(alike):
         yield
 
 
@@ -245,13 +243,8 @@ def _restore_process_state() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        _restore_environment(environment)
-
-
-def _restore_environment(environment: dict[str, str]) -> None:
-    for name in [name for name in os.environ if name not in environment]:
-        del os.environ[name]
-    for name, value in environment.items():
-        if os.environ.get(name) != value:
+        for name in [name for name in os.environ if name not in environment]:
+            del os.environ[name]
+        for name in [name for name, value in environment.items() if os.environ.get(name) != value]:
             with contextlib.suppress(OSError):
-                os.environ[name] = value
+                os.environ[name] = environment[name]

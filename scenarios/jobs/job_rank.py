@@ -18,32 +18,35 @@ import faulthandler
 import os
 import pickle
 import random
+import re
 import signal
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum
 from multiprocessing.connection import Connection
-from typing import NoReturn
+from types import CodeType, FrameType, TracebackType
+from typing import Any, NoReturn
 
 import numpy
 import torch
 import torch.distributed as dist
 
 from ddpsim.scenarios import engines
-from ddpsim.scenarios.jobs import recorder
-from ddpsim.scenarios.jobs.rank_progress import PATIENCE, JobRankProgress
+from ddpsim.scenarios.jobs.rank_progress import PATIENCE, JobRankProgress, enable_recorder, has_recorder, read_recorder
 from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankPosition, RankReport
-from ddpsim.scenarios.jobs.rank_stacks import call_program, program_stack_text, traceback_below_call
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
 from ddpsim.scenarios.model import Scenario
-from ddpsim.simulator.calls import NOWHERE
+from ddpsim.scenarios.ranks.function import BETWEEN
+from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.rank_errors import unused_parameter_indices
-from ddpsim.simulator.runtime.call_sites import format_user_traceback, site_of_error, user_site_of
+from ddpsim.simulator.runtime.call_sites import format_user_traceback, is_user_code, site_of_error, user_site_of
 from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
 from ddpsim.simulator.runtime.isolation.python_random import seed_of_rank
+from ddpsim.simulator.runtime.outcome import error_line, error_message
 
 _GROUP_SECONDS = 1800
 """The time-out of gloo, also for groups that the program makes: longer than any time-out of ddpsim."""
@@ -99,7 +102,7 @@ def _load_program(job: ScenarioJob, rank: int) -> Scenario:
     """Load the scenario's program and make the default process group."""
     job.apply_environment()
     scenario = job.load_scenario()
-    recorder.enable_recorder()
+    enable_recorder()
     dist.init_process_group("gloo", timeout=timedelta(seconds=_GROUP_SECONDS))
     torch.set_num_threads(1)  # ranks share the cores
     _seed_generators(rank, job.alike)
@@ -126,24 +129,15 @@ def _run_program(scenario: Scenario, job: ScenarioJob, rank: int) -> RankReport:
 
 
 def _error_report(rank: int, error: BaseException, *, has_started: bool = True) -> RankReport:
-    message = _error_message(error)
-    first = message.split("\n", 1)[0]
     below = error.with_traceback(traceback_below_call(error.__traceback__))
     report = ErrorReport(
-        f"{type(error).__name__}: {first}" if first else type(error).__name__,
+        error_line(error),
         format_user_traceback(below),
         site_of_error(below),
-        tuple(f"parameter {index}" for index in unused_parameter_indices(message)),
+        tuple(f"parameter {index}" for index in unused_parameter_indices(error_message(error))),
         _pickle_value(error),
     )
     return RankReport(rank, RankEnding.RAISED, time.time(), has_started, error=report)
-
-
-def _error_message(error: BaseException) -> str:
-    try:
-        return str(error).strip()
-    except Exception:  # str() of it is user code, too
-        return "<its message cannot be printed>"
 
 
 def _pickle_value(value: object) -> bytes | None:
@@ -218,10 +212,65 @@ class _ProgressWatch:
         asleep, computing = self._progress.idle_seconds()
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         site = user_site_of(frame)
-        calls = recorder.read_recorder().calls[-_SHOWN_CALLS:]
-        if not recorder.has_recorder():
+        calls = read_recorder().calls[-_SHOWN_CALLS:]
+        if not has_recorder():
             calls = ("not known: this torch has no flight recorder",)
         own = None if site is NOWHERE else site
         is_idle = self._is_idle(asleep, computing)
         position = RankPosition(max(asleep, computing), own, program_stack_text(frame), calls, is_idle)
         return RankReport(self._rank, RankEnding.HUNG, time.time(), position=position)
+
+
+def call_program(scenario: Scenario, rank: int) -> Any:
+    """Run the program of a rank. In a stack, the frames of the program begin below the frame of this function."""
+    return scenario.program(rank, *scenario.args)
+
+
+def traceback_below_call(trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback that begins in the program; the whole traceback if no frame is of the program."""
+    below = trace
+    while below is not None and below.tb_frame.f_code is not call_program.__code__:
+        below = below.tb_next
+    return below.tb_next if below is not None and below.tb_next is not None else trace
+
+
+def program_stack_text(frame: FrameType | None) -> str:
+    """Return the stack that ends in `frame` as text: from the program on, innermost frame last, without torch's own
+    frames.
+
+    If the stack has only torch frames, return all of them. `position_of_death` keeps torch's frames, because they show
+    the operation in which a rank died.
+    """
+    frames = list(traceback.walk_stack(frame))
+    own = next((n for n, (each, _) in enumerate(frames) if _is_above_program(each.f_code)), len(frames))
+    below = frames[:own][::-1]
+    users = [(each, line) for each, line in below if is_user_code(each.f_code)]
+    return "".join(traceback.StackSummary.extract(iter(users or below)).format())
+
+
+def _is_above_program(code: CodeType) -> bool:
+    return code is call_program.__code__ or code.co_filename == BETWEEN
+
+
+_FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>.*)')
+
+
+def position_of_death(lines: Sequence[str]) -> RankPosition | None:
+    """Return where the program of a dead rank was, from the output of faulthandler; None if the output does not show
+    it."""
+    sites: list[Site] = []
+    for line in lines:
+        found = _FRAME.fullmatch(line)
+        if found is None:
+            sites = []  # the stack of another thread begins
+        elif (found["function"], found["path"]) == (call_program.__name__, __file__) or found["path"] == BETWEEN:
+            return _position_of_sites(sites)
+        else:
+            sites.append(Site(found["path"], int(found["line"]), found["function"]))
+    return None
+
+
+def _position_of_sites(sites: Sequence[Site]) -> RankPosition:
+    own = next((site for site in sites if is_user_code(compile("", site.path, "exec"))), None)
+    stack = traceback.StackSummary.from_list([(site.path, site.line, site.function, None) for site in sites[::-1]])
+    return RankPosition(0.0, own, "".join(stack.format()), ())

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
-from ddpsim.scenarios.jobs import recorder
+import torch
 
 BUSY_SHARE = 0.1
 """The share of a core from which a process counts as computing. A process that only waits uses almost none."""
@@ -59,7 +62,9 @@ class JobRankProgress:
     def __init__(self, interval: float) -> None:
         self._main = threading.main_thread().ident or 0
         self._clock = ActiveClock(2 * interval)
-        self._work = _ComputingDetector()
+        self._busy_checks = 0
+        self._looked = self._used = 0.0
+        """When the processor time of the process was looked at last, and how much it had used then."""
         self._asleep = UnchangedTimer()
         self._computing = UnchangedTimer()
 
@@ -71,18 +76,24 @@ class JobRankProgress:
         second duration only a new line or call counts, because an endless loop and a large operation both stay on one
         line.
         """
-        recording = recorder.read_recorder()
+        recording = read_recorder()
         frames = [] if recording.in_flight else self._main_thread_frames()
         instructions = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
         lines = tuple((id(frame.f_code), frame.f_lineno) for frame in frames)
         now = self._clock.active_seconds()
-        asleep = self._asleep.unchanged_seconds(
-            (recording, instructions, self._work.busy_checks(), _sleep_count()), now
-        )
+        self._count_busy_check()
+        asleep = self._asleep.unchanged_seconds((recording, instructions, self._busy_checks, _sleep_count()), now)
         return asleep, self._computing.unchanged_seconds((recording, lines), now)
 
     def _main_thread_frames(self) -> list[FrameType]:
         return [frame for frame, _ in traceback.walk_stack(sys._current_frames().get(self._main))]
+
+    def _count_busy_check(self) -> None:
+        """Count this check if the process has used the processor since the check before."""
+        now = time.monotonic()
+        used = time.process_time() - time.thread_time()  # without the watch thread itself
+        self._busy_checks += used - self._used > BUSY_SHARE * (now - self._looked)
+        self._looked, self._used = now, used
 
 
 def _sleep_count() -> int:
@@ -95,18 +106,69 @@ def _sleep_count() -> int:
         return 0
 
 
-class _ComputingDetector:
-    """Detects whether the process computes, from the processor time that it has used."""
+KEPT = 64
+"""How many of the last calls of a rank the recorder keeps."""
 
-    def __init__(self) -> None:
-        self._turns = 0
-        self._looked = self._used = 0.0
+_READER = "_dump_fr_trace"
+"""The private torch function that dumps the flight recorder: the last collectives on gloo, without messages between two
+ranks. Newer torch versions have one recorder per backend, and an argument for the backend that torch 2.13 lacks."""
 
-    def busy_checks(self) -> int:
-        """Return at how many checks the process had used the processor since the check before."""
-        now = time.monotonic()
-        used = time.process_time() - time.thread_time()  # without the watch thread itself
-        if used - self._used > BUSY_SHARE * (now - self._looked):
-            self._turns += 1
-        self._looked, self._used = now, used
-        return self._turns
+_DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64"}
+_DTYPES |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
+"""torch's dtype names by the recorder's C++ names; others are shown unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastCalls:
+    """The last calls of a rank, the earliest call first."""
+
+    calls: tuple[str, ...] = ()
+    in_flight: bool = False
+    """True if one of the calls has not completed."""
+
+
+def enable_recorder() -> None:
+    """Make this process record its calls. Call it before the first group is made."""
+    os.environ["TORCH_FR_BUFFER_SIZE"] = str(KEPT)
+
+
+def has_recorder() -> bool:
+    """Return True if this torch has a recorder that can be read."""
+    return hasattr(torch._C._distributed_c10d, _READER)
+
+
+def read_recorder() -> LastCalls:
+    """Return the calls that the recorder holds now."""
+    entries = _recorder_entries() or _recorder_entries(backend="gloo")
+    return LastCalls(tuple(map(_entry_text, entries)), any(not entry.get("retired", True) for entry in entries))
+
+
+def _recorder_entries(**backend: str) -> Sequence[Mapping[str, Any]]:
+    if not has_recorder():
+        return ()
+    try:
+        dump = getattr(torch._C._distributed_c10d, _READER)(**backend)
+    except TypeError:  # there is one recorder for all backends
+        return ()
+    entries: Sequence[Mapping[str, Any]] = pickle.loads(dump).get("entries", ())
+    return entries
+
+
+def _entry_text(entry: Mapping[str, Any]) -> str:
+    """Return an entry of the recorder as text, in the form of other reports: `all_reduce #3 float32[110] group
+    "default" in flight`."""
+    operation = str(entry.get("profiling_name", "?")).removeprefix("gloo:")
+    key = "p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"
+    number = entry.get(key, 0) - 1  # the recorder counts from 1, ddpsim from 0
+    name, description = (*entry.get("process_group", ()), "", "")[:2]
+    group = "default" if description == "default_pg" else name
+    parts = [f"{operation} #{number}", _tensors_text(entry), f'group "{group}"']
+    parts += [] if entry.get("retired", True) else ["in flight"]
+    return "  ".join(part for part in parts if part)
+
+
+def _tensors_text(entry: Mapping[str, Any]) -> str:
+    sizes: Sequence[Sequence[int]] = entry.get("input_sizes", ())
+    dtypes = [_DTYPES.get(name, name) for name in entry.get("input_dtypes", ())]
+    shown = [f"{dtype}{list(size)}" for dtype, size in zip(dtypes, sizes, strict=False)]
+    return ", ".join(shown[:3]) + (", ..." if len(shown) > 3 else "")

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.loader import load
+from ddpsim.scenarios.files.loader import load, registry
 from ddpsim.scenarios.files.python_file import SUFFIXES
-from ddpsim.scenarios.files.registry import registry
 from ddpsim.scenarios.model import Scenario
 
 LONGEST_SECONDS = 1200.0
@@ -86,12 +85,10 @@ def _pickle_program(scenario: Scenario) -> bytes | None:
 
     Return None if other processes load the program from the file in the scenario's name.
     """
-    program = scenario.program
-    is_of_a_file = scenario.name.endswith(SUFFIXES) or scenario.name.rpartition(":")[0].endswith(SUFFIXES)
-    if is_of_a_file:
+    if scenario.name.endswith(SUFFIXES) or scenario.name.rpartition(":")[0].endswith(SUFFIXES):
         return None
     try:
-        return pickle.dumps((program, scenario.args))
+        return pickle.dumps((scenario.program, scenario.args))
     except Exception as error:
         raise UsageError(
             f"{scenario.name} cannot be given to other processes ({' '.join(str(error).split())}), expected a function "

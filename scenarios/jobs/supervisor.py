@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ddpsim.scenarios.jobs.job_rank import RankMessage
+from ddpsim.scenarios.jobs.job_rank import RankMessage, position_of_death
 from ddpsim.scenarios.jobs.rank_child import RankChild, start_rank_child
 from ddpsim.scenarios.jobs.rank_progress import BUSY_SHARE, PATIENCE, ActiveClock
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankPosition, RankReport
-from ddpsim.scenarios.jobs.rank_stacks import position_of_death
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
 from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, Heartbeats, RankStarter, SupervisorStore
 
@@ -51,21 +50,17 @@ def supervise_rank_to_status(job: ScenarioJob, conclude: Callable[[tuple[RankRep
     `conclude` computes the exit status on rank 0, and the processes of all ranks return it.
     """
     with _supervised_rank(job, None) as (notes, child):
-        if notes.rank != 0:
-            return _wait_for_status(notes, child)
         status = _NO_STATUS
+        if notes.rank != 0:
+            end = time.monotonic() + _STATUS_SECONDS
+            while (found := notes.read_status()) is None and time.monotonic() < end:
+                child.poll_process()
+            return status if found is None else found
         try:
             status = conclude(notes.read_reports())
         finally:
             notes.write_status(status)
         return status
-
-
-def _wait_for_status(notes: SupervisorStore, child: RankChild) -> int:
-    end = time.monotonic() + _STATUS_SECONDS
-    while (status := notes.read_status()) is None and time.monotonic() < end:
-        child.poll_process()
-    return _NO_STATUS if status is None else status
 
 
 @contextmanager

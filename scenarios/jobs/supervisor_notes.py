@@ -103,22 +103,19 @@ class SupervisorStore:
 
     def are_all_idle(self) -> bool:
         """Return True while no rank makes progress."""
-        are_there: bool = self.store.check([_idle_key(rank) for rank in range(self.world_size)])
-        return are_there
+        return bool(self.store.check([_idle_key(rank) for rank in range(self.world_size)]))
 
     def have_all_ended(self) -> bool:
         """Return True once every rank has a report."""
-        is_there: bool = self.store.check([_report_key(rank) for rank in range(self.world_size)])
-        return is_there
+        return bool(self.store.check([_report_key(rank) for rank in range(self.world_size)]))
 
     def read_reports(self) -> tuple[RankReport, ...]:
         """Return the reports that the rank processes have written, by rank."""
         return tuple(self._read_report(rank) for rank in range(self.world_size))
 
     def _read_report(self, rank: int) -> RankReport:
-        pieces = [
-            self.store.get(f"{_report_key(rank)}/{number}") for number in range(int(self.store.get(_report_key(rank))))
-        ]
+        key = _report_key(rank)
+        pieces = [self.store.get(f"{key}/{number}") for number in range(int(self.store.get(key)))]
         report: RankReport = pickle.loads(b"".join(pieces))
         return report
 
@@ -168,10 +165,7 @@ class Heartbeats:
     latest: float = float("-inf")
 
     def send_heartbeat(self, now: float) -> None:
-        """Increase this supervisor's count periodically.
-
-        Report the ranks of supervisors whose counts no longer increase.
-        """
+        """Increase this supervisor's count periodically, and report the ranks of lost supervisors."""
         if now < self.latest + _BEAT_SECONDS:
             return
         self.latest = now

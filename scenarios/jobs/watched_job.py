@@ -59,7 +59,8 @@ def run_watched_job(words: Sequence[str], folder: Path, *, quiet_seconds: float,
     Its ranks write records into `folder`. Its output goes to stderr. All its processes are ended in every case. Raises
     UsageError for a command that cannot be run.
     """
-    check_platform()
+    if not os.path.exists(f"{_PROC}/self/environ"):
+        raise UsageError("--torchrun needs /proc, which Linux has: let the job write its records, and diagnose those")
     site = folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(_SITE.format(folder=str(site), module=in_rank.__file__), encoding="utf-8")
@@ -132,12 +133,6 @@ def _request_records(folder: Path) -> None:
 
 
 # --- the processes of a job: those with its variable in their environment ------------------------------------------
-
-
-def check_platform() -> None:
-    """Raise UsageError on systems that have no list of processes in /proc."""
-    if not os.path.exists(f"{_PROC}/self/environ"):
-        raise UsageError("--torchrun needs /proc, which Linux has: let the job write its records, and diagnose those")
 
 
 def processes_with_variable(variable: str, value: str) -> Iterator[int]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,16 +14,18 @@ from ddpsim.scenarios.names import describe_shadowing_file
 from ddpsim.scenarios.pytest_plugin.collecting import (
     fail_all_marked_tests,
     marked_tests,
-    parametrize_seeds,
     prepare_marked_tests,
-    replace_unusable_object,
+    pytest_generate_tests,
+    pytest_pycollect_makeitem,
 )
-from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, reject_outside_ranks, world_size
+from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, pytest_fixture_setup, rank, world_size
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, default_time_limit
-from ddpsim.scenarios.pytest_plugin.scenario_files import collect_scenario_file
+from ddpsim.scenarios.pytest_plugin.scenario_files import pytest_collect_file
 from ddpsim.simulator.policies.named import DRAWING, RUNNING, join_names, uses_seed
 
-__all__ = ["ddpsim_seed", "rank", "world_size"]
+_FIXTURES = (ddpsim_seed, rank, world_size)
+_HOOKS = (pytest_collect_file, pytest_fixture_setup, pytest_generate_tests, pytest_pycollect_makeitem)
+"""The fixtures and hooks that other modules define; pytest finds them here by their names."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,30 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
         prepare_folder(config, folder)
 
 
-def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect scenario files."""
-    return collect_scenario_file(file_path, parent)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Item | None:
-    """Replace a marked test class or generator function by a test that fails with an explanation."""
-    return replace_unusable_object(collector, name, obj)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test that has `seeds=` run once for each of its seeds."""
-    parametrize_seeds(metafunc, metafunc.config.getoption("ddpsim_seed"))
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check the marked tests. If a replay token is given, keep only the test of this token."""
     prepare_marked_tests(items)
-    if any(marked_tests(items)) and (
-        line := describe_shadowing_file()
-    ):  # checked again: pytest has put the tests' folders on sys.path
+    # Checked again: pytest has put the tests' folders on sys.path.
+    if any(marked_tests(items)) and (line := describe_shadowing_file()):
         if not hasattr(config, "workerinput"):
             raise pytest.UsageError(line)
         fail_all_marked_tests(items, line)  # xdist would treat a worker that ends early as crashed
@@ -107,13 +89,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from ddpsim.scenarios.pytest_plugin.token_replay import keep_tests_of_token
 
         keep_tests_of_token(config, items, token)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
-    """Refuse to make a `per_rank` fixture outside ranks."""
-    __tracebackhide__ = True
-    reject_outside_ranks(request, fixturedef)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -49,7 +49,8 @@ class UnusableTest(pytest.Item):
         return self.path, self._line, ".".join([*classes, self.name])
 
 
-def replace_unusable_object(collector: pytest.Collector, name: str, obj: Any) -> UnusableTest | None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: Any) -> UnusableTest | None:
     """Return a test item that fails, in place of a marked class or generator function; None for anything else.
 
     Without it, pytest would collect each method of the class, and would refuse the whole module of the generator.
@@ -70,8 +71,9 @@ def replace_unusable_object(collector: pytest.Collector, name: str, obj: Any) ->
     return UnusableTest.from_parent(collector, name=name, why=MarkerError(why), line=line)
 
 
-def parametrize_seeds(metafunc: pytest.Metafunc, only: int | None) -> None:
-    """Run a test once for each seed of its `seeds=`, or only for the seed `only` if that is given."""
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test once for each seed of its `seeds=`, or only for the seed on the command line if there is one."""
     marks = list(metafunc.definition.iter_markers(MARKER))
     if not marks or "seeds" not in marks[0].kwargs:
         return
@@ -79,6 +81,7 @@ def parametrize_seeds(metafunc: pytest.Metafunc, only: int | None) -> None:
         seeds = options_of_mark(marks[0]).seeds
     except MarkerError:
         return  # reported when the test is prepared
+    only = metafunc.config.getoption("ddpsim_seed")
     chosen = seeds if only is None else (only,)
     metafunc.fixturenames.append(SEED)
     metafunc.parametrize(SEED, chosen, ids=[f"seed{seed}" for seed in chosen], indirect=True)
@@ -142,10 +145,7 @@ def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Func
 
 
 def _options_of_marks(item: pytest.Function, marks: list[pytest.Mark]) -> MarkerOptions:
-    """Return the options of a test's marker.
-
-    Options of a marker in `pytest.param` override those of the function's marker.
-    """
+    """Return the options of a test's marker. Those in `pytest.param` override those of the function's marker."""
     in_parameters = getattr(getattr(item, "callspec", None), "marks", ())
     of_parameter = [mark for mark in marks if any(mark is each for each in in_parameters)]
     on_function = [mark for mark in marks if not any(mark is each for each in in_parameters)]

@@ -88,7 +88,7 @@ def failure_of_run(run: RunOnRanks, expect: str | None) -> BaseException | None:
 
 def _errors_by_rank(run: RunOnRanks) -> dict[int, BaseException]:
     """Return the ranks' errors by rank: errors of the test function before those of fixture teardowns."""
-    by_tests = {rank: run.result.errors.get(rank, each) for rank, each in run.output.raised.by_tests.items()}
+    by_tests = {rank: run.result.errors.get(rank, each) for rank, each in run.output.errors_of_tests.items()}
     return by_tests | run.result.errors
 
 
@@ -118,11 +118,8 @@ def _exit_or_skip(result: Result) -> BaseException | None:
         if severity_of(error) is Severity.LEAVES:
             return error
     skips = {rank: each for rank, each in result.errors.items() if isinstance(each, SKIPS)}
-    if (
-        not skips
-        or len(skips) < len(result.errors)
-        or worst_verdict_of_findings(_findings_not_caused_by_skips(result)) is not Verdict.PASS
-    ):
+    verdict = worst_verdict_of_findings(_findings_not_caused_by_skips(result))
+    if not skips or len(skips) < len(result.errors) or verdict is not Verdict.PASS:
         return None
     first = next(iter(skips.values()))
     if len(skips) < result.world_size:
@@ -200,7 +197,10 @@ def annotate_report(
         if error is run.error and shown.reprcrash is not None:
             raisers = rank_list([rank for rank, each in _errors_by_rank(run).items() if each is run.error])
             shown.reprcrash.message = f"{raisers}: {shown.reprcrash.message}"
-        below = _lines_below(error, run)
+        # An exception group has no lines of its own, because its errors have theirs.
+        below = [] if hasattr(error, "exceptions") else [format_replay_line(run.result.replay)]
+        if error is run.error:
+            below = _lines_below_rank_error(run)
         below[-1:-1] = location
         if below and not is_one_line:
             shown.addsection("ddpsim", "\n".join(below))
@@ -220,13 +220,6 @@ def _location_of_failure(item: pytest.Item, run: RunOnRanks | None) -> tuple[str
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
-def _lines_below(error: BaseException | None, run: RunOnRanks) -> list[str]:
-    """Return the lines to show below an error. An exception group has none, because its errors have their own."""
-    if error is run.error:
-        return _lines_below_rank_error(run)
-    return [] if hasattr(error, "exceptions") else [format_replay_line(run.result.replay)]
-
-
 def _lines_below_rank_error(run: RunOnRanks) -> list[str]:
     """Return the exploration's summary, the errors of ranks, other findings with their texts, and the replay line."""
     lines = []
@@ -236,9 +229,9 @@ def _lines_below_rank_error(run: RunOnRanks) -> list[str]:
     # One line for each, because pytest has shown the traceback.
     lines += [f"  {each.summary}" for each in findings if each.code in _FOLLOWS_FROM_ERRORS]
     # A rank that hung in a fixture teardown has an error of its test that the result lacks.
-    tests_only = {rank: error for rank, error in run.output.raised.by_tests.items() if rank not in run.result.errors}
+    tests_only = {rank: error for rank, error in run.output.errors_of_tests.items() if rank not in run.result.errors}
     lines += [f"  rank {rank} raised {error_line(error)}" for rank, error in tests_only.items()]
-    lines += run.output.raised.others
+    lines += run.output.further_errors
     if findings[0].code in _FOLLOWS_FROM_ERRORS:
         lines += _advice_lines(findings[0])
     others = [each for each in findings if each.code not in _FOLLOWS_FROM_ERRORS]

@@ -21,13 +21,13 @@ from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.reports.making.result_document import document_of
 from ddpsim.reports.report_folder import file_system_name, make_folder, write_reports
 from ddpsim.scenarios.cli.options import schedule_source_text
-from ddpsim.scenarios.cli.output import number_with_noun
 from ddpsim.scenarios.model import outcome_text
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, RunOnRanks
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.running import policy_of, seed_of
 from ddpsim.simulator.errors import make_internal_error
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
+from ddpsim.simulator.wording import count_with_noun
 
 _FOLDER, _ROW = "ddpsim_report", "ddpsim_row"
 """Properties that are stored in pytest's report of a test's teardown: the folder of ddpsim's report, and its row of
@@ -129,7 +129,7 @@ def folder_name(nodeid: str) -> str:
 def write_index_of_session(reporter: pytest.TerminalReporter, folder: str) -> str:
     """Write index.html, even if no test failed. Return a line that says where the reports are."""
     entries = list(_index_entries(reporter))
-    count = f"ddpsim: {number_with_noun(len(entries), 'report')} in"
+    count = f"ddpsim: {count_with_noun(len(entries), 'report')} in"
     try:
         return f"{count} {write_index(entries, Path(folder), title='failing tests on ranks')}"
     except ReportError as error:
@@ -145,7 +145,6 @@ def _index_entries(reporter: pytest.TerminalReporter) -> Iterator[IndexEntry]:
         noted = notes.get(nodeid, {})
         if _FOLDER in noted:
             row = IndexRow(*noted[_ROW])  # as a worker's `row_of` filled it
-            case = JunitCase(
-                nodeid, "ddpsim.pytest", "failed", report.duration, message=row.found, text=report.longreprtext
-            )
+            text = report.longreprtext
+            case = JunitCase(nodeid, "ddpsim.pytest", "failed", report.duration, message=row.found, text=text)
             yield IndexEntry(row, case, Path(noted[_FOLDER]).name)

@@ -31,7 +31,7 @@ def per_rank(function: Callable[..., Any]) -> Any:
 
     @wraps(function)
     def made_elsewhere(*arguments: object, **named: object) -> None:
-        raise AssertionError("reject_outside_ranks has refused it before")
+        raise AssertionError("pytest_fixture_setup has refused it before")
 
     made_elsewhere.made_on_each_rank = function  # type: ignore[attr-defined]
     return pytest.fixture(made_elsewhere)
@@ -60,12 +60,14 @@ def ddpsim_seed(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def reject_outside_ranks(request: Any, definition: pytest.FixtureDef[Any]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: Any) -> None:
     """Fail if pytest is about to make a `per_rank` fixture outside ranks; the message names the requested fixture."""
-    if per_rank_function_of(definition) is None:
+    __tracebackhide__ = True
+    if per_rank_function_of(fixturedef) is None:
         return
     chain = [each._fixturedef for each in request._iter_chain()]
-    asked = next(each for each, above in zip(chain, [*chain[1:], None], strict=True) if not _is_per_rank(above))
+    asked = next(each for each, above in zip(chain, [*chain[1:], None], strict=True) if not per_rank_function_of(above))
     if asked is chain[-1] and OPTIONS_KEY in request._pyfuncitem.stash:
         raise MarkerError(
             f"fixture {asked.argname!r} is requested by name (getfixturevalue), but must be made before that: write "
@@ -79,16 +81,12 @@ def reject_outside_ranks(request: Any, definition: pytest.FixtureDef[Any]) -> No
     )
 
 
-def _is_per_rank(definition: pytest.FixtureDef[Any] | None) -> bool:
-    return definition is not None and per_rank_function_of(definition) is not None
-
-
 # --- what is made on the ranks ----------------------------------------------------------------------------------------
 
 
-def per_rank_function_of(definition: pytest.FixtureDef[Any]) -> Callable[..., Any] | None:
-    """Return the user's function of a `per_rank` fixture; None for an ordinary fixture."""
-    function: Callable[..., Any] | None = getattr(definition.func, "made_on_each_rank", None)
+def per_rank_function_of(definition: pytest.FixtureDef[Any] | None) -> Callable[..., Any] | None:
+    """Return the user's function of a `per_rank` fixture; None for an ordinary fixture, and for no fixture."""
+    function: Callable[..., Any] | None = getattr(getattr(definition, "func", None), "made_on_each_rank", None)
     return function
 
 
@@ -114,16 +112,15 @@ class RankFixtures:
     def fixture_value(self, name: str) -> Any:
         """Return the value of a fixture. A `per_rank` fixture is made when it is first requested."""
         __tracebackhide__ = True
-        maker = per_rank_function_of(self._definitions[name]) if name in self._definitions else None
+        maker = per_rank_function_of(self._definitions.get(name))
         if maker is None:
             return self._item.funcargs[name]
         if name not in self._values:
             definition = self._definitions[name]
             if inspect.ismethod(definition.func):
                 maker = maker.__get__(self._item.instance)
-            self._values[name] = self._make_fixture(
-                name, maker, {each: self.fixture_value(each) for each in definition.argnames}
-            )
+            arguments = {each: self.fixture_value(each) for each in definition.argnames}
+            self._values[name] = self._make_fixture(name, maker, arguments)
         return self._values[name]
 
     def _make_fixture(self, name: str, maker: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -56,11 +56,9 @@ def _run_examples_on_ranks(item: pytest.Function, run: RunOnRanks, own: frozense
 
         run(in_context, arguments, {name: value for name, value in named.items() if name not in own})
 
-    handle.inner_test = on_ranks
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handle, "inner_test", on_ranks)
         yield
-    finally:
-        handle.inner_test = original
 
 
 @contextmanager
@@ -75,7 +73,7 @@ def adapted_hypothesis_settings(item: pytest.Function) -> Iterator[None]:
     before = function._hypothesis_internal_use_settings
     default = settings.default
     is_default = default is not None and before.deadline == default.deadline
-    function._hypothesis_internal_use_settings = settings(
+    adapted = settings(
         before,
         deadline=None if is_default else before.deadline,
         suppress_health_check={
@@ -85,7 +83,6 @@ def adapted_hypothesis_settings(item: pytest.Function) -> Iterator[None]:
         },
         phases=[phase for phase in before.phases if phase is not Phase.explain],
     )
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(function, "_hypothesis_internal_use_settings", adapted)
         yield
-    finally:
-        function._hypothesis_internal_use_settings = before

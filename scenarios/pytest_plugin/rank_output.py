@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
-from typing import TextIO
+from typing import Any, NoReturn, TextIO
 
 import pytest
 
 from ddpsim.simulator.runtime.outcome import error_line
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankUnwound
+from ddpsim.simulator.wording import count_with_noun
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 _CAPTURING = frozenset({"capsys", "capsysbinary", "capfd", "capfdbinary", "capteesys"})
@@ -56,22 +59,24 @@ class Severity(IntEnum):
 def severity_of(error: BaseException) -> Severity:
     """Return the effect of an exception on the test."""
     # hypothesis steers its search by its own exceptions, for instance in `assume`.
-    if isinstance(error, (KeyboardInterrupt, pytest.exit.Exception)) or type(error).__module__.startswith(
-        "hypothesis."
-    ):
+    is_of_hypothesis = type(error).__module__.startswith("hypothesis.")
+    if is_of_hypothesis or isinstance(error, (KeyboardInterrupt, pytest.exit.Exception)):
         return Severity.LEAVES
     if isinstance(error, RankReturned):
         return Severity.RETURNS
     return Severity.SKIPS if isinstance(error, SKIPS) else Severity.FAILS
 
 
-class RankErrors:
-    """Collects the exceptions of the ranks of one run; the simulator gets only one per rank."""
+class RankOutput:
+    """The printed text and the exceptions of the ranks of one run; the simulator gets only one exception per rank."""
 
-    def __init__(self) -> None:
-        self.by_tests: dict[int, BaseException] = {}
+    def __init__(self, item: pytest.Function) -> None:
+        is_captured = item.config.getoption("capture", "no") in ("fd", "sys")
+        self._is_kept = is_captured and _CAPTURING.isdisjoint(item.fixturenames)
+        self._streams: dict[int, tuple[RankStream, RankStream]] = {}
+        self.errors_of_tests: dict[int, BaseException] = {}
         """The errors of the test function, by rank, without those of fixture teardowns."""
-        self.others: list[str] = []
+        self.further_errors: list[str] = []
         """A line for each further error of a rank."""
 
     def note_error(self, rank: int, error: BaseException) -> None:
@@ -81,27 +86,17 @@ class RankErrors:
         while each is not None and not isinstance(each, RankUnwound):
             each = each.__context__
         if each is None and severity_of(error) is Severity.FAILS:
-            self.by_tests[rank] = error
+            self.errors_of_tests[rank] = error
 
     def most_severe_error(self, rank: int, errors: list[BaseException]) -> BaseException:
         """Return the exception that counts for a rank: the first of the most severe. Keep the others as text."""
         chosen = max(errors, key=severity_of)
-        self.others += [
+        self.further_errors += [
             f"  rank {rank} also raised {error_line(error)}"
             for error in errors
             if error is not chosen and severity_of(error) is Severity.FAILS and not isinstance(error, RankUnwound)
         ]
         return chosen
-
-
-class RankOutput:
-    """The printed text and the exceptions of the ranks of one run."""
-
-    def __init__(self, item: pytest.Function) -> None:
-        is_captured = item.config.getoption("capture", "no") in ("fd", "sys")
-        self._is_kept = is_captured and _CAPTURING.isdisjoint(item.fixturenames)
-        self._streams: dict[int, tuple[RankStream, RankStream]] = {}
-        self.raised = RankErrors()
 
     def install_streams(self, rank: int) -> None:
         """Install the streams of a rank; called on the rank before its program starts."""
@@ -111,7 +106,7 @@ class RankOutput:
 
     def drop_last_run(self) -> None:
         """Drop the output of the last run; called before the next one."""
-        self._streams, self.raised = {}, RankErrors()
+        self._streams, self.errors_of_tests, self.further_errors = {}, {}, []
 
     def add_report_sections(self, item: pytest.Item) -> None:
         """Add to the report of a test a section for each rank's stdout and stderr."""
@@ -119,3 +114,53 @@ class RankOutput:
             for name, stream in zip(("stdout", "stderr"), streams, strict=True):
                 if stream.text:
                     item.add_report_section("call", f"{name} rank {rank}", stream.text)
+
+
+_SUBTESTS = getattr(pytest, "Subtests", ())  # from pytest 9 on
+
+
+class RankSubtests:
+    """The `subtests` fixture of one rank."""
+
+    def __init__(self, subtests: Any, rank: int) -> None:
+        self._subtests = subtests
+        self._rank = rank
+        self.failed = 0
+        """Number of failed subtests on this rank."""
+
+    @contextmanager
+    def test(self, msg: str | None = None, **kwargs: Any) -> Iterator[None]:
+        """Run a block as a pytest subtest.
+
+        An exception that ends the whole rank or run is raised outside of the subtest, too.
+        """
+        __tracebackhide__ = True
+        streams, leaving = (sys.stdout, sys.stderr), None
+        with self._subtests.test(msg, **{**kwargs, "rank": self._rank}):
+            try:
+                yield
+            except BaseException as error:
+                if isinstance(error, RankUnwound) or severity_of(error) in (Severity.RETURNS, Severity.LEAVES):
+                    leaving = error
+                    _skip_unfinished_subtest()  # pytest would report it as a failure
+                self.failed += severity_of(error) is Severity.FAILS
+                raise
+        sys.stdout, sys.stderr = streams  # pytest has installed the streams of the whole test
+        if leaving is not None:
+            raise leaving
+
+
+def _skip_unfinished_subtest() -> NoReturn:
+    """Raise the skip from a frame that pytest shows, because pytest reports where a skip was raised."""
+    pytest.skip("the run ended before the subtest did")
+
+
+@contextmanager
+def subtests_of_rank(rank: int, named: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a test's arguments, with this rank's `subtests` in them. Afterwards, fail the test if a subtest failed."""
+    __tracebackhide__ = True
+    own = {name: RankSubtests(value, rank) for name, value in named.items() if isinstance(value, _SUBTESTS)}
+    yield {**named, **own}
+    failed = sum(each.failed for each in own.values())
+    if failed:
+        pytest.fail(f"contains {count_with_noun(failed, 'failed subtest')}", pytrace=False)

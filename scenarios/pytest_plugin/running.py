@@ -27,12 +27,11 @@ from ddpsim.scenarios.pytest_plugin.failure import (
 )
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, per_rank_fixture_names
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError, MarkerOptions, default_time_limit
-from ddpsim.scenarios.pytest_plugin.rank_output import RankOutput
-from ddpsim.scenarios.pytest_plugin.subtests import subtests_of_rank
+from ddpsim.scenarios.pytest_plugin.rank_output import RankOutput, subtests_of_rank
 from ddpsim.simulator.api import EXPLORATION_BUDGET
 from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.errors import is_unexpected_error, make_internal_error
-from ddpsim.simulator.exploration.strategy import ForwardingStrategy, strategy_by_name
+from ddpsim.simulator.exploration.strategy import ForwardingStrategy, Strategy, strategy_by_name
 from ddpsim.simulator.policies.named import DEFAULT, DEFAULT_DRAWING, uses_seed
 from ddpsim.simulator.verdict import Finding
 
@@ -80,38 +79,34 @@ def run_on_ranks(
             with subtests_of_rank(rank, named) as given:
                 value = function(*arguments, **given, **asked)
         except BaseException as error:
-            output.raised.note_error(rank, error)
+            output.note_error(rank, error)
             errors.append(error)
         errors += fixtures.tear_down()
         if errors:
-            raise output.raised.most_severe_error(rank, errors)
+            raise output.most_severe_error(rank, errors)
         return value
 
     with keep_rank_patches(item):
         failure = _run_and_store_outcome(item, program, options, output)
+    if failure is None:
+        failure = _warn_of_returned_values(item)
     if isinstance(failure, RanksFailed):
         _raise_visibly(failure)
     if failure is not None:
         raise failure
-    _warn_of_returned_values(item)
 
 
-def _warn_of_returned_values(item: pytest.Function) -> None:
-    """Warn if the test function returned a value on a rank, as pytest does. If warnings are errors, fail."""
-    __tracebackhide__ = True
+def _warn_of_returned_values(item: pytest.Function) -> RanksFailed | None:
+    """Warn if the test function returned a value on a rank, as pytest does. Return an error if warnings are errors."""
     if all(value is None for value in item.stash[_RUN].result.returns):
-        return
-    warning = pytest.PytestReturnNotNoneWarning(
-        f"{item.nodeid} returned a value, expected None: did you mean to assert?"
-    )
+        return None
+    text = f"{item.nodeid} returned a value, expected None: did you mean to assert?"
     path, line, _ = item.reportinfo()
     try:
-        warnings.warn_explicit(warning, None, str(path), (line or 0) + 1)
+        warnings.warn_explicit(pytest.PytestReturnNotNoneWarning(text), None, str(path), (line or 0) + 1)
     except pytest.PytestReturnNotNoneWarning as error:
-        failure = RanksFailed(f"{type(error).__name__}: {error}")
-    else:
-        return
-    _raise_visibly(failure)
+        return RanksFailed(f"{type(error).__name__}: {error}")
+    return None
 
 
 def _run_and_store_outcome(
@@ -146,10 +141,7 @@ def drop_stored_run(item: pytest.Item) -> None:
 
 
 def add_report_sections(item: pytest.Item) -> None:
-    """Add to a test's report the output that its ranks printed in the last run.
-
-    If the run passed, add its hazards, too.
-    """
+    """Add to a test's report the output that its ranks printed in the last run, and the hazards if it passed."""
     run = item.stash.get(_RUN, None)
     if run is None:
         return
@@ -208,17 +200,17 @@ def _explore_test(
 ) -> RunOnRanks:
     """Run the test with many schedules, until one has the expected finding, or one fails."""
     wanted = None if options.expect is None else partial(has_finding, code=Code(options.expect))
-    search = _SearchForFinding(options.explore or {}, options.world_size, seed, wanted, on_next=output.drop_last_run)
+    strategy = strategy_by_name(world_size=options.world_size, seed=seed, **(options.explore or {}))
+    search = _SearchForFinding(strategy, wanted, output.drop_last_run)
     exploration = explore(program, options.world_size, policy=search, keep_going=wanted is not None, **world)
     if exploration.interrupted:
         raise KeyboardInterrupt
-    shown = search.found or exploration.first_failure or search.last
+    failed = exploration.first_failure
+    shown = search.found or failed or search.last
     assert shown is not None, "an exploration runs at least once"
     result = _with_replay_command(item, shown)
-    if exploration.first_failure is not None:
-        exploration = dataclasses.replace(
-            exploration, first_failure=_with_replay_command(item, exploration.first_failure)
-        )
+    if failed is not None:
+        exploration = dataclasses.replace(exploration, first_failure=_with_replay_command(item, failed))
     return RunOnRanks(result, output, exploration)
 
 
@@ -226,16 +218,10 @@ class _SearchForFinding(ForwardingStrategy):
     """An exploration strategy that ends at the first run with a wanted result."""
 
     def __init__(
-        self,
-        explore: Mapping[str, Any],
-        world_size: int,
-        seed: int,
-        is_wanted: Callable[[Result], bool] | None,
-        *,
-        on_next: Callable[[], None],
+        self, strategy: Strategy, is_wanted: Callable[[Result], bool] | None, on_next: Callable[[], None]
     ) -> None:
-        """`explore` has the scheduling policy and its options. `on_next` is called before each run."""
-        super().__init__(strategy_by_name(world_size=world_size, seed=seed, **explore))
+        """`on_next` is called before each run."""
+        super().__init__(strategy)
         self._is_wanted = is_wanted
         self._on_next = on_next
         self.found: Result | None = None

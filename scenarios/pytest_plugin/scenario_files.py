@@ -24,7 +24,7 @@ _FIRST_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 _SAYS_VERSION = re.compile(r"^ddpsim *= *\d+ *(#.*)?$", re.MULTILINE)
 
 
-def collect_scenario_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Return a pytest collector for a scenario file; None for any other file."""
     if file_path.suffix != ".toml" or not (parent.session.isinitpath(file_path) or _has_version_key(file_path)):
         return None
@@ -70,13 +70,13 @@ class ScenarioItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the scenario; raise UnexpectedOutcome if the outcome is not the expected one."""
-        from ddpsim.scenarios.cli.judgement import conclusion_line
+        from ddpsim.scenarios.cli.judgement import judge_result
         from ddpsim.scenarios.running.runner import run_scenario
 
         result = run_scenario(self._scenario)
         expected = self._scenario.expected_by(self._scenario.engine)
         if not expected.is_met_by(result):
-            raise UnexpectedOutcome(f"{result}\n\n{conclusion_line(expected, result)}")
+            raise UnexpectedOutcome(f"{result}\n\n{judge_result(expected, result).line}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the diagnosis of an unexpected outcome; a traceback for any other error."""

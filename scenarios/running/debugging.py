@@ -11,8 +11,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.replaying import check_token_not_after_program, recorded_schedule
 from ddpsim.scenarios.running.runner import replay_command, run_scenario
-from ddpsim.simulator.debugging.director import RunDirector
-from ddpsim.simulator.debugging.goals import Goal, GoBackError, PauseAtStart, PauseAtStep
+from ddpsim.simulator.debugging.director import Goal, GoBackError, PauseAtStart, PauseAtStep, RunDirector
 from ddpsim.simulator.debugging.session_host import DebuggerCommandError
 from ddpsim.simulator.launching.script import Script, program_seeds
 from ddpsim.simulator.runtime.prompt_server import DebuggerStreams, ReadLine, read_edited_line, write_text

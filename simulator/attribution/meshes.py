@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ddpsim.simulator.runtime.call_sites import frames_outwards
 from ddpsim.simulator.wording import rank_list
 
 _DESCRIPTION = "mesh_"
@@ -37,25 +38,16 @@ class DeviceMeshGrid:
 
     def group_name(self, dimension: str, members: Sequence[int]) -> str:
         """Return the name of the process group that these ranks form along a mesh dimension: `tp (dp 1)`."""
-        places = [self.coordinates.get(rank) for rank in members]
-        common = [
-            index
-            for index, size in enumerate(self.sizes)
-            if size > 1 and None not in places and len({place[index] for place in places if place}) == 1
-        ]
-        alike = [
-            rank
-            for rank, place in self.coordinates.items()
-            if places[0] is not None and all(place[index] == places[0][index] for index in common)
-        ]
+        places = [self.coordinates[rank] for rank in members if rank in self.coordinates]
+        if len(places) < len(members):
+            return f"{dimension} of {rank_list(members)}"
+        first, values = places[0], [set(along) for along in zip(*places, strict=True)]
+        common = [index for index, size in enumerate(self.sizes) if size > 1 and len(values[index]) == 1]
+        alike = [rank for rank, place in self.coordinates.items() if all(place[i] == first[i] for i in common)]
         if sorted(alike) != sorted(members):
             return f"{dimension} of {rank_list(members)}"
-        own = places[0] or ()
-        return (
-            f"{dimension} ({join_coordinates((self.names[index], own[index]) for index in common)})"
-            if common
-            else dimension
-        )
+        where = join_coordinates((self.names[index], first[index]) for index in common)
+        return f"{dimension} ({where})" if where else dimension
 
 
 def mesh_dimension_of(description: str | None) -> str | None:
@@ -67,11 +59,10 @@ def mesh_dimension_of(description: str | None) -> str | None:
 
 def find_mesh_under_construction(frame: FrameType | None) -> DeviceMeshGrid | None:
     """Return the device mesh whose process groups this stack creates; it may be a slice or view of a mesh."""
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "torch.distributed.device_mesh" and "self" in frame.f_locals:
-            mesh = frame.f_locals["self"]
+    for each in frames_outwards(frame):
+        if each.f_globals.get("__name__") == "torch.distributed.device_mesh" and "self" in each.f_locals:
+            mesh = each.f_locals["self"]
             return grid_of_mesh(getattr(mesh, "_root_mesh", None) or mesh)
-        frame = frame.f_back
     return None
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ddpsim.simulator.attribution.parallelism import OptimizerStepCounter, PipelineMessages, UnitStepCounter
+from ddpsim.simulator.attribution.parallelism import PipelineMessages, StepCounter
 from ddpsim.simulator.attribution.phases import (
     FrameReaders,
     mark_backward_engine,
@@ -30,7 +30,7 @@ from ddpsim.simulator.attribution.tensor_names import NAMED, TensorNameFinder
 from ddpsim.simulator.attribution.wrapper import PROGRESS, DdpWrapper
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
-from ddpsim.simulator.diagnosis.tensor_names import TensorName
+from ddpsim.simulator.diagnosis.hazards import TensorName
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.joins import joined_note_text
 from ddpsim.simulator.kernel.requests import WriteNote
@@ -52,18 +52,6 @@ names of the call's tensors."""
 class OriginTracker:
     """Finds the origin (wrapper, phase, bucket and step) of each call of one rank."""
 
-    __slots__ = (
-        "_host",
-        "_names",
-        "_phases",
-        "_rank",
-        "_wrappers",
-        "coordinates",
-        "messages",
-        "optimizer_steps",
-        "unit_steps",
-    )
-
     def __init__(self, host: Host, wrappers: WrapperRegistry, phases: FrameReaders, rank: int) -> None:
         self._host = host
         self._wrappers = wrappers
@@ -71,16 +59,12 @@ class OriginTracker:
         self._rank = rank
         self._names = TensorNameFinder()
         self.messages = PipelineMessages()
-        self.unit_steps = UnitStepCounter()
-        self.optimizer_steps = OptimizerStepCounter()
+        self.steps = StepCounter()
         self.coordinates = ""
         """The coordinates of the rank in the program's device mesh, as text."""
 
     def locate_call(self, signature: Signature, tensors: Sequence[Tensor], start: FrameType | None = None) -> Located:
-        """Return where a call with `tensors`, which is being issued, comes from.
-
-        The stack is read outwards from the frame `start`, by default the method of the process group.
-        """
+        """Return where a call with `tensors` comes from, read outwards from `start`, by default the group's method."""
         known, learn = self._phases.known.get, self._phases.find_reader
         frame: FrameType | None = start or sys._getframe(_OWN_FRAMES)
         reading: StackFacts | None = None
@@ -153,14 +137,12 @@ class OriginTracker:
             continued: Origin = reading.continues.call.origin
             return continued._replace(is_chained=continued.by_hook)
         if reading.reducer is not None:
-            return self._origin_in_reducer(self._wrappers.wrapper_of_reducer(reading.reducer), signature)
+            return self._origin_in_reducer(self._wrappers.of_reducer.get(reading.reducer), signature)
         if reading.joining is not None:
             self._report_join(reading.joining)
         if reading.phase is None and reading.part is not None:
-            shadow = reading.has_joined is not None
-            return Origin(
-                step=self._step_of_part(reading), shadow=shadow, parameters=reading.parameters, part=reading.part
-            )
+            step, shadow = self._step_of_part(reading), reading.has_joined is not None
+            return Origin(step=step, shadow=shadow, parameters=reading.parameters, part=reading.part)
         if reading.phase is None:
             return USER_ORIGIN if reading.has_joined is None else _USER_SHADOW
         if reading.owner is None and reading.innermost is not None:
@@ -180,15 +162,8 @@ class OriginTracker:
         return origin._replace(by_hook=True) if reading.is_hooks else origin
 
     def _step_of_part(self, reading: StackFacts) -> int | None:
-        stepped = reading.stepped
-        if isinstance(stepped, Optimizer):
-            return self.optimizer_steps.current_step(stepped)
-        return self.unit_steps.current_step(stepped) if reading.step is None else reading.step
-
-    def count_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Record an optimizer step, for the optimizer and for the FSDP2 units whose parameters it has updated."""
-        self.optimizer_steps.count_optimizer_step(optimizer)
-        self.unit_steps.count_optimizer_step(optimizer)
+        is_counted_here = reading.step is None or isinstance(reading.stepped, Optimizer)
+        return self.steps.current_step(reading.stepped) if is_counted_here else reading.step
 
     def _origin_in_reducer(self, wrapper: DdpWrapper | None, signature: Signature) -> Origin:
         """Return the origin of a call of the Reducer, which reduces its buckets and then the map of used parameters."""
@@ -209,9 +184,8 @@ class OriginTracker:
         wrappers = self._wrappers_among(members)
         for wrapper in wrappers:
             wrapper.note_join()
-        self._host.send_request(
-            WriteNote(EventKind.NOTE, joined_note_text(max(map(_step_of_wrapper, wrappers), default=None)))
-        )
+        step = max(map(_step_of_wrapper, wrappers), default=None)
+        self._host.send_request(WriteNote(EventKind.NOTE, joined_note_text(step)))
 
     def _wrappers_among(self, members: Iterable[Any]) -> list[DdpWrapper]:
         """Return the DDP wrappers among the members of a join, which may also contain optimizers."""
@@ -242,11 +216,5 @@ def _declared_origin(reading: StackFacts, declared: Mapping[str, Any], wrapper: 
     if reading.phase not in _STEPLESS:
         step = declared.get("step")
         wrapper.update_progress(step or 0)
-    return Origin(
-        reading.phase,
-        wrapper.number_in_group,
-        declared.get("bucket"),
-        step,
-        declared.get("shadow", False),
-        tuple(declared.get("parameters", ())),
-    )
+    where = reading.phase, wrapper.number_in_group, declared.get("bucket"), step
+    return Origin(*where, declared.get("shadow", False), tuple(declared.get("parameters", ())))

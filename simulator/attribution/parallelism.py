@@ -17,6 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
 
 from ddpsim.simulator.attribution.stack_attribution import Reader, StackFacts
 from ddpsim.simulator.calls import COLLECTS_STATE, GREETING, CallPart, Origin, Parallelism
+from ddpsim.simulator.runtime.call_sites import frames_outwards
 from ddpsim.simulator.transport.payload import Payload
 
 # --- FSDP2 ------------------------------------------------------------------------------------------------------------
@@ -26,31 +27,34 @@ _GATHER_TIMES = {"FORWARD": " before forward", "PRE_BACKWARD": " before backward
 unit."""
 
 
-class UnitStepCounter:
-    """Counts how often optimizers have updated the units of one rank, by one parameter of each."""
-
-    __slots__ = ("_done", "_steps")
+class StepCounter:
+    """Counts the steps of one rank's optimizers, also for each unit that they update, by one parameter of the unit."""
 
     def __init__(self) -> None:
-        self._steps: Any = WeakTensorKeyDictionary()
-        self._done = 0
+        self._of_optimizers: Any = WeakIdKeyDictionary()
+        self._of_units: Any = WeakTensorKeyDictionary()
+        self._has_stepped = False
 
-    def current_step(self, parameter: Tensor | None) -> int | None:
-        """Return the training step of a unit, from 1; None if no optimizer that has stepped updates the unit."""
-        if parameter is None:
+    def current_step(self, stepped: Optimizer | Tensor | None) -> int | None:
+        """Return the step, from 1, of an optimizer, or of a unit given by its parameter; None if the optimizers that
+        have stepped do not update the unit."""
+        if stepped is None:
             return None
-        steps: int = self._steps.setdefault(parameter, 0)
-        return steps + 1 if steps or not self._done else None
+        if isinstance(stepped, Optimizer):
+            return int(self._of_optimizers.get(stepped, 0)) + 1
+        steps: int = self._of_units.setdefault(stepped, 0)
+        return steps + 1 if steps or not self._has_stepped else None
 
     def count_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Count an optimizer step for the units whose parameters the optimizer updates."""
-        self._done += 1
-        if not self._steps:
+        """Count a step of an optimizer, and of the units whose parameters it updates."""
+        self._of_optimizers[optimizer] = self._of_optimizers.get(optimizer, 0) + 1
+        self._has_stepped = True
+        if not self._of_units:
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if parameter in self._steps:
-                    self._steps[parameter] += 1
+                if parameter in self._of_units:
+                    self._of_units[parameter] += 1
 
 
 def _read_unit_gather(reading: StackFacts, frame: FrameType) -> None:
@@ -140,11 +144,10 @@ def _read_parallel_layer(reading: StackFacts, frame: FrameType) -> None:
 def _layer_name(layer: Module, frame: FrameType | None) -> str:
     """Return the name of a layer within the outermost module whose forward is running."""
     root: Module = layer
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, Module) and frame.f_code.co_name == "_call_impl":
+    for each in frames_outwards(frame):
+        owner = each.f_locals.get("self")
+        if isinstance(owner, Module) and each.f_code.co_name == "_call_impl":
             root = owner
-        frame = frame.f_back
     return next((name for name, module in root.named_modules() if module is layer), "")
 
 
@@ -179,8 +182,6 @@ class PipelineMessages:
     does not show which is which.
     """
 
-    __slots__ = ("_parts",)
-
     def __init__(self) -> None:
         self._parts: Any = WeakTensorKeyDictionary()
 
@@ -199,8 +200,7 @@ class PipelineMessages:
                 return
 
     def attribute_message(self, origin: Origin, payload: Payload) -> Origin:
-        """Return the origin of a send or receive; it names the part of the pipeline message if a stage has made the
-        message."""
+        """Return the origin of a send or receive, with the part of the pipeline message if a stage has made it."""
         if not self._parts or origin.part is not None:
             return origin
         tensor = (*payload.inputs, *payload.outputs)[0]
@@ -227,10 +227,7 @@ def _schedule_action(stage: FrameType) -> str:
 
 
 def _message_part(frame: FrameType, inner: FrameType) -> CallPart | None:
-    """Return the part (such as activations of a micro-batch) for a message that a stage's method makes.
-
-    `inner` is the frame of the method, or of the helper that the method calls.
-    """
+    """Return the part for a message that a stage's method makes; `inner` is the method's frame, or its helper's."""
     stage, name = frame.f_locals.get("self"), frame.f_code.co_name
     carried, argument, distance, _ = _MESSAGE_METHODS[name]
     own, batch = getattr(stage, "stage_index", None), frame.f_locals.get(argument)
@@ -244,27 +241,18 @@ def _message_part(frame: FrameType, inner: FrameType) -> CallPart | None:
 
 
 def _read_shape_agreement(reading: StackFacts, frame: FrameType) -> None:
-    """Recognise, on the stack, the messages by which pipeline stages agree whether shapes are known (before torch
-    2.15)."""
+    """Recognise the messages by which pipeline stages agree whether shapes are known (before torch 2.15)."""
     if reading.part is None and reading.operation in ("all_reduce", "send", "recv"):
         reading.part = CallPart(Parallelism.PIPELINE, "agreement on how shapes are known")
 
 
-def _read_metadata_send(reading: StackFacts, frame: FrameType) -> None:
-    _set_metadata_part(
-        reading, getattr(frame.f_locals.get("self"), "stage_index", None), frame.f_locals.get("dst_stage")
-    )
-
-
-def _read_metadata_receive(reading: StackFacts, frame: FrameType) -> None:
-    _set_metadata_part(
-        reading, frame.f_locals.get("src_stage"), getattr(frame.f_locals.get("self"), "stage_index", None)
-    )
+def _read_metadata_message(reading: StackFacts, frame: FrameType) -> None:
+    own = getattr(frame.f_locals.get("self"), "stage_index", None)
+    _set_metadata_part(reading, frame.f_locals.get("src_stage", own), frame.f_locals.get("dst_stage", own))
 
 
 def _read_shape_inference(reading: StackFacts, frame: FrameType) -> None:
-    """Recognise shape inference (torch 2.11): a stage receives shapes from the previous stage and sends its own to the
-    next."""
+    """Recognise shape inference (torch 2.11): a stage receives the previous stage's shapes and sends its own on."""
     own = getattr(frame.f_locals.get("self"), "stage_index", None)
     if isinstance(own, int) and reading.operation in ("send", "recv"):
         source = own if reading.operation == "send" else own - 1
@@ -303,8 +291,8 @@ PARALLELISM: dict[tuple[str, str], Reader] = {
     **{(_STYLE, name): _read_parallel_layer for name in ("_prepare_input_fn", "_prepare_output_fn")},
     (_SCHEDULES, "_initialize_pipeline_distributed_state"): _read_shape_agreement,
     **{(_STAGE, name): _read_shape_agreement for name in ("_warmup_forward_vote", "_warmup_backward_result")},
-    (_STAGE, "_send_meta"): _read_metadata_send,
-    (_STAGE, "_recv_meta"): _read_metadata_receive,
+    (_STAGE, "_send_meta"): _read_metadata_message,
+    (_STAGE, "_recv_meta"): _read_metadata_message,
     (_STAGE, "_shape_inference"): _read_shape_inference,
     **{
         (_TO_OTHERS, name): _read_checkpoint_step
@@ -313,24 +301,6 @@ PARALLELISM: dict[tuple[str, str], Reader] = {
 }
 """Functions of torch and their frame readers, by module and name. If a later torch renames a function, its calls count
 as the user's."""
-
-
-class OptimizerStepCounter:
-    """Counts the steps of one rank's optimizers."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self) -> None:
-        self._done: Any = WeakIdKeyDictionary()
-
-    def current_step(self, optimizer: Optimizer) -> int:
-        """Return the current step of an optimizer, from 1."""
-        done: int = self._done.get(optimizer, 0)
-        return done + 1
-
-    def count_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Count a step of an optimizer."""
-        self._done[optimizer] = self.current_step(optimizer)
 
 
 def _read_parameter_update(reading: StackFacts, frame: FrameType) -> None:

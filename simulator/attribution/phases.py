@@ -26,12 +26,7 @@ DECLARATION = "__ddp_phases__"
 
 
 class FrameReaders:
-    """Finds a reader for each frame of a stack: a function that reads what the frame says about a call.
-
-    Readers are cached.
-    """
-
-    __slots__ = ("_codes", "_sites", "compiled", "known")
+    """Finds and caches a reader for each frame of a stack: a function that reads what the frame says about a call."""
 
     def __init__(self) -> None:
         self.known: dict[int, Reader] = {}
@@ -48,7 +43,7 @@ class FrameReaders:
         """Return the reader for a frame: a function that reads what the frame says about the call."""
         self._codes.append(frame.f_code)
         reader = self.known[id(frame.f_code)] = _reader_of_function(frame)
-        if reader is mark_user_frame and is_compiler_rewritten(frame.f_code):
+        if reader is mark_user_frame and any(name.startswith(_COMPILED) for name in frame.f_code.co_names):
             self.compiled.add(id(frame.f_code))
         return reader
 
@@ -72,8 +67,7 @@ def mark_backward_engine(reading: StackFacts, frame: FrameType) -> None:
 
 
 def mark_issuing_frame(reading: StackFacts, frame: FrameType) -> None:
-    """Read a frame of the simulator that lies between the caller of an operation and the call that the operation
-    issues."""
+    """Read a frame of the simulator between the caller of an operation and the call that the operation issues."""
 
 
 def mark_user_frame(reading: StackFacts, frame: FrameType) -> None:
@@ -93,7 +87,7 @@ def _reader_of_function(frame: FrameType) -> Reader:
     phase = frame.f_globals.get(DECLARATION, {}).get(name)
     if phase is not None:
         return _reader_of_declared_phase(Phase(phase))
-    if is_fx_graph(frame.f_code):
+    if frame.f_code.co_filename.startswith(_GRAPH):
         return _read_compiled_graph
     reader = _TORCH.get((module, name)) or PARALLELISM.get((module, name)) or OPTIMIZERS.get((module, name))
     return reader or (mark_user_frame if is_user_code(frame.f_code) else skip_frame)
@@ -125,10 +119,7 @@ def _reader_of_phase(phase: Phase) -> Reader:
 
 
 def _reader_of_wrapper_method(name: str, phase: Phase) -> Reader:
-    """Return a reader for a function whose local variable `name` is the DDP wrapper.
-
-    The reader sets `phase` unless a frame further in has set one.
-    """
+    """Return a reader that takes the local variable `name` as the DDP wrapper, and sets `phase` if none is set."""
 
     def read(reading: StackFacts, frame: FrameType) -> None:
         reading.phase = reading.phase or phase
@@ -236,19 +227,10 @@ _TORCH: dict[tuple[str, str], Reader] = {
 as the user's."""
 
 _GRAPH = "<eval_with_key>"
+"""The beginning of the file names of functions that torch.fx has made from a graph."""
 _COMPILED = "__compiled_fn"
 """The beginning of the names under which a function that torch.compile has rewritten calls its graph."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
-
-
-def is_fx_graph(code: CodeType) -> bool:
-    """Return whether torch.fx made the function from a graph."""
-    return code.co_filename.startswith(_GRAPH)
-
-
-def is_compiler_rewritten(code: CodeType) -> bool:
-    """Return whether torch's compiler has rewritten the function to call a graph."""
-    return any(name.startswith(_COMPILED) for name in code.co_names)
 
 
 def traced_sites(graph: FrameType) -> list[Site]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
-from ddpsim.simulator.diagnosis.tensor_names import MOST_NAMED, TensorName
+from ddpsim.simulator.diagnosis.hazards import MOST_NAMED, TensorName
 from ddpsim.simulator.operations import OPERATIONS, ShapeCount
 from ddpsim.simulator.runtime.call_sites import is_simulator_file
 
@@ -61,11 +61,8 @@ class TensorNameFinder:
     def names_of_tensors(self, operation: str, tensors: Sequence[Tensor], frame: FrameType) -> tuple[TensorName, ...]:
         """Return the names of the tensors that a frame's function passes to a call; () if some tensor has no name."""
         line = id(frame.f_code), frame.f_lineno
-        if (
-            self._misses.get(line, 0) >= _MISSES
-            or self._found.get(line, 0) >= MOST_NAMED
-            or len(tensors) > _MOST_TENSORS
-        ):
+        is_searched = self._misses.get(line, 0) >= _MISSES or self._found.get(line, 0) >= MOST_NAMED
+        if is_searched or len(tensors) > _MOST_TENSORS:
             return ()
         names = []
         for tensor in tensors:
@@ -169,9 +166,8 @@ def _name_by_loop_variable(words: list[tuple[str, str]], telling: list[tuple[str
     return None
 
 
-def _contains_word(container: object, word: str) -> bool:
-    if type(container) in (*_MAPPINGS, set, frozenset) and isinstance(container, Collection):
+def _contains_word(container: Any, word: str) -> bool:
+    if type(container) in (*_MAPPINGS, set, frozenset):
         return word in container
-    if type(container) not in (list, tuple) or not isinstance(container, (list, tuple)):
-        return False
-    return len(container) <= _MOST_ENTRIES and any(type(item) is str and item == word for item in container)
+    is_short = type(container) in (list, tuple) and len(container) <= _MOST_ENTRIES
+    return is_short and any(type(item) is str and item == word for item in container)

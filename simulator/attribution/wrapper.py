@@ -23,7 +23,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
-from types import FrameType
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
@@ -31,6 +30,7 @@ import torch
 from torch.autograd import Variable
 
 from ddpsim.simulator.calls import Signature
+from ddpsim.simulator.runtime.call_sites import frames_outwards
 
 PROGRESS = "__ddp_progress__"
 
@@ -49,7 +49,7 @@ class BucketContents(NamedTuple):
 class DdpWrapper:
     """One rank's DDP instance."""
 
-    def __init__(self, key: WrapperKey, rank: int, module: Any, observers: Sequence[WrapperObserver]) -> None:
+    def __init__(self, key: WrapperKey, rank: int, module: Any, observer: WrapperObserver | None) -> None:
         self.key = key
         self.rank = rank
         self.step = 0
@@ -72,9 +72,9 @@ class DdpWrapper:
         """The first bucket that another DDP engine has not reduced in this step."""
         self.has_hook = False
         """True if a communication hook of the program reduces the wrapper's buckets."""
-        self._observers = observers
+        self._observer = observer
         self._backward = -1
-        """The latest backward whose end was reported to observers."""
+        """The latest backward whose end was reported to the observer."""
         self._names: dict[int, str] = {}
         """The names of the wrapper's parameters, by id."""
         self._next_bucket = 0
@@ -83,13 +83,9 @@ class DdpWrapper:
     @property
     def is_forward_running(self) -> bool:
         """Return whether a forward through the wrapper is on the stack."""
-        module = self.module
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code.co_name == "forward" and frame.f_locals.get("self") is module is not None:
-                return True
-            frame = frame.f_back
-        return False
+        module, frames = self.module, frames_outwards(sys._getframe(1))
+        owners = (each.f_locals.get("self") for each in frames if each.f_code.co_name == "forward")
+        return module is not None and any(owner is module for owner in owners)
 
     @property
     def number_in_group(self) -> int:
@@ -120,12 +116,12 @@ class DdpWrapper:
         self._next_bucket = 0
         self._uncounted_forward = not is_training
         self.step += is_training
-        self._notify_step_begins()
+        if self._observer is not None:
+            self._observer.wrapper_step_begins(self)
 
     def update_progress(self, call_step: int = 0) -> None:
-        """Ask another DDP engine for the progress of its wrapper; `call_step` is the step of the wrapper's current
-        call, if any."""
-        if not self._observers:
+        """Ask another DDP engine for its wrapper's progress; `call_step` is the step of the current call, if any."""
+        if self._observer is None:
             return
         progress: Mapping[str, Any] = getattr(self.module, PROGRESS, dict)()
         before = self.step
@@ -136,24 +132,18 @@ class DdpWrapper:
         self.reduced = progress.get("reduced", self.reduced)
         self._unreduced = progress.get("unreduced")
         if self.step > before:
-            self._notify_step_begins()
+            self._observer.wrapper_step_begins(self)
 
     def note_gradient(self) -> None:
         """Note that a parameter gets its gradient; the gradient is late if all buckets are launched already."""
-        self._report_end_of_backward(torch._C._current_graph_task_id())
         if self._buckets and self._next_bucket >= len(self._buckets):
             self.has_late_gradients = True
-
-    def _report_end_of_backward(self, backward: int) -> None:
-        """Notify observers when a backward has ended, after the callbacks that were queued in it before."""
-        if backward != self._backward and self._observers:
+        backward = torch._C._current_graph_task_id()
+        if backward != self._backward and self._observer is not None:
             self._backward = backward
-            queue = Variable._execution_engine.queue_callback
-            queue(lambda: queue(self._notify_backward_ended))
-
-    def _notify_backward_ended(self) -> None:
-        for observer in self._observers:
-            observer.wrapper_backward_ended(self)
+            # The observer is called after the callbacks that were queued in the backward before.
+            queue, ended = Variable._execution_engine.queue_callback, self._observer.wrapper_backward_ended
+            queue(lambda: queue(lambda: ended(self)))
 
     def take_bucket_for(self, signature: Signature) -> int | None:
         """Return the bucket that an all_reduce of the Reducer is for; None if no bucket fits.
@@ -179,10 +169,7 @@ class DdpWrapper:
         return self._buckets[bucket].parameters if bucket < len(self._buckets) else ()
 
     def learn_buckets(self) -> None:
-        """Read which parameters the Reducer's buckets contain, once per layout.
-
-        Not inside backward, which locks the Reducer.
-        """
+        """Read what the Reducer's buckets contain, once per layout; not in backward, which locks the Reducer."""
         if not self._buckets:
             module = self.module
             if not self._names:
@@ -193,10 +180,6 @@ class DdpWrapper:
                 return  # a sparse bucket has no tensor until its gradient comes; the names are left out
             self._buckets = [self._contents_of_bucket(bucket) for bucket in buckets]
             self.reduced = frozenset(name for bucket in self._buckets for name in bucket.parameters)
-
-    def is_reduced(self, parameter: str) -> bool:
-        """Return whether a parameter is in one of the Reducer's buckets, as far as the buckets are known."""
-        return not self.reduced or parameter in self.reduced
 
     @property
     def unreduced_bucket_text(self) -> str:
@@ -224,22 +207,16 @@ class DdpWrapper:
         self._notify_step_changed()
 
     def _notify_step_changed(self) -> None:
-        for observer in self._observers:
-            observer.wrapper_step_changed(self)
+        if self._observer is not None:
+            self._observer.wrapper_step_changed(self)
 
     def forget_buckets(self) -> None:
         """Forget the buckets, because the Reducer makes new ones."""
         self._buckets = ()
 
-    def _notify_step_begins(self) -> None:
-        for observer in self._observers:
-            observer.wrapper_step_begins(self)
-
     def _contents_of_bucket(self, bucket: Any) -> BucketContents:
-        names = self._names
-        return BucketContents(
-            bucket.buffer().numel(), tuple([names.get(id(each), "?") for each in bucket.parameters()])
-        )
+        names = tuple([self._names.get(id(each), "?") for each in bucket.parameters()])
+        return BucketContents(bucket.buffer().numel(), names)
 
 
 class WrapperObserver(Protocol):

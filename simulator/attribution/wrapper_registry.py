@@ -30,11 +30,12 @@ class WrapperRegistry:
         number there."""
         self._wrappers_by_owner_id: dict[int, DdpWrapper] = {}
         """The wrappers by id of their DDP instance (an id may be reused later); a WeakKeyDictionary is slower."""
-        self._of_reducer: WeakKeyDictionary[Any, DdpWrapper] = WeakKeyDictionary()
+        self.of_reducer: WeakKeyDictionary[Any, DdpWrapper] = WeakKeyDictionary()
+        """The wrapper to which each Reducer belongs."""
         self._by_rank: dict[int, list[DdpWrapper]] = {}
         self._last_hooked: dict[int, DdpWrapper] = {}
         self._hooks: list[Any] = []
-        self.observers: list[WrapperObserver] = []
+        self.observer: WrapperObserver | None = None
 
     def wrapper_of(self, owner: Any) -> DdpWrapper | None:
         """Return the wrapper record of a DDP instance or of another engine's object; None if the object has no process
@@ -44,10 +45,6 @@ class WrapperRegistry:
         """
         wrapper = self._wrappers_by_owner_id.get(id(owner))
         return wrapper if wrapper is not None and wrapper.module is owner else self._number_wrapper(owner)
-
-    def wrapper_of_reducer(self, reducer: Any) -> DdpWrapper | None:
-        """Return the DDP wrapper to which a Reducer belongs."""
-        return self._of_reducer.get(reducer)
 
     def wrappers_of_rank(self, rank: int) -> Sequence[DdpWrapper]:
         """Return a rank's wrappers, in order of construction."""
@@ -64,7 +61,7 @@ class WrapperRegistry:
         return wrappers[0] if len(wrappers) == 1 else self._last_hooked.get(rank)
 
     def observe_backwards(self, wrapper: DdpWrapper) -> None:
-        """Tell observers when a backward of another engine's wrapper ends, as for torch's wrappers."""
+        """Tell the observer when a backward of another engine's wrapper ends, as for torch's wrappers."""
         if hasattr(wrapper.module, PROGRESS):
             self._hook_parameters(wrapper)
 
@@ -78,11 +75,11 @@ class WrapperRegistry:
             original(module, *arguments, **options)
             wrapper = self.wrapper_of(module)
             if wrapper is not None:
-                self._of_reducer[module.reducer] = wrapper
+                self.of_reducer[module.reducer] = wrapper
                 wrapper.forget_buckets()
                 self._hook_if_needed(wrapper)
-                for observer in self.observers:
-                    observer.wrapper_constructed(wrapper)
+                if self.observer is not None:
+                    self.observer.wrapper_constructed(wrapper)
 
         return ddp_init_helper
 
@@ -90,7 +87,7 @@ class WrapperRegistry:
         """Replace `Reducer.prepare_for_forward`, so that the beginning of a synchronising forward is noticed."""
 
         def prepare_for_forward(reducer: Any) -> None:
-            if (wrapper := self._of_reducer.get(reducer)) is not None:
+            if (wrapper := self.of_reducer.get(reducer)) is not None:
                 wrapper.begin_step(is_training=wrapper.module.training)
             original(reducer)
 
@@ -100,7 +97,7 @@ class WrapperRegistry:
         """Replace `Reducer.prepare_for_backward`, so that the end of a synchronising forward is noticed."""
 
         def prepare_for_backward(reducer: Any, outputs: Any) -> None:
-            if (wrapper := self._of_reducer.get(reducer)) is not None:
+            if (wrapper := self.of_reducer.get(reducer)) is not None:
                 wrapper.learn_buckets()
             original(reducer, outputs)
 
@@ -110,7 +107,7 @@ class WrapperRegistry:
         """Replace `torch.distributed._register_comm_hook`, so that the stack shows the function that runs the hook."""
 
         def register_comm_hook(reducer: Any, state: Any, hook: Callable[[Any, Any], Any]) -> None:
-            wrapper = self._of_reducer.get(reducer)
+            wrapper = self.of_reducer.get(reducer)
             if wrapper is not None:
                 wrapper.has_hook = True
 
@@ -137,7 +134,7 @@ class WrapperRegistry:
             return None
         mine = self._by_rank.setdefault(rank, [])
         key = label, sum(other.key[0] == label for other in mine)
-        wrapper = DdpWrapper(key, rank, owner, self.observers)
+        wrapper = DdpWrapper(key, rank, owner, self.observer)
         self._wrappers_by_owner_id[id(owner)] = wrapper
         mine.append(wrapper)
         return wrapper
@@ -146,10 +143,10 @@ class WrapperRegistry:
         """Hook the parameters of a rank with several wrappers, to know whose Reducer makes the next call in a backward.
 
         A post-accumulate-grad hook runs just before the Reducer's hook of the same parameter. A single wrapper needs
-        hooks only if observers want late gradients.
+        hooks only if an observer wants late gradients.
         """
         mine = self._by_rank[wrapper.rank]
-        if self.observers:
+        if self.observer is not None:
             self._hook_parameters(wrapper)
         elif len(mine) > 1:
             for other in mine if len(mine) == 2 else (wrapper,):
@@ -187,4 +184,4 @@ def _reduced_parameter_names(wrapper: DdpWrapper) -> list[str]:
     named = [(name, p) for name, p in wrapper.module.module.named_parameters() if name not in ignored]
     if not wrapper.reduced:  # its buckets are not known yet, so no parameter was frozen since
         return [name for name, parameter in named if parameter.requires_grad]
-    return [name + FROZEN * (not parameter.requires_grad) for name, parameter in named if wrapper.is_reduced(name)]
+    return [name + FROZEN * (not parameter.requires_grad) for name, parameter in named if name in wrapper.reduced]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic
-from ddpsim.simulator.debugging.stacks import group_equal_stacks, shorten_stack
+from ddpsim.simulator.debugging.stacks import shorten_stack
 from ddpsim.simulator.diagnosis.deadlock import rank_rows
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankState, Snapshot
 from ddpsim.simulator.diagnosis.explain import TableRow, format_table
@@ -48,20 +48,12 @@ class ExecutionView:
 
 
 def make_view(run: RunState, here: int | None, places: Mapping[int, Site], stacks: Mapping[int, str]) -> ExecutionView:
-    """Return a snapshot of the run for a debugger in rank `here`.
-
-    `places` and `stacks`: the line and the stack of each rank.
-    """
+    """Return a snapshot for a debugger in rank `here`; `places` and `stacks` are the lines and stacks of the ranks."""
     early = tuple(finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls()))
-    return ExecutionView(
-        run.snapshot(),
-        None if run.running is None else run.running.rank_number,
-        here,
-        tuple(run.findings) or early,
-        frozenset(rank.rank for rank in run.ranks if rank.main.is_enabled),
-        places,
-        {rank: shorten_stack(stack, os.getcwd()) for rank, stack in stacks.items()},
-    )
+    running = None if run.running is None else run.running.rank_number
+    enabled = frozenset(rank.rank for rank in run.ranks if rank.main.is_enabled)
+    shown = {rank: shorten_stack(stack, os.getcwd()) for rank, stack in stacks.items()}
+    return ExecutionView(run.snapshot(), running, here, tuple(run.findings) or early, enabled, places, shown)
 
 
 def reason_not_debuggable(run: RunState, rank: int, has_begun: Callable[[], bool]) -> str:
@@ -141,15 +133,8 @@ def answer_calls(view: ExecutionView, argument: str = "") -> str:
 
 
 def _format_calls(calls: Sequence[Call], waits: Callable[[Call], bool]) -> list[str]:
-    cells = [
-        (
-            f"rank {call.rank}",
-            str(call),
-            call.location,
-            f"{'waits' if waits(call) else 'matched'}{_origin_suffix(call)}",
-        )
-        for call in calls
-    ]
+    states = [f"{'waits' if waits(call) else 'matched'}{_origin_suffix(call)}" for call in calls]
+    cells = [(f"rank {call.rank}", str(call), call.location, state) for call, state in zip(calls, states, strict=True)]
     widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(3)]
     return [
         "  " + "  ".join(f"{each:<{width}}" for each, width in zip(cell, [*widths, 0], strict=True)) for cell in cells
@@ -165,20 +150,18 @@ def answer_why(view: ExecutionView) -> str:
         lines.append(f"  {rank_list(view.enabled)} can run")
     for waiting in WaitGraph(view.snapshot).list_waiting():
         others = sorted({who.rank for who in waiting.waits_for})
-        for_whom = (
-            f"{'any of ' * (waiting.any_suffices and len(others) > 1)}{rank_list(others)}" if others else "the clock"
-        )
+        any_of = "any of " * (waiting.any_suffices and len(others) > 1)
+        for_whom = f"{any_of}{rank_list(others)}" if others else "the clock"
         lines.append(f"  {waiting.who} waits for {for_whom}: {waiting.wait}")
     return "\n".join(lines)
 
 
 def answer_where(view: ExecutionView) -> str:
     """Return the stacks of all ranks, innermost frame last; ranks with equal stacks share one."""
-    stacks = [
-        (rank, view.stacks.get(rank) or f"  {_state_without_stack(view, rank)}") for rank in range(view.world_size)
-    ]
+    every = range(view.world_size)
+    stacks = [view.stacks.get(rank) or f"  {_state_without_stack(view, rank)}" for rank in every]
     lines = []
-    for ranks, text in group_equal_stacks(stacks):
+    for text, ranks in ranks_by_value(enumerate(stacks)).items():
         is_stack = any(rank in view.stacks for rank in ranks)
         if not is_stack and len(ranks) > 1:
             text = text.replace("  has ", "  have ", 1)

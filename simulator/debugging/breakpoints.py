@@ -7,52 +7,27 @@ the `commands` of a breakpoint stay with the debugger in which they were made.
 from __future__ import annotations
 
 import sys
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-
-class Breakpoint(NamedTuple):
-    """One breakpoint of pdb, as a value."""
-
-    number: int
-    file: str
-    line: int
-    is_temporary: bool
-    condition: str | None
-    function: str | None
-    is_enabled: bool
-    ignored_hits: int
+_values_of = attrgetter("number", "file", "line", "temporary", "cond", "funcname", "enabled", "ignore")
 
 
 class Breakpoints(NamedTuple):
     """All breakpoints of a process."""
 
-    those: tuple[Breakpoint, ...] = ()
+    those: tuple[tuple[Any, ...], ...] = ()
+    """Each breakpoint, as the values of its attributes (`_values_of`)."""
     next_number: int = 1
 
 
 def current_breakpoints() -> Breakpoints:
-    """Return pdb's breakpoints of this process.
-
-    Does not import `bdb`: if it is not loaded, there are no breakpoints.
-    """
+    """Return pdb's breakpoints of this process, without an import of `bdb`: if it is not loaded, there are none."""
     bdb: Any = sys.modules.get("bdb")
     if bdb is None:
         return Breakpoints()
-    those = [each for each in bdb.Breakpoint.bpbynumber if each is not None]
-    return Breakpoints(tuple(map(_breakpoint_value, those)), bdb.Breakpoint.next)
-
-
-def _breakpoint_value(point: Any) -> Breakpoint:
-    return Breakpoint(
-        point.number,
-        point.file,
-        point.line,
-        bool(point.temporary),
-        point.cond,
-        point.funcname,
-        bool(point.enabled),
-        point.ignore,
-    )
+    those = [_values_of(each) for each in bdb.Breakpoint.bpbynumber if each is not None]
+    return Breakpoints(tuple(those), bdb.Breakpoint.next)
 
 
 def set_breakpoints(all_of_them: Breakpoints) -> None:
@@ -62,10 +37,10 @@ def set_breakpoints(all_of_them: Breakpoints) -> None:
     import bdb
 
     bdb.Breakpoint.bplist, bdb.Breakpoint.bpbynumber = {}, [None]
-    for point in all_of_them.those:
-        bdb.Breakpoint.next = point.number
-        bdb.Breakpoint.bpbynumber += [None] * (point.number - len(bdb.Breakpoint.bpbynumber))
-        made = bdb.Breakpoint(point.file, point.line, point.is_temporary, point.condition, point.function)
-        made.enabled, made.ignore = point.is_enabled, point.ignored_hits
+    for number, file, line, is_temporary, condition, function, is_enabled, ignored_hits in all_of_them.those:
+        bdb.Breakpoint.next = number
+        bdb.Breakpoint.bpbynumber += [None] * (number - len(bdb.Breakpoint.bpbynumber))
+        made = bdb.Breakpoint(file, line, is_temporary, condition, function)
+        made.enabled, made.ignore = is_enabled, ignored_hits
     bdb.Breakpoint.next = all_of_them.next_number
     bdb.Breakpoint.bpbynumber += [None] * (all_of_them.next_number - len(bdb.Breakpoint.bpbynumber))

@@ -36,10 +36,7 @@ class DirectedKernel(Kernel):
     """A `Kernel` that asks the run's director where to pause."""
 
     def __init__(self, world_size: int, director: RunDirector, *, are_threads: bool, **terms: Any) -> None:
-        """`are_threads`: ranks are threads, so a rank is still at the call that it issues.
-
-        A rank process may have run further.
-        """
+        """`are_threads`: a rank is still at the call that it issues; a rank process may have run further."""
         super().__init__(world_size, policy=director, **terms)
         self._director = director
         self._are_threads = are_threads
@@ -90,10 +87,8 @@ class DirectedKernel(Kernel):
         if not self._is_running:
             return
         self._pause_at_call()
-        # The second case is a rank that had not begun when it was chosen.
-        if self._director.pauses_at_request(steps) or (
-            self._running_task.is_main and self._director.pauses_where_rank_runs(rank)
-        ):
+        was_chosen = self._running_task.is_main and self._director.pauses_where_rank_runs(rank)  # before it had begun
+        if self._director.pauses_at_request(steps) or was_chosen:
             self._director.pause_before_request(rank, f"step {steps}: rank {rank} is next")
 
     def _pause_at_call(self) -> None:
@@ -106,10 +101,7 @@ class DirectedKernel(Kernel):
             self._director.pause_run(self._running_task.rank_number, header)
 
     def _pause_at_finding(self, ending: RunEnding) -> None:
-        """Pause in a rank that caused the finding, or else in a waiting one.
-
-        In an ended rank there is nothing to see.
-        """
+        """Pause in a rank that caused the finding, else in a waiting one: in an ended rank there is nothing to see."""
         self._pause_at_call()  # a rank process has run further since its call
         if not self._is_running:
             return

@@ -5,25 +5,88 @@ To the kernel it is a scheduling policy: it first replays recorded choices, then
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import ChoicePoint, RankSeeds
-from ddpsim.simulator.debugging.goals import (
-    Goal,
-    GoBackError,
-    PauseAtCall,
-    PauseAtCallOfRank,
-    PauseAtNextCall,
-    PauseAtRequest,
-    PauseAtStart,
-    PauseAtStep,
-    PauseWhereRankRuns,
-    parse_until_call,
-)
 from ddpsim.simulator.debugging.session_host import DebuggerCommandError
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.runtime.prompt_server import ReadLine, read_edited_line
+
+
+class PauseAtStep(NamedTuple):
+    """Pause before the step with this number, in whichever rank runs then."""
+
+    step: int
+
+
+class PauseAtRequest(NamedTuple):
+    """Pause before a request at which another rank may run first; `number` counts only such requests, from 1."""
+
+    number: int
+
+
+class PauseAtStart(NamedTuple):
+    """Pause at the first line of a rank's program."""
+
+    rank: int
+
+
+class PauseAtNextCall(NamedTuple):
+    """Pause where a given rank makes its next communication call."""
+
+    rank: int
+
+
+class PauseAtCall(NamedTuple):
+    """Pause where any rank makes a given call, such as all_reduce #9."""
+
+    operation: str
+    sequence: int
+
+
+class PauseAtCallOfRank(NamedTuple):
+    """Pause where a rank makes its call with this number, counted over all its groups from 0."""
+
+    rank: int
+    number: int
+
+
+class PauseWhereRankRuns(NamedTuple):
+    """Pause as soon as a given rank runs next."""
+
+    rank: int
+
+
+Goal = (
+    PauseAtStep | PauseAtRequest | PauseAtStart | PauseAtNextCall | PauseAtCall | PauseAtCallOfRank | PauseWhereRankRuns
+)
+"""The point at which a debugged run pauses next."""
+
+
+class GoBackError(Exception):
+    """Raised to end a run, which is then replayed with the choices made so far, up to an earlier point."""
+
+    def __init__(self, goal: Goal, choices: tuple[int, ...]) -> None:
+        super().__init__(goal, choices)
+        self.goal = goal
+        self.choices = choices
+
+
+_CALL = re.compile(r"call\s+(\w+)\s+#?(\d+)")
+
+
+def parse_until_call(argument: str) -> PauseAtCall:
+    """Return the goal of `until call all_reduce #9`. Raises DebuggerCommandError for other words."""
+    found = _CALL.fullmatch(argument.strip())
+    if found is None:
+        raise DebuggerCommandError(
+            f"found {argument.strip()!r}, expected an operation and its number: as in call all_reduce #9"
+        )
+    return PauseAtCall(found[1], int(found[2]))
+
 
 Save = Callable[[tuple[int, ...], str], str]
 """A function that saves the choices made so far, under a name or "", and returns the reply to the user. Raises
@@ -42,10 +105,7 @@ class RunDirector:
         read: ReadLine = read_edited_line,
         save: Save | None = None,
     ) -> None:
-        """`choices` are the recorded ones to replay.
-
-        `goal` says where to pause first; None means at the first finding.
-        """
+        """`choices` are the recorded ones to replay; `goal` is where to pause first, by default the first finding."""
         self.goal = goal
         self.start = start
         """How the ranks start in the recorded run; None for the program's default."""
@@ -84,10 +144,7 @@ class RunDirector:
         return self.goal.rank if isinstance(self.goal, PauseAtStart) else None
 
     def pauses_at_request(self, steps: int) -> bool:
-        """Count a request that a rank is about to make at step `steps`.
-
-        True if the run has to pause before the request.
-        """
+        """Count a request that a rank makes next, at step `steps`. True if the run has to pause before it."""
         self._requests += 1
         goal = self.goal
         if isinstance(goal, PauseAtRequest):
@@ -105,11 +162,8 @@ class RunDirector:
     def pauses_at_call(self, call: Call, number: int) -> bool:
         """True if the run has to pause at a call, which is the `number`-th of its rank, counted from 0."""
         goal, here = self.goal, PauseAtCallOfRank(call.rank, number)
-        is_it = (
-            (isinstance(goal, PauseAtNextCall) and goal.rank == call.rank)
-            or (isinstance(goal, PauseAtCallOfRank) and goal == here)
-            or (isinstance(goal, PauseAtCall) and goal.matches_call(call))
-        )
+        goals = PauseAtNextCall(call.rank), here, PauseAtCall(call.operation, call.sequence)
+        is_it = any(type(goal) is type(each) and goal == each for each in goals)
         if is_it:
             self._call = here
         return is_it
@@ -120,11 +174,8 @@ class RunDirector:
 
     def pause_run(self, rank: int, header: str, *, steps: int | None = None) -> None:
         """Open a debugger here. `steps` is given at the end of a run. The user's next command sets the next goal."""
-        header = (
-            f"{self.missed_goal_text(steps)}\n{header}"
-            if steps is not None and self.missed_goal_text(steps)
-            else header
-        )
+        if steps is not None and (missed := self.missed_goal_text(steps)):
+            header = f"{missed}\n{header}"
         self.goal = None
         assert self.open_debugger is not None, "the code that runs the ranks sets it"
         try:

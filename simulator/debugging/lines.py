@@ -18,14 +18,6 @@ class DebuggerStream(io.TextIOBase):
         self._streams = streams
         self._written = ""
 
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
     def write(self, text: str) -> int:
         """Keep a text for the next prompt."""
         self._written += text

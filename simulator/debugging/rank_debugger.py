@@ -12,15 +12,9 @@ from itertools import groupby
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
+from ddpsim.simulator.debugging import stacks
 from ddpsim.simulator.debugging.lines import DebuggerConsole, DebuggerStream
 from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic, SessionHost
-from ddpsim.simulator.debugging.stacks import (
-    frame_count_line,
-    frame_that_raised,
-    outermost_program_frame,
-    program_frame,
-    traceback_in_program,
-)
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.call_sites import frames_outwards, installed_package_of, is_project_code
 
@@ -47,7 +41,7 @@ class RankDebugger(pdb.Pdb):
         if self.session_host.is_unwinding_rank():
             self.set_continue()
             return
-        with self._opened_session(frame or frame_that_raised(*traceback)):
+        with self._opened_session(frame or stacks.frame_that_raised(*traceback)):
             super().interaction(frame, *traceback)
 
     def bp_commands(self, frame: FrameType) -> Any:
@@ -59,10 +53,7 @@ class RankDebugger(pdb.Pdb):
 
     @contextmanager
     def _opened_session(self, frame: FrameType | None) -> Iterator[None]:
-        """A context that sets prompt, streams and stack for commands in a frame of the program.
-
-        Changes nothing outside of ranks.
-        """
+        """A context that sets prompt, streams and stack for commands in a frame; it does nothing outside of ranks."""
         who = self.session_host.debugged_thread_name()
         if not who or isinstance(self.stdin, DebuggerStream):
             yield
@@ -72,7 +63,7 @@ class RankDebugger(pdb.Pdb):
         self.stdin = self.stdout = lines  # type: ignore[assignment]
         self.use_rawinput, self.prompt, self.nosigint = False, f"({who}) ", True
         self.skip = {*(self.skip or ()), *_NOT_STEPPED_INTO}
-        self.botframe = outermost_program_frame(frame) or self.botframe
+        self.botframe = stacks.outermost_program_frame(frame) or self.botframe
         with self.session_host.opened_debugger(frame):
             try:
                 yield
@@ -98,10 +89,10 @@ class RankDebugger(pdb.Pdb):
         this is a post-mortem session.
         """
         self._is_visit, self._visit_ended_by = True, ""
-        frame, error = program_frame(sys._getframe()), sys.exc_info()[1]
+        frame, error = stacks.program_frame(sys._getframe()), sys.exc_info()[1]
         try:
             self.reset()
-            self.interaction(frame, None if frame is not None else traceback_in_program(error))
+            self.interaction(frame, None if frame is not None else stacks.traceback_in_program(error))
         finally:
             self._is_visit = False
         return self._visit_ended_by
@@ -138,10 +129,7 @@ class RankDebugger(pdb.Pdb):
         self._trace_program()
 
     def stop_here(self, frame: FrameType) -> bool:
-        """True if the program has to pause in a frame.
-
-        It never pauses while the rank's program is being ended early.
-        """
+        """True if the program has to pause in a frame, which it never does while it is being ended early."""
         if self.session_host.is_unwinding_rank():
             self.set_continue()
             return False
@@ -208,7 +196,7 @@ class RankDebugger(pdb.Pdb):
         for is_package, same in groupby(stack, key=lambda each: bool(each[1])):
             entries = list(same)
             if is_package:
-                self.message(frame_count_line(package for _, package in entries))
+                self.message(stacks.frame_count_line(package for _, package in entries))
             for entry, _ in () if is_package else entries:
                 self.print_stack_entry(entry)
 
@@ -341,10 +329,7 @@ class RankDebugger(pdb.Pdb):
     # --- continuing ---------------------------------------------------------------------------------------------------
 
     def onecmd(self, line: str) -> bool:
-        """Carry out a typed command.
-
-        If the user only looks at this rank, the paused rank continues the program instead.
-        """
+        """Carry out a typed command. If the user only looks at this rank, the paused rank continues instead."""
         is_over = bool(super().onecmd(line))
         if is_over and self._is_visit and not self._visit_ended_by:
             self._visit_ended_by = "quit" if self.quitting else "continue"
@@ -356,6 +341,6 @@ class RankDebugger(pdb.Pdb):
 
     def _trace_program(self) -> None:
         """Trace this thread, from its program's current frame on."""
-        for frame in frames_outwards(program_frame(sys._getframe())):
+        for frame in frames_outwards(stacks.program_frame(sys._getframe())):
             frame.f_trace = self.trace_dispatch
         sys.settrace(self.trace_dispatch)

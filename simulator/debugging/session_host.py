@@ -8,6 +8,8 @@ from types import FrameType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
+from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 
 class DebuggerTopic(Enum):
@@ -39,20 +41,23 @@ class VisitResult(NamedTuple):
 class SessionHost(Protocol):
     """What a debugger in a rank needs from the run that the rank belongs to."""
 
+    _host: ThreadHost
+
+    def _debugged_thread(self) -> RankThread | None:
+        """Return the thread of a rank that runs here; None outside of ranks."""
+
     def debugged_thread_name(self) -> str:
         """Return the name of the rank or thread that the debugger is in, such as "rank 2"; "" outside of ranks."""
 
     def is_unwinding_rank(self) -> bool:
         """True if the rank's program is being ended early, because the run has ended. False outside of ranks."""
+        return self._host.is_stopping and self._debugged_thread() is not None
 
     def opened_debugger(self, frame: FrameType | None) -> AbstractContextManager[object]:
         """Mark a debugger as open, in a frame of the program. Raises RankUnwound if the run has ended."""
 
     def read_line(self, text: str, streams: tuple[Any, Any]) -> str:
-        """Show a text whose last line is the prompt, and wait for a typed line.
-
-        Raises EOFError at the end of the input.
-        """
+        """Show a text whose last line is the prompt, and wait for a typed line. Raises EOFError at the input's end."""
 
     def show_text(self, text: str, streams: tuple[Any, Any]) -> None:
         """Show a text to the user."""
@@ -71,3 +76,6 @@ class SessionHost(Protocol):
 
     def abort_run(self, error: BaseException) -> NoReturn:
         """End the run with an error that is raised to the run's caller."""
+        running = self._host.baton.running
+        self._host.kernel.run.life.abort(error, None if running is None else running.rank)
+        raise RankUnwound

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 from types import FrameType, TracebackType
 from typing import Any
@@ -38,14 +38,6 @@ def frame_count_line(packages: Iterable[str]) -> str:
 def _package_of_entry(frame: str) -> str:
     found = _PATH.match(frame)
     return "" if found is None else installed_package_of(found[1])
-
-
-def group_equal_stacks(stacks: Iterable[tuple[int, str]]) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield each different stack once, with the list of ranks that have this stack."""
-    ranks: dict[str, list[int]] = {}
-    for rank, stack in stacks:
-        ranks.setdefault(stack, []).append(rank)
-    return ((tuple(those), stack) for stack, those in ranks.items())
 
 
 def program_frame(frame: FrameType | None) -> FrameType | None:

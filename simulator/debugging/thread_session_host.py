@@ -8,15 +8,20 @@ from bdb import BdbQuit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.debugging.answers import answer_command, make_view, reason_not_debuggable
 from ddpsim.simulator.debugging.breakpoints import current_breakpoints
-from ddpsim.simulator.debugging.director import RunDirector
-from ddpsim.simulator.debugging.goals import GoBackError
+from ddpsim.simulator.debugging.director import GoBackError, RunDirector
 from ddpsim.simulator.debugging.late_pdb import debugger_class
-from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, DebuggerCommandError, DebuggerTopic, VisitResult
+from ddpsim.simulator.debugging.session_host import (
+    NOT_DIRECTED,
+    DebuggerCommandError,
+    DebuggerTopic,
+    SessionHost,
+    VisitResult,
+)
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.runtime.call_sites import format_user_stack, site_of_user_frame, user_frame
 from ddpsim.simulator.runtime.prompt_server import DebuggerStreams, write_text
@@ -27,7 +32,7 @@ Switch = Callable[[int | None, int | None], None]
 """A function that swaps the state of the process, such as `os.environ`, from one rank's to another's."""
 
 
-class ThreadSessionHost:
+class ThreadSessionHost(SessionHost):
     """Connects the debuggers in the ranks of one run with that run."""
 
     def __init__(self, host: ThreadHost, kernel: Kernel, switch: Switch, director: RunDirector | None = None) -> None:
@@ -52,10 +57,6 @@ class ThreadSessionHost:
         """Return the name of the rank or thread that runs here; "" outside of ranks."""
         me = self._debugged_thread()
         return "" if me is None else str(me) if me.has_task else f"rank {me.rank}"
-
-    def is_unwinding_rank(self) -> bool:
-        """True if the program of the rank that runs here is being ended early."""
-        return self._host.is_stopping and self._debugged_thread() is not None
 
     def _debugged_thread(self) -> RankThread | None:
         running, ident = self._host.baton.running, _thread_ident()
@@ -94,13 +95,11 @@ class ThreadSessionHost:
 
     def answer_command(self, topic: DebuggerTopic, argument: str) -> str:
         """Return the text that answers a command about all ranks."""
-        frames = {
-            rank: frame for rank, frame in self._frames_by_rank().items() if not self._run.ranks[rank].main.is_finished
-        }
+        begun = self._frames_by_rank().items()
+        frames = {rank: frame for rank, frame in begun if not self._run.ranks[rank].main.is_finished}
         places: dict[int, Site] = {rank: site_of_user_frame(frame) for rank, frame in frames.items()}
-        stacks = (
-            {rank: format_user_stack(frame) for rank, frame in frames.items()} if topic is DebuggerTopic.WHERE else {}
-        )
+        shown = frames if topic is DebuggerTopic.WHERE else {}
+        stacks = {rank: format_user_stack(frame) for rank, frame in shown.items()}
         me = self._debugged_thread()
         return answer_command(topic, argument, make_view(self._run, None if me is None else me.rank, places, stacks))
 
@@ -195,14 +194,7 @@ class ThreadSessionHost:
         there."""
         if current_breakpoints().those:
             debugger_class(self).apply_breakpoints()
-        if self._director is not None and (
-            self._director.rank_of_start_goal == rank or self._director.pauses_where_rank_runs(rank)
-        ):
-            self._director.goal = None
+        director = self._director
+        if director is not None and (director.rank_of_start_goal == rank or director.pauses_where_rank_runs(rank)):
+            director.goal = None
             debugger_class(self)().pause_at_first_line()
-
-    def abort_run(self, error: BaseException) -> NoReturn:
-        """End the run with an error that is raised to the run's caller."""
-        running = self._host.baton.running
-        self._run.life.abort(error, None if running is None else running.rank)
-        raise RankUnwound

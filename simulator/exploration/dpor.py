@@ -48,7 +48,7 @@ from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
 from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice
 from ddpsim.simulator.exploration.happens_before import HappensBefore, initial_ranks
 from ddpsim.simulator.exploration.nodes import ChoiceNode, Sleep, may_run, sleep_after_access
-from ddpsim.simulator.matching.point_to_point import channel_object
+from ddpsim.simulator.matching.slots import channel_object
 from ddpsim.simulator.policies.dfs import find_offer_divergence
 from ddpsim.simulator.policies.observer import CallName
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
@@ -57,23 +57,10 @@ from ddpsim.simulator.verdict import Finding, Verdict
 from ddpsim.simulator.wording import join_names
 
 OF_THE_STORE = frozenset(
-    {
-        "add",
-        "append",
-        "check",
-        "compare_set",
-        "delete_key",
-        "get",
-        "list_keys",
-        "multi_get",
-        "multi_set",
-        "num_keys",
-        "queue_len",
-        "queue_pop",
-        "queue_push",
-        "set",
-        "wait",
-    }
+    [
+        *"add append check compare_set delete_key get list_keys multi_get".split(),  # noqa: SIM905
+        *"multi_set num_keys queue_len queue_pop queue_push set wait".split(),  # noqa: SIM905
+    ]
 )
 OF_THREADS = frozenset(
     {"Barrier", "Condition", "Event", "Lock", "Queue", "RLock", "Semaphore", "SimpleQueue", "ThreadPoolExecutor"}
@@ -123,8 +110,7 @@ class Dpor:
         return self._run
 
     def take(self, result: Result) -> Finding | None:
-        """Check that the execution repeated the choices that it shares with the previous execution; return a finding if
-        not."""
+        """Return a finding if the execution did not repeat the choices that it shares with the previous execution."""
         assert self._run is not None
         self._run.spins.conclude_execution()
         self._differs = self._run.find_divergence(is_cut=result.verdict is Verdict.UNKNOWN)
@@ -140,10 +126,7 @@ class Dpor:
 
 
 class DporRun(HappensBefore):
-    """The policy of one execution.
-
-    As observer, it also records the happens-before order of the run and the choices in it.
-    """
+    """The policy of one execution, and its observer, which records the happens-before order and the choices."""
 
     def __init__(
         self, world_size: int, path: list[ChoiceNode], new_from: int, spins: SpinDetection, used: set[str]
@@ -198,8 +181,7 @@ class DporRun(HappensBefore):
         return offer.options.index(chosen)
 
     def _continue_failed_poll(self, rank: int, node: int, offer: OfferedChoice) -> int | None:
-        """Choose the rank whose poll failed if the same ranks can still run; otherwise count the failed poll as its own
-        step."""
+        """Choose the rank whose poll failed if the same ranks can still run; else count the failed poll as a step."""
         self._failed_poll = None
         if set(self._path[node].offer.options) == set(offer.options):
             return rank
@@ -282,9 +264,8 @@ class DporRun(HappensBefore):
         """Note the accesses of a rank's next step; the rank's accesses until now belong to the step before."""
         if rank in self._sleep:
             self.is_redundant = True
-        self._tried_sources.pop(
-            rank, None
-        )  # it belonged to the step that ends here; the next receive may take from any source
+        # It belonged to the step that ends here; the next receive may take from any source.
+        self._tried_sources.pop(rank, None)
         self.spins.about_to_access(rank, accesses, looks_again=looks_again)
         node = self._nodes[rank]
         is_first_look = looks_again and accesses == self._intents[rank] and self._current[rank] is None

@@ -106,9 +106,8 @@ class Explorer:
             self._outcomes[outcome_of_result(result)] += 1
             self._verdicts[result.verdict] += 1
             self._first.setdefault(result.verdict, result)
-            progress = Progress(
-                self._executions, self._verdicts[Verdict.FAIL], self._elapsed_seconds, self._strategy.coverage
-            )
+            failures = self._verdicts[Verdict.FAIL]
+            progress = Progress(self._executions, failures, self._elapsed_seconds, self._strategy.coverage)
             self._on_progress = report_progress(self._on_progress, progress)
             if finding is not None and finding.code is Code.NONDETERMINISM:
                 return ExplorationEnd.FAILURE  # the remaining schedules come from executions that do not repeat
@@ -126,17 +125,13 @@ class Explorer:
 
 
 def run_twice(run: Callable[[Policy], Result], policy: Policy) -> Result:
-    """Run an execution twice under the same choices.
-
-    Return the first result, with a `nondeterminism` finding if the two differ.
-    """
+    """Run an execution twice under equal choices; add a `nondeterminism` finding to the first result if they differ."""
     first = _RecordingPolicy(policy)
     result = run(first)
     second = _RecordingPolicy(GuidedPolicy(first.choices))
     again = run(second)
-    finding = find_nondeterminism(
-        RecordedRun(tuple(first.offers), result.trace), RecordedRun(tuple(second.offers), again.trace)
-    )
+    runs = RecordedRun(tuple(first.offers), result.trace), RecordedRun(tuple(second.offers), again.trace)
+    finding = find_nondeterminism(*runs)
     if finding is None:
         return result
     return dataclasses.replace(result, findings=(finding, *result.findings)).with_replay(result.replay)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ddpsim.simulator.accesses import ALL_KEYS, Access, AccessMode, Object, are_dependent
 from ddpsim.simulator.calls import ANY_SOURCE, Call
-from ddpsim.simulator.matching.point_to_point import channel_object
+from ddpsim.simulator.matching.slots import channel_object
 from ddpsim.simulator.policies.observer import CallName, Observer
 
 Clock = list[int]
@@ -206,9 +206,8 @@ class HappensBefore(Observer):
         if key in self._of_keys:
             clock, count = self._of_keys[key]
             if count > 1 and key[0] == "key":
-                rivals, _ = self._racing_steps(
-                    rank, Access(key, AccessMode.MISS), reversed(self._touches[key][: count - 1])
-                )
+                earlier = reversed(self._touches[key][: count - 1])
+                rivals, _ = self._racing_steps(rank, Access(key, AccessMode.MISS), earlier)
                 self._could_have_come_sooner.setdefault(rank, []).extend(rivals)
             self._join_clock(rank, clock)
 
@@ -239,8 +238,7 @@ class HappensBefore(Observer):
             self._messages.note_call(name, step, channel_object(call), is_wild=call.peer == ANY_SOURCE)
 
     def completed_calls(self, names: Sequence[CallName]) -> None:
-        """Note calls that completed together: a rank that sees its call complete knows what the ranks of all these
-        calls knew."""
+        """Note calls that completed together: who sees its call complete knows what the ranks of all of them knew."""
         if len(names) == 2:
             self._messages.note_match(*names)
         together = join_clocks(self._of_calls[name] for name in names)
@@ -250,9 +248,8 @@ class HappensBefore(Observer):
     def started_thread(self, rank: int, thread: int) -> None:
         """Note that a rank started a thread, which begins with the clock of that rank."""
         assert thread == len(self._clocks)
-        self._record_access(
-            rank, Access(("start", thread), AccessMode.WRITE)
-        )  # so that it is a step that leads to more
+        # So that it is a step that leads to more.
+        self._record_access(rank, Access(("start", thread), AccessMode.WRITE))
         self._clocks.append(self._clocks[rank])
         self._current.append(None)
         self._nodes.append(None)

@@ -26,8 +26,7 @@ Sleep = Mapping[int, ExploredStep]
 
 
 def may_run(sleep: Sleep, rank: int) -> bool:
-    """Return whether a rank has to be tried: it is not in the sleep set, or its next step can differ from the explored
-    step."""
+    """Return whether a rank has to be tried: it does not sleep, or its next step can differ from the explored step."""
     return rank not in sleep or sleep[rank].has_more
 
 
@@ -37,9 +36,8 @@ def sleep_after_access(sleep: Sleep, rank: int, access: Access) -> Sleep:
     for number, sleeper in sleep.items():
         if number != rank and any(are_dependent(own, access) for own in sleeper.accesses):
             continue
-        is_more = access.mode is AccessMode.SEND and any(
-            Access(access.object, mode) in sleeper.accesses for mode in (AccessMode.RECEIVE, AccessMode.POST)
-        )
+        takes = [Access(access.object, mode) for mode in (AccessMode.RECEIVE, AccessMode.POST)]
+        is_more = access.mode is AccessMode.SEND and any(take in sleeper.accesses for take in takes)
         left[number] = sleeper._replace(has_more=True) if is_more else sleeper
     return left
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -40,14 +41,10 @@ def outcome_of_result(result: Result) -> Outcome:
 def count_outcomes(outcomes: Counter[Outcome]) -> Counter[str]:
     """Count outcomes by their text, which has the returned values only if executions differ in them."""
     variants = Counter(outcome.judgement for outcome in outcomes)
-    return Counter(
-        {
-            outcome.judgement
-            if variants[outcome.judgement] == 1
-            else f"{outcome.judgement}  returned {outcome.returned}": n
-            for outcome, n in outcomes.items()
-        }
-    )
+    counts = Counter[str]()
+    for (judgement, returned), count in outcomes.items():
+        counts[judgement if variants[judgement] == 1 else f"{judgement}  returned {returned}"] = count
+    return counts
 
 
 def _stable_findings(result: Result) -> list[Finding]:
@@ -85,6 +82,7 @@ def value_text(value: Any) -> str:
 def _nested_value_text(value: Any, depth: int) -> str:
     if depth > _DEEPEST:
         return "..."
+    inside = partial(_nested_value_text, depth=depth + 1)
     if isinstance(value, Enum):
         return f"{type(value).__name__}.{value.name}"
     if value is None or isinstance(value, (bool, int, complex, str, bytes)):
@@ -92,45 +90,33 @@ def _nested_value_text(value: Any, depth: int) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, (list, tuple)):
-        inner = ", ".join(_nested_value_text(item, depth + 1) for item in value)
+        inner = ", ".join(map(inside, value))
         if isinstance(value, list):
             return f"[{inner}]"
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if isinstance(value, Mapping):
-        return (
-            "{"
-            + ", ".join(
-                f"{_nested_value_text(k, depth + 1)}: {_nested_value_text(v, depth + 1)}" for k, v in value.items()
-            )
-            + "}"
-        )
+        return "{" + ", ".join(f"{inside(key)}: {inside(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (set, frozenset)):
-        return "{" + ", ".join(sorted(_nested_value_text(item, depth + 1) for item in value)) + "}"
+        return "{" + ", ".join(sorted(map(inside, value))) + "}"
     try:
-        return _object_text(value, depth)
+        return _object_text(value, inside)
     except Exception:  # the user's code raised, or a tensor has no numbers (meta)
         return type(value).__name__
 
 
-def _object_text(value: Any, depth: int) -> str:
+def _object_text(value: Any, inside: Callable[[Any], str]) -> str:
+    """Return an object as text; `inside` returns the text of a value in it."""
     name = type(value).__name__
     if isinstance(value, BaseException):
         return f"{name}({value})"
     if is_dataclass(value) and not isinstance(value, type):
-        inner = ", ".join(
-            f"{field.name}={_nested_value_text(getattr(value, field.name), depth + 1)}" for field in fields(value)
-        )
+        inner = ", ".join(f"{field.name}={inside(getattr(value, field.name))}" for field in fields(value))
         return f"{name}({inner})"
     if callable(getattr(value, "tolist", None)):  # a tensor, or an array or number of numpy's
-        return _tensor_text(value, depth)
+        shape = list(value.shape)
+        if prod(shape) <= _MOST_NUMBERS:
+            return inside(value.tolist())
+        return f"{inside(value.flatten()[:8].tolist())[:-1]}, ...] of {shape} with sum {inside(value.sum().item())}"
     if callable(getattr(value, "state_dict", None)):
-        return f"{name}({_nested_value_text(dict(value.state_dict()), depth + 1)})"
+        return f"{name}({inside(dict(value.state_dict()))})"
     return name
-
-
-def _tensor_text(value: Any, depth: int) -> str:
-    shape = tuple(value.shape)
-    if prod(shape) <= _MOST_NUMBERS:
-        return _nested_value_text(value.tolist(), depth + 1)
-    first = _nested_value_text(value.flatten()[:8].tolist(), depth + 1)
-    return f"{first[:-1]}, ...] of {list(shape)} with sum {_nested_value_text(value.sum().item(), depth + 1)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.errors import UsageError
@@ -47,6 +47,11 @@ class Strategy(Protocol):
 class ForwardingStrategy:
     """A strategy that forwards to another one; subclasses override some of its methods."""
 
+    is_complete: bool
+    coverage: float | None
+    limits: str
+    outside: str
+
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
 
@@ -58,25 +63,8 @@ class ForwardingStrategy:
         """Pass an execution's result to the wrapped strategy."""
         return self._strategy.take(result)
 
-    @property
-    def is_complete(self) -> bool:
-        """True once the wrapped strategy has covered every schedule."""
-        return self._strategy.is_complete
-
-    @property
-    def coverage(self) -> float | None:
-        """The wrapped strategy's estimate of the covered share; None if unknown."""
-        return self._strategy.coverage
-
-    @property
-    def limits(self) -> str:
-        """The wrapped strategy's limit on all schedules."""
-        return self._strategy.limits
-
-    @property
-    def outside(self) -> str:
-        """The effects that the wrapped strategy does not see; "" if it names none."""
-        return getattr(self._strategy, "outside", "")
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._strategy, name)
 
 
 class RandomSchedules:

@@ -13,6 +13,7 @@ between the last rank's call and the delivery of its completion, and changes of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
@@ -21,16 +22,8 @@ from torch import Tensor
 
 from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
+from ddpsim.simulator.hazards import poison_marks
 from ddpsim.simulator.hazards.poison import PoisonedTensors
-from ddpsim.simulator.hazards.poison_marks import (
-    MOST,
-    SHORT,
-    UNKNOWN,
-    call_numbers_in,
-    may_hold_mark,
-    may_hold_poison,
-    remove_marks,
-)
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
@@ -101,9 +94,7 @@ class _CallInFlight:
 
     __slots__ = ("_passed_tensors", "_read", "_written", "is_sharing", "pending", "watched")
 
-    def __init__(
-        self, pending: PendingCall, watched: Sequence[_WatchedTensor | _WatchedPart | PoisonedTensors], brought: Payload
-    ) -> None:
+    def __init__(self, pending: PendingCall, watched: Sequence[_Watched], brought: Payload) -> None:
         self.pending = pending
         self.watched = watched
         """The watched tensors of the call."""
@@ -131,36 +122,37 @@ class _CallInFlight:
     def _memory_spans(self) -> tuple[Sequence[_Span], Sequence[_Span]]:
         """Return the memory that the call reads or writes on its rank, and the part of it that the call may write."""
         if self._read is None:
-            inputs, outputs, signature = (
-                self._passed_tensors.inputs,
-                self._passed_tensors.outputs,
-                self.pending.call.signature,
-            )
+            inputs, outputs, *_ = self._passed_tensors
+            call = self.pending.call
             touched = inputs if inputs is outputs else (*inputs, *outputs)
-            is_source = signature.operation == "broadcast" and signature.root == self.pending.call.rank
+            is_source = call.signature.operation == "broadcast" and call.signature.root == call.rank
             self._read = [_memory_span(tensor) for tensor in touched[:_TENSORS_WATCHED]]
             self._written = () if is_source else [_memory_span(tensor) for tensor in outputs[:_TENSORS_WATCHED]]
         return self._read, self._written
 
 
+@dataclass(slots=True, eq=False)
 class _NumberedCall:
     """A call whose tensors hold poison (NaN) that contains the call's number."""
 
-    __slots__ = ("call", "is_done")
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self.is_done = False
-        """True if no further early read of the call's tensors needs a report."""
+    call: Call
+    is_done: bool = False
+    """True if no further early read of the call's tensors needs a report."""
 
 
-class EarlyReadWatch:
-    """Finds reads of a call's tensors before its wait, by the poison (NaN) in them, on the ranks of this process in one
-    execution."""
+_Watched = _WatchedTensor | _WatchedPart | PoisonedTensors
+
+
+class HazardWatch:
+    """Watches the calls of the ranks of this process for all hazards, in one execution."""
 
     def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
         """`ask` is a function that sends a request to the kernel."""
         self._ask = ask
+        self._in_flight: list[dict[int, _CallInFlight]] = [{} for _ in range(world_size)]
+        """By rank and handle, the calls of the user and of communication hooks that were not waited for yet."""
+        self.listeners: list[Callable[[PendingCall], None]] = []
+        """Functions that are called with each call of the user."""
         self.has_poisoned = False
         """True if some call's tensors were poisoned (filled with NaN)."""
         self._undefined: list[list[tuple[Call, ref[Tensor]]]] = [[] for _ in range(world_size)]
@@ -172,64 +164,45 @@ class EarlyReadWatch:
         self._latest_unnumbered: dict[int, _NumberedCall] = {}
         """By rank, the latest call whose tensors have no room for the call's number."""
 
+    # --- reads of a call's tensors before its wait, by the poison in them ---------------------------------------------
+
     def mark_number(self, call: Call) -> int:
         """Give a call the number that its poison contains; after 65535 calls, numbers repeat."""
-        number = (self._count[call.rank] * len(self._count) + call.rank) % MOST + 1
+        number = (self._count[call.rank] * len(self._count) + call.rank) % poison_marks.MOST + 1
         self._count[call.rank] += 1
         numbered = self.numbered[number] = _NumberedCall(call)
-        if call.signature.dtype in SHORT:
+        if call.signature.dtype in poison_marks.SHORT:
             self._latest_unnumbered[call.rank] = numbered
         return number
 
-    def note_poisoned(self, pending: PendingCall) -> None:
-        """Note that a rank issued a call whose tensors are poisoned."""
-        self.has_poisoned = True
-        self._undefined[pending.call.rank] += [(pending.call, ref(each)) for each in pending.poisoned.undefined]
-
-    def undefined_tensors(self, rank: int) -> Sequence[tuple[Call, Tensor]]:
+    def _undefined_tensors(self, rank: int) -> Sequence[tuple[Call, Tensor]]:
         """Return those tensors that a rank's calls have left undefined and that still exist."""
         return [(call, tensor) for call, left in self._undefined[rank] if (tensor := left()) is not None]
 
-    def ignore_reads_of(self, calls: Sequence[Call]) -> None:
-        """From now on, report no early reads of the tensors of these calls."""
-        for numbered in (*self.numbered.values(), *self._latest_unnumbered.values()) if calls else ():
-            numbered.is_done = numbered.is_done or any(numbered.call is each for each in calls)
-
     def check_for_poison(self, rank: int, value: Any, where: str) -> None:
-        """Search a value of the program for poison, and report the calls whose tensors the program has therefore read
-        too early."""
-        for number in sorted(call_numbers_in(value)) if self.numbered else ():
-            numbered = self._latest_unnumbered.get(rank) if number == UNKNOWN else self.numbered.get(number)
+        """Search a value of the program for poison, and report the calls whose tensors were thus read too early."""
+        for number in sorted(poison_marks.call_numbers_in(value)) if self.numbered else ():
+            is_unknown = number == poison_marks.UNKNOWN
+            numbered = self._latest_unnumbered.get(rank) if is_unknown else self.numbered.get(number)
             if numbered is not None and not numbered.is_done:
                 numbered.is_done = True
                 self._ask(Noticed(NoticedKind.READ, (numbered.call,), where))
 
-
-class HazardWatch(EarlyReadWatch):
-    """Watches the calls of the ranks of this process for all hazards, in one execution."""
-
-    def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
-        """`ask` is a function that sends a request to the kernel."""
-        super().__init__(world_size, ask)
-        self._in_flight: list[dict[int, _CallInFlight]] = [{} for _ in range(world_size)]
-        """By rank and handle, the calls of the user and of communication hooks that were not waited for yet."""
-        self.listeners: list[Callable[[PendingCall], None]] = []
-        """Functions that are called with each call of the user."""
+    # --- all hazards --------------------------------------------------------------------------------------------------
 
     def call_issued(self, pending: PendingCall) -> None:
         """Note that a rank issued a call."""
         call = pending.call
         if pending.poisoned is not None:
-            self.note_poisoned(pending)
+            self.has_poisoned = True
+            self._undefined[call.rank] += [(call, ref(each)) for each in pending.poisoned.undefined]
         mine = self._in_flight[call.rank]
         in_flight = None
         if call.origin.by_hook:
             mine[pending.handle] = _CallInFlight(pending, (), _NOTHING)  # its tensors are the engine's
         elif call.origin.phase is _USER and call.signature.operation != "monitored_barrier":
             held: PoisonedTensors | None = pending.poisoned
-            tensors: Sequence[_WatchedTensor | _WatchedPart | PoisonedTensors] = (
-                [held] if held is not None else _watch_tensors(pending.payload)
-            )
+            tensors: Sequence[_Watched] = _watch_tensors(pending.payload) if held is None else [held]
             for listener in self.listeners:
                 listener(pending)
             in_flight = _CallInFlight(pending, tensors, pending.payload if held is None else held.brought)
@@ -239,18 +212,13 @@ class HazardWatch(EarlyReadWatch):
             if tensors and (parts := in_flight.watched_parts):
                 pending.when_delivered[:0] = [part.note_completion_delivered for part in parts]
         is_sharing = in_flight is not None and in_flight.is_sharing
-        if (
-            self.numbered
-            and not is_sharing
-            and not _only_writes_tensors(call)
-            and any(map(may_hold_mark, pending.payload.inputs))
-        ):
+        is_read = bool(self.numbered) and not is_sharing and not _only_writes_tensors(call)
+        if is_read and any(map(poison_marks.may_hold_mark, pending.payload.inputs)):
             where = f"what was brought to {call.operation} #{call.sequence} at {call.site}"
             self.check_for_poison(call.rank, pending.payload.inputs, where)
 
     def call_settled(self, pending: PendingCall) -> None:
-        """Note that a rank waits for a call or has found the call complete, so that it may use the call's tensors
-        again."""
+        """Note that a rank waits for a call or has found it complete, and so may use the call's tensors again."""
         in_flight = self._in_flight[pending.call.rank].pop(pending.handle, None)
         if in_flight is not None and not in_flight.is_sharing and in_flight.has_changed_tensors():
             self._report_hazard(NoticedKind.CHANGED, pending.call)
@@ -264,15 +232,14 @@ class HazardWatch(EarlyReadWatch):
         """Return a rank's calls with poisoned tensors: calls in flight, and calls that leave tensors undefined."""
         pendings = [each.pending for each in self._in_flight[rank].values()]
         in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
-        left = self.undefined_tensors(rank)
-        return in_flight + [call for call, tensor in left if may_hold_poison(tensor) and call not in in_flight]
+        left = [call for call, tensor in self._undefined_tensors(rank) if poison_marks.may_hold_poison(tensor)]
+        return in_flight + [call for call in left if call not in in_flight]
 
     def program_returned(self, rank: int, value: Any) -> None:
-        """Search the value that a rank's program returned for early reads.
-
-        Calls without a wait have a finding of their own.
-        """
-        self.ignore_reads_of([each.pending.call for each in self._in_flight[rank].values()])
+        """Search the value that a rank's program returned for early reads, except those of calls without a wait."""
+        unwaited = [each.pending.call for each in self._in_flight[rank].values()]
+        for numbered in (*self.numbered.values(), *self._latest_unnumbered.values()) if unwaited else ():
+            numbered.is_done = numbered.is_done or any(numbered.call is each for each in unwaited)
         self.check_for_poison(rank, value, "what the program returned")
 
     def collective_matched(self, pendings: Sequence[PendingCall]) -> None:
@@ -314,20 +281,17 @@ class HazardWatch(EarlyReadWatch):
                 each.is_sharing = True
 
     def _remove_marks(self, rank: int) -> None:
-        """Remove the calls' numbers from poisoned memory, because later tensors may reuse the memory without writing to
-        it."""
+        """Remove the calls' numbers from poisoned memory, which later tensors may use again without writing to it."""
         if not self.has_poisoned:
             return
         for each in self._in_flight[rank].values():
             if each.pending.poisoned is not None:
                 each.pending.poisoned.remove_marks()
-        for _, tensor in self.undefined_tensors(rank):
-            remove_marks(tensor)
+        for _, tensor in self._undefined_tensors(rank):
+            poison_marks.remove_marks(tensor)
 
 
 def _watch_tensors(payload: Any) -> Sequence[_WatchedTensor | _WatchedPart]:
-    if not (payload.outputs or payload.inputs):
-        return ()
     outputs, inputs = payload.outputs[:_TENSORS_WATCHED], payload.inputs[:_TENSORS_WATCHED]
     tensors = [(tensor, True) for tensor in outputs]
     if payload.inputs is not payload.outputs:

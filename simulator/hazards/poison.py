@@ -25,13 +25,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.calls import Call, Phase, Signature
-from ddpsim.simulator.hazards.poison_marks import (
-    fill_with_mark,
-    has_room_for_signature,
-    integer_mark,
-    is_plain_tensor,
-    remove_marks,
-)
+from ddpsim.simulator.hazards import poison_marks
 from ddpsim.simulator.transport.payload import Payload
 
 _MAKING_CALLS = distributed_c10d._rank_not_in_group.__code__.co_filename
@@ -47,25 +41,10 @@ _USER, _BUCKET = Phase.USER, Phase.BUCKET  # faster to look up, see scheduler.py
 class PoisonedTensors:
     """The poisoned tensors of one call that is in flight."""
 
-    __slots__ = (
-        "_copies",
-        "_is_marked",
-        "_is_revealed",
-        "_number",
-        "_outputs",
-        "_versions",
-        "brought",
-        "moved",
-        "undefined",
-    )
-
     def __init__(
         self, brought: Payload, outputs: Sequence[Tensor], number: int, *, undefined: Sequence[Tensor] = ()
     ) -> None:
-        """`brought` are the tensors that the rank passed to the call.
-
-        The call writes `outputs`, and leaves `undefined` undefined.
-        """
+        """The rank passed `brought` to the call, which writes `outputs` and leaves `undefined` undefined."""
         self.brought = brought
         self.undefined = undefined
         self._number = number
@@ -78,7 +57,7 @@ class PoisonedTensors:
         with torch._C._AutoDispatchBelowADInplaceOrView():
             self._copies = {key: tensor.clone() for key, tensor in tensors.items()}
             for tensor in outputs:
-                fill_with_mark(tensor, number)
+                poison_marks.fill_with_mark(tensor, number)
             for tensor in self._inputs_only():
                 if outputs:
                     tensor.copy_(self._copies[id(tensor)])
@@ -105,7 +84,7 @@ class PoisonedTensors:
         if not self._is_revealed:
             self._is_marked = False
             for tensor in self._outputs:
-                remove_marks(tensor)
+                poison_marks.remove_marks(tensor)
 
     def reveal_results(self) -> None:
         """Copy the call's results to the program's tensors, which the program may read from now on."""
@@ -116,7 +95,7 @@ class PoisonedTensors:
             for tensor in self._outputs:
                 tensor.copy_(self._copies[id(tensor)])
             for tensor in self.undefined:
-                fill_with_mark(tensor, self._number)
+                poison_marks.fill_with_mark(tensor, self._number)
 
     def _copies_of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [self._copies[id(tensor)] for tensor in tensors]
@@ -135,14 +114,13 @@ def poison_call(call: Call, payload: Payload, number: Callable[[Call], int]) -> 
         return None
     undefined: Sequence[Tensor] = ()
     if phase is _USER and call.leaves_undefined:
-        undefined = [tensor for tensor in payload.inputs if has_room_for_signature(tensor)]
+        undefined = [tensor for tensor in payload.inputs if poison_marks.has_room_for_signature(tensor)]
     if not undefined and _is_synchronous_call():
         return None
-    if not all(map(is_plain_tensor, tensors)):
+    if not all(map(poison_marks.is_plain_tensor, tensors)):
         return None
-    return PoisonedTensors(
-        payload, _written_tensors(call.signature, payload, call.rank), number(call), undefined=undefined
-    )
+    written = _written_tensors(call.signature, payload, call.rank)
+    return PoisonedTensors(payload, written, number(call), undefined=undefined)
 
 
 def _written_tensors(signature: Signature, payload: Payload, rank: int) -> Sequence[Tensor]:
@@ -177,15 +155,14 @@ def _is_synchronous_call() -> bool:
 
 
 def _has_own_version(tensor: Tensor) -> bool:
-    """Return whether no other tensor shares this tensor's storage, so that a new version counter means a change of this
-    tensor."""
+    """Return whether a new version counter means a change of this tensor: no other shares its storage."""
     return not tensor.is_inference() and tensor.nbytes >= tensor.untyped_storage().nbytes()
 
 
 def _is_poison(tensor: Tensor, number: int | None) -> bool:
     if tensor.is_floating_point() or tensor.is_complex():
         return bool((tensor != tensor).all())
-    return bool((tensor == integer_mark(tensor.dtype, number)).all())
+    return bool((tensor == poison_marks.integer_mark(tensor.dtype, number)).all())
 
 
 def _are_equal(first: Tensor, second: Tensor) -> bool:

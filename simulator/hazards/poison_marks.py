@@ -11,7 +11,6 @@ integers are filled with the largest value of their type.
 from __future__ import annotations
 
 import dataclasses
-import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -95,10 +94,9 @@ def call_numbers_in(value: Any) -> set[int]:
     """Return the numbers of the calls whose marks are in a value, which is a number, tensor, array or container."""
     found: set[int] = set()
     for each, _ in zip(_numbers_and_tensors_in(value, set()), range(_ITEMS), strict=False):
-        if isinstance(each, Tensor):
-            found |= _call_numbers_in_tensor(each)
-        else:
-            found |= _call_numbers_in_float(each) if isinstance(each, float) else _call_numbers_in_integers([each])
+        if isinstance(each, float):
+            each = torch.tensor(each, dtype=torch.float64, device="cpu")
+        found |= _call_numbers_in_tensor(each) if isinstance(each, Tensor) else _call_numbers_in_integers([each])
     return found
 
 
@@ -129,13 +127,6 @@ def _children_of(value: Any) -> Iterable[Any]:
     return ()
 
 
-def _call_numbers_in_float(value: float) -> set[int]:
-    if value == value:
-        return set()
-    (bits,) = struct.unpack("<q", struct.pack("<d", value))
-    return _call_numbers_of_marks([bits >> 29 & 0x3FFFFF])
-
-
 def may_hold_mark(tensor: Tensor) -> bool:
     """Return whether a tensor may contain a mark: a fast check, made for every tensor that is passed to a call.
 
@@ -160,15 +151,12 @@ def _call_numbers_in_tensor(tensor: Tensor) -> set[int]:
         return _call_numbers_in_integers(values[values >> 16 == _LONG >> 16].unique().tolist())
     nans = values[values != values]
     integer, _, shift = _BITS[values.dtype]
-    return _call_numbers_of_marks(_shift_bits(bits, -shift) & 0x3FFFFF for bits in nans.view(integer).unique().tolist())
+    marks = [_shift_bits(bits, -shift) & 0x3FFFFF for bits in nans.view(integer).unique().tolist()]
+    return {mark & MOST for mark in marks if mark >> 16 == _OURS}
 
 
 def _call_numbers_in_integers(values: Iterable[int]) -> set[int]:
     return {value & MOST for value in values if value >> 16 == _LONG >> 16}
-
-
-def _call_numbers_of_marks(marks: Iterable[int]) -> set[int]:
-    return {mark & MOST for mark in marks if mark >> 16 == _OURS}
 
 
 def _shift_bits(bits: int, by: int) -> int:

@@ -47,22 +47,13 @@ class ElasticAgent:
                 "max_nodes=1 or --nnodes 1"
             )
         size = int(config.nproc_per_node)
-        settings = [
-            {
-                **torchrun_environment(rank, size),
-                "ROLE_NAME": config.role,
-                "TORCHELASTIC_RUN_ID": config.run_id or "none",
-            }
-            for rank in range(size)
-        ]
+        own = {"ROLE_NAME": config.role, "TORCHELASTIC_RUN_ID": config.run_id or "none"}
+        settings = [{**torchrun_environment(rank, size), **own} for rank in range(size)]
         start = self._start_functions if callable(entrypoint) else self._start_commands
         sentinels, code_of, returned = start(config, entrypoint, args, settings)
         values = _collect_results(sentinels, returned)
-        failures = {
-            rank: ProcessFailure(rank, os.getpid(), code, "<N/A>")
-            for rank, code in enumerate(map(code_of, range(size)))
-            if code
-        }
+        codes = [code_of(rank) for rank in range(size)]
+        failures = {rank: ProcessFailure(rank, os.getpid(), code, "<N/A>") for rank, code in enumerate(codes) if code}
         if failures:
             raise ChildFailedError(str(getattr(entrypoint, "__name__", entrypoint)), failures)
         return values

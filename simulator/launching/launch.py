@@ -11,16 +11,9 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.launching import launcher_line
 from ddpsim.simulator.launching.guardian import Guardian
 from ddpsim.simulator.launching.launcher_detection import may_start_own_ranks, uses_trainer_strategy
-from ddpsim.simulator.launching.launcher_line import (
-    EXIT_CODE,
-    LaunchRejected,
-    ProgramEnded,
-    RanksMayBegin,
-    RankStarted,
-    StartsRanksAgain,
-)
 from ddpsim.simulator.launching.program_ranks import adopting_orphans, start_launcher
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
@@ -66,11 +59,11 @@ class LauncherRun:
         with self._adopting:
             while time.monotonic() < end:
                 message = self._receive_message(_POLL_SECONDS)
-                if isinstance(message, RanksMayBegin):
+                if isinstance(message, launcher_line.RanksMayBegin):
                     return True
-                if isinstance(message, LaunchRejected):
+                if isinstance(message, launcher_line.LaunchRejected):
                     raise UsageError(message.line)
-                if message is not None and not isinstance(message, RankStarted):
+                if message is not None and not isinstance(message, launcher_line.RankStarted):
                     break
                 now = self._launcher.core_seconds()
                 if now - cpu > _POLL_SECONDS / 10 or message is not None:
@@ -84,17 +77,17 @@ class LauncherRun:
         if not select.select([self._line], [], [], seconds)[0]:
             return None
         message, files = self._line.receive()
-        if isinstance(message, RankStarted):
-            channel, arena, output, errors, stack, exit_file = files
+        if isinstance(message, launcher_line.RankStarted):
+            channel, arena, *own, exit_file = files
             end = MessageChannel(socket.socket(fileno=channel))
-            made = RankFiles(output, errors, stack)
-            self.children.append(ChildProcess(len(self.children), message.pid, end, SharedArena(file=arena), made))
+            rank = len(self.children)
+            self.children.append(ChildProcess(rank, message.pid, end, SharedArena(file=arena), RankFiles(*own)))
             self._exit_files.append(exit_file)
             self._guardian.add_process_group(message.pid)
             os.close(arena)
         if message is None:
             self._launcher.raise_internal_error()
-            return ProgramEnded(None)
+            return launcher_line.ProgramEnded(None)
         return message
 
     def configure_ranks(self, config: ProcessConfig) -> list[ChildProcess]:
@@ -113,20 +106,20 @@ class LauncherRun:
         """After the ranks have ended: run the program to its end, and return its exception."""
         for child, exit_file in zip(self.children, self._exit_files, strict=True):
             with suppress(OSError):
-                os.write(exit_file, EXIT_CODE.pack(_exit_code(child)))
+                os.write(exit_file, launcher_line.EXIT_CODE.pack(_exit_code(child)))
             os.close(exit_file)
         self._exit_files = []
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             message = self._receive_message(_POLL_SECONDS)
-            if isinstance(message, LaunchRejected):
+            if isinstance(message, launcher_line.LaunchRejected):
                 raise UsageError(message.line)
-            if isinstance(message, StartsRanksAgain):
+            if isinstance(message, launcher_line.StartsRanksAgain):
                 raise UsageError(
                     "the program starts ranks a second time, expected one world of ranks in a run, which has one "
                     "schedule and one trace: let one start do both, or run each by itself, by an argument"
                 )
-            if isinstance(message, ProgramEnded):
+            if isinstance(message, launcher_line.ProgramEnded):
                 return message.raised
         return None
 
@@ -183,6 +176,4 @@ def _exit_code(child: ChildProcess) -> int:
         error = unpickle_value(child.ended.error)
     except Exception:  # its class exists only in the rank
         return 1
-    if isinstance(error, SystemExit) and isinstance(error.code, int):
-        return error.code
-    return 1
+    return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1

@@ -101,5 +101,4 @@ class CommandBody:
 
 
 Body = WorkerBody | CommandBody
-"""The program of a rank. Forked, it continues with the launcher's state; otherwise it starts anew and imports its
-modules."""
+"""The program of a rank. Forked, it has the launcher's state; otherwise it starts anew and imports its modules."""

@@ -30,29 +30,16 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.errors import is_internal_error
+from ddpsim.simulator.launching import launcher_line
 from ddpsim.simulator.launching.launched import Body, CommandBody, WorkerBody, is_worker_of_spawn
-from ddpsim.simulator.launching.launcher_line import (
-    EXIT_CODE,
-    LaunchRejected,
-    MakesOwnGroup,
-    ProgramEnded,
-    RanksMayBegin,
-    RankStarted,
-    StartsRanksAgain,
-)
+from ddpsim.simulator.launching.program_ranks import ProcessResources
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
+from ddpsim.simulator.rank_processes import own_process
+from ddpsim.simulator.rank_processes.channel import PacketConnection
 from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
-from ddpsim.simulator.rank_processes.own_process import (
-    flush_streams,
-    make_own_process,
-    shut_down_process_executors,
-    torchrun_environment,
-)
-from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
-from ddpsim.simulator.rank_processes.rank_files import RankFiles, exit_with_internal_error
+from ddpsim.simulator.rank_processes.rank_files import exit_with_internal_error
 from ddpsim.simulator.rank_processes.rank_process import run_rank_process as run_rank
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
@@ -65,14 +52,14 @@ def run_launcher(rank_config: RankConfig, line: PacketConnection) -> NoReturn:
     """Run the program as its own launcher, and end the process."""
     raised = None
     try:
-        make_own_process(rank_config)
+        own_process.make_own_process(rank_config)
         detect_groups_in_new_pythons(rank_config.common.external_processes, "the program")
         launcher = Launcher(line, rank_config.common)
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
         try:
             with launcher:
                 rank_config.common.program(0)
-                shut_down_process_executors()
+                own_process.shut_down_process_executors()
                 util._exit_function()  # type: ignore[attr-defined]
         except BaseException as error:
             if is_internal_error(error):
@@ -81,12 +68,12 @@ def run_launcher(rank_config: RankConfig, line: PacketConnection) -> NoReturn:
             raised = raised._replace(traceback=raised.traceback[-(1 << 15) :])
             if not launcher.has_begun:
                 traceback.print_exc()
-        flush_streams()
-        line.send(ProgramEnded(raised))
+        own_process.flush_streams()
+        line.send(launcher_line.ProgramEnded(raised))
     except BaseException as error:
         exit_with_internal_error(rank_config.files.stack, error, "the process of the program, which starts the ranks")
     finally:
-        flush_streams()
+        own_process.flush_streams()
         os._exit(0)
 
 
@@ -96,31 +83,21 @@ class RankPopen:
     def __init__(self, launcher: Launcher, rank: int, body: Body) -> None:
         self._launcher = launcher
         self.returncode: int | None = None
-        self._glances = 0
+        self.glances = 0
         self.method = "fork" if body.is_forked else "spawn"
         util._flush_std_streams()  # type: ignore[attr-defined]
-        mine, theirs = MessageChannel.pair()
-        arena_file, files = os.memfd_create("arena"), RankFiles.open_rank_files()
-        arena = SharedArena(file=arena_file)
-        self.pid = _fork_without_parent(lambda: launcher.run_rank(rank, body, theirs, arena, files))
+        own = ProcessResources.open_for_rank(rank)
+        self.pid = _fork_without_parent(lambda: launcher.run_rank(body, own))
         self.sentinel, writing = os.pipe()
-        sent = [mine.fileno(), arena_file, files.output, files.errors, files.stack, writing]
-        launcher.line.send(RankStarted(self.pid), sent)
-        mine.close()
-        theirs.close()
-        arena.close()
-        files.close()
-        os.close(arena_file)
+        sent = [own.channel.fileno(), own.arena_file, *own.files, writing]
+        launcher.line.send(launcher_line.RankStarted(self.pid), sent)
+        own.close_all()
         os.close(writing)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
         """Return the exit code; None if the rank has not ended. Many calls mean that the program waits for it."""
-        self._glances += 1
-        return self.wait(0.0) if self._glances > _GLANCES else self._wait_for_exit_code(0.0)
-
-    def reset_poll_count(self) -> None:
-        """Reset the count of polls: multiprocessing polls all processes when another one is started."""
-        self._glances = 0
+        self.glances += 1
+        return self.wait(0.0) if self.glances > _GLANCES else self._wait_for_exit_code(0.0)
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait until the rank has ended, and return its exit code."""
@@ -129,8 +106,8 @@ class RankPopen:
 
     def _wait_for_exit_code(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self.sentinel], [], [], timeout)[0]:
-            data = os.read(self.sentinel, EXIT_CODE.size)
-            self.returncode = EXIT_CODE.unpack(data)[0] if data else -9
+            data = os.read(self.sentinel, launcher_line.EXIT_CODE.size)
+            self.returncode = launcher_line.EXIT_CODE.unpack(data)[0] if data else -9
         return self.returncode
 
     def terminate(self) -> None:
@@ -188,11 +165,11 @@ class Launcher:
         """Let the ranks begin: the program waits for them, so it has started all."""
         if self._ranks and not self.has_begun:
             self.has_begun = True
-            self.line.send(RanksMayBegin())
+            self.line.send(launcher_line.RanksMayBegin())
 
     def _remove_torchrun_variables(self) -> None:
         """In a rank: remove the variables of torchrun that the program has not set."""
-        for name in torchrun_environment(0, self.config.world_size).keys() - {"OMP_NUM_THREADS"}:
+        for name in own_process.torchrun_environment(0, self.config.world_size).keys() - {"OMP_NUM_THREADS"}:
             if isinstance(_environment_entries().get(os.fsencode(name)), _UnsetByProgram):
                 del os.environ[name]
 
@@ -212,33 +189,32 @@ class Launcher:
 
     def reject_program(self, line: str) -> NoReturn:
         """End the run with an error message."""
-        self.line.send(LaunchRejected(line))
+        self.line.send(launcher_line.LaunchRejected(line))
         os._exit(0)
 
     def _start_rank(self, body: Body) -> RankPopen:
         for other in self._ranks:
-            other.reset_poll_count()
+            other.glances = 0  # multiprocessing polls all processes when another one is started
         rank = RankPopen(self, len(self._ranks), body)
         self._ranks.append(rank)
         return rank
 
-    def run_rank(
-        self, rank: int, body: Body, channel: MessageChannel, arena: SharedArena, files: RankFiles
-    ) -> NoReturn:
+    def run_rank(self, body: Body, own: ProcessResources) -> NoReturn:
         """Run a rank in its process."""
         try:
             self.__exit__()
             self.line.close()
             self._remove_torchrun_variables()
-            config = self.config._replace(**channel.receive())
+            config = self.config._replace(**own.theirs.receive())
             if not body.is_forked:
                 self._unload_project_modules()
             config = config._replace(program=body, is_forked_by_program=body.is_forked)
-            run_rank(RankConfig(rank, config, channel, arena, files))
+            run_rank(RankConfig(own.rank, config, own.theirs, own.arena, own.files))
         except EOFError:  # the coordinator has closed the channel
             os._exit(0)
         except BaseException as error:
-            exit_with_internal_error(files.stack, error, f"the process of rank {rank}, before its program began")
+            where = f"the process of rank {own.rank}, before its program began"
+            exit_with_internal_error(own.files.stack, error, where)
 
     def _popen_replacement(self, kind: Any) -> Callable[[Any], Any]:
         original = vars(kind)["_Popen"].__func__
@@ -255,7 +231,7 @@ class Launcher:
         if worker._target is None:
             return False
         if self.has_begun and worker._target is self._target:
-            self.line.send(StartsRanksAgain())
+            self.line.send(launcher_line.StartsRanksAgain())
             os._exit(0)
         if self.has_begun:
             return False
@@ -283,7 +259,7 @@ class Launcher:
             if os.getpid() != self._pid:
                 in_children.reject_process_group()
             if not self._ranks:
-                self.line.send(MakesOwnGroup())
+                self.line.send(launcher_line.MakesOwnGroup())
                 os._exit(0)
             return original(*arguments, **options)
 

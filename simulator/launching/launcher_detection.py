@@ -39,7 +39,6 @@ _HARMLESS_PACKAGES = frozenset({*sys.stdlib_module_names, "torch", "numpy"}) - {
 """Packages whose functions make no group, apart from the names above."""
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def may_start_own_ranks(program: Script) -> bool:
@@ -52,19 +51,15 @@ def may_start_own_ranks(program: Script) -> bool:
             nodes = list(ast.walk(tree))
             if any(map(_starts_ranks, nodes)) or any(map(_names_strategy, nodes)):
                 return True
-            processes += [
-                node for node in nodes if isinstance(node, ast.Call) and _referenced_name(node.func) == _PROCESS
-            ]
+            calls = [node for node in nodes if isinstance(node, ast.Call)]
+            processes += [call for call in calls if _referenced_name(call.func) == _PROCESS]
     return bool(processes) and any(map(ProjectDefinitions(trees).may_start_rank, processes))
 
 
 def uses_trainer_strategy(program: Script) -> bool:
     """Return whether a Trainer may start the ranks; a Trainer starts none under the environment of torchrun."""
-    return any(
-        any(map(_names_strategy, ast.walk(tree)))
-        for _, text, tree in _project_files(program)
-        if _IS_WORTH_READING.search(text)
-    )
+    trees = (tree for _, text, tree in _project_files(program) if _IS_WORTH_READING.search(text))
+    return any(any(map(_names_strategy, ast.walk(tree))) for tree in trees)
 
 
 def _project_files(program: Script) -> Iterator[tuple[str, str, ast.AST]]:
@@ -133,18 +128,14 @@ class ProjectDefinitions:
         self._definitions: dict[str, list[_Definition]] = {}
         self._modules: dict[str, set[str]] = {}
         """The modules that a name may come from, by each name that an import binds."""
-        own = set()
+        self._own = {part for file in trees for part in file.removesuffix(".py").split("/")[-2:]}
+        """The names of the project's modules and packages."""
         for tree in trees.values():
             for node in ast.walk(tree):
-                if isinstance(node, _DEFINITIONS):
+                if isinstance(node, _Definition):
                     self._definitions.setdefault(node.name, []).append(node)
                 for name, module in _imported_names(node):
                     self._modules.setdefault(name, set()).add(module)
-        for file in trees:
-            parts = file.removesuffix(".py").split("/")
-            own |= {parts[-1], parts[-2]} if len(parts) > 1 else {parts[-1]}
-        self._own = own
-        """The names of the project's modules and packages."""
 
     def may_start_rank(self, call: ast.Call) -> bool:
         """Return whether a call of `Process` may start a rank: its target makes a group, or calls unknown code."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching.guardian import Guardian
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, RankStart
+from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, ForkResult, RankStart
 from ddpsim.simulator.launching.servers import STANDING, ServerGone, ServerProcess, server_keys
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.children import ChildProcess
@@ -27,7 +27,7 @@ _AT_ONCE = MOST_FILES // (FILES_OF_A_RANK + 1)
 """The number of processes that a server is asked for at a time."""
 
 
-class _ProcessResources(NamedTuple):
+class ProcessResources(NamedTuple):
     """The resources of a process that is not forked yet."""
 
     rank: int
@@ -38,7 +38,7 @@ class _ProcessResources(NamedTuple):
     files: RankFiles
 
     @classmethod
-    def open_for_rank(cls, rank: int) -> _ProcessResources:
+    def open_for_rank(cls, rank: int) -> ProcessResources:
         """Open the resources. Raises OSError if the system has no files or address space left."""
         with ExitStack() as made:
             channel, theirs = MessageChannel.pair()
@@ -66,8 +66,7 @@ class _ProcessResources(NamedTuple):
 
     def files_to_send(self, announced: int, more: Sequence[int]) -> list[int]:
         """Return the files of the process in the order that `server.py` expects."""
-        own = [self.theirs.fileno(), self.arena_file, self.files.output, self.files.errors, self.files.stack]
-        return [*own, announced, *more]
+        return [self.theirs.fileno(), self.arena_file, *self.files, announced, *more]
 
 
 def start_ranks(config: ProcessConfig, guardian: Guardian) -> list[ChildProcess]:
@@ -121,10 +120,10 @@ def _fork_ranks(
     more: Sequence[int],
 ) -> None:
     """Let the servers fork some ranks in parallel. Raises OSError if the system has no resources left."""
-    coming: list[_ProcessResources] = []
+    coming: list[ProcessResources] = []
     try:
         for rank in ranks:
-            coming.append(_ProcessResources.open_for_rank(rank))
+            coming.append(ProcessResources.open_for_rank(rank))
         shares = [coming[number :: len(servers)] for number in range(len(servers))]
         with _ctrl_c_delayed():
             pids, error = _fork_in_servers(servers, shares, config.announcement.file, more)
@@ -149,7 +148,7 @@ def _fork_ranks(
 
 
 def _fork_in_servers(
-    servers: Sequence[ServerProcess], shares: Sequence[Sequence[_ProcessResources]], announced: int, more: Sequence[int]
+    servers: Sequence[ServerProcess], shares: Sequence[Sequence[ProcessResources]], announced: int, more: Sequence[int]
 ) -> tuple[dict[int, int], int]:
     """Return the process ids by rank, and the error number if some are missing, else 0."""
     asked = [(server, share) for server, share in zip(servers, shares, strict=True) if share]
@@ -159,7 +158,7 @@ def _fork_in_servers(
     errors, gone = [], None
     for server, share in asked:
         try:
-            forked = server.receive_forked()
+            forked: ForkResult = server.receive_answer()
         except UsageError as error:  # this server has ended; the other servers still fork
             gone = error
             continue

@@ -235,9 +235,8 @@ def _begin_process(files: list[int], changed: dict[str, str]) -> NoReturn:
     try:
         _become_rank_or_launcher(files, changed)
     except BaseException as error:  # an internal error: `main` handles those of a program
-        _import_simulator_module("rank_processes.rank_files").exit_with_internal_error(
-            files[4], error, "the process of a rank, before its program began"
-        )
+        rank_files = _import_simulator_module("rank_processes.rank_files")
+        rank_files.exit_with_internal_error(files[4], error, "the process of a rank, before its program began")
     finally:
         os._exit(1)
 
@@ -264,6 +263,5 @@ def _become_rank_or_launcher(files: list[int], changed: dict[str, str]) -> None:
     rank_config = configs.RankConfig(birth.rank, config, channel, arena, rank_files.RankFiles(*files[2:5]))
     if len(files) == FILES_OF_A_RANK:
         _import_simulator_module("rank_processes.rank_process").run_rank_process(rank_config)
-    _import_simulator_module("launching.launcher").run_launcher(
-        rank_config, PacketConnection(socket.socket(fileno=files[6]))
-    )
+    line = PacketConnection(socket.socket(fileno=files[6]))
+    _import_simulator_module("launching.launcher").run_launcher(rank_config, line)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 from ddpsim.simulator.choices import HASH_SEEDS
 from ddpsim.simulator.errors import InternalError, UsageError
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.launching.server import ForkProcesses, ForkResult, LoadModules
+from ddpsim.simulator.launching.server import ForkProcesses, LoadModules
 from ddpsim.simulator.rank_processes.channel import PacketConnection
 from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS
 
@@ -78,13 +78,9 @@ class ServerProcess:
         self._was_ready = False
         path = write_search_path(sys.path)
         try:
+            main = _MAIN.format(path=path, file=theirs.fileno(), caller=os.getpid())
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *_python_flags(),
-                    "-c",
-                    _MAIN.format(path=path, file=theirs.fileno(), caller=os.getpid()),
-                ],
+                [sys.executable, *_python_flags(), "-c", main],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
@@ -116,7 +112,7 @@ class ServerProcess:
     def await_ready(self) -> None:
         """Wait until the server has loaded everything. Raises UsageError if it cannot."""
         while self._awaited:
-            problem = self._receive_answer()
+            problem = self.receive_answer()
             self._awaited -= 1
             if problem:
                 raise UsageError(problem)
@@ -126,15 +122,10 @@ class ServerProcess:
         """Ask the server to fork processes; `files` has the files of each process."""
         try:
             self._line.send(ForkProcesses(len(files)), [file for each in files for file in each])
-        except ConnectionError:  # the server is gone, which `forked` reports
+        except ConnectionError:  # the server is gone, which `receive_answer` reports
             return
         except OSError:
             self._raise_server_gone()
-
-    def receive_forked(self) -> ForkResult:
-        """Return the processes that the server was asked for, once they are forked."""
-        answer: ForkResult = self._receive_answer()
-        return answer
 
     def close(self) -> None:
         """Kill the server; ranks that it has forked continue."""
@@ -156,7 +147,8 @@ class ServerProcess:
         os.close(file)
         self._awaited += 1
 
-    def _receive_answer(self) -> Any:
+    def receive_answer(self) -> Any:
+        """Wait for the answer to the oldest message. Raises ServerGone or InternalError if the server has ended."""
         try:
             answer, _ = self._line.receive()
         except ConnectionError:
@@ -204,10 +196,7 @@ class ServerPool:
         self._owner = 0
 
     def start_servers(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> list[ServerProcess]:
-        """Return servers with these keys; missing ones are started in parallel.
-
-        Raises UsageError if the system starts no process for one.
-        """
+        """Return servers with these keys; missing ones start in parallel. Raises UsageError if one cannot start."""
         self._reset_after_fork()
         for key in [key for key in self._servers if key not in keys and not key.is_default]:
             self._servers.pop(key).close()  # servers take memory, and a session may need many kinds
@@ -218,9 +207,8 @@ class ServerPool:
                 f"the system starts no Python to fork ranks from ({error.strerror}), expected room for "
                 f"{len(keys)}: raise the limits of processes and files (ulimit -u, -n)"
             ) from None
-        for server in servers:
-            if wants_dynamo:
-                server.load_dynamo()
+        for server in servers if wants_dynamo else ():
+            server.load_dynamo()
         return servers
 
     @contextmanager

@@ -29,8 +29,8 @@ def not_simulated_replacements(host: Host) -> list[Replacement]:
             if host.is_rank_thread():
                 error = UsageError(
                     f"rank {host.running_thread.rank} calls torch.distributed.rpc.init_rpc, "
-                    "expected collectives, messages or "
-                    "stores: rpc uses its own sockets, which are not simulated: run the program on real processes"
+                    "expected collectives, messages or stores: rpc uses its own sockets, which are not simulated: "
+                    "run the program on real processes"
                 )
                 host.abort_run(error)
                 raise error
@@ -39,9 +39,8 @@ def not_simulated_replacements(host: Host) -> list[Replacement]:
         return begin
 
     # The private one is for a program that has bound the public one by name.
-    refused: list[Replacement] = [
-        (rpc, name, refusing) for name in ("init_rpc", "_init_rpc_backend") if hasattr(rpc, name)
-    ]
+    names = ("init_rpc", "_init_rpc_backend")
+    refused: list[Replacement] = [(rpc, name, refusing) for name in names if hasattr(rpc, name)]
     if dist.is_nccl_available():
         return refused
     return [

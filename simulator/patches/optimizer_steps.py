@@ -1,5 +1,4 @@
-"""Reports the end of every optimizer step, whatever the optimizer: an event of the trace. ddpsim counts iterations by
-it."""
+"""Reports the end of every optimizer step as an event of the trace, by which ddpsim counts iterations."""
 
 from __future__ import annotations
 
@@ -17,10 +16,7 @@ Listener = Callable[[int, Optimizer], None]
 
 
 def watch_optimizer_steps(host: Host, listeners: Sequence[Listener]) -> Any:
-    """Count each rank's optimizer steps and call `listeners` after each.
-
-    The returned handle's `remove()` stops that.
-    """
+    """Count each rank's optimizer steps and call `listeners` after each, until the handle's `remove()` is called."""
 
     def step_done(optimizer: Optimizer, arguments: Any, options: Any) -> None:
         if host.is_rank_thread() and not _is_nested_step():

@@ -195,7 +195,7 @@ class GroupMaker:
 
     def count_optimizer_step(self, rank: int, optimizer: Optimizer) -> None:
         """Count an optimizer step of a rank for the units (such as FSDP modules) whose parameters it updated."""
-        self._trackers[rank].count_optimizer_step(optimizer)
+        self._trackers[rank].steps.count_optimizer_step(optimizer)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,9 @@ import pickle
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+_End = TypeVar("_End", bound="_ConnectionEnd")
 
 _LENGTH = struct.Struct("<Q")
 _READ_BYTES = 1 << 16
@@ -15,18 +17,19 @@ _MOST_FILES = 253
 """The most files that are sent with a packet; the system sends no more."""
 
 
-class MessageChannel:
-    """One end of a stream between a rank's process and the coordinator. Values arrive in the order of sending."""
+class _ConnectionEnd:
+    """One end of a connection between two processes."""
+
+    _kind = socket.SOCK_STREAM
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._buffer = bytearray()
 
-    @staticmethod
-    def pair() -> tuple[MessageChannel, MessageChannel]:
-        """Return the two ends of one channel. Raises OSError if the system has no file descriptors left."""
-        first, second = socket.socketpair()
-        return MessageChannel(first), MessageChannel(second)
+    @classmethod
+    def pair(cls: type[_End]) -> tuple[_End, _End]:
+        """Return the two ends of one connection. Raises OSError if the system has no file descriptors left."""
+        first, second = socket.socketpair(socket.AF_UNIX, cls._kind)
+        return cls(first), cls(second)
 
     def fileno(self) -> int:
         """Return the file descriptor."""
@@ -35,6 +38,14 @@ class MessageChannel:
     def close(self) -> None:
         """Close this end."""
         self._socket.close()
+
+
+class MessageChannel(_ConnectionEnd):
+    """One end of a stream between a rank's process and the coordinator. Values arrive in the order of sending."""
+
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__(end)
+        self._buffer = bytearray()
 
     def send(self, value: Any) -> None:
         """Send a value. Raises OSError if the other end is closed, and pickle's error if the value does not pickle."""
@@ -70,31 +81,16 @@ class MessageChannel:
         self._buffer += data
 
 
-class PacketConnection:
+class PacketConnection(_ConnectionEnd):
     """One end of a connection that transports messages with open files: of a launcher, or of a server of ranks."""
 
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-
-    @staticmethod
-    def pair() -> tuple[PacketConnection, PacketConnection]:
-        """Return the two ends of one line."""
-        first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return PacketConnection(first), PacketConnection(second)
-
-    def fileno(self) -> int:
-        """Return the file descriptor."""
-        return self._end.fileno()
-
-    def close(self) -> None:
-        """Close this end."""
-        self._end.close()
+    _kind = socket.SOCK_SEQPACKET
 
     def send(self, message: NamedTuple, files: Sequence[int] = ()) -> None:
         """Send a message with files."""
-        socket.send_fds(self._end, [pickle.dumps(message)], files)
+        socket.send_fds(self._socket, [pickle.dumps(message)], files)
 
     def receive(self) -> tuple[Any, list[int]]:
         """Wait for a message, and return it with its files; the message is None if the other end is closed."""
-        data, files, _, _ = socket.recv_fds(self._end, _PACKET_BYTES, _MOST_FILES)
+        data, files, _, _ = socket.recv_fds(self._socket, _PACKET_BYTES, _MOST_FILES)
         return (pickle.loads(data) if data else None), list(files)

@@ -14,20 +14,12 @@ import torch
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import StackReport
+from ddpsim.simulator.rank_processes import rank_files
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.messages import RankEnded, WrittenBytes
 from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
-from ddpsim.simulator.rank_processes.rank_files import (
-    BROKEN_STATUS,
-    TELL_NATIVE_STACK,
-    TELL_STACK,
-    UNWIND_PROGRAM,
-    RankFiles,
-    exit_with_internal_error,
-    raise_reported_internal_error,
-    read_rank_stack,
-)
+from ddpsim.simulator.rank_processes.rank_files import RankFiles
 from ddpsim.simulator.rank_processes.rank_process import run_rank_process as run_rank
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
 from ddpsim.simulator.runtime.stopwatch import core_seconds
@@ -81,11 +73,9 @@ class ChildProcess:
 
     def new_output(self, until: WrittenBytes | None = None) -> tuple[str, str]:
         """Return what the process has written to standard output and error since the last call, or up to `until`."""
-        files, ends = (self._files.output, self._files.errors), until or (sys.maxsize, sys.maxsize)
-        out, err = [
-            self._read_new_bytes(index, file, end) for index, (file, end) in enumerate(zip(files, ends, strict=True))
-        ]
-        return out, err
+        output, errors = until or (sys.maxsize, sys.maxsize)
+        out, err = self._files.output, self._files.errors
+        return self._read_new_bytes(0, out, output), self._read_new_bytes(1, err, errors)
 
     def skip_output(self, until: WrittenBytes) -> None:
         """Discard what the process has written up to `until`."""
@@ -103,18 +93,18 @@ class ChildProcess:
     def read_stack(self) -> StackReport:
         """Return the current stack of the rank's program."""
         os.ftruncate(self._files.stack, 0)  # the stack that it wrote before is out of date
-        for number in (TELL_STACK, TELL_NATIVE_STACK):
+        for number in (rank_files.TELL_STACK, rank_files.TELL_NATIVE_STACK):
             self._send_signal(number)
             end = time.monotonic() + _STACK_SECONDS
             while time.monotonic() < end:
-                if stack := read_rank_stack(self._files.stack):
+                if stack := rank_files.read_rank_stack(self._files.stack):
                     return stack
                 time.sleep(0.01)
         return StackReport("(no stack)")
 
     def interrupt_program(self) -> None:
         """Make the rank leave its program, by an exception in its main thread."""
-        self._send_signal(UNWIND_PROGRAM)
+        self._send_signal(rank_files.UNWIND_PROGRAM)
 
     def _send_signal(self, number: int) -> None:
         if not self.is_gone:
@@ -161,8 +151,8 @@ class ChildProcess:
         """Raise InternalError if the simulator failed in the process."""
         self.await_exit()
         assert self.status is not None
-        if os.waitstatus_to_exitcode(self.status) == BROKEN_STATUS:
-            raise_reported_internal_error(self._files.stack)
+        if os.waitstatus_to_exitcode(self.status) == rank_files.BROKEN_STATUS:
+            rank_files.raise_reported_internal_error(self._files.stack)
 
     def has_succeeded(self) -> bool:
         """Return whether the process ended itself with status 0, which torchrun counts as success."""
@@ -243,6 +233,8 @@ def _fork_rank(rank: int, config: ProcessConfig, others: list[ChildProcess]) -> 
                 other.channel.close()
             run_rank(RankConfig(rank, config, theirs, arena, files))
         except BaseException as error:
-            exit_with_internal_error(files.stack, error, f"the process of rank {rank}, before its program began")
+            rank_files.exit_with_internal_error(
+                files.stack, error, f"the process of rank {rank}, before its program began"
+            )
     theirs.close()
     return ChildProcess(rank, pid, mine, arena, files)

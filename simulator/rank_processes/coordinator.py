@@ -14,27 +14,9 @@ from ddpsim.simulator.ctrl_c import CtrlCGuard
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.errors import is_internal_error
-from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.answers import (
-    GO_ON,
-    UNWIND,
-    Answer,
-    AwaitExternalThreads,
-    Continue,
-    DeliverCompletion,
-    MoveTensors,
-    ReportStack,
-    SwitchTask,
-)
-from ddpsim.simulator.kernel.requests import (
-    AwaitedExternalThreads,
-    DeliveredCompletion,
-    FinishTask,
-    IssueCall,
-    ProgramRaised,
-    RankError,
-    Request,
-)
+from ddpsim.simulator.kernel import Kernel, answers, requests
+from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Answer
+from ddpsim.simulator.kernel.requests import FinishTask, Request
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase, TaskChange, TaskState
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.rank_processes import messages
@@ -44,8 +26,6 @@ from ddpsim.simulator.rank_processes.inbox import Known, MoveData, PostedCalls, 
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.speculation import Speculation
 from ddpsim.simulator.rank_processes.watchdog import RankWatchdog
-
-_DELIVERED = DeliveredCompletion()
 
 _WATCH_SECONDS = 0.05
 
@@ -75,8 +55,7 @@ class RankCoordinator:
         self.lost: dict[int, str] = {}
         """By rank whose process sent no last message, how the process ended."""
         self._are_programs = config.is_program
-        """True if ranks are programs: a rank that ends its process with status 0 has then succeeded, as under
-        torchrun."""
+        """True if ranks are programs: one that ends its process with status 0 has succeeded, as under torchrun."""
         self._left: set[int] = set()
         """Ranks whose programs have ended by os._exit(0)."""
         self._ctrl_c = ctrl_c
@@ -101,19 +80,19 @@ class RankCoordinator:
 
     def _carry_out_answer(self, answer: Answer) -> Answer | None:
         """Carry out an answer of the kernel; return the next one, or None once all ranks have ended."""
-        if isinstance(answer, SwitchTask):
+        if isinstance(answer, answers.SwitchTask):
             return self._switch_task(answer.to)
-        if isinstance(answer, MoveTensors):
+        if isinstance(answer, answers.MoveTensors):
             return self._move_call_data(answer)
-        if isinstance(answer, AwaitExternalThreads):
-            return self._kernel.reply(AwaitedExternalThreads(woke_somebody=False))
+        if isinstance(answer, answers.AwaitExternalThreads):
+            return self._kernel.reply(requests.AwaitedExternalThreads(woke_somebody=False))
         mine = self._running_inbox
-        if isinstance(answer, DeliverCompletion) and not (
+        if isinstance(answer, answers.DeliverCompletion) and not (
             answer.handle in mine.completions.watched or self._running_task.rank.has_started_threads
         ):
             mine.completions.postpone_delivery(answer.handle)
-            return self._kernel.reply(_DELIVERED)
-        if isinstance(answer, ReportStack) and mine.handled is not None and mine.handled.is_answered:
+            return self._kernel.reply(requests.DeliveredCompletion())
+        if isinstance(answer, answers.ReportStack) and mine.handled is not None and mine.handled.is_answered:
             return self._kernel.reply(mine.child.read_stack())
         self._answer_running_rank(answer)
         return self._serve_messages()
@@ -144,18 +123,17 @@ class RankCoordinator:
             by_turns = self._running_task.rank.has_started_threads
             known = () if error is not None else mine.completions.take_for_answer(answer, message, by_turns=by_turns)
             mine.send_to_rank(self._make_turn(answer, known, error))
-        elif not isinstance(answer, Continue):
+        elif not isinstance(answer, answers.Continue):
             mine.ran_too_far = True
 
     def _make_turn(self, answer: Answer, known: Known = (), error: Exception | None = None) -> messages.TurnToRun:
         run, me = self._kernel.run, self._running_task
         record = me.rank
         states = tuple([(task.number, task.state) for task in record.tasks]) if record.has_started_threads else ()
-        return messages.TurnToRun(
-            me.number, answer, run.steps, run.life.phase is not RunPhase.RUNNING, states, known, error
-        )
+        is_stopping = run.life.phase is not RunPhase.RUNNING
+        return messages.TurnToRun(me.number, answer, run.steps, is_stopping, states, known, error)
 
-    def _move_call_data(self, move: MoveTensors) -> Answer:
+    def _move_call_data(self, move: answers.MoveTensors) -> Answer:
         answer = self._kernel.reply(self._posted.move_call_data(move))
         for rank, _ in move.calls:
             if rank != self._running_task.rank_number:
@@ -235,7 +213,7 @@ class RankCoordinator:
     def _handle_request(self, request: Request) -> Answer:
         if isinstance(request, FinishTask):
             return self._finish_task(request)
-        if isinstance(request, ProgramRaised):
+        if isinstance(request, requests.ProgramRaised):
             self.raisers.append(self._running_task.rank_number)
         try:
             return self._kernel.handle(request)
@@ -249,19 +227,18 @@ class RankCoordinator:
         rank = self._running_task.rank
         answer = self._kernel.handle(request)
         if rank.main.is_finished and len(rank.tasks) == 1:  # else its other threads have to leave first
-            self._inboxes[rank.rank].handled = None
-            self._inboxes[rank.rank].send_to_rank(
-                messages.TurnToRun(None, GO_ON, self._kernel.run.steps, is_stopping=True)
-            )
+            inbox, steps = self._inboxes[rank.rank], self._kernel.run.steps
+            inbox.handled = None
+            inbox.send_to_rank(messages.TurnToRun(None, GO_ON, steps, is_stopping=True))
         return answer
 
     def _post_call(self, message: messages.PostCall) -> None:
         me = self._running_task
         self._posted.add_call(me.rank_number, message.handle, message.call, message.parcel)
-        answer = self._kernel.handle(IssueCall(message.handle, message.call))
-        while isinstance(answer, MoveTensors):
+        answer = self._kernel.handle(requests.IssueCall(message.handle, message.call))
+        while isinstance(answer, answers.MoveTensors):
             answer = self._move_call_data(answer)
-        # An answer other than Continue is also the answer to the rank's next request.
+        # An answer other than `Continue` is also the answer to the rank's next request.
 
     def _stop_by_failure(self, message: messages.InternalFailure) -> None:
         life = self._kernel.run.life
@@ -283,7 +260,8 @@ class RankCoordinator:
         self.lost[child.rank] = child.describe_end()
         if self._kernel.run.life.phase is RunPhase.RUNNING:
             self.raisers.append(child.rank)
-        return self._kernel.remove_lost_rank(rank, RankError(LOST, f"{LOST}: {self.lost[child.rank]}", child.exited_at))
+        error = requests.RankError(LOST, f"{LOST}: {self.lost[child.rank]}", child.exited_at)
+        return self._kernel.remove_lost_rank(rank, error)
 
     def _await_next_entry(self, mine: RankInbox) -> QueuedMessage | None:
         """Return the next message of the running task's process; None if the process is gone."""

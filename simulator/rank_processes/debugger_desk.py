@@ -7,20 +7,22 @@ import select
 import sys
 from bdb import BdbQuit
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.ctrl_c import CtrlCGuard
 from ddpsim.simulator.debugging.answers import answer_command, make_view, reason_not_debuggable
 from ddpsim.simulator.debugging.breakpoints import Breakpoints, set_breakpoints
-from ddpsim.simulator.debugging.director import RunDirector
-from ddpsim.simulator.debugging.goals import GoBackError
+from ddpsim.simulator.debugging.director import GoBackError, RunDirector
 from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, DebuggerCommandError, DebuggerTopic, VisitResult
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase
-from ddpsim.simulator.rank_processes import debugger_messages
+from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.inbox import RankInbox
+from ddpsim.simulator.rank_processes.messages import DebuggerReply
 from ddpsim.simulator.runtime.call_sites import is_user_file
 from ddpsim.simulator.runtime.prompt_server import DebuggerStreams, read_edited_line, write_text
 from ddpsim.simulator.runtime.stopwatch import Stopwatch
@@ -51,33 +53,32 @@ class DebuggerServer:
         self._read = read_edited_line if director is None else director.read
         if director is not None:
             director.open_debugger = self.start_debugger
-        self._streams: DebuggerStreams | None = None
 
-    def serve_debugger(self, inbox: RankInbox) -> debugger_messages.VisitEnded | None:
+    def serve_debugger(self, inbox: RankInbox) -> messages.VisitEnded | None:
         """Answer the messages of a debugger in a rank, until the debugger's session ends."""
         while inbox.debugger:
             message = inbox.debugger.popleft()
-            if isinstance(message, debugger_messages.VisitEnded):
+            if isinstance(message, messages.VisitEnded):
                 return message
             self._handle_message(inbox, message)
         return None
 
-    def _handle_message(self, inbox: RankInbox, message: debugger_messages.DebuggerMessage) -> None:
-        if isinstance(message, debugger_messages.SessionOpened):
+    def _handle_message(self, inbox: RankInbox, message: messages.DebuggerMessage) -> None:
+        if isinstance(message, messages.SessionOpened):
             self._clock.pause()
-        elif isinstance(message, debugger_messages.SessionClosed):
+        elif isinstance(message, messages.SessionClosed):
             self._clock.unpause()
-        elif isinstance(message, debugger_messages.ShowText):
+        elif isinstance(message, messages.ShowText):
             inbox.forward_output()
-            write_text(message.text, self._open_terminal())
-        elif isinstance(message, debugger_messages.ReadLine):
+            write_text(message.text, self._terminal)
+        elif isinstance(message, messages.ReadLine):
             inbox.forward_output()
             inbox.send_to_rank(self._read_typed_line(message.text))
-        elif isinstance(message, debugger_messages.QueryRanks):
+        elif isinstance(message, messages.QueryRanks):
             inbox.send_to_rank(self._answer_query(inbox, message))
-        elif isinstance(message, debugger_messages.VisitRank):
-            inbox.send_to_rank(self._open_debugger_in(message.rank))
-        elif isinstance(message, debugger_messages.DirectRun):
+        elif isinstance(message, messages.VisitRank):
+            inbox.send_to_rank(self._open_debugger_in(message.rank) or DebuggerReply(is_over=True))
+        elif isinstance(message, messages.DirectRun):
             inbox.send_to_rank(self._direct_run(inbox.child.rank, message.command))
         elif isinstance(message, Breakpoints):
             set_breakpoints(message)  # for later runs, too
@@ -89,37 +90,33 @@ class DebuggerServer:
     def _is_run_ending(self) -> bool:
         return self._ctrl_c.is_pressed or self._kernel.run.life.phase is not RunPhase.RUNNING
 
-    def _read_typed_line(self, text: str) -> debugger_messages.DebuggerReply:
+    def _read_typed_line(self, text: str) -> DebuggerReply:
         if self._is_run_ending:
-            return debugger_messages.DebuggerReply(is_over=True)
+            return DebuggerReply(is_over=True)
         try:
             with self._ctrl_c.raise_on_press():
-                return debugger_messages.DebuggerReply(self._read(text, self._open_terminal()))
+                return DebuggerReply(self._read(text, self._terminal))
         except EOFError:
-            return debugger_messages.DebuggerReply(None)
+            return DebuggerReply(None)
         except UsageError as error:
-            return debugger_messages.DebuggerReply(problem=str(error))
+            return DebuggerReply(problem=str(error))
         except KeyboardInterrupt:  # the coordinator has counted it
-            return debugger_messages.DebuggerReply(is_over=True)
+            return DebuggerReply(is_over=True)
 
-    def _open_terminal(self) -> DebuggerStreams:
-        if self._streams is None:
-            self._streams = terminal_streams()
-        return self._streams
+    @cached_property
+    def _terminal(self) -> DebuggerStreams:
+        return terminal_streams()
 
-    def _answer_query(self, inbox: RankInbox, message: debugger_messages.QueryRanks) -> debugger_messages.DebuggerReply:
+    def _answer_query(self, inbox: RankInbox, message: messages.QueryRanks) -> DebuggerReply:
         stacks = {inbox.child.rank: message.stack}
         if message.topic in _WITH_STACKS:
-            stacks |= {
-                other.child.rank: other.child.read_stack().text
-                for other in self._inboxes
-                if other is not inbox and self._is_program_running(other)
-            }
+            others = [each for each in self._inboxes if each is not inbox and self._is_program_running(each)]
+            stacks |= {other.child.rank: other.child.read_stack().text for other in others}
         view = make_view(self._kernel.run, inbox.child.rank, _user_sites(stacks), stacks)
         try:
-            return debugger_messages.DebuggerReply(answer_command(message.topic, message.argument, view))
+            return DebuggerReply(answer_command(message.topic, message.argument, view))
         except DebuggerCommandError as error:
-            return debugger_messages.DebuggerReply(problem=str(error))
+            return DebuggerReply(problem=str(error))
 
     def _is_program_running(self, inbox: RankInbox) -> bool:
         """Return whether the program of a rank has begun and not ended."""
@@ -127,12 +124,11 @@ class DebuggerServer:
         return has_begun and not inbox.is_gone and not self._kernel.run.ranks[inbox.child.rank].main.is_finished
 
     def _open_debugger_in(self, rank: int) -> VisitResult | None:
-        if problem := reason_not_debuggable(
-            self._kernel.run, rank, lambda: self._is_program_running(self._inboxes[rank])
-        ):
+        run = self._kernel.run
+        if problem := reason_not_debuggable(run, rank, lambda: self._is_program_running(self._inboxes[rank])):
             return VisitResult(problem=problem)
         inbox = self._inboxes[rank]
-        inbox.send_to_rank(debugger_messages.OpenDebugger())
+        inbox.send_to_rank(messages.OpenDebugger())
         while not inbox.is_gone:
             if select.select([inbox.child.channel], [], [], _VISIT_SECONDS)[0]:
                 inbox.read_messages()
@@ -140,24 +136,23 @@ class DebuggerServer:
                     return None if self._is_run_ending else VisitResult(looked.then)
         return VisitResult(problem=f"the process of rank {rank} is gone")
 
-    def _direct_run(self, rank: int, command: str) -> debugger_messages.DebuggerReply:
+    def _direct_run(self, rank: int, command: str) -> DebuggerReply:
         if self._director is None:
-            return debugger_messages.DebuggerReply(problem=NOT_DIRECTED.format(command.split()[0]))
+            return DebuggerReply(problem=NOT_DIRECTED.format(command.split()[0]))
         try:
-            return debugger_messages.DebuggerReply(
-                self._director.run_command(command, rank, self._kernel.run, lambda: self._kernel.schedule)
-            )
+            run = self._kernel.run
+            return DebuggerReply(self._director.run_command(command, rank, run, lambda: self._kernel.schedule))
         except DebuggerCommandError as error:
-            return debugger_messages.DebuggerReply(problem=str(error))
+            return DebuggerReply(problem=str(error))
         except GoBackError as error:
             self._kernel.run.life.abort(error, rank)
-            return debugger_messages.DebuggerReply(is_over=True)
+            return DebuggerReply(is_over=True)
 
     def start_debugger(self, rank: int, header: str) -> None:
         """Open a debugger in a rank that waits for an answer, and serve it until it continues the program."""
         for inbox in self._inboxes:
             inbox.forward_output()
-        write_text(f"{header}\n", self._open_terminal())
+        write_text(f"{header}\n", self._terminal)
         then, here = f"rank {rank}", f"rank {rank}"
         while then.startswith("rank "):
             visited = self._open_debugger_in(int(then.removeprefix("rank ")))
@@ -165,7 +160,7 @@ class DebuggerServer:
                 self._kernel.stop_run(RunEnding.INTERRUPTED)
                 return
             if visited.problem:
-                write_text(f"*** {visited.problem}\n", self._open_terminal())
+                write_text(f"*** {visited.problem}\n", self._terminal)
                 if then == here:
                     return
             then = visited.then or here
@@ -184,17 +179,14 @@ def _user_sites(stacks: Mapping[int, str]) -> dict[int, Site]:
 
 
 def terminal_streams() -> DebuggerStreams:
-    """Return the caller's own streams, or the process's terminal if something such as pytest has replaced those
-    streams."""
+    """Return the caller's own streams, or the terminal if something such as pytest has replaced those streams."""
     try:
         sys.stdin.fileno()
         is_captured = type(sys.stdin).__module__.startswith("_pytest.")
     except (AttributeError, OSError, ValueError):
         is_captured = True
     if is_captured:
-        try:
+        with suppress(OSError):
             path = Path("/dev/tty")
             return DebuggerStreams(path.open(), path.open("w"))
-        except OSError:
-            pass
     return DebuggerStreams(sys.stdin, sys.stdout)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -41,7 +41,9 @@ def wait_before_external_effects(wait: Callable[[], None]) -> None:
                 wait()
 
     sys.addaudithook(heed)
-    _wait_before_os_functions(_LOOKING, wait)
+    replaced = ReplacedAttributes()
+    for name in _LOOKING:
+        replaced.replace_attribute(os, name, partial(_waiting_function, wait))
 
     def opening(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def open_zipfile_writer(name_or_buffer: Any) -> Any:
@@ -51,7 +53,7 @@ def wait_before_external_effects(wait: Callable[[], None]) -> None:
 
         return open_zipfile_writer
 
-    ReplacedAttributes().replace_attribute(torch.serialization, "_open_zipfile_writer", opening)
+    replaced.replace_attribute(torch.serialization, "_open_zipfile_writer", opening)
 
 
 def _is_code_file(path: Any, mode: Any, flags: int) -> bool:
@@ -62,20 +64,16 @@ def _is_code_file(path: Any, mode: Any, flags: int) -> bool:
     return "__pycache__" in name or (name.endswith(_CODE) and not flags & (os.O_WRONLY | os.O_RDWR))
 
 
-def _wait_before_os_functions(names: tuple[str, ...], wait: Callable[[], None]) -> None:
-    """Call `wait` before functions of `os`."""
+def _waiting_function(wait: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of a function of `os`, which calls `wait` first."""
 
-    def waiting(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def watched(*arguments: Any, **options: Any) -> Any:
-            wait()
-            return original(*arguments, **options)
+    @wraps(original)
+    def watched(*arguments: Any, **options: Any) -> Any:
+        wait()
+        return original(*arguments, **options)
 
-        watched.__module__ = os.__name__  # so that pickle finds it
-        for supports in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
-            if original in supports:
-                supports.add(watched)
-        return watched
-
-    for name in names:
-        ReplacedAttributes().replace_attribute(os, name, waiting)
+    watched.__module__ = os.__name__  # so that pickle finds it
+    for supports in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
+        if original in supports:
+            supports.add(watched)
+    return watched

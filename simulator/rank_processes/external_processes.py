@@ -56,9 +56,8 @@ def detect_groups_in_new_pythons(address: str, who: str) -> None:
 
 def reject_groups_in_forks() -> None:
     """In a rank or a launcher: make the creation of process groups raise in its forks."""
-    ReplacedAttributes().replace_attribute(
-        distributed_c10d, "_new_process_group_helper", partial(_only_in_process, os.getpid())
-    )
+    only_here = partial(_only_in_process, os.getpid())
+    ReplacedAttributes().replace_attribute(distributed_c10d, "_new_process_group_helper", only_here)
 
 
 def _only_in_process(own: int, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,24 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Call, Signature
+from ddpsim.simulator.kernel import requests
 from ddpsim.simulator.kernel.answers import Answer, Continue, DeliverCompletion, MoveTensors
-from ddpsim.simulator.kernel.requests import (
-    BeginCall,
-    Block,
-    Checkpoint,
-    IsComplete,
-    MovedTensors,
-    Poll,
-    Sleep,
-    StoreOperation,
-    WaitFor,
-)
+from ddpsim.simulator.kernel.requests import MovedTensors, WaitFor
 from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.children import ChildProcess
-from ddpsim.simulator.rank_processes.debugger_messages import DebuggerMessage
 from ddpsim.simulator.rank_processes.parcels import PackedPayload, outputs_outside_arena
 from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
@@ -50,8 +40,8 @@ _WAITING = (messages.SendRequest, messages.SendReply, messages.AwaitTurn, messag
 class QueuedMessage:
     """A message in a queue."""
 
-    message: messages.Message | None
-    """The message; None for the beginning of the rank."""
+    message: NamedTuple | None
+    """The message (messages.py); None for the beginning of the rank."""
     written: messages.WrittenBytes
     is_answered: bool = False
     """True if the rank has received its answer before the kernel has given it."""
@@ -66,7 +56,7 @@ class RankInbox:
         self.last_posted = 0
         """The handle of the rank's latest call in the kernel."""
         self.entries: deque[QueuedMessage] = deque()
-        self.debugger: deque[DebuggerMessage] = deque()
+        self.debugger: deque[messages.DebuggerMessage] = deque()
         """The messages of a debugger in the rank, which are served at once."""
         self.handled: QueuedMessage | None = QueuedMessage(None, messages.WrittenBytes(0, 0))
         """The message that the kernel works on, until the kernel's last answer to it."""
@@ -88,7 +78,7 @@ class RankInbox:
                 self.child.ended = message
             elif isinstance(message, messages.ExitsByOsExit):
                 self.child.exited_at = message.site
-            elif isinstance(message, DebuggerMessage):
+            elif isinstance(message, messages.DebuggerMessage):
                 self.debugger.append(message)
             else:
                 self.entries.append(QueuedMessage(message, written))
@@ -154,26 +144,21 @@ class PostedCalls:
         with suspend_modes():  # of the program that called `simulate`
             error = self._move_data(move.signature, posted, move.members)
         first = posted[0].call
-        is_message = first.peer is not None
+        source, members = (None, ()) if first.peer is None else (first.rank, move.members)
         for (rank, handle), each in zip(move.calls, posted, strict=True):
             assert each.payload is not None
-            outcome = messages.CallResult(
-                error and copy(error),
-                first.rank if is_message else None,
-                move.members if is_message else (),
-                outputs_outside_arena(each.payload),
-            )
-            self._inboxes[rank].completions.add_result(handle, outcome)
+            outcome = messages.CallResult(error and copy(error), source, members, outputs_outside_arena(each.payload))
+            self._inboxes[rank].completions.outcomes[handle] = outcome
         return MovedTensors(None if error is None else str(error))
 
 
 Known = tuple[tuple[int, messages.CallResult], ...]
 """Results that an answer carries, by the handle of the call."""
 
-_IN_TURN = (Poll, Sleep, IsComplete, Block, StoreOperation)
+_IN_TURN = (requests.Poll, requests.Sleep, requests.IsComplete, requests.Block, requests.StoreOperation)
 """Requests that are answered only while the rank has the baton (the right to run), with results of calls."""
 
-_ALSO_BEFORE = (BeginCall, Checkpoint, WaitFor)
+_ALSO_BEFORE = (requests.BeginCall, requests.Checkpoint, WaitFor)
 """Requests that may be answered before the rank has the baton."""
 
 
@@ -181,34 +166,30 @@ class UnsentResults:
     """The results that one rank has not received yet."""
 
     def __init__(self) -> None:
-        self._outcomes: dict[int, messages.CallResult] = {}
+        self.outcomes: dict[int, messages.CallResult] = {}
         """The results that the rank has not received, by handle, in the order in which calls completed."""
         self._deliverable: set[int] = set()
         """The handles of the calls whose results the kernel would have delivered by now."""
         self.watched: set[int] = set()
         """The handles of undelivered calls on which a future depends."""
 
-    def add_result(self, handle: int, outcome: messages.CallResult) -> None:
-        """Record the result of a call that is complete."""
-        self._outcomes[handle] = outcome
-
     def watch_call(self, handle: int) -> messages.CallResult | None:
         """A future now depends on a call: return the call's result if the kernel has delivered it, else None."""
         if handle in self._deliverable:
             self._deliverable.remove(handle)
-            return self._outcomes.pop(handle)
+            return self.outcomes.pop(handle)
         self.watched.add(handle)
         return None
 
     def postpone_delivery(self, handle: int) -> None:
         """The kernel delivers a call: the rank gets the result with a later answer, unless it already has it."""
-        if handle in self._outcomes:
+        if handle in self.outcomes:
             self._deliverable.add(handle)
 
-    def take_for_answer(self, answer: Answer, message: messages.Message | None, *, by_turns: bool) -> Known:
+    def take_for_answer(self, answer: Answer, message: NamedTuple | None, *, by_turns: bool) -> Known:
         """Return the results that an answer to a message carries; `by_turns` means that the rank never speculates."""
         if isinstance(answer, DeliverCompletion):
-            return self.take_delivered(answer.handle)
+            return (*self.take_all_due(), *self._take_results([answer.handle]))
         if message is None or isinstance(message, messages.SendReply):
             return self.take_all_due()
         request = message.request if isinstance(message, messages.SendRequest) else None
@@ -218,22 +199,17 @@ class UnsentResults:
             return self.take_all_due() if isinstance(request, _ALSO_BEFORE) else ()
         if not isinstance(request, WaitFor):
             return ()
-        return (
-            self.take_up_to(request.handles) if isinstance(answer, Continue) and answer.value else self.take_all_due()
-        )
-
-    def take_delivered(self, handle: int) -> Known:
-        """The kernel delivers a call: return the results that were due before, then the result of this call."""
-        return (*self.take_all_due(), *self._take_results([handle]))
+        is_in_time = isinstance(answer, Continue) and answer.value
+        return self.take_up_to(request.handles) if is_in_time else self.take_all_due()
 
     def take_all_due(self) -> Known:
         """Return the results that the kernel would have delivered by now."""
-        return self._take_results([handle for handle in self._outcomes if handle in self._deliverable])
+        return self._take_results([handle for handle in self.outcomes if handle in self._deliverable])
 
     def take_up_to(self, waited: Sequence[int]) -> Known:
         """Return the results that a rank waited for, and all that were complete before them."""
-        known = list(self._outcomes)
-        last = max((known.index(handle) for handle in waited if handle in self._outcomes), default=-1)
+        known = list(self.outcomes)
+        last = max((known.index(handle) for handle in waited if handle in self.outcomes), default=-1)
         return self._take_results(known[: last + 1])
 
     def _take_results(self, handles: Iterable[int]) -> Known:
@@ -241,5 +217,5 @@ class UnsentResults:
         for handle in handles:
             self._deliverable.discard(handle)
             self.watched.discard(handle)
-            taken.append((handle, self._outcomes.pop(handle)))
+            taken.append((handle, self.outcomes.pop(handle)))
         return tuple(taken)

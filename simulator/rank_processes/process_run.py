@@ -59,13 +59,9 @@ class ProcessRun:
     def _run_ranks(self, ctrl_c: CtrlCGuard) -> None:
         """Start the processes, run them, and kill those that have not ended."""
         self._children = self._start(self._config)
+        move, director = self._move_data, self._director
         self._coordinator = RankCoordinator(
-            self._kernel,
-            self._children,
-            self._config,
-            move_data=self._move_data,
-            ctrl_c=ctrl_c,
-            director=self._director,
+            self._kernel, self._children, self._config, move_data=move, ctrl_c=ctrl_c, director=director
         )
         try:
             self._coordinator.run_to_end()
@@ -101,18 +97,16 @@ class ProcessRun:
 
     def collect_findings(self, divergences: Sequence[Finding] = ()) -> tuple[Finding, ...]:
         """Return the findings, as of an execution whose ranks are threads."""
+        run = self._kernel.run
         ended = [child.ended for child in self._children if child.ended is not None]
-        found = sorted(
-            (*self._kernel.run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard.")
-        )
+        errors = {rank: self._describe_exception(rank) for rank in self._coordinator.raisers}
         left = {each.rank: each.ended.leaving for each in self._children if each.ended and each.ended.leaving}
+        found = sorted((*run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard."))
         return (
-            *outcome.findings_of_errors(
-                {**{rank: self._describe_exception(rank) for rank in self._coordinator.raisers}, **left}
-            ),
+            *outcome.findings_of_errors({**errors, **left}),
             *mark_consequences(found, {rank: error.line for rank, error in left.items()}),
             *thread_findings(error for each in ended for error in each.thread_errors),
-            *self._kernel.run.hazard_findings(),
+            *run.hazard_findings(),
         )
 
     def _returned_value(self, child: ChildProcess, *, is_needed: bool) -> Any:
@@ -126,11 +120,9 @@ class ProcessRun:
                 f"the value that rank {child.rank} returned cannot be unpickled here ({error}), expected a value that "
                 "pickle supports: return numbers or tensors, or run with isolation='thread'"
             )
-        if isinstance(value, UsageError):
-            if is_needed:
-                raise value
-            return None
-        return value
+        if is_needed and isinstance(value, UsageError):
+            raise value
+        return None if isinstance(value, UsageError) else value
 
     def _describe_exception(self, rank: int) -> outcome.RaisedError:
         ended = self._children[rank].ended

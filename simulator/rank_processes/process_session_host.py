@@ -7,21 +7,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from ddpsim.simulator.debugging.breakpoints import Breakpoints, current_breakpoints, set_breakpoints
 from ddpsim.simulator.debugging.late_pdb import debugger_class
-from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic, VisitResult
+from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic, SessionHost, VisitResult
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.states import RunEnding
-from ddpsim.simulator.rank_processes import debugger_messages
+from ddpsim.simulator.rank_processes import messages
+from ddpsim.simulator.rank_processes.messages import DebuggerReply
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.runtime.call_sites import format_user_stack
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 
-class ProcessSessionHost:
+class ProcessSessionHost(SessionHost):
     """The connection of one rank's debuggers to the coordinator."""
 
     def __init__(self, host: ThreadHost, channel: RankChannel, await_turn: Callable[[], None]) -> None:
@@ -37,14 +38,10 @@ class ProcessSessionHost:
 
     def debugged_thread_name(self) -> str:
         """Return the name of the rank, or of its thread, that runs here; "" elsewhere."""
-        me = self._running_thread()
+        me = self._debugged_thread()
         return "" if me is None else str(me)
 
-    def is_unwinding_rank(self) -> bool:
-        """True if the rank leaves its program."""
-        return self._host.is_stopping and self._running_thread() is not None
-
-    def _running_thread(self) -> RankThread | None:
+    def _debugged_thread(self) -> RankThread | None:
         running = self._host.baton.running
         is_here = running is not None and running.ident == get_ident() and os.getpid() == self._process
         return running if is_here else None
@@ -52,60 +49,59 @@ class ProcessSessionHost:
     @contextmanager
     def opened_debugger(self, frame: FrameType | None) -> Iterator[None]:
         """Mark a debugger as open in the `with` block, in which the program cannot communicate."""
-        me = self._running_thread()
+        me = self._debugged_thread()
         assert me is not None, "a debugger asks before it opens"
         if self._host.is_stopping:
             raise RankUnwound
         if not self._is_visited:
             self._await_turn()
         asker, me.asker, self._frame = me.asker, 0, frame
-        self._own_channel.send_message(debugger_messages.SessionOpened())
+        self._own_channel.send_message(messages.SessionOpened())
         try:
             with self._host.prompt_server.opened_debugger():
                 yield
         finally:
             me.asker, self._frame = asker, None
-            self._own_channel.send_message(debugger_messages.SessionClosed())
+            self._own_channel.send_message(messages.SessionClosed())
 
     def read_line(self, text: str, streams: tuple[Any, Any]) -> str:
         """Make the coordinator read a line from the user, and return the line."""
-        reply: debugger_messages.DebuggerReply = self._own_channel.exchange_messages(debugger_messages.ReadLine(text))
-        self._leave_if_over(is_over=reply.is_over)
-        if reply.problem:
-            raise UsageError(reply.problem)
-        if reply.text is None:
+        line = self._ask_coordinator(messages.ReadLine(text), UsageError)
+        if line is None:
             raise EOFError
-        return reply.text
+        return line
 
     def show_text(self, text: str, streams: tuple[Any, Any]) -> None:
         """Make the coordinator show a text to the user."""
-        self._own_channel.send_message(debugger_messages.ShowText(text))
-
-    def _leave_if_over(self, *, is_over: bool) -> None:
-        if is_over:
-            self._host.kernel.run.life.begin_stop(RunEnding.INTERRUPTED)
-            raise RankUnwound
+        self._own_channel.send_message(messages.ShowText(text))
 
     def answer_command(self, topic: DebuggerTopic, argument: str) -> str:
         """Return information on all ranks."""
-        return self._exchange_with_coordinator(
-            debugger_messages.QueryRanks(topic, argument, format_user_stack(self._frame))
-        )
+        stack = format_user_stack(self._frame)
+        return self._ask_coordinator(messages.QueryRanks(topic, argument, stack)) or ""
 
-    def _exchange_with_coordinator(self, asked: debugger_messages.QueryRanks | debugger_messages.DirectRun) -> str:
-        reply: debugger_messages.DebuggerReply = self._own_channel.exchange_messages(asked)
-        self._leave_if_over(is_over=reply.is_over)
+    def _ask_coordinator(self, question: Any, failure: type[UsageError] = DebuggerCommandError) -> str | None:
+        """Return the text of the coordinator's reply. Raises `failure` if the reply has a problem instead."""
+        reply = self._exchange_messages(question)
         if reply.problem:
-            raise DebuggerCommandError(reply.problem)
-        return reply.text or ""
+            raise failure(reply.problem)
+        text: str | None = reply.text
+        return text
+
+    def _exchange_messages(self, question: Any) -> Any:
+        """Return the coordinator's answer; leave the program if the run ends."""
+        answer = self._own_channel.exchange_messages(question)
+        if isinstance(answer, DebuggerReply) and answer.is_over:
+            self._host.kernel.run.life.begin_stop(RunEnding.INTERRUPTED)
+            raise RankUnwound
+        return answer
 
     def visit_rank(self, rank: int) -> VisitResult:
         """Open a debugger in another rank, in its process."""
-        visited: VisitResult | None = self._own_channel.exchange_messages(debugger_messages.VisitRank(rank))
-        self._leave_if_over(is_over=visited is None)
-        return visited or VisitResult()
+        visited: VisitResult = self._exchange_messages(messages.VisitRank(rank))
+        return visited
 
-    def serve_other_rank(self, asked: debugger_messages.OpenDebugger | Breakpoints) -> None:
+    def serve_other_rank(self, asked: messages.OpenDebugger | Breakpoints) -> None:
         """Do what a debugger in another rank asks for, while this rank waits for an answer."""
         if isinstance(asked, Breakpoints):
             set_breakpoints(asked)
@@ -120,7 +116,7 @@ class ProcessSessionHost:
             pass
         finally:
             self._is_visited = False
-            self._own_channel.send_message(debugger_messages.VisitEnded(then))
+            self._own_channel.send_message(messages.VisitEnded(then))
 
     def share_breakpoints(self) -> None:
         """Set the debugger's breakpoints, which are those of this process, in all ranks."""
@@ -138,13 +134,8 @@ class ProcessSessionHost:
 
     def run_director_command(self, command: str) -> str:
         """Choose how the run continues."""
-        return self._exchange_with_coordinator(debugger_messages.DirectRun(command))
+        return self._ask_coordinator(messages.DirectRun(command)) or ""
 
     def begin(self) -> None:
         """Stop at the first line of the program."""
         debugger_class(self)().pause_at_first_line()
-
-    def abort_run(self, error: BaseException) -> NoReturn:
-        """End the execution by an error."""
-        self._host.kernel.run.life.abort(error, None)
-        raise RankUnwound

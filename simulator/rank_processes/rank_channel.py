@@ -12,9 +12,8 @@ from typing import Any
 from ddpsim.simulator.debugging.breakpoints import Breakpoints
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.rank_processes.channel import MessageChannel
-from ddpsim.simulator.rank_processes.debugger_messages import OpenDebugger
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
-from ddpsim.simulator.rank_processes.messages import WrittenBytes
+from ddpsim.simulator.rank_processes.messages import OpenDebugger, WrittenBytes
 from ddpsim.simulator.rank_processes.rank_files import RankFiles
 
 _NAMES = ("ALRM", "CHLD", "HUP", "INT", "IO", "PROF", "QUIT", "TERM", "USR1", "USR2", "VTALRM", "WINCH")

@@ -19,6 +19,7 @@ from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.process_group.backend import SimulatedBackend
 from ddpsim.simulator.process_group.user_stores import replace_store_classes
+from ddpsim.simulator.rank_processes import rank_files
 from ddpsim.simulator.rank_processes.external_effects import wait_before_external_effects
 from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons, reject_groups_in_forks
 from ddpsim.simulator.rank_processes.messages import ExitsByOsExit, RankEnded, pickle_value, unpickle_value
@@ -26,13 +27,6 @@ from ddpsim.simulator.rank_processes.own_process import flush_streams, make_own_
 from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.rank_processes.process_session_host import ProcessSessionHost
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
-from ddpsim.simulator.rank_processes.rank_files import (
-    TELL_NATIVE_STACK,
-    TELL_STACK,
-    UNWIND_PROGRAM,
-    exit_with_internal_error,
-    write_rank_stack,
-)
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
 from ddpsim.simulator.runtime.baton import stack_of_thread
 from ddpsim.simulator.runtime.call_sites import current_user_site
@@ -57,7 +51,7 @@ def run_rank_process(rank_config: RankConfig) -> NoReturn:
     except BaseException as error:  # an internal error: `RankEnded` has that of the program
         first = (process and process.stop_communicating()) or error
         flush_streams()
-        exit_with_internal_error(rank_config.files.stack, first, f"the process of rank {rank_config.rank}")
+        rank_files.exit_with_internal_error(rank_config.files.stack, first, f"the process of rank {rank_config.rank}")
     finally:
         flush_streams(has_own_files=rank_config.common.is_program and not rank_config.common.is_launched)
         os._exit(0)
@@ -72,19 +66,19 @@ def leave_program(kernel: RemoteKernel) -> None:
 class _RankProcess:
     def __init__(self, rank_config: RankConfig) -> None:
         self._rank_config = rank_config
-        self._error: BaseException | None = None
-        self._leaving: BaseException | None = None
+        self._errors: dict[int, BaseException] = {}
+        """The exception that the rank's program raised, by the rank."""
+        self._leaving: dict[int, BaseException] = {}
         self._own_channel = channel = RankChannel(rank_config.channel, rank_config.rank, rank_config.files)
-        self._kernel = RemoteKernel(
-            channel, rank_config.rank, rank_config.arena, is_observed=rank_config.common.is_observed
-        )
+        is_observed = rank_config.common.is_observed
+        self._kernel = RemoteKernel(channel, rank_config.rank, rank_config.arena, is_observed=is_observed)
         self._gpus = VirtualGpus(rank_config.common.announcement)
         self._hazards = HazardWatch(rank_config.common.world_size, self._kernel.handle)
         body = RankMain(
             self._run_program,
             enter_rank=self._enter_rank,
-            record_error=self._record_error,
-            record_leaving=self._record_leaving,
+            record_error=self._errors.__setitem__,
+            record_leaving=self._leaving.__setitem__,
         )
         self._host = ThreadHost(
             self._kernel,
@@ -142,12 +136,6 @@ class _RankProcess:
             self._gpus.install(config.gpus)
         else:
             GpuRequestProbes(self._gpus, config.world_size, config.announcement.announce_gpus).install_probes()
-
-    def _record_error(self, rank: int, error: BaseException) -> None:
-        self._error = error
-
-    def _record_leaving(self, rank: int, error: BaseException) -> None:
-        self._leaving = error
 
     def stop_communicating(self) -> BaseException | None:
         """Make replaced functions stop waiting for the baton. Returns the first internal error here, if known."""
@@ -227,21 +215,22 @@ class _RankProcess:
         def tell_stack(*arguments: object) -> None:
             running = self._host.baton.running
             if running is not None:
-                write_rank_stack(stack, stack_of_thread(running))
+                rank_files.write_rank_stack(stack, stack_of_thread(running))
 
-        signal.signal(TELL_STACK, tell_stack)
-        faulthandler.register(TELL_NATIVE_STACK, os.fdopen(stack, "wb", closefd=False), all_threads=False)
-        signal.signal(UNWIND_PROGRAM, lambda *_: leave_program(self._kernel))
+        signal.signal(rank_files.TELL_STACK, tell_stack)
+        faulthandler.register(rank_files.TELL_NATIVE_STACK, os.fdopen(stack, "wb", closefd=False), all_threads=False)
+        signal.signal(rank_files.UNWIND_PROGRAM, lambda *_: leave_program(self._kernel))
 
     def _final_message(self) -> RankEnded:
-        rank, error = self._host.ranks[0], self._error
+        rank = self._host.ranks[0]
+        error = self._errors.get(rank.rank)
         return RankEnded(
             value=b"" if rank.value is None else _pickle_value(rank.value, f"rank {rank.rank} returned"),
             error=b"" if error is None else _pickle_exception(error),
             raised=self._describe_exception(error),
             thread_errors=tuple(self._host.threads.errors),
             has_poisoned=self._hazards.has_poisoned,
-            leaving=self._describe_exception(self._leaving),
+            leaving=self._describe_exception(self._leaving.get(rank.rank)),
         )
 
     def _describe_exception(self, error: BaseException | None) -> RaisedError | None:
@@ -269,8 +258,7 @@ def _pickle_value(value: Any, what: str) -> bytes:
 def _pickle_exception(error: BaseException) -> bytes:
     """Pickle an error; if it does not pickle, pickle an error with its name and text."""
     try:
-        data = pickle_value(error)
-        unpickle_value(data)
+        unpickle_value(data := pickle_value(error))
+        return data
     except Exception:
         return pickle_value(RuntimeError(error_line(error)))
-    return data

@@ -13,18 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ddpsim.simulator.errors import make_internal_error
-from ddpsim.simulator.kernel.answers import (
-    GO_ON,
-    UNWIND,
-    Answer,
-    Continue,
-    DeliverCompletion,
-    RejectRequest,
-    ReportStack,
-    StrikeFault,
-    SwitchTask,
-    Unwind,
-)
+from ddpsim.simulator.kernel import answers
+from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Answer, Continue, DeliverCompletion
 from ddpsim.simulator.kernel.requests import UNANSWERED, FinishTask, IssueCall, Reply, Request, StartThread
 from ddpsim.simulator.kernel.states import RunEnding, RunLife, RunPhase, TaskState
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
@@ -33,7 +23,7 @@ from ddpsim.simulator.rank_processes.parcels import PackedPayload, SharedArena
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel, SignalBlocker
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 
-_ENDING = (Continue, Unwind, StrikeFault, RejectRequest)
+_ENDING = (Continue, answers.Unwind, answers.StrikeFault, answers.RejectRequest)
 
 UndeliveredCalls = dict[int, PendingCall]
 """By handle, the rank's calls whose results are not delivered yet."""
@@ -144,10 +134,7 @@ class RemoteKernel:
         return True
 
     def note_interruption(self) -> bool:
-        """Note that the execution has ended. Returns whether the rank may leave its program here.
-
-        During an exchange the rank leaves with its answer instead.
-        """
+        """Note that the execution has ended. Returns whether the rank may leave here, not with its next answer."""
         self.run.life.begin_stop(RunEnding.INTERRUPTED)
         self._is_interrupted = self._own_channel.is_in_use
         return not self._is_interrupted
@@ -185,7 +172,7 @@ class RemoteKernel:
                 self._signals.unblock_signals(self._running.number)
                 raise turn.error
             return self._take_answer()
-        return SwitchTask(turn.number)
+        return answers.SwitchTask(turn.number)
 
     def _take_answer(self) -> Answer:
         """Return the next answer; one that ends a request unblocks the program's signals."""
@@ -214,7 +201,7 @@ class RemoteKernel:
         for handle, outcome in turn.outcomes:
             self._accept_call_result(handle, outcome)
         delivered = [DeliverCompletion(handle) for handle, _ in turn.outcomes]
-        self._is_final = not isinstance(turn.answer, (DeliverCompletion, ReportStack))
+        self._is_final = not isinstance(turn.answer, (DeliverCompletion, answers.ReportStack))
         self._answers = deque(delivered if isinstance(turn.answer, DeliverCompletion) else [*delivered, turn.answer])
         return turn
 

@@ -11,12 +11,14 @@ that are complete.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, Answer
 from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, WaitFor
 from ddpsim.simulator.kernel.states import RunPhase
 from ddpsim.simulator.rank_processes.inbox import Known, RankInbox
-from ddpsim.simulator.rank_processes.messages import Message, SendRequest, TurnToRun
+from ddpsim.simulator.rank_processes.messages import SendRequest, TurnToRun
 
 _MOST_UNHANDLED = 1_000
 """The most messages of a rank that may wait to be handled."""
@@ -54,7 +56,7 @@ class Speculation:
             and run.steps + _STEPS_LEFT < run.budget.steps
         )
 
-    def _certain_answer(self, inbox: RankInbox, message: Message | None) -> TurnToRun | None:
+    def _certain_answer(self, inbox: RankInbox, message: NamedTuple | None) -> TurnToRun | None:
         answer: Answer = GO_ON
         known: Known = ()
         request = message.request if isinstance(message, SendRequest) else None
@@ -65,6 +67,5 @@ class Speculation:
             answer, known = IN_TIME, inbox.completions.take_up_to(request.handles)
         elif message is not None and not isinstance(request, (BeginCall, Checkpoint)):
             return None
-        return TurnToRun(
-            inbox.child.rank, answer, self._run.steps, is_stopping=False, outcomes=known, is_speculative=True
-        )
+        rank, steps = inbox.child.rank, self._run.steps
+        return TurnToRun(rank, answer, steps, is_stopping=False, outcomes=known, is_speculative=True)

@@ -11,6 +11,7 @@ The same applies to one flat tensor of all parameters, with which a program aver
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -27,14 +28,9 @@ PartReader = Callable[[ReplicaTensor], Tensor | None]
 """A function that returns what a flat tensor holds of a parameter: the parameter's gradient or its value."""
 
 
-def gradient_of(parameter: ReplicaTensor) -> Tensor | None:
-    """Return the gradient of a parameter."""
-    return parameter.tensor.grad
-
-
-def value_of(parameter: ReplicaTensor) -> Tensor | None:
-    """Return the parameter itself, for flat tensors that hold parameters."""
-    return parameter.tensor
+gradient_of: PartReader = attrgetter("tensor.grad")
+value_of: PartReader = attrgetter("tensor")
+"""Returns the parameter itself, for flat tensors that hold parameters."""
 
 
 class FlatTensorCall:
@@ -89,9 +85,8 @@ def flat_tensor_call(
         before = _concatenated(parameters, of)
         if before is None or before.numel() != tensor.numel():
             return None
-        if not _are_parts_of(tensor, parameters, of) and not _equals_whole_or_share(
-            content, before, len(pending.members)
-        ):
+        size = len(pending.members)
+        if not _are_parts_of(tensor, parameters, of) and not _equals_whole_or_share(content, before, size):
             return None
         return FlatTensorCall(pending, tensor, parameters, before, of)
 

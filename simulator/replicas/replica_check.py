@@ -33,30 +33,10 @@ import torch
 from ddpsim.simulator.attribution.wrapper import PROGRESS, DdpWrapper, WrapperKey
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.diagnosis.replica_divergence import (
-    ComparisonPoint,
-    construction_comparison_point,
-    point_of_backward_end,
-    point_of_forward,
-)
-from ddpsim.simulator.replicas.replica_tensors import (
-    FinalParameters,
-    NoticeReplica,
-    ReplicaFact,
-    ReplicaSample,
-    ReplicaTensor,
-    StepInputs,
-    WrapperProgress,
-    fingerprint,
-    gradient_tensors,
-    optimizer_gradients,
-    optimizer_state_of,
-    parameter_ids_of,
-    syncs_buffers,
-    syncs_buffers_last,
-    wrapper_buffers,
-    wrapper_parameters,
-)
+from ddpsim.simulator.diagnosis import replica_divergence
+from ddpsim.simulator.diagnosis.replica_divergence import ComparisonPoint
+from ddpsim.simulator.replicas import replica_tensors
+from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaSample, ReplicaTensor
 from ddpsim.simulator.replicas.sharded_replicas import ShardedReplicas
 from ddpsim.simulator.replicas.unwrapped_ddp import UnwrappedReplicas
 from ddpsim.simulator.runtime.call_sites import current_user_site
@@ -64,13 +44,12 @@ from ddpsim.simulator.runtime.rank_thread import PendingCall
 
 
 def check_reads_first(notice: NoticeReplica, came_to_light: Callable[[int, Any, str], None]) -> NoticeReplica:
-    """Return a function that calls `notice` after a check: do the replicas show that a call in flight was read (see
-    poison.py)?"""
+    """Return a function that first checks whether the replicas show early reads (poison.py), then calls `notice`."""
 
-    def notice_reads(fact: ReplicaFact) -> None:
+    def notice_reads(fact: replica_tensors.ReplicaFact) -> None:
         if isinstance(fact, ReplicaSample):
             came_to_light(fact.rank, [each.tensor for each in fact.tensors], f"replicas compared {fact.moment}")
-        elif isinstance(fact, FinalParameters):
+        elif isinstance(fact, replica_tensors.FinalParameters):
             for _, tensors in fact.left:
                 came_to_light(fact.rank, [each.tensor for each in tensors], "the parameters at the end")
         notice(fact)
@@ -116,8 +95,7 @@ class ReplicaSampler:
         """A function that returns the user's calls that a rank has not waited for."""
         self._notice = notice
         self._communicated = Counter[int]()
-        """By rank, how many elements the program has passed to its own calls; the number shows averages of
-        parameters."""
+        """By rank, how many elements the program has passed to its own calls, which shows averages of parameters."""
         self._by_hand = UnwrappedReplicas(wrappers, notice, self._communicated)
         self._sharded = ShardedReplicas(notice, self._communicated)
         self._progress: WeakKeyDictionary[DdpWrapper, _ComparisonProgress] = WeakKeyDictionary()
@@ -127,15 +105,14 @@ class ReplicaSampler:
         self._optimizers: dict[DdpWrapper, WeakSet[Any]] = {}
         """The optimizers that have stepped."""
         self._latest_parameters: dict[DdpWrapper, Sequence[ReplicaTensor]] = {}
-        """The parameters when they were last compared. Kept, because a program may delete its modules before it
-        returns."""
+        """The parameters when last compared, kept because a program may delete its modules before it returns."""
         self._starts: dict[DdpWrapper, tuple[str, ...]] = {}
         """Fingerprints (short texts) of the parameters when the wrapper's step began."""
         self._has_run: set[DdpWrapper] = set()
         """The wrappers whose inner module has run, with or without the wrapper, so that buffers may have changed."""
         self._has_trained: set[WrapperKey] = set()
         """The wrappers that have made a training forward."""
-        wrappers.observers.append(self)
+        wrappers.observer = self
 
     def call_issued(self, pending: PendingCall) -> None:
         """Note that a rank's program makes a call."""
@@ -165,34 +142,27 @@ class ReplicaSampler:
         wrapper = next((each for each in wrappers if each.is_forward_running), None)
         if wrapper is None:
             self._compare_at_inner_forward(wrappers[-1], is_training=module.training)
-        elif module.training and wrapper not in self._has_run and not syncs_buffers(wrapper.module):
+        elif module.training and wrapper not in self._has_run and not replica_tensors.syncs_buffers(wrapper.module):
             wrapper.update_progress()
             moment = ComparisonPoint(wrapper.number_in_group, 0, text="at the first forward")
-            self._send_sample(wrapper, moment, wrapper_buffers(wrapper, (None,)))
+            self._send_sample(wrapper, moment, replica_tensors.wrapper_buffers(wrapper, (None,)))
         self._has_run.update(wrappers)
         if wrapper is not None and module.training and torch.is_grad_enabled():
             self._has_trained.add(wrapper.key)
 
     def wrapper_step_changed(self, wrapper: DdpWrapper) -> None:
         """Note that a wrapper's rank ran out of input, or that all ranks have reached the end of a join."""
-        self._notice(
-            WrapperProgress(
-                wrapper.key,
-                wrapper.rank,
-                wrapper.step,
-                wrapper.aligned_step,
-                wrapper.is_joined,
-                frozenset(wrapper.reduced),
-            )
-        )
+        steps = wrapper.step, wrapper.aligned_step
+        reduced = frozenset(wrapper.reduced)
+        self._notice(replica_tensors.WrapperProgress(wrapper.key, wrapper.rank, *steps, wrapper.is_joined, reduced))
 
     def wrapper_step_begins(self, wrapper: DdpWrapper) -> None:
         """Note that a synchronising forward has begun, or that another DDP engine reports one."""
         self.wrapper_step_changed(wrapper)
         self.wrapper_constructed(wrapper)
         if wrapper.inner_module is not None:
-            parameters = self._latest_parameters[wrapper] = wrapper_parameters(wrapper)
-            self._starts[wrapper] = fingerprint(each.tensor for each in parameters)
+            parameters = self._latest_parameters[wrapper] = replica_tensors.wrapper_parameters(wrapper)
+            self._starts[wrapper] = replica_tensors.fingerprint(each.tensor for each in parameters)
             if not hasattr(type(wrapper.module), PROGRESS):  # another engine may report it late
                 self._compare_at_forward(wrapper, parameters)
 
@@ -201,12 +171,13 @@ class ReplicaSampler:
         if wrapper.inner_module is not None and wrapper not in self._progress:
             self._progress[wrapper] = _ComparisonProgress(int(wrapper.module.process_group.size()))
             self._wrappers.observe_backwards(wrapper)
-            parameters = self._latest_parameters[wrapper] = wrapper_parameters(wrapper)
+            parameters = self._latest_parameters[wrapper] = replica_tensors.wrapper_parameters(wrapper)
             names = [*parameters]
             if getattr(wrapper.module, "broadcast_buffers", True):  # else they are never sent
-                names += wrapper_buffers(wrapper, (None, "before", "after"))
+                names += replica_tensors.wrapper_buffers(wrapper, (None, "before", "after"))
             without_values = [each._replace(tensor=each.tensor.new_empty(0)) for each in names]
-            self._send_sample(wrapper, construction_comparison_point(wrapper.number_in_group), without_values)
+            moment = replica_divergence.construction_comparison_point(wrapper.number_in_group)
+            self._send_sample(wrapper, moment, without_values)
 
     def wrapper_backward_ended(self, wrapper: DdpWrapper) -> None:
         """Note that a backward has ended that gave parameters of a wrapper their gradients."""
@@ -218,16 +189,14 @@ class ReplicaSampler:
         if wrapper.inner_module is None or not wrapper.is_fully_reduced:
             return
         progress.backward, progress.gradients_of = wrapper.step, progress.all_steps
-        self._send_sample(
-            wrapper,
-            point_of_backward_end(wrapper.number_in_group, wrapper.step),
-            gradient_tensors(wrapper_parameters(wrapper)),
-        )
+        moment = replica_divergence.point_of_backward_end(wrapper.number_in_group, wrapper.step)
+        parameters = replica_tensors.wrapper_parameters(wrapper)
+        self._send_sample(wrapper, moment, replica_tensors.gradient_tensors(parameters))
 
     def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
         """Note that any optimizer is about to use gradients."""
         if (rank := self._wrappers.running_rank()) is not None:
-            self._by_hand.optimizer_step_begins(rank, parameter_ids_of(optimizer))
+            self._by_hand.optimizer_step_begins(rank, replica_tensors.parameter_ids_of(optimizer))
 
     def optimizer_step_ended(self, rank: int, optimizer: Any) -> None:
         """Note that a rank's optimizer has changed parameters."""
@@ -236,8 +205,8 @@ class ReplicaSampler:
             wrapper.update_progress()
             if wrapper.inner_module is None or wrapper.is_joined:
                 continue
-            parameters = self._latest_parameters[wrapper] = wrapper_parameters(wrapper)
-            own = parameter_ids_of(optimizer)
+            parameters = self._latest_parameters[wrapper] = replica_tensors.wrapper_parameters(wrapper)
+            own = replica_tensors.parameter_ids_of(optimizer)
             position = next((position for position, each in enumerate(parameters) if id(each.tensor) in own), None)
             if position is None:
                 continue
@@ -249,17 +218,15 @@ class ReplicaSampler:
             progress.all_steps += 1
             tensors = [
                 *self._comparable_parameters(wrapper, optimizer, own, parameters),
-                *optimizer_state_of(parameters, optimizer),
+                *replica_tensors.optimizer_state_of(parameters, optimizer),
             ]
-            tensors += wrapper_buffers(wrapper, (None, "after") if syncs_buffers_last(wrapper.module) else ("after",))
+            times = (None, "after") if replica_tensors.syncs_buffers_last(wrapper.module) else ("after",)
+            tensors += replica_tensors.wrapper_buffers(wrapper, times)
+            gradients = [each.tensor.grad for each in parameters if id(each.tensor) in own]
             start = self._starts.get(wrapper, ())
-            inputs = StepInputs(start, fingerprint(optimizer_gradients(parameters, own)))
-            self._send_sample(
-                wrapper,
-                ComparisonPoint(wrapper.number_in_group, wrapper.step, count, optimizer=position),
-                tensors,
-                inputs,
-            )
+            inputs = replica_tensors.StepInputs(start, replica_tensors.fingerprint(gradients))
+            moment = ComparisonPoint(wrapper.number_in_group, wrapper.step, count, optimizer=position)
+            self._send_sample(wrapper, moment, tensors, inputs)
 
     def rank_returned(self, rank: int) -> None:
         """Note that a rank's program returned."""
@@ -270,12 +237,12 @@ class ReplicaSampler:
         for wrapper in mine:
             progress = self._progress_of(wrapper)
             if progress.backward == wrapper.step and progress.gradients_of == progress.all_steps:
-                moment = point_of_backward_end(wrapper.number_in_group, wrapper.step, has_ended=True)
-                self._send_sample(wrapper, moment, gradient_tensors(latest[wrapper]), has_ended=True)
+                moment = replica_divergence.point_of_backward_end(wrapper.number_in_group, wrapper.step, has_ended=True)
+                self._send_sample(wrapper, moment, replica_tensors.gradient_tensors(latest[wrapper]), has_ended=True)
         self._by_hand.rank_returned(rank)
         self._sharded.rank_returned(rank)
         left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
-        self._notice(FinalParameters(rank, left, self._communicated[rank]))
+        self._notice(replica_tensors.FinalParameters(rank, left, self._communicated[rank]))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -298,11 +265,9 @@ class ReplicaSampler:
         is_new = progress.step < wrapper.step
         has_averaged = communicated - progress.communicated >= sum(each.tensor.numel() for each in parameters)
         if (is_new and not progress.optimizer_steps) or (progress.optimizer_steps and has_averaged):
-            self._send_sample(
-                wrapper,
-                point_of_forward(wrapper.number_in_group, wrapper.step - is_new, progress.all_steps),
-                parameters,
-            )
+            steps = wrapper.step - is_new, progress.all_steps
+            moment = replica_divergence.point_of_forward(wrapper.number_in_group, *steps)
+            self._send_sample(wrapper, moment, parameters)
         if is_new or has_averaged:
             progress.step, progress.communicated, progress.optimizer_steps = wrapper.step, communicated, 0
 
@@ -311,7 +276,7 @@ class ReplicaSampler:
         wrapper.update_progress()
         if not is_training and not wrapper.is_joined:
             moment = ComparisonPoint(wrapper.number_in_group, wrapper.step, text="in an evaluation of the inner module")
-            self._send_sample(wrapper, moment, wrapper_buffers(wrapper, (None, "before", "after")))
+            self._send_sample(wrapper, moment, replica_tensors.wrapper_buffers(wrapper, (None, "before", "after")))
 
     def _comparable_parameters(
         self, wrapper: DdpWrapper, optimizer: Any, own: Container[int], parameters: Sequence[ReplicaTensor]
@@ -320,7 +285,8 @@ class ReplicaSampler:
         change."""
         optimizers = self._optimizers.setdefault(wrapper, WeakSet())
         optimizers.add(optimizer)
-        others = {each for other in optimizers if other is not optimizer for each in parameter_ids_of(other)}
+        rest = [other for other in optimizers if other is not optimizer]
+        others = {each for other in rest for each in replica_tensors.parameter_ids_of(other)}
         return [
             each._replace(is_optional=id(each.tensor) not in own)
             for each in parameters
@@ -332,22 +298,15 @@ class ReplicaSampler:
         wrapper: DdpWrapper,
         moment: ComparisonPoint,
         tensors: Sequence[ReplicaTensor],
-        inputs: StepInputs | None = None,
+        inputs: replica_tensors.StepInputs | None = None,
         *,
         has_ended: bool = False,
     ) -> None:
         if not tensors:
             return
-        sample = ReplicaSample(
-            wrapper.key,
-            wrapper.rank,
-            self._progress_of(wrapper).size,
-            moment,
-            tensors,
-            None if has_ended else current_user_site(),
-            wrapper.key in self._has_trained,
-            communicated=self._communicated[wrapper.rank],
-        )
+        site, size = None if has_ended else current_user_site(), self._progress_of(wrapper).size
+        has_trained, passed = wrapper.key in self._has_trained, self._communicated[wrapper.rank]
+        sample = ReplicaSample(wrapper.key, wrapper.rank, size, moment, tensors, site, has_trained, communicated=passed)
         if inputs is not None:
             sample = sample._replace(
                 inputs=inputs,

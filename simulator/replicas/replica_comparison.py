@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.diagnosis.replica_divergence import FirstDifference
-from ddpsim.simulator.replicas.replica_tensors import ReplicaTensor, StepInputs
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
+from ddpsim.simulator.replicas.replica_tensors import ReplicaSample, ReplicaTensor
 
 _MOST_SIDES = 8
 """The most sets of agreeing ranks that are distinguished; further ranks join the last set."""
@@ -33,14 +33,8 @@ class ReplicaComparison:
     groups: list[AgreeingRanks] = field(default_factory=list)
     sites: dict[int, Site] = field(default_factory=dict)
     """The current line of each rank."""
-    inputs: dict[int, StepInputs] = field(default_factory=dict)
-    """By rank, the inputs of the optimizer step, if the replicas are compared after one."""
-    is_late: bool = False
-    """True if gradients came on some rank after the reduction of the step had ended."""
-    unreduced: str = ""
-    """A bucket that some rank had not reduced, as text."""
-    unwaited: Call | None = None
-    """A call of the user that some rank had not waited for."""
+    steps: list[ReplicaSample] = field(default_factory=list)
+    """The samples of the ranks, without tensors, if the replicas are compared after an optimizer step."""
     communicated: int = 0
     """The largest number of elements that a rank's program had passed to its own calls."""
 
@@ -50,15 +44,14 @@ class ReplicaComparison:
         return self.sites.keys()
 
     @property
-    def first_different_input(self) -> FirstDifference:
-        """Which input of the optimizer step differs between ranks: the parameters at its start, the gradients, or
-        neither."""
-        inputs = self.inputs.values()
+    def first_different_input(self) -> Advice[[]]:
+        """The cause, by the input of the optimizer step that differs: parameters at its start, gradients, neither."""
+        inputs = [each.inputs for each in self.steps if each.inputs is not None]
         if len({each.start for each in inputs}) > 1:
-            return FirstDifference.START
+            return Cause.STARTED_APART
         if len({each.gradients for each in inputs}) > 1:
-            return FirstDifference.GRADIENTS
-        return FirstDifference.OPTIMIZER
+            return Cause.GRADIENTS_CHANGED
+        return Cause.OPTIMIZER_DIFFERS
 
     def add_rank(
         self,

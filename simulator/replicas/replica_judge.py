@@ -21,31 +21,11 @@ from typing import NamedTuple
 
 from ddpsim.simulator.attribution.wrapper import WrapperKey
 from ddpsim.simulator.calls import NOWHERE, Site
-from ddpsim.simulator.diagnosis.replica_divergence import (
-    Circumstances,
-    ComparisonEvent,
-    ComparisonPoint,
-    EqualRanks,
-    divergence_finding,
-    point_of_program_end,
-    skipped_step_finding,
-    skipped_step_text,
-)
-from ddpsim.simulator.replicas.replica_comparison import (
-    ReplicaComparison,
-    count_differing_elements,
-    element_text,
-    first_different_index,
-    first_different_position,
-    first_different_tensor,
-)
-from ddpsim.simulator.replicas.replica_tensors import (
-    FinalParameters,
-    ReplicaFact,
-    ReplicaSample,
-    ReplicaTensor,
-    WrapperProgress,
-)
+from ddpsim.simulator.diagnosis import replica_divergence
+from ddpsim.simulator.diagnosis.replica_divergence import Circumstances, ComparisonEvent, ComparisonPoint, EqualRanks
+from ddpsim.simulator.replicas import replica_comparison, replica_tensors
+from ddpsim.simulator.replicas.replica_comparison import ReplicaComparison
+from ddpsim.simulator.replicas.replica_tensors import ReplicaSample, ReplicaTensor, WrapperProgress
 from ddpsim.simulator.verdict import Code, Finding
 
 _CHECKS = 64
@@ -88,7 +68,7 @@ class ReplicaJudge:
 
     # --- samples ------------------------------------------------------------------------------------------------------
 
-    def take_fact(self, fact: ReplicaFact) -> None:
+    def take_fact(self, fact: replica_tensors.ReplicaFact) -> None:
         """Process a report about replicas that a rank has sent."""
         if isinstance(fact, WrapperProgress):
             self._progress.setdefault(fact.key, {})[fact.rank] = fact
@@ -110,24 +90,17 @@ class ReplicaJudge:
         by_hand = sample.moment.occasion in (ComparisonEvent.REDUCED, ComparisonEvent.AVERAGED)
         if by_hand and comparison.groups:
             tensors = _with_names_of(comparison.groups[0].tensors, tensors)
+        site, passed = self._sites.get((sample.key, sample.rank), NOWHERE), sample.communicated
         comparison.add_rank(
-            sample.rank,
-            tensors,
-            site=self._sites.get((sample.key, sample.rank), NOWHERE),
-            tolerance=self._tolerance,
-            communicated=sample.communicated,
-            in_any_order=by_hand,
+            sample.rank, tensors, site=site, tolerance=self._tolerance, communicated=passed, in_any_order=by_hand
         )
         if sample.inputs is not None:
-            comparison.inputs[sample.rank] = sample.inputs
+            comparison.steps.append(sample._replace(tensors=()))
             self._latest_sites[sample.key, sample.rank] = self._sites[sample.key, sample.rank]
-            comparison.unreduced = comparison.unreduced or sample.unreduced
-            comparison.is_late |= sample.is_late
-            comparison.unwaited = comparison.unwaited or sample.unwaited
         if self._is_complete(sample, comparison):
             self._judge_until(sample.key, sample.moment)
 
-    def _take_final_parameters(self, final: FinalParameters) -> None:
+    def _take_final_parameters(self, final: replica_tensors.FinalParameters) -> None:
         self._returned.add(final.rank)
         for key, parameters in final.left:
             end = self._ends.setdefault(key, ReplicaComparison())
@@ -146,12 +119,12 @@ class ReplicaJudge:
         for key, skips in self._last_skips.items():
             for moment, skipper_sites, other_sites in skips:
                 if self._ended_with_different_parameters(key, skipper_sites, other_sites):
-                    code = Code.DIVERGENCE_PARAMETERS
-                    self._findings.setdefault((key, code), skipped_step_finding(moment, skipper_sites, other_sites))
+                    finding = replica_divergence.skipped_step_finding(moment, skipper_sites, other_sites)
+                    self._findings.setdefault((key, Code.DIVERGENCE_PARAMETERS), finding)
         for key, end in self._ends.items():
             if len(end.compared_ranks) == self._sizes.get(key):
                 last = max((peer.step for peer in self._progress_on_ranks(key)), default=0)
-                self._judge_comparison(key, point_of_program_end(key[1], last), end)
+                self._judge_comparison(key, replica_divergence.point_of_program_end(key[1], last), end)
         found = [
             finding
             for (key, code), finding in self._findings.items()
@@ -189,11 +162,12 @@ class ReplicaJudge:
             if moment.optimizer_step and peer.rank not in comparison.compared_ranks and self._has_passed(peer, moment)
         )
         if missing and key not in self._skipped:
-            self._skipped[key] = (skipped_step_text(moment, missing), tuple(missing))
+            self._skipped[key] = (replica_divergence.skipped_step_text(moment, missing), tuple(missing))
         self.compared[key[0]] += len(comparison.compared_ranks) > 1
         difference = None
         if len(groups) > 1:
-            difference = first_different_tensor(groups[0].tensors, list(groups[1].tensors.values()), self._tolerance)
+            first, second = groups[0].tensors, list(groups[1].tensors.values())
+            difference = replica_comparison.first_different_tensor(first, second, self._tolerance)
         if difference is None:
             self._note_agreement(key, moment, comparison)
         else:
@@ -215,7 +189,7 @@ class ReplicaJudge:
     ) -> None:
         first, second = comparison.groups[0].tensors, comparison.groups[1].tensors
         if difference.code is Code.DIVERGENCE_PARAMETERS and not difference.is_state:
-            elements = count_differing_elements(first, second, self._tolerance)
+            elements = replica_comparison.count_differing_elements(first, second, self._tolerance)
             self._persistent.note_parameters_differ(key, elements, comparison.communicated)
         if moment.occasion is not ComparisonEvent.USUAL:
             self._persistent.note_difference(key, self._divergence_finding(key, moment, difference, comparison))
@@ -227,7 +201,7 @@ class ReplicaJudge:
     ) -> Finding:
         groups, sites = comparison.groups, comparison.sites
         names = [[each.name for each in group.tensors.values() if not each.is_optional] for group in groups]
-        name, position = difference.name, first_different_position(names)
+        name, position = difference.name, replica_comparison.first_different_position(names)
         if position is not None:
             sides = [
                 EqualRanks(tuple(group.ranks), own[position] if position < len(own) else "none")
@@ -235,32 +209,28 @@ class ReplicaJudge:
             ]
             is_order = len({tuple(sorted(own)) for own in names}) == 1
             known = Circumstances(is_order=is_order, has_run=key in self._has_trained)
-            return divergence_finding(
-                difference.code, moment, f"name of tensor {position}", sides, sites=sites, known=known
-            )
-        index = first_different_index([group.tensors[name].tensor for group in groups if name in group.tensors])
-        sides = [EqualRanks(tuple(group.ranks), element_text(group.tensors.get(name), index)) for group in groups]
+            name = f"name of tensor {position}"
+            return replica_divergence.divergence_finding(difference.code, moment, name, sides, sites=sites, known=known)
+        named = [group.tensors.get(name) for group in groups]
+        index = replica_comparison.first_different_index([each.tensor for each in named if each is not None])
+        texts = [replica_comparison.element_text(each, index) for each in named]
+        sides = [EqualRanks(tuple(group.ranks), text) for group, text in zip(groups, texts, strict=True)]
         skipped, skippers = self._skipped.get(key, ("", ()))
-        call = comparison.unwaited
+        steps = comparison.steps
+        call = next((each.unwaited for each in steps if each.unwaited is not None), None)
         known = Circumstances(
             is_reduced=difference.is_state or all(peer.is_reduced(name) for peer in self._progress_on_ranks(key)[:1]),
-            unreduced=comparison.unreduced,
+            unreduced=next((each.unreduced for each in steps if each.unreduced), ""),
             skipped=skipped,
             skippers=skippers,
             has_run=key in self._has_trained,
-            is_late=comparison.is_late,
+            is_late=any(each.is_late for each in steps),
             apart=comparison.first_different_input,
             unwaited=f"{call.operation} #{call.sequence} ({call.site})" if call else "",
         )
-        return divergence_finding(
-            difference.code,
-            moment,
-            name,
-            sides,
-            sites=sites,
-            index=str(list(index)) if index else "",
-            known=known,
-        )
+        where = str(list(index)) if index else ""
+        code = difference.code
+        return replica_divergence.divergence_finding(code, moment, name, sides, sites=sites, index=where, known=known)
 
     def _has_passed(self, peer: WrapperProgress, moment: ComparisonPoint) -> bool:
         """Return whether a rank has passed this step of the wrapper, and has not run out of input (joined)."""
@@ -275,13 +245,9 @@ class ReplicaJudge:
             and peer.step == moment.step > peer.aligned_step
         )
         if skippers and moment.optimizer_step and moment.step and comparison.compared_ranks:
-            self._last_skips.setdefault(key, []).append(
-                _SkippedStep(
-                    moment,
-                    {rank: self._latest_sites.get((key, rank), NOWHERE) for rank in skippers},
-                    dict(sorted(comparison.sites.items())),
-                )
-            )
+            sites = {rank: self._latest_sites.get((key, rank), NOWHERE) for rank in skippers}
+            skipped = _SkippedStep(moment, sites, dict(sorted(comparison.sites.items())))
+            self._last_skips.setdefault(key, []).append(skipped)
 
     def _ended_with_different_parameters(self, key: WrapperKey, skippers: Iterable[int], others: Iterable[int]) -> bool:
         """Return whether a rank that left out the last step ended with other parameters than a rank that made it.
@@ -289,10 +255,8 @@ class ReplicaJudge:
         The parameters may be equal after a broadcast, or after loading a state.
         """
         groups = self._ends[key].groups if key in self._ends else []
-        sides = [
-            [index for index, group in enumerate(groups) if set(ranks) & set(group.ranks)]
-            for ranks in (skippers, others)
-        ]
+        group_of = {rank: index for index, group in enumerate(groups) for rank in group.ranks}
+        sides = [{group_of[rank] for rank in ranks if rank in group_of} for ranks in (skippers, others)]
         return any(one != other for one in sides[0] for other in sides[1])
 
 
@@ -364,9 +328,8 @@ class PersistentDivergences:
         """Return the findings that were made elsewhere than after optimizer steps; those on parameters precede those on
         gradients."""
         parameters_found = {key for key, code in self._found if code is not Code.DIVERGENCE_BUFFERS}
-        parameters_found |= {
-            key for key, code in self._later if code is Code.DIVERGENCE_PARAMETERS and not self.is_average_due(key)
-        }
+        later = [key for key, code in self._later if code is Code.DIVERGENCE_PARAMETERS]
+        parameters_found |= {key for key in later if not self.is_average_due(key)}
         return [
             finding
             for (key, code), finding in self._later.items()

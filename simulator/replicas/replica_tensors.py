@@ -5,7 +5,7 @@ The reports are frozen values (`NoticedKind.REPLICA`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -63,11 +63,6 @@ def optimizer_state_of(parameters: Sequence[ReplicaTensor], optimizer: Any) -> l
         for key, value in optimizer.state.get(parameter, {}).items()
         if isinstance(value, Tensor) and value.shape == parameter.shape
     ]
-
-
-def optimizer_gradients(parameters: Sequence[ReplicaTensor], own: Container[int]) -> list[Tensor | None]:
-    """Return the gradients that an optimizer applied to its `own` parameters."""
-    return [each.tensor.grad for each in parameters if id(each.tensor) in own]
 
 
 def gradient_tensors(parameters: Sequence[ReplicaTensor]) -> list[ReplicaTensor]:
@@ -136,8 +131,7 @@ class ReplicaSample(NamedTuple):
     has_trained: bool
     """True if the wrapper has made a training forward."""
     inputs: StepInputs | None = None
-    """The inputs of the optimizer step; set, like the next three fields, only if the sample is taken after such a
-    step."""
+    """The inputs of the optimizer step; set, like the next three fields, only in samples taken after a step."""
     unreduced: str = ""
     """The first bucket that was not launched in the wrapper's step."""
     is_late: bool = False

@@ -58,9 +58,8 @@ class ShardedReplicas:
         if kind is None:
             return
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        beside = {
-            group.label: group for each in parameters if isinstance(each, kind) for group in _data_parallel_groups(each)
-        }
+        placed = [each for each in parameters if isinstance(each, kind)]
+        beside = {group.label: group for each in placed for group in _data_parallel_groups(each)}
         replicas: dict[tuple[str, bool], _GroupReplica] = {}
         for number, parameter in enumerate(parameters):
             name = names.get(id(parameter), f"parameter {number}")
@@ -87,9 +86,8 @@ class ShardedReplicas:
         moment = point_of_optimizer_step(label, step, is_beside=is_beside, has_ended=has_ended)
         key, size = (label, -3 if is_beside else -2), replica.group.size()
         site, passed = None if has_ended else current_user_site(), self._communicated[rank]
-        self._notice(
-            ReplicaSample(key, rank, size, moment, replica.tensors, site, has_trained=True, communicated=passed)
-        )
+        sample = ReplicaSample(key, rank, size, moment, replica.tensors, site, has_trained=True, communicated=passed)
+        self._notice(sample)
 
 
 def _local_tensor(parameter: Any) -> Tensor:

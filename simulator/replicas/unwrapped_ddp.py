@@ -15,7 +15,7 @@ reduced, because two stages of a pipeline may have different names for a shared 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 from weakref import ref
 
@@ -24,20 +24,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
-from ddpsim.simulator.calls import Call
-from ddpsim.simulator.diagnosis.replica_divergence import (
-    ComparisonPoint,
-    point_of_manual_average,
-    point_of_manual_reduction,
-)
-from ddpsim.simulator.replicas.flat_gradients import (
-    FlatTensorCall,
-    PartReader,
-    flat_tensor_call,
-    gradient_of,
-    is_multiple_of,
-    value_of,
-)
+from ddpsim.simulator.diagnosis import replica_divergence
+from ddpsim.simulator.replicas import flat_gradients
+from ddpsim.simulator.replicas.flat_gradients import FlatTensorCall, gradient_of, value_of
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaSample, ReplicaTensor
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.rank_thread import PendingCall
@@ -66,41 +55,7 @@ class _SummedParameter:
             return False
         with torch.no_grad(), suspend_modes():
             now, total = self.parameter.tensor.detach().reshape(-1), self._sum.reshape(-1)
-            return is_multiple_of(now, total) if total.any() else not now.any()
-
-
-class AveragedGroup(NamedTuple):
-    """The parameters that a rank has averaged in one process group since the last forward."""
-
-    latest: Call
-    size: int
-    """The number of ranks in the group."""
-    parameters: list[ReplicaTensor]
-
-
-class AveragedParameters:
-    """The parameters that one rank has averaged since its last forward."""
-
-    def __init__(self) -> None:
-        self._summed: dict[int, _SummedParameter] = {}
-        """By the id of a parameter, the latest all_reduce of the parameter."""
-
-    def note_all_reduce(self, parameter: ReplicaTensor, pending: PendingCall, moved: Tensor) -> None:
-        """Record that the program passes a parameter to an all_reduce; `moved` is the tensor that the call works on."""
-        self._summed.pop(id(parameter.tensor), None)
-        self._summed[id(parameter.tensor)] = _SummedParameter(parameter, pending, moved)
-
-    def take_averages(self) -> Mapping[str, AveragedGroup]:
-        """Return the averaged parameters by process group and forget them, just before the program trains on them."""
-        by_group: dict[str, list[_SummedParameter]] = {}
-        for each in self._summed.values():
-            by_group.setdefault(each.pending.call.group, []).append(each)
-        self._summed = {}
-        return {
-            group: AveragedGroup(summed[-1].pending.call, summed[-1].size, [each.parameter for each in summed])
-            for group, summed in by_group.items()
-            if all(each.holds_sum() for each in summed)
-        }
+            return flat_gradients.is_multiple_of(now, total) if total.any() else not now.any()
 
 
 _REDUCTIONS = frozenset({"SUM", "AVG", "PREMUL_SUM"})
@@ -128,14 +83,15 @@ class _RankModules:
         """By id, the root modules (those in no other module) and all modules inside them."""
         self.gradients: dict[int, ReplicaTensor] = {}
         """The parameters by the memory address of their gradient."""
-        self.flat: dict[int, list[tuple[list[ReplicaTensor], PartReader]]] = {}
+        self.flat: dict[int, list[tuple[list[ReplicaTensor], flat_gradients.PartReader]]] = {}
         """By number of elements, the parameters of each root module; a flat tensor of that size may hold their
         gradients or values."""
         self.awaited: list[FlatTensorCall] = []
         """Flat tensors that were passed to calls, and whose sums the gradients do not hold yet."""
         self.parameters: dict[int, ReplicaTensor] = {}
         """The parameters by their memory address."""
-        self.averaged = AveragedParameters()
+        self.summed: dict[int, _SummedParameter] = {}
+        """By the id of a parameter, the latest all_reduce of the parameter since the last forward, the latest last."""
         self.averaged_flat: list[FlatTensorCall] = []
         """Flat tensors of all parameters of a root module that were passed to calls since the last forward."""
         self.looks = 0
@@ -186,7 +142,8 @@ class UnwrappedReplicas:
             elif behind is not None:
                 found.append(behind)
             elif (parameter := self._find_parameter(mine, tensor)) is not None:
-                mine.averaged.note_all_reduce(parameter, pending, content)
+                mine.summed.pop(id(parameter.tensor), None)
+                mine.summed[id(parameter.tensor)] = _SummedParameter(parameter, pending, content)
         self._record_reduction(mine, pending, found)
 
     def optimizer_step_begins(self, rank: int, own: Container[int]) -> None:
@@ -214,11 +171,8 @@ class UnwrappedReplicas:
         """Record a module as a root, if it is in no module that ran before."""
         inside = list(module.modules())
         mine.known.update((id(each), ref(each)) for each in inside)
-        wrapped = {
-            id(each)
-            for wrapper in self._wrappers.wrappers_of_rank(rank)
-            for each in (wrapper.module, wrapper.inner_module)
-        }
+        wrappers = self._wrappers.wrappers_of_rank(rank)
+        wrapped = {id(each) for wrapper in wrappers for each in (wrapper.module, wrapper.inner_module)}
         if not any(id(each) in wrapped for each in inside):
             mine.roots.append(ref(module))
 
@@ -230,21 +184,17 @@ class UnwrappedReplicas:
 
     def _record_reduction(self, mine: _RankModules, pending: PendingCall, found: Sequence[ReplicaTensor]) -> None:
         """Record that a call reduced the gradients of these parameters."""
-        group = pending.call.group
         if found:
-            before = mine.replicated.get(group)
-            parameters = {} if before is None else before.parameters
+            _, latest, parameters = mine.replicated.get(pending.call.group, (0, pending, {}))
             for each in found:
                 parameters.setdefault(id(each.tensor), each)
-            is_latest = before is None or before.latest.call.sequence < pending.call.sequence
-            latest = pending if before is None or is_latest else before.latest
-            mine.replicated[group] = _ReducedParameters(len(pending.members), latest, parameters)
+            latest = max(latest, pending, key=lambda each: each.call.sequence)
+            mine.replicated[pending.call.group] = _ReducedParameters(len(pending.members), latest, parameters)
 
     def _find_gradients(
         self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor
     ) -> ReplicaTensor | FlatTensorCall | None:
-        """Return the parameters whose gradients a tensor holds: that of one parameter, or all gradients in a flat
-        tensor."""
+        """Return the parameters whose gradients a tensor holds: one parameter, or all of a flat tensor."""
         found = self._find_gradients_of_parameters(mine, pending, tensor, content)
         if found is None and mine.looks < _MOST_SEARCHES:
             mine.looks += 1
@@ -261,7 +211,10 @@ class UnwrappedReplicas:
         if alone is not None and alone.tensor.numel() == tensor.numel() and _has_gradient_at(alone, tensor.data_ptr()):
             return alone
         candidates = mine.flat.get(tensor.numel(), []) if tensor.dim() == 1 else []
-        return next(filter(None, (flat_tensor_call(pending, tensor, content, *each) for each in candidates)), None)
+        return next(
+            filter(None, (flat_gradients.flat_tensor_call(pending, tensor, content, *each) for each in candidates)),
+            None,
+        )
 
     def _find_parameter(self, mine: _RankModules, tensor: Tensor) -> ReplicaTensor | None:
         """Return the parameter that a tensor is, or whose `.data` the tensor is."""
@@ -283,14 +236,20 @@ class UnwrappedReplicas:
                     mine.flat.setdefault(count, []).append((parameters, of))
 
     def _sample_averaged(self, rank: int, mine: _RankModules, *, has_ended: bool = False) -> None:
-        for group, average in mine.averaged.take_averages().items():
-            moment = point_of_manual_average(group, average.latest.sequence)
-            self._send_sample(rank, group, average.size, moment, average.parameters, has_ended=has_ended)
-        for flat in [each for each in mine.averaged_flat if each.is_applied()]:
-            call = flat.pending.call
-            moment = point_of_manual_average(call.group, call.sequence)
-            self._send_sample(rank, call.group, flat.size, moment, flat.parameters, has_ended=has_ended)
-        mine.averaged_flat = []
+        """Compare the parameters that the program has averaged, just before it trains on them."""
+        by_group: dict[str, list[_SummedParameter]] = {}
+        for each in mine.summed.values():
+            by_group.setdefault(each.pending.call.group, []).append(each)
+        summed = [group for group in by_group.values() if all(each.holds_sum() for each in group)]
+        averages: list[tuple[_SummedParameter | FlatTensorCall, Sequence[ReplicaTensor]]] = [
+            *((group[-1], [each.parameter for each in group]) for group in summed),
+            *((flat, flat.parameters) for flat in mine.averaged_flat if flat.is_applied()),
+        ]
+        mine.summed, mine.averaged_flat = {}, []
+        for latest, parameters in averages:
+            call = latest.pending.call
+            moment = replica_divergence.point_of_manual_average(call.group, call.sequence)
+            self._send_sample(rank, call.group, latest.size, moment, parameters, has_ended=has_ended)
 
     def _sample_reduced(self, rank: int, mine: _RankModules, *, has_ended: bool = False) -> None:
         for group, (size, latest, parameters) in mine.replicated.items():
@@ -298,7 +257,7 @@ class UnwrappedReplicas:
             if not latest.is_complete or (mine.compared.get(group) == sequence and not has_ended):
                 continue
             mine.compared[group] = sequence
-            moment = point_of_manual_reduction(group, sequence, has_ended=has_ended)
+            moment = replica_divergence.point_of_manual_reduction(group, sequence, has_ended=has_ended)
             self._send_sample(rank, group, size, moment, list(parameters.values()), has_ended=has_ended)
 
     def _send_sample(
@@ -306,7 +265,7 @@ class UnwrappedReplicas:
         rank: int,
         group: str,
         size: int,
-        moment: ComparisonPoint,
+        moment: replica_divergence.ComparisonPoint,
         parameters: Sequence[ReplicaTensor],
         *,
         has_ended: bool,

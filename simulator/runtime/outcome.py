@@ -85,18 +85,19 @@ def _blames_other_ranks(error: RaisedError, ranks: Sequence[int], finding: Findi
 
 def _unused_parameters(rank: int, error: BaseException, name_parameters: NameParameters | None) -> Sequence[str]:
     """Return the parameters that got no gradient according to DDP's error: names, or indices if names are unknown."""
-    indices = rank_errors.unused_parameter_indices(_error_message(error))
+    indices = rank_errors.unused_parameter_indices(error_message(error))
     names = name_parameters(rank, indices) if indices and name_parameters else ()
     return names or [f"parameter {index}" for index in indices]
 
 
 def error_line(error: BaseException) -> str:
     """Return an exception's type and the first line of its message."""
-    message = _error_message(error).split("\n", 1)[0]
+    message = error_message(error).split("\n", 1)[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def _error_message(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
+    """Return an exception's message."""
     try:
         return str(error).strip()
     except (Exception, SystemExit):  # the message is the user's code, too

@@ -54,18 +54,14 @@ class _ChangingFinder(MetaPathFinder):
         spec = importlib.util.find_spec(fullname)  # by the other finders: this one has removed the name
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
-            loader.exec_module = _apply_and_relabel(loader.exec_module, change)
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                change(module)
+
+            loader.exec_module = exec_module
         return spec
-
-
-def _apply_and_relabel(
-    run: Callable[[ModuleType], None], change: Callable[[ModuleType], None]
-) -> Callable[[ModuleType], None]:
-    def exec_module(module: ModuleType) -> None:
-        run(module)
-        change(module)
-
-    return exec_module
 
 
 def _replace_safe_open(module: Any) -> None:

@@ -20,12 +20,12 @@ def replace_moves(gpus: VirtualDevices) -> None:
     parse, move, make = native._parse_to, Tensor.to, nn.Parameter.__new__
 
     def parse_to(*arguments: Any, **options: Any) -> Any:
-        return parse(*_name_device_argument(arguments), **_name_device_option(options))
+        arguments, options = _name_device(arguments, options)
+        return parse(*arguments, **options)
 
     @functools.wraps(move)
     def to(self: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        if (arguments and type(arguments[0]) is int) or "device" in options:
-            arguments, options = _name_device_argument(arguments), _name_device_option(options)
+        arguments, options = _name_device(arguments, options)
         moved: Tensor = move(self, *arguments, **options)
         return moved
 
@@ -46,16 +46,13 @@ def replace_moves(gpus: VirtualDevices) -> None:
     replaced.set_attribute(Tensor, "is_pinned", lambda self, device=None: gpu_number_of(self) is None)
 
 
-def _name_device_argument(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def _name_device(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments in which a device that is given by its number is a GPU."""
     if arguments and type(arguments[0]) is int:
-        return (torch.device("cuda", arguments[0]), *arguments[1:])
-    return arguments
-
-
-def _name_device_option(options: dict[str, Any]) -> dict[str, Any]:
+        arguments = (torch.device("cuda", arguments[0]), *arguments[1:])
     if type(number := options.get("device")) is int:
-        return {**options, "device": torch.device("cuda", number)}
-    return options
+        options = {**options, "device": torch.device("cuda", number)}
+    return arguments, options
 
 
 def replace_generator() -> None:

@@ -47,25 +47,23 @@ class GpuRequestProbes:
     def install_probes(self) -> None:
         """Start to detect requests for a GPU."""
         for name in _USES:
-            self._replace_by_probe(torch.cuda, name, lambda arguments, options: True, f"torch.cuda.{name}")
+            self._replace_by_probe(torch.cuda, name, f"torch.cuda.{name}")
         movers: tuple[Any, ...] = (Tensor, nn.Module)
         for owner in movers:
-            self._replace_by_probe(owner, "cuda", lambda arguments, options: True, ".cuda()")
-            self._replace_by_probe(owner, "to", _names_cuda, "device 'cuda'")
-        self._replace_by_probe(default_device.DeviceContext, "__init__", _names_cuda, "device 'cuda'")
-        self._replace_by_probe(
-            torch.cuda, "_lazy_init", lambda arguments, options: True, "", self._reject_native_request
-        )
+            self._replace_by_probe(owner, "cuda", ".cuda()")
+            self._replace_by_probe(owner, "to", "device 'cuda'", _names_cuda)
+        self._replace_by_probe(default_device.DeviceContext, "__init__", "device 'cuda'", _names_cuda)
+        self._replace_by_probe(torch.cuda, "_lazy_init", "", instead=self._reject_native_request)
         makers: tuple[Any, ...] = (dist, distributed_c10d)
         for owner in makers:
-            self._replace_by_probe(owner, "init_process_group", _names_nccl, "backend 'nccl'")
+            self._replace_by_probe(owner, "init_process_group", "backend 'nccl'", _names_nccl)
 
     def _replace_by_probe(
         self,
         owner: Any,
         name: str,
-        asks: Callable[[tuple[Any, ...], dict[str, Any]], bool],
         what: str,
+        asks: Callable[[tuple[Any, ...], dict[str, Any]], bool] = lambda arguments, options: True,
         instead: Callable[..., Any] | None = None,
     ) -> None:
         """Replace a function: a call for which `asks` is true installs the virtual GPUs, then calls the original."""
@@ -75,23 +73,19 @@ class GpuRequestProbes:
             def door(*arguments: Any, **options: Any) -> Any:
                 if not asks(arguments, options) or _is_compiler_frame(sys._getframe(1)):
                     return original(*arguments, **options)
-                if torch.cuda.is_available():
-                    self._replaced.restore_attributes()
-                else:
-                    if instead is not None:
-                        instead()
-                    self._install_gpus(what)
+                # True after the installation, too: a program may have imported a replaced function by name.
+                has_gpu = torch.cuda.is_available()
+                if not has_gpu and instead is not None:
+                    instead()
+                self._replaced.restore_attributes()
+                if not has_gpu:
+                    self._gpus.install(self._count)
+                    self._on_request(what)
                 return getattr(owner, name)(*arguments, **options)
 
             return door
 
         self._replaced.replace_attribute(owner, name, closed)
-
-    def _install_gpus(self, what: str) -> None:
-        # A program may have imported a replaced function by name, and call it again after the installation.
-        self._replaced.restore_attributes()
-        self._gpus.install(self._count)
-        self._on_request(what)
 
     def _reject_native_request(self) -> NoReturn:
         """Raise an error for native code of torch that asks for a GPU, because it cannot be called again."""

@@ -12,17 +12,10 @@ import torch.distributed as dist
 from ddpsim.simulator.patches.not_simulated import NCCL_TIMEOUT, NCCL_VERSION
 from ddpsim.simulator.process_group.without_modes import hide_gpu_labels_from_calls
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+from ddpsim.simulator.virtual_gpus import around_tensors
 from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 from ddpsim.simulator.virtual_gpus.around_backward import keep_mode_in_backward
 from ddpsim.simulator.virtual_gpus.around_libraries import replace_when_imported
-from ddpsim.simulator.virtual_gpus.around_tensors import (
-    replace_autocast,
-    replace_compile,
-    replace_generator,
-    replace_load,
-    replace_moves,
-    replace_profiler,
-)
 from ddpsim.simulator.virtual_gpus.cuda_module import accelerator_functions, cuda_functions
 from ddpsim.simulator.virtual_gpus.gpus import VirtualDevices
 from ddpsim.simulator.virtual_gpus.mode import VirtualGpuMode
@@ -71,15 +64,14 @@ class VirtualGpus:
     def install(self, count: int) -> None:
         """Give the program of this process `count` virtual GPUs."""
         gpus = VirtualDevices(count)
-        replace_moves(gpus)
-        replace_generator()
-        replace_load(gpus)
-        replace_autocast()
-        replace_profiler()
-        replace_compile(self._announcement.announce_no_compilation)
-        replaced = cuda_functions(gpus) | {
-            name: _make_unsupported_class(f"torch.cuda.{name}", do) for name, do in _UNSUPPORTED.items()
-        }
+        around_tensors.replace_moves(gpus)
+        around_tensors.replace_generator()
+        around_tensors.replace_load(gpus)
+        around_tensors.replace_autocast()
+        around_tensors.replace_profiler()
+        around_tensors.replace_compile(self._announcement.announce_no_compilation)
+        unsupported = {name: _make_unsupported_class(f"torch.cuda.{name}", do) for name, do in _UNSUPPORTED.items()}
+        replaced = cuda_functions(gpus) | unsupported
         for module in _imported_modules("torch.cuda"):
             _replace_functions(module, replaced, adds=module is torch.cuda)
         for module in _imported_modules("torch.accelerator"):

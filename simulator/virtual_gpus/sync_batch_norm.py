@@ -65,14 +65,7 @@ def _batch_norm_elemt(
 
 
 def _batch_norm_backward_reduce(
-    grad_output: Tensor,
-    input: Tensor,
-    mean: Tensor,
-    invstd: Tensor,
-    weight: Tensor | None,
-    input_g: bool,
-    weight_g: bool,
-    bias_g: bool,
+    grad_output: Tensor, input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, *wanted: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dimensions = _reduced_dimensions(input)
     sum_dy = _to_summation_type(grad_output).sum(dimensions)

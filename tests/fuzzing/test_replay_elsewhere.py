@@ -18,7 +18,7 @@ from ddpsim.scenarios.files.saving import scenario_as_toml
 from ddpsim.scenarios.files.value_scenarios import scenario_of_training
 from ddpsim.scenarios.fuzzing.batch import draw_values, use_campaign_settings
 from ddpsim.scenarios.fuzzing.strategies import policies, scenarios, trainings
-from ddpsim.scenarios.fuzzing.strategies.torch_limits import limit_to_torch
+from ddpsim.scenarios.fuzzing.strategies.trainings import limit_to_torch
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from tests.fuzzing.replaying import planted, told
 

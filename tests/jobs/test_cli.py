@@ -7,9 +7,9 @@ import pytest
 from ddpsim import Code, Result, Schedule, Verdict
 from ddpsim.scenarios import Expectation, finds, run_scenario
 from ddpsim.scenarios.cli import main
-from ddpsim.scenarios.cli.judgement import conclusion_line, judge_result
+from ddpsim.scenarios.cli.judgement import judge_result
 from ddpsim.scenarios.cli.status import ExitStatus
-from ddpsim.scenarios.jobs.job_findings import findings_of_reports
+from ddpsim.scenarios.jobs.job_result import findings_of_reports
 from ddpsim.scenarios.model import CLEAN, outcome_text_on_processes
 from ddpsim.simulator.trace import Trace
 from tests.jobs.test_job_findings import died, hung, raised, returned
@@ -62,7 +62,7 @@ DEPENDS = finds(Code.MISMATCH_OPERATION, ranks=1, shows=4, otherwise=CLEAN)
 def test_conclusion(expected, reports, status, line):
     result = result_with(*reports)
     assert judge_result(expected, result, "processes").status == status
-    assert conclusion_line(expected, result, "processes") == line
+    assert judge_result(expected, result, "processes").line == line
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from ddpsim import Code, UsageError
-from ddpsim.scenarios.jobs import recorder
-from ddpsim.scenarios.jobs.job_findings import findings_of_reports
-from ddpsim.scenarios.jobs.job_result import result_of_reports
+from ddpsim.scenarios.jobs import rank_progress
+from ddpsim.scenarios.jobs.job_rank import call_program, position_of_death, program_stack_text
+from ddpsim.scenarios.jobs.job_result import findings_of_reports, result_of_reports
 from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankPosition, RankReport
-from ddpsim.scenarios.jobs.rank_stacks import call_program, position_of_death, program_stack_text
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.ranks.function import BETWEEN, as_rank_function
 from ddpsim.simulator.calls import Site
@@ -128,14 +127,14 @@ def test_lost_connections_follow_from_a_death():
     ],
 )
 def test_recorded_call(entry, text):
-    assert recorder._entry_text(entry) == text
+    assert rank_progress._entry_text(entry) == text
 
 
 def test_torch_without_a_recorder(monkeypatch):
-    assert recorder.has_recorder()
-    monkeypatch.setattr(recorder, "_READER", "_dump_of_another_version")
-    assert not recorder.has_recorder()
-    assert recorder.read_recorder() == recorder.LastCalls()
+    assert rank_progress.has_recorder()
+    monkeypatch.setattr(rank_progress, "_READER", "_dump_of_another_version")
+    assert not rank_progress.has_recorder()
+    assert rank_progress.read_recorder() == rank_progress.LastCalls()
 
 
 def test_torch_with_a_recorder_for_each_backend(monkeypatch):
@@ -144,8 +143,10 @@ def test_torch_with_a_recorder_for_each_backend(monkeypatch):
         return pickle.dumps({"entries": [call] if backend == "gloo" else []})
 
     monkeypatch.setattr(torch._C._distributed_c10d, "_read_of_a_newer_version", read, raising=False)
-    monkeypatch.setattr(recorder, "_READER", "_read_of_a_newer_version")
-    assert recorder.read_recorder() == recorder.LastCalls(('barrier #1  group ""  in flight',), in_flight=True)
+    monkeypatch.setattr(rank_progress, "_READER", "_read_of_a_newer_version")
+    assert rank_progress.read_recorder() == rank_progress.LastCalls(
+        ('barrier #1  group ""  in flight',), in_flight=True
+    )
 
 
 def test_place_of_death():

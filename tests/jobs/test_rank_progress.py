@@ -8,11 +8,10 @@ from itertools import count
 import pytest
 import torch.distributed as dist
 
-from ddpsim.scenarios.jobs import recorder
+from ddpsim.scenarios.jobs import rank_progress
 from ddpsim.scenarios.jobs.job_rank import RankMessage
 from ddpsim.scenarios.jobs.rank_child import RankChild
-from ddpsim.scenarios.jobs.rank_progress import ActiveClock, JobRankProgress, UnchangedTimer, _sleep_count
-from ddpsim.scenarios.jobs.recorder import LastCalls
+from ddpsim.scenarios.jobs.rank_progress import ActiveClock, JobRankProgress, LastCalls, UnchangedTimer, _sleep_count
 from ddpsim.scenarios.jobs.supervisor import _IdleDetector
 from ddpsim.scenarios.jobs.supervisor_notes import RankStarter, SupervisorStore
 
@@ -45,7 +44,7 @@ def looks(monkeypatch):
         monkeypatch.setattr(progress, "_main_thread_frames", list)
         monkeypatch.setattr("ddpsim.scenarios.jobs.rank_progress._sleep_count", count(step=int(sleeps)).__next__)
         recorded = iter(recordings)
-        monkeypatch.setattr(recorder, "read_recorder", lambda: next(recorded))
+        monkeypatch.setattr(rank_progress, "read_recorder", lambda: next(recorded))
         return [progress.idle_seconds() for _ in range(10)][-1]
 
     return looks

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ddpsim import Budget, InternalError, UsageError, simulate
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.files.registry import Registry
+from ddpsim.scenarios.files.loader import Registry
 
 RIGHT = 'summary = "nobody runs out of input"\ntags = ["right"]\n'
 WRONG = RIGHT.replace("right", "wrong") + '[expect]\nfinding = "rank_error"\nranks = [0]\n'
@@ -38,8 +38,7 @@ def own(tmp_path, monkeypatch):
         for name, text in texts.items():
             (tmp_path / "zoo" / f"{name}.toml").write_text(text, encoding="utf-8")
         registry = Registry(tmp_path, ("zoo",))
-        for module in ("ddpsim.scenarios.files.registry", "ddpsim.scenarios.files.loader"):
-            monkeypatch.setattr(importlib.import_module(module), "registry", registry)
+        monkeypatch.setattr(importlib.import_module("ddpsim.scenarios.files.loader"), "registry", registry)
 
     return own
 

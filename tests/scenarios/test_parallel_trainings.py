@@ -13,8 +13,7 @@ from ddpsim.scenarios import run_scenario, shrink_scenario
 from ddpsim.scenarios.files.saving import scenario_as_toml
 from ddpsim.scenarios.files.toml_file import read_toml
 from ddpsim.scenarios.files.value_scenarios import scenario_of_training, training_of_scenario
-from ddpsim.scenarios.fuzzing.shrinking.declared import DeclaredTraining
-from ddpsim.scenarios.fuzzing.shrinking.training_passes import PASSES, fewer_ranks, smaller_mesh
+from ddpsim.scenarios.fuzzing.shrinking.training_passes import PASSES, DeclaredTraining, fewer_ranks, smaller_mesh
 from ddpsim.scenarios.fuzzing.strategies import parallel_trainings
 from ddpsim.scenarios.training import parallel_trainer
 from ddpsim.scenarios.training.models import make_meta_network

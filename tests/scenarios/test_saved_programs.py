@@ -14,9 +14,9 @@ from ddpsim.scenarios.files.program_line import (
     replace_path_in_name,
     split_program_line,
 )
-from ddpsim.scenarios.files.saving import scenario_as_toml
+from ddpsim.scenarios.files.saving import scenario_as_toml, write_text
 from ddpsim.scenarios.fuzzing.named_scenario import name_from_corpus
-from ddpsim.scenarios.fuzzing.shrinking.saved import default_output_path, save_shrunk_scenario
+from ddpsim.scenarios.fuzzing.shrinking.saved import default_output_path, shrunk_scenario_text
 from ddpsim.scenarios.running.run_as import with_run_options
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import RankSeeds
@@ -74,12 +74,16 @@ def test_where_what_was_shrunk_is_saved(name, path):
     assert default_output_path(name) == Path(path)
 
 
+def save_shrunk(scenario, name, path):
+    write_text(path, shrunk_scenario_text(scenario, name, path))
+
+
 def test_a_saved_program_is_the_same_program_from_another_folder(folder):
     own = with_run_options(
         load("shares.py --any 'other order'").with_world_size(5),
         {"isolation": "process", "gpus": 3, "check": "none", "alike": True, "preload": ["json"]},
     )
-    save_shrunk_scenario(own, "shares.py --any 'other order'", folder / "sub" / "shrunk.toml")
+    save_shrunk(own, "shares.py --any 'other order'", folder / "sub" / "shrunk.toml")
     text = (folder / "sub" / "shrunk.toml").read_text()
     assert "scenario = \"../shares.py --any 'other order'\"" in text
     found = load("sub/shrunk.toml")
@@ -87,7 +91,7 @@ def test_a_saved_program_is_the_same_program_from_another_folder(folder):
     assert not found.program.counts_ranks
     assert (found.world_size, found.isolation, found.gpus, found.check) == (5, "process", 3, None)
     assert (found.alike, found.preload) == (True, ("json",))
-    save_shrunk_scenario(found, "sub/shrunk.toml", folder / "again.toml")
+    save_shrunk(found, "sub/shrunk.toml", folder / "again.toml")
     assert "scenario = \"shares.py --any 'other order'\"" in (folder / "again.toml").read_text()
 
 
@@ -104,12 +108,12 @@ def test_a_file_says_nothing_that_need_not_be_said(folder):
 
 def test_a_saved_program_keeps_the_hash_seed_it_was_found_under(folder, monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "5")
-    save_shrunk_scenario(load("shares.py"), "shares.py", folder / "found.toml")
+    save_shrunk(load("shares.py"), "shares.py", folder / "found.toml")
     assert "hash_seed = 5\n" in (folder / "found.toml").read_text()
     monkeypatch.delenv("PYTHONHASHSEED")
     assert run_scenario("found.toml", world_size=2).schedule.start == RankSeeds(False, (5,))
     assert "PYTHONHASHSEED" not in os.environ
-    save_shrunk_scenario(load("shares.py"), "shares.py", folder / "other.toml")
+    save_shrunk(load("shares.py"), "shares.py", folder / "other.toml")
     assert "hash_seed" not in (folder / "other.toml").read_text()
 
 

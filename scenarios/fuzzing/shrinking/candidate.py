@@ -14,8 +14,8 @@ from ddpsim.scenarios.files.value_scenarios import (
     training_of_scenario,
 )
 from ddpsim.scenarios.fuzzing.shrinking import training_passes
-from ddpsim.scenarios.fuzzing.shrinking.declared import DeclaredTraining
-from ddpsim.scenarios.fuzzing.shrinking.declared import size_of_training as size_of_declared
+from ddpsim.scenarios.fuzzing.shrinking.training_passes import DeclaredTraining
+from ddpsim.scenarios.fuzzing.shrinking.training_passes import size_of_training as size_of_declared
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.training.models import make_meta_network
 from ddpsim.scenarios.training.parallel_limits import find_problems
@@ -76,11 +76,9 @@ def passes_for_scenario(scenario: Scenario) -> Sequence[ShrinkPass[ScenarioCandi
 def _shrinkable_part(scenario: Scenario) -> DeclaredTraining | Program | None:
     """Return the part of a scenario that can be shrunk: its training or its program; None for a function."""
     training = training_of_scenario(scenario)
-    return (
-        program_of_scenario(scenario)
-        if training is None
-        else DeclaredTraining(training, scenario.world_size, scenario.faults)
-    )
+    if training is None:
+        return program_of_scenario(scenario)
+    return DeclaredTraining(training, scenario.world_size, scenario.faults)
 
 
 def _shrink_part(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddpsim import UsageError
 from ddpsim.scenarios.files.program_line import python_file_in_name, replace_path_in_name, split_program_line
-from ddpsim.scenarios.files.saving import save_scenario, scenario_as_toml
+from ddpsim.scenarios.files.saving import scenario_as_toml
 from ddpsim.scenarios.files.toml_source import read_toml_file
 from ddpsim.scenarios.model import Scenario
 
@@ -45,29 +45,12 @@ def check_file_is_new(path: Path, option: str) -> None:
         )
 
 
-_SHRUNK = "shrunk from"
-
-
-def save_shrunk_scenario(scenario: Scenario, name: str, path: Path, *, how: str = _SHRUNK) -> None:
-    """Save the scenario that was shrunk from scenario `name`; `how` says in words how it was shrunk.
-
-    Raises UsageError if the file cannot be written.
-    """
-    save_scenario(_with_saved_name(scenario, name, path), path, summary=_shrunk_summary(scenario, name, how))
-
-
-def shrunk_scenario_text(scenario: Scenario, name: str, path: Path) -> str:
-    """Return the text that `save_shrunk_scenario` writes."""
-    return scenario_as_toml(_with_saved_name(scenario, name, path), summary=_shrunk_summary(scenario, name, _SHRUNK))
-
-
-def _with_saved_name(scenario: Scenario, name: str, path: Path) -> Scenario:
-    return replace(scenario, name=_relative_program_name(_program_name(name), Path(), path.parent))
-
-
-def _shrunk_summary(scenario: Scenario, name: str, how: str) -> str:
+def shrunk_scenario_text(scenario: Scenario, name: str, path: Path, *, how: str = "shrunk from") -> str:
+    """Return the text of the file for a scenario that was shrunk from scenario `name`; `how` says in words how."""
     # The quoted summary of the original may be outdated, for instance in its number of ranks.
-    return f"{how} {name}" + (f": {scenario.summary}" if scenario.summary else "")
+    summary = f"{how} {name}" + (f": {scenario.summary}" if scenario.summary else "")
+    program = _relative_program_name(_program_name(name), Path(), path.parent)
+    return scenario_as_toml(replace(scenario, name=program), summary=summary)
 
 
 def _program_name(name: str) -> str:

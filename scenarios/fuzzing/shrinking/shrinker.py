@@ -1,14 +1,21 @@
-"""The public function `shrink_scenario`: the simplest scenario that fails as the given one does."""
+"""The public function `shrink_scenario`: the simplest scenario that fails as the given one does.
+
+A schedule of one program rarely fits a simpler program. So for each simpler program a small search is made: the choices
+of the program before it, round robin, a few executions of DPOR (dynamic partial-order reduction), and a few random
+walks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ddpsim import Budget, Result
+from ddpsim import Budget, Result, UsageError
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
-from ddpsim.scenarios.fuzzing.shrinking.attempts import SameFailure, try_candidate
+from ddpsim.scenarios.files.value_scenarios import program_of_scenario, training_of_scenario
 from ddpsim.scenarios.fuzzing.shrinking.candidate import (
     ScenarioCandidate,
     key_of_candidate,
@@ -18,9 +25,22 @@ from ddpsim.scenarios.fuzzing.shrinking.candidate import (
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import hide_program_output
+from ddpsim.simulator.choices import RedundantRun, without_trailing_defaults
+from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.shrinking.greedy import OnShrinkProgress, ShrinkEnd, Size, failure_kind_of, shrink_value
-from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET, without_trailing_defaults
+from ddpsim.simulator.policies.named import RandomWalk
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
+from ddpsim.simulator.shrinking.greedy import (
+    FailureKind,
+    OnShrinkProgress,
+    ShrinkAttempt,
+    ShrinkEnd,
+    Size,
+    failure_kind_of,
+    shrink_value,
+)
+from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET
+from ddpsim.simulator.wording import count_with_noun
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +100,8 @@ def _shrink_loaded_scenario(
     if isinstance(chosen.program, Script):  # it may have started its own ranks, and chosen their number
         chosen = chosen.with_world_size(failure.world_size)
     expected = chosen.expected_by(chosen.engine)
-    same = SameFailure(
-        failure_kind_of(failure, f"{own.name} on {failure.world_size} ranks"),
-        chosen.engine,
-        not expected.is_met_by(failure),
-    )
+    kind = failure_kind_of(failure, f"{own.name} on {failure.world_size} ranks")
+    same = SameFailure(kind, chosen.engine, not expected.is_met_by(failure))
     start = ScenarioCandidate(replace(chosen, choices=without_trailing_defaults(failure.schedule.choices)))
     again = run_scenario(start.scenario)
     shrunk = shrink_value(
@@ -117,10 +134,75 @@ def _with_found_expectation(scenario: Scenario, result: Result) -> Scenario:
         return scenario
     leading = result.findings[0]
     expected = Expectation(result.verdict, leading.code, leading.ranks)
-    is_compared = leading.code.value.startswith("divergence.")
-    return replace(
-        scenario,
-        expected=expected,
-        expected_under_ddp=None,
-        reference=scenario.reference if is_compared else None,
-    )
+    reference = scenario.reference if leading.code.value.startswith("divergence.") else None
+    return replace(scenario, expected=expected, expected_under_ddp=None, reference=reference)
+
+
+_EXPLORED = 20
+_WALKS = 4
+"""The numbers of executions in such a search: by DPOR, and by random walks."""
+
+
+@dataclass(frozen=True, slots=True)
+class SameFailure:
+    """The condition for a run's result to count as the same failure."""
+
+    failure: FailureKind
+    engine: Engine
+    is_surprise: bool
+    """True if the scenario did not expect the failure. Then a simpler scenario must not expect the failure either."""
+
+    def is_shown_by(self, scenario: Scenario, result: Result) -> bool:
+        """Return True if the result of a scenario shows the same failure."""
+        is_expected = self.is_surprise and scenario.expected_by(self.engine).is_met_by(result)
+        return self.failure.matches_result(result) and not is_expected
+
+
+def try_candidate(candidate: ScenarioCandidate, same: SameFailure) -> ShrinkAttempt[ScenarioCandidate]:
+    """Run a candidate for a simpler scenario under its own schedule, or under several schedules."""
+    scenario, executions = candidate.scenario, 0
+    try:
+        for result in _run_candidate(candidate, same.engine):
+            executions += 1
+            if same.is_shown_by(scenario, result):
+                choices = without_trailing_defaults(result.schedule.choices)
+                return ShrinkAttempt(ScenarioCandidate(replace(scenario, choices=choices)), executions)
+    except UsageError:  # a scenario that is refused does not fail
+        return ShrinkAttempt(None, executions + 1)
+    return ShrinkAttempt(None, executions)
+
+
+def _run_candidate(candidate: ScenarioCandidate, engine: Engine) -> Iterator[Result]:
+    scenario = candidate.scenario
+    yield run_scenario(scenario, engine, policy=GuidedPolicy(scenario.choices))
+    if candidate.has_own_schedule or not scenario.choices:
+        return
+    yield from _search_schedules(scenario, engine)
+
+
+def _search_schedules(scenario: Scenario, engine: Engine) -> Iterator[Result]:
+    """Yield the executions of DPOR, starting with round robin; then random walks, unless DPOR is complete."""
+    strategy = Dpor(scenario.world_size)
+    for _ in range(_EXPLORED):
+        policy = strategy.next_policy()
+        if policy is None:
+            return
+        try:
+            result = run_scenario(scenario, engine, policy=policy)
+        except RedundantRun:
+            continue
+        with suppress(RedundantRun):
+            strategy.take(result)
+        yield result
+    for seed in range(_WALKS):
+        yield run_scenario(scenario, engine, policy=RandomWalk(seed))
+
+
+def size_text(scenario: Scenario, size: Size) -> str:
+    """Return the known parts of a scenario's size as text. The iterations of a function are not known."""
+    parts = [count_with_noun(size.ranks, "rank")]
+    if training_of_scenario(scenario) is not None:
+        parts.append(count_with_noun(size.steps, "iteration"))
+    elif program_of_scenario(scenario) is not None:
+        parts.append(count_with_noun(size.calls, "call"))
+    return ", ".join([*parts, count_with_noun(size.switches, "switch", "switches")])

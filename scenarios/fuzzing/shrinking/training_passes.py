@@ -6,17 +6,123 @@ refer to ranks and iterations by number, values per rank may become one value, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import structs
 
-from ddpsim.scenarios.fuzzing.shrinking.declared import FEATURES, STRUCTURE, DeclaredTraining
 from ddpsim.scenarios.training.models import NetworkOptionError, make_meta_network
 from ddpsim.scenarios.training.parallel import ParallelLayout
-from ddpsim.scenarios.training.training import ExceptionalIterations, IterationRule, NetworkChoice, Training
-from ddpsim.simulator.shrinking.structure import index_blocks, smaller_numbers, with_fewer_values, with_one_simpler
+from ddpsim.scenarios.training.training import (
+    CommunicationHook,
+    ExceptionalIterations,
+    IterationRule,
+    JoinOptions,
+    NetworkChoice,
+    OptimizerChoice,
+    Training,
+)
+from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.shrinking.greedy import ShrinkPass, Size
+from ddpsim.simulator.shrinking.structure import (
+    Row,
+    StructureShrinker,
+    index_blocks,
+    smaller_numbers,
+    with_fewer_values,
+    with_one_simpler,
+)
+
+PLAINEST_FIRST = (
+    "linear",
+    "mlp",
+    "discriminator",
+    "generator",
+    "mixed_dtypes",
+    "branches",
+    "early_exit",
+    "embedding",
+    "shared",
+    "batch_norm",
+    "sync_batch_norm",
+    "conv",
+    "resnet",
+    "transformer",
+)
+"""The networks in order of complexity, the simplest first."""
+
+
+class DeclaredTraining(NamedTuple):
+    """A training, how many ranks train, and its faults."""
+
+    training: Training
+    world_size: int
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def iterations_by_rank(self) -> tuple[int, ...]:
+        """Return the iterations of each rank."""
+        return tuple(self.training.iteration_count(rank) for rank in range(self.world_size))
+
+
+FEATURES = (
+    "join",
+    "averages_buffers",
+    "reduces_loss",
+    "optimizer",
+    "seed",
+    "dtype",
+    "wrapper",
+    "parallel",
+    "mixed_precision",
+    "recomputes",
+    "clip_norm",
+    "engine_options",
+)
+"""Fields of a training whose values count in its size if they differ from the default."""
+
+
+def _default_rows(plain: object, *names: str) -> dict[str, Row]:
+    return {name: (getattr(plain, name),) for name in names}
+
+
+STRUCTURE = StructureShrinker(
+    {
+        DeclaredTraining: {"training": (), "faults": ()},
+        Training: {
+            **{"networks": (), "iterations": 0, "rows": 1, "exceptions": (), "accumulation": 1},
+            "communication_hook": (None, CommunicationHook.ALLREDUCE),
+            **_default_rows(Training(), *FEATURES),
+        },
+        NetworkChoice: {"name": PLAINEST_FIRST, "options": 1},
+        IterationRule: {"start": 0, "step": 0, "cycle": (None,)},
+        ExceptionalIterations: _default_rows(ExceptionalIterations(), "uses", "action", "iterations", "ranks"),
+        JoinOptions: _default_rows(JoinOptions(), *JoinOptions.__struct_fields__),
+        OptimizerChoice: _default_rows(OptimizerChoice(), *OptimizerChoice.__struct_fields__),
+        ParallelLayout: _default_rows(ParallelLayout(), "schedule", "micro_batches"),
+    }
+)
+
+
+def size_of_training(declared: DeclaredTraining) -> Size:
+    """Return the size of a declared training without its schedule: numbers by which trainings are compared."""
+    training = declared.training
+    return Size(
+        ranks=declared.world_size,
+        steps=sum(declared.iterations_by_rank),
+        calls=len(training.networks) + len(declared.faults) + sum(map(_exception_weight, training.exceptions)),
+        shapes=STRUCTURE.distance_of_numbers(declared),
+        options=STRUCTURE.distance_of_words(declared),
+    )
+
+
+def _exception_weight(exception: ExceptionalIterations) -> int:
+    """Return the share of an exception in the size: one, plus one for each rank, iteration and branch that it names."""
+    named = (exception.ranks, exception.iterations, exception.uses)
+    said = (exception.action, exception.uses)
+    return sum(len(each or ()) for each in named) + sum(each is not None for each in said)
 
 
 def _replace_fields(declared: DeclaredTraining, **fields: object) -> DeclaredTraining:
@@ -29,13 +135,9 @@ def _replace_fields(declared: DeclaredTraining, **fields: object) -> DeclaredTra
 
 def fewer_ranks(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Remove a block of ranks and what refers to these ranks. If few ranks are left, try only two or three ranks."""
-    if declared.training.parallel is None:
-        yield from (
-            each
-            for kept in with_fewer_values(range(declared.world_size))
-            if kept
-            for each in _keep_ranks(kept, declared)
-        )
+    for kept in with_fewer_values(range(declared.world_size)):
+        if kept and declared.training.parallel is None:
+            yield from _keep_ranks(kept, declared)
 
 
 def smaller_mesh(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
@@ -62,10 +164,7 @@ def _with_mesh_size(mesh: ParallelLayout, name: str, size: int) -> ParallelLayou
 
 
 def _keep_ranks(kept: Collection[int], declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Keep only some ranks.
-
-    A rule for the numbers of iterations stays, or becomes a list of the numbers of these ranks.
-    """
+    """Keep only some ranks. A rule for the numbers of iterations stays, or becomes the numbers of these ranks."""
     number = {rank: index for index, rank in enumerate(kept)}
     training = _training_of_ranks(number, declared.training)
     faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)
@@ -177,22 +276,16 @@ def _keep_branches(exception: ExceptionalIterations, branches: set[str]) -> Exce
     return structs.replace(exception, uses=uses if branches else None)
 
 
-def _only_valid_results(
-    shrink_pass: Callable[[DeclaredTraining], Iterator[DeclaredTraining]],
-) -> Callable[[DeclaredTraining], Iterator[DeclaredTraining]]:
-    """Wrap a pass so that its results are repaired. Results that a file could not declare are dropped."""
-
-    def sensible(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-        for simpler in shrink_pass(declared):
-            training = simpler.training
-            said = (each for each in (training.iterations, training.rows) if isinstance(each, tuple))
-            if training.networks and all(len(each) == simpler.world_size for each in said):
-                yield _remove_invalid_options(simpler)
-
-    return sensible
+def _valid_results(shrink_pass: ShrinkPass[DeclaredTraining], declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
+    """Run a pass, and repair its results. Results that a file could not declare are dropped."""
+    for simpler in shrink_pass(declared):
+        training = simpler.training
+        said = (each for each in (training.iterations, training.rows) if isinstance(each, tuple))
+        if training.networks and all(len(each) == simpler.world_size for each in said):
+            yield _remove_invalid_options(simpler)
 
 
-_PASSES: tuple[Callable[[DeclaredTraining], Iterator[DeclaredTraining]], ...] = (
+_PASSES: tuple[ShrinkPass[DeclaredTraining], ...] = (
     fewer_ranks,
     smaller_mesh,
     fewer_iterations,
@@ -203,4 +296,4 @@ _PASSES: tuple[Callable[[DeclaredTraining], Iterator[DeclaredTraining]], ...] = 
     STRUCTURE.with_plainer_leaf,
 )
 
-PASSES = tuple(map(_only_valid_results, _PASSES))
+PASSES = tuple(partial(_valid_results, each) for each in _PASSES)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from ddpsim.scenarios.fuzzing.strategies.generator import (
     COLLECTIVES,
@@ -58,7 +59,8 @@ Steps = tuple[Step, ...]
 def break_program(choices: RandomSource, program: Program, kind: BreakKind) -> tuple[Program, BreakKind, int] | None:
     """Return the program broken on one of its ranks; None if this kind of break fits none of the ranks."""
     for rank in choose_several(choices, range(program.world_size), program.world_size):
-        steps = _BREAKS[kind](choices, program, rank)
+        issues = [step for step in program.ranks[rank] if isinstance(step, Issue)]
+        steps = _BREAKS[kind](choices, program, rank, issues) if issues else None
         if steps is not None:
             ranks = (*program.ranks[:rank], steps, *program.ranks[rank + 1 :])
             return replace(program, ranks=ranks), kind, rank
@@ -80,31 +82,25 @@ class _FirstChoices:
 
 # --- breaks of the order: they return the rank's new steps, or None if the break does not fit -------------------------
 
+Break = Callable[[RandomSource, Program, int, Sequence[Issue]], Steps | None]
+"""The type of a function that breaks the steps of a rank, which has these calls, one or more."""
 
-def _remove_call(choices: RandomSource, program: Program, rank: int) -> Steps | None:
-    steps = program.ranks[rank]
-    issues = _issued_calls(steps)
-    if not issues:
-        return None
+
+def _remove_call(choices: RandomSource, program: Program, rank: int, issues: Sequence[Issue]) -> Steps:
     name = choose_one(choices, issues).name
-    return tuple(step for step in steps if not (isinstance(step, (Issue, Wait)) and step.name == name))
+    return tuple(step for step in program.ranks[rank] if not (isinstance(step, (Issue, Wait)) and step.name == name))
 
 
-def _repeat_call(choices: RandomSource, program: Program, rank: int) -> Steps | None:
+def _repeat_call(choices: RandomSource, program: Program, rank: int, issues: Sequence[Issue]) -> Steps:
     steps = program.ranks[rank]
-    issues = _issued_calls(steps)
-    if not issues:
-        return None
     again = replace(choose_one(choices, issues), name="extra")
     index = choices.draw_integer(0, len(steps))
     return (*steps[:index], again, Wait("extra"), *steps[index:])
 
 
-def _swap_calls(choices: RandomSource, program: Program, rank: int) -> Steps | None:
+def _swap_calls(choices: RandomSource, program: Program, rank: int, issues: Sequence[Issue]) -> Steps | None:
     """Swap two consecutive calls of a rank, together with the waits for them."""
-    steps = program.ranks[rank]
-    issues = _issued_calls(steps)
-    pairs = [(a, b) for a, b in pairwise(issues) if _without_name(a) != _without_name(b)]
+    pairs = [(a, b) for a, b in pairwise(issues) if replace(a, name="") != replace(b, name="")]
     if not pairs:
         return None
     first, second = choose_one(choices, pairs)
@@ -114,15 +110,12 @@ def _swap_calls(choices: RandomSource, program: Program, rank: int) -> Steps | N
         Wait(first.name): Wait(second.name),
         Wait(second.name): Wait(first.name),
     }
-    return tuple(exchanged.get(step, step) for step in steps)
+    return tuple(exchanged.get(step, step) for step in program.ranks[rank])
 
 
-def _insert_end(end: Step, choices: RandomSource, program: Program, rank: int) -> Steps | None:
+def _insert_end(end: Step, choices: RandomSource, program: Program, rank: int, issues: Sequence[Issue]) -> Steps:
     steps = program.ranks[rank]
-    indices = [index for index, step in enumerate(steps) if isinstance(step, Issue)]
-    if not indices:
-        return None
-    index = choose_one(choices, indices)
+    index = steps.index(choose_one(choices, issues))
     return (*steps[:index], end, *steps[index:])
 
 
@@ -134,17 +127,14 @@ Change = Callable[[RandomSource, Program, int, Issue], Issue | None]
 call."""
 
 
-def _change_one_call(change: Change) -> Callable[[RandomSource, Program, int], Steps | None]:
-    def break_one(choices: RandomSource, program: Program, rank: int) -> Steps | None:
-        steps = program.ranks[rank]
-        issues = _issued_calls(steps)
-        for issue in choose_several(choices, issues, len(issues)):
-            other = change(choices, program, rank, issue)
-            if other is not None:
-                return tuple(other if step == issue else step for step in steps)
-        return None
-
-    return break_one
+def _change_one_call(
+    change: Change, choices: RandomSource, program: Program, rank: int, issues: Sequence[Issue]
+) -> Steps | None:
+    for issue in choose_several(choices, issues, len(issues)):
+        other = change(choices, program, rank, issue)
+        if other is not None:
+            return tuple(other if step == issue else step for step in program.ranks[rank])
+    return None
 
 
 def _change_operation(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
@@ -179,31 +169,25 @@ def _change_shape(choices: RandomSource, program: Program, rank: int, issue: Iss
         return replace(issue, shapes=tuple((*shape, 1) for shape in issue.shapes))
     row = IN_PROGRAMS[issue.operation]
     if row.splits is SplitRule.ROWS:
-        return replace(
-            issue, shapes=tuple((shape[0], 2 * (shape[1] if len(shape) > 1 else 1)) for shape in issue.shapes)
-        )
+        wider = [(shape[0], 2 * (shape[1] if len(shape) > 1 else 1)) for shape in issue.shapes]
+        return replace(issue, shapes=tuple(wider))
     rows = len(members_of(program)[issue.group]) if row.rows is RowRequirement.DIVISIBLE else 1
     return replace(issue, shapes=tuple((shape[0] + rows, *shape[1:]) if shape else (2,) for shape in issue.shapes))
 
 
-def _change_dtype(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    if issue.dtype is None:
+def _change_value(field: str, choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
+    """Return the call with another dtype, reduction, root or peer, if it has one."""
+    members, own = members_of(program)[issue.group], getattr(issue, field)
+    possible: dict[str, Sequence[Any]] = {
+        "dtype": [each for each in DTYPES if issue.reduction in (None, *reductions_of_dtype(each))],
+        "reduction": reductions_of_dtype(str(issue.dtype)),
+        "root": members,
+        "peer": [member for member in members if member != rank],
+    }
+    others = [each for each in possible[field] if each != own]
+    if own is None or own == ANY_SOURCE or not others:
         return None
-    fitting = [dtype for dtype in DTYPES if issue.reduction is None or issue.reduction in reductions_of_dtype(dtype)]
-    return replace(issue, dtype=choose_one(choices, [dtype for dtype in fitting if dtype != issue.dtype]))
-
-
-def _change_reduction(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    if issue.reduction is None:
-        return None
-    others = [reduction for reduction in reductions_of_dtype(str(issue.dtype)) if reduction != issue.reduction]
-    return replace(issue, reduction=choose_one(choices, others))
-
-
-def _change_root(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    if issue.root is None:
-        return None
-    return replace(issue, root=choose_one(choices, [r for r in members_of(program)[issue.group] if r != issue.root]))
+    return replace(issue, **{field: choose_one(choices, others)})
 
 
 def _change_splits(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
@@ -233,38 +217,23 @@ def _change_group(choices: RandomSource, program: Program, rank: int, issue: Iss
     return replace(issue, group=choose_one(choices, others)) if others else None
 
 
-def _change_peer(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    if issue.peer is None or issue.peer == ANY_SOURCE:
-        return None
-    others = [other for other in members_of(program)[issue.group] if other not in (rank, issue.peer)]
-    return replace(issue, peer=choose_one(choices, others)) if others else None
-
-
 def _change_tag(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
     return None if issue.peer is None else replace(issue, tag=issue.tag + _FOREIGN_TAG)
 
 
-def _issued_calls(steps: Sequence[Step]) -> list[Issue]:
-    return [step for step in steps if isinstance(step, Issue)]
-
-
-def _without_name(issue: Issue) -> Issue:
-    return replace(issue, name="")
-
-
-_BREAKS: dict[BreakKind, Callable[[RandomSource, Program, int], Steps | None]] = {
+_BREAKS: dict[BreakKind, Break] = {
     BreakKind.MISSING: _remove_call,
     BreakKind.EXTRA: _repeat_call,
     BreakKind.SWAPPED: _swap_calls,
-    BreakKind.OPERATION: _change_one_call(_change_operation),
-    BreakKind.SHAPE: _change_one_call(_change_shape),
-    BreakKind.DTYPE: _change_one_call(_change_dtype),
-    BreakKind.REDUCTION: _change_one_call(_change_reduction),
-    BreakKind.ROOT: _change_one_call(_change_root),
-    BreakKind.SPLITS: _change_one_call(_change_splits),
-    BreakKind.GROUP: _change_one_call(_change_group),
-    BreakKind.PEER: _change_one_call(_change_peer),
-    BreakKind.TAG: _change_one_call(_change_tag),
+    BreakKind.OPERATION: partial(_change_one_call, _change_operation),
+    BreakKind.SHAPE: partial(_change_one_call, _change_shape),
+    BreakKind.DTYPE: partial(_change_one_call, partial(_change_value, "dtype")),
+    BreakKind.REDUCTION: partial(_change_one_call, partial(_change_value, "reduction")),
+    BreakKind.ROOT: partial(_change_one_call, partial(_change_value, "root")),
+    BreakKind.SPLITS: partial(_change_one_call, _change_splits),
+    BreakKind.GROUP: partial(_change_one_call, _change_group),
+    BreakKind.PEER: partial(_change_one_call, partial(_change_value, "peer")),
+    BreakKind.TAG: partial(_change_one_call, _change_tag),
     BreakKind.EARLY_RETURN: partial(_insert_end, Return()),
     BreakKind.CRASH: partial(_insert_end, CrashStep()),
 }

@@ -56,31 +56,18 @@ def scenarios(
     (Under a schedule a broken program may show another finding first than `check` names.)
     """
     kind = draw(st.sampled_from([kind for kind in kinds for _ in range(_WEIGHTS[kind])]))
-    scenario = draw(_strategy_of_kind(kind, engines, for_torch))
+    scenario = _draw_scenario_of_kind(draw, kind, engines, for_torch)
     return replace(scenario, choices=draw(schedules(max_choices=max_choices)))
 
 
-def _strategy_of_kind(
-    kind: Kind, engines: Sequence[Engine], for_torch: Literal[True, "documented"]
-) -> st.SearchStrategy[Scenario]:
-    if kind is Kind.TRAINING:
-        return _draw_training_scenario(engines, for_torch)
-    if kind is Kind.PARALLEL_TRAINING:
-        return parallel_trainings().map(lambda drawn: scenario_of_training(*drawn, name=kind.value))
-    return _draw_program_scenario(kind)
-
-
-@st.composite
-def _draw_training_scenario(
-    draw: st.DrawFn, engines: Sequence[Engine], for_torch: Literal[True, "documented"]
+def _draw_scenario_of_kind(
+    draw: st.DrawFn, kind: Kind, engines: Sequence[Engine], for_torch: Literal[True, "documented"]
 ) -> Scenario:
-    engine = draw(st.sampled_from(engines))
-    training, world_size = draw(trainings(for_torch=for_torch if engine is Engine.TORCH else False))
-    return scenario_of_training(training, world_size, name=Kind.TRAINING.value, engine=engine)
-
-
-@st.composite
-def _draw_program_scenario(draw: st.DrawFn, kind: Kind) -> Scenario:
-    if kind is Kind.PROGRAM:
-        return scenario_of_program(draw(programs(min_rounds=1)), name=kind.value)
-    return scenario_of_program(draw(broken_programs())[0], name=kind.value)
+    if kind is Kind.TRAINING:
+        engine = draw(st.sampled_from(engines))
+        training, world_size = draw(trainings(for_torch=for_torch if engine is Engine.TORCH else False))
+        return scenario_of_training(training, world_size, name=kind.value, engine=engine)
+    if kind is Kind.PARALLEL_TRAINING:
+        return scenario_of_training(*draw(parallel_trainings()), name=kind.value)
+    program = draw(programs(min_rounds=1)) if kind is Kind.PROGRAM else draw(broken_programs())[0]
+    return scenario_of_program(program, name=kind.value)
