@@ -180,55 +180,29 @@ def run(tmp_path, monkeypatch, capsys):
     return run
 
 
+ONE_RANK, THE_LAUNCHER = "the process of rank [01]", "the process of the program, which starts the ranks"
+
+
 @pytest.mark.tier("ci")
 @pytest.mark.parametrize(
-    ("program", "place", "name", "where", "has_token"),
+    ("place", "name", "where"),
     [
-        (
-            PROGRAM,
-            "rank_processes.rank_process",
-            "_RankProcess._install_signal_handlers",
-            "the process of rank [01]",
-            True,
-        ),
-        (PROGRAM, "rank_processes.rank_process", "make_own_process", "the process of rank [01]", True),
-        (
-            PROGRAM,
-            "launching.server",
-            "_become_rank_or_launcher",
-            "the process of a rank, before its program began",
-            True,
-        ),
-        (PROGRAM, "launching.server", "_RankServer._fork_processes", "a server, from which ranks are forked", True),
-        (
-            LAUNCHES,
-            "launching.launcher",
-            "Launcher._is_rank",
-            "the process of the program, which starts the ranks",
-            False,
-        ),
-        (
-            LAUNCHES,
-            "launching.launcher",
-            "detect_groups_in_new_pythons",
-            "the process of the program, which starts the ranks",
-            False,
-        ),
-        (
-            LAUNCHES,
-            "launching.launcher",
-            "Launcher._remove_torchrun_variables",
-            "the process of rank [01], before its program began",
-            True,
-        ),
+        ("rank_processes.rank_process", "_RankProcess._install_signal_handlers", ONE_RANK),
+        ("rank_processes.rank_process", "make_own_process", ONE_RANK),
+        ("launching.server", "_become_rank_or_launcher", "the process of a rank, before its program began"),
+        ("launching.server", "_RankServer._fork_processes", "a server, from which ranks are forked"),
+        ("launching.launcher", "Launcher._is_rank", THE_LAUNCHER),
+        ("launching.launcher", "detect_groups_in_new_pythons", THE_LAUNCHER),
+        ("launching.launcher", "Launcher._remove_torchrun_variables", f"{ONE_RANK}, before its program began"),
     ],
 )
-def test_what_breaks_around_a_program(run, tmp_path, program, place, name, where, has_token):
+def test_what_breaks_around_a_program(run, tmp_path, place, name, where):
     package, module = place.split(".")
+    program = LAUNCHES if module == "launcher" else PROGRAM
     (tmp_path / "planter.py").write_text(PLANT.format(package=package, module=module, name=name))
     status, said = run(program, "--preload", "planter")
     assert status == 1
-    check_report(said, where, has_token=has_token)
+    check_report(said, where, has_token=where is not THE_LAUNCHER)
     assert run(program)[0] == 0
 
 

@@ -281,18 +281,6 @@ def test_a_join_that_is_ended_early_keeps_no_model(engine):
     assert read(result) == [(None, [(0, 2, said)]), (None, [(0, {"torch": 3, "ddp": 2}[engine], said)])]
 
 
-@both_engines
-def test_without_join(engine):
-    def program(rank):
-        model = linear(engine)
-        for _ in range(2):
-            backward(model, rank)
-
-    result = run(program, 2)
-    assert result.joins == ()
-    assert "  join " not in str(result)
-
-
 def test_a_join_that_fails_is_told_as_far_as_it_came():
     # torch's join does not shadow the loop's own call: the count after the iteration meets it.
     def program(rank):

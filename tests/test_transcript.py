@@ -117,11 +117,8 @@ def test_threads_are_told_by_rank_and_name():
 
 
 def test_options_in_few_words():
+    assert transcript_lines([]) == []
     point = ChoicePoint(ChoiceKind.RANK, 0, 7)
     assert str(TakenChoice(point, (7, 8, 0), 1)) == "7 > 8 of 7 8 0"
     assert str(TakenChoice(point, tuple(range(64)), 3)) == "7 > 3 of 0-63"
     assert str(TakenChoice(point, tuple(range(0, 64, 2)), 3)) == "7 > 6 of 32 ranks"
-
-
-def test_no_steps_no_lines():
-    assert transcript_lines([]) == []

@@ -31,13 +31,10 @@ def test_each_step_runs_in_an_environment_of_its_own(only_this_python):
     assert steps == [[python, *words] for words in STEPS.values()]
 
 
-def test_where_pip_finds_no_torch_nothing_runs(only_this_python):
+def test_where_there_is_no_such_python_or_torch_nothing_runs(only_this_python):
+    assert results(Pair("3.99", "2.13.0"), None) == {"environment": "no such Python here"}
     said = results(Pair(HERE, "9.0"), lambda command: (1, "no version 9.0") if "pip" in command else (0, ""))
     assert said == {"environment": "no version 9.0"}
-
-
-def test_a_python_that_is_not_there(only_this_python):
-    assert results(Pair("3.99", "2.13.0"), None) == {"environment": "no such Python here"}
 
 
 def test_the_table():

@@ -21,8 +21,7 @@ from ddpsim.simulator.kernel.scheduler import Scheduler
 from ddpsim.simulator.kernel.states import RunEnding
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
 from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field, unusual_lines_meet
-from ddpsim.simulator.matching.point_to_point import channel_object
-from ddpsim.simulator.matching.slots import PendingCollective, call_object, order_object
+from ddpsim.simulator.matching.slots import PendingCollective, call_object, channel_object, order_object
 from ddpsim.simulator.waits import CallWait
 
 _ISSUE, _MATCH = EventKind.ISSUE, EventKind.MATCH  # faster to look up, see scheduler.py

@@ -30,6 +30,7 @@ from ddpsim.simulator.process_group.gloo_arguments import GlooRules
 from ddpsim.simulator.process_group.gpu_labels import gpu_number_of
 from ddpsim.simulator.process_group.monitored_barrier import wait_at_barrier
 from ddpsim.simulator.process_group.named_group import NamedGroup
+from ddpsim.simulator.process_group.nccl_arguments import NcclRules
 from ddpsim.simulator.process_group.through_torch import dispatches_as
 from ddpsim.simulator.process_group.work import JointWork
 from ddpsim.simulator.transport.payload import Payload
@@ -55,7 +56,7 @@ class SimulatedGroup(NamedGroup):
         rules = rules_for(self._rules, tensors[0])
         rules.check_all_reduce(tensors[0], reduction)
         signature = _signature_of("all_reduce", tensors, reduction)
-        return self._issue_collective(rules, signature, Payload(tensors, tensors, factor), tensors)
+        return self._issue_reduction(rules, signature, tensors, tensors, factor)
 
     @dispatches_as("allreduce_coalesced_")
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
@@ -65,7 +66,7 @@ class SimulatedGroup(NamedGroup):
         rules.check_all_reduce_coalesced(tensors)
         reduction, factor = _reduction_of(opts)
         signature = _signature_of("all_reduce_coalesced", tensors, reduction)
-        return self._issue_collective(rules, signature, Payload(tensors, tensors, factor), tensors)
+        return self._issue_reduction(rules, signature, tensors, tensors, factor)
 
     @dispatches_as("reduce_")
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
@@ -78,7 +79,7 @@ class SimulatedGroup(NamedGroup):
         rules.check_in_place(tensors)
         reduction, factor = _reduction_of(opts)
         signature = _signature_of("reduce", tensors, reduction, self._global_root("reduce", opts.rootRank))
-        return self._issue_collective(rules, signature, Payload(tensors, tensors, factor), tensors)
+        return self._issue_reduction(rules, signature, tensors, tensors, factor)
 
     @dispatches_as("reduce_scatter_")
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Any:
@@ -89,7 +90,7 @@ class SimulatedGroup(NamedGroup):
         rules.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
         reduction, factor = _reduction_of(opts)
         signature = _signature_of("reduce_scatter", inputs, reduction)
-        return self._issue_collective(rules, signature, Payload(inputs, outputs, factor), outputs)
+        return self._issue_reduction(rules, signature, inputs, outputs, factor)
 
     @dispatches_as("_reduce_scatter_base_")
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
@@ -113,7 +114,7 @@ class SimulatedGroup(NamedGroup):
             rules.check_reduce_scatter_single(output, tensor, len(self._members))
         reduction, factor = _reduction_of(opts)
         signature = _signature_of(operation, inputs, reduction)
-        return self._issue_collective(rules, signature, Payload(inputs, outputs, factor), outputs)
+        return self._issue_reduction(rules, signature, inputs, outputs, factor)
 
     # --- collectives that move ----------------------------------------------------------------------------------------
 
@@ -301,6 +302,13 @@ class SimulatedGroup(NamedGroup):
         self.issue(Signature("split_group"), _NO_TENSORS, []).wait()
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _issue_reduction(
+        self, rules: GlooRules, signature: Signature, inputs: list[Tensor], outputs: list[Tensor], factor: Any
+    ) -> Any:
+        """Issue a call that reduces, by the arithmetic of the backend that has these rules."""
+        payload = Payload(inputs, outputs, factor, on_nccl=isinstance(rules, NcclRules))
+        return self._issue_collective(rules, signature, payload, outputs)
 
     def _issue_collective(
         self,

@@ -18,16 +18,19 @@ def labels(program, world_size):
     return [[group.label for group in returned] for returned in result.returns]
 
 
-def test_a_group_is_called_after_its_dimension_and_what_its_members_share():
+def test_a_group_is_called_after_its_dimension_what_its_members_share_and_its_mesh():
     def program(rank):
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-        return mesh.get_all_groups()
+        meshes = [init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")) for _ in range(2)]
+        total = torch.ones(1)
+        for mesh in meshes:
+            dist.all_reduce(total, group=mesh.get_group("tp"))
+        return [*meshes[0].get_all_groups(), meshes[1].get_group("tp")]
 
     assert labels(program, 4) == [
-        ["dp (tp 0)", "tp (dp 0)"],
-        ["dp (tp 1)", "tp (dp 0)"],
-        ["dp (tp 0)", "tp (dp 1)"],
-        ["dp (tp 1)", "tp (dp 1)"],
+        ["dp (tp 0)", "tp (dp 0)", "tp (dp 0) #2"],
+        ["dp (tp 1)", "tp (dp 0)", "tp (dp 0) #2"],
+        ["dp (tp 0)", "tp (dp 1)", "tp (dp 1) #2"],
+        ["dp (tp 1)", "tp (dp 1)", "tp (dp 1) #2"],
     ]
 
 
@@ -46,17 +49,6 @@ def test_dimensions_without_names_of_one_rank_and_flattened():
         "tp (pp 1)",
         "dp_tp (pp 1)",
     ]
-
-
-def test_a_second_mesh_has_groups_of_its_own():
-    def program(rank):
-        meshes = [init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")) for _ in range(2)]
-        total = torch.ones(1)
-        for mesh in meshes:
-            dist.all_reduce(total, group=mesh.get_group("tp"))
-        return [mesh.get_group("tp") for mesh in meshes]
-
-    assert labels(program, 4)[3] == ["tp (dp 1)", "tp (dp 1) #2"]
 
 
 def test_ranks_are_told_by_their_coordinates():

@@ -133,15 +133,6 @@ BUGS = (
         "rank 1 ran out of input, or stopped, before the others",
     ),
     PlantedBug(
-        "rank 0 stops early and tells nobody",
-        "early_stopping.py",
-        (("        dist.all_reduce(stop)\n", ""),),
-        Code.DEADLOCK_MISSING_RANK,
-        (0,),
-        "loss.backward()",
-        "rank 0 ran out of input, or stopped, before the others",
-    ),
-    PlantedBug(
         "uneven data without join",
         "uneven_join.py",
         (("    with model.join():", "    if True:"),),
@@ -163,21 +154,6 @@ BUGS = (
         (0,),
         "state = get_model_state_dict",
         "rank 0 made all_gather_into_tensor_coalesced #31, and the others did not: only some ranks take that branch",
-    ),
-    PlantedBug(
-        "full_tensor of FSDP2 on rank 0",
-        "fsdp2.py",
-        (
-            (
-                '        print(f"{len(state)} tensors, sum',
-                '        print("head", model[2].weight.full_tensor().sum().item())\n'
-                '        print(f"{len(state)} tensors, sum',
-            ),
-        ),
-        Code.DEADLOCK_MISSING_RANK,
-        (0,),
-        'print("head", model[2]',
-        "and the others did not: only some ranks take that branch",
     ),
     PlantedBug(
         "a distributed checkpoint on rank 0",

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from ddpsim.ddp.join_protocol import AnnouncedKind, ForwardKind, JoinAnnouncement, predict_calls, read_round
+from ddpsim.ddp.join_protocol import (
+    AnnouncedKind,
+    ForwardKind,
+    JoinAnnouncement,
+    calls_since_latest_forward,
+    predict_calls,
+    read_round,
+)
 from tests.kit.rows import rows
 
 
@@ -101,3 +108,8 @@ A, B, LOSS = forward(engine=0), forward(engine=1), collective(7)
 )
 def test_what_follows_up_to_the_next_forward(log, expected):
     assert predict_calls(log) == expected
+
+
+def test_the_latest_forward():
+    assert calls_since_latest_forward([A, bucket(0), B, LOSS]) == [B, LOSS]
+    assert calls_since_latest_forward([LOSS]) == []

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.ddp.bucket_plan import BucketCaps, GradientSize, plan_buckets
+from ddpsim.ddp.bucket_plan import BucketCaps, GradientSize, append_unseen_parameters, plan_buckets
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 KINDS = [(dtype, torch.device(device)) for dtype in DTYPES for device in ("cpu", "meta")]
@@ -59,3 +59,9 @@ def _closed(plan, tensors, sparse, caps):
             closed += 1
             seen.add(kind)
     return closed
+
+
+def test_what_was_not_seen_follows_the_last_defined_first():
+    assert append_unseen_parameters([3, 1], 5) == (3, 1, 4, 2, 0)
+    assert append_unseen_parameters([2, 0, 2, 0, 1], 3) == (2, 0, 1)
+    assert append_unseen_parameters([], 3) == (2, 1, 0)

@@ -204,18 +204,6 @@ def test_sys_exit_is_told_too():
     assert str(result.errors[0]) == "the join is over: rank 1 left it by SystemExit: 3"
 
 
-def test_a_break_is_no_exception():
-    def program(rank):
-        model = DistributedDataParallel(linear())
-        with model.join():
-            for iteration in range(3):
-                if rank == 1 and iteration == 1:
-                    break
-                model(row(1, 2)).sum().backward()
-
-    run(program, 2)
-
-
 @AT
 @EACH_PLACE
 @pytest.mark.parametrize("counts", [(4, 4), (4, 4, 1)], ids=str)
@@ -558,16 +546,3 @@ def test_an_error_inside_torchs_join_leaves_nothing_behind():
                 model(row(1, 2)).sum().backward()
 
     assert list(run(program, 2).returns) == [[[1, 0.5]]] * 2
-
-
-def test_early_termination_in_torchs_join():
-    def program(rank):
-        model = DistributedDataParallel(linear())
-        with TorchJoin([model], throw_on_early_termination=True):
-            for _ in range(1 + rank):
-                model(row(1, 2)).sum().backward()
-
-    assert failing(program, 2) == {
-        0: "RuntimeError: Rank 0 exhausted all inputs.",
-        1: "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.",
-    }

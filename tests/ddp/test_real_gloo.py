@@ -94,10 +94,6 @@ def run_programs(folder: Path) -> None:
             time.sleep(0.05)
 
 
-def equal(actual: object, expected: object, *, tolerance: float = 1e-12) -> None:
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-
-
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_same_as_torchs_engine(ran, name):
     compared = COMPARISONS[name]
@@ -167,7 +163,7 @@ def test_a_layer_with_collectives_of_its_own(ran):
     module = seeded(lambda: networks.Normalizing(total=lambda sums: sums))
     expected = oracle.train_on_all_rows(gloo_programs.NORMALIZED, module)
     for after in ran["synchronized_batch_norm"]:
-        equal(after.parameters, expected.parameters, tolerance=1e-9)
+        torch.testing.assert_close(after.parameters, expected.parameters, rtol=1e-9, atol=1e-9)
 
 
 def test_a_join_leaves_torch_as_it_was(ran):

@@ -175,24 +175,3 @@ def test_gradients_outlive_the_rebuild(as_view, set_to_none, clear_gradients, ac
     )
     result = check(training, {"gradient_as_bucket_view": as_view, "bucket_cap_mb": TINY})
     assert counts(result)["rebuild"] == 1
-
-
-def test_an_evaluation_does_not_rebuild():
-    def program(rank):
-        model = DistributedDataParallel(networks.registered_backwards(), bucket_cap_mb=TINY)
-        batch = torch.ones(2, 4, dtype=torch.float64)
-        found = []
-        for step in (
-            lambda: mean_square(model, batch).backward(),
-            lambda: evaluate(model, batch),
-            lambda: model(batch),
-        ):
-            step()
-            found.append(model.reducer.bucket_plan[0][0])
-        return found
-
-    def evaluate(model, batch):
-        with torch.no_grad():
-            model(batch)
-
-    assert run(program, 2).returns[0] == ["first.bias", "first.bias", "last.bias"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel
+from ddpsim.ddp import DistributedDataParallel
 from ddpsim.ddp.rank_agreement import UsedParameterCount
 from ddpsim.simulator.calls import Phase
 from tests.kit.networks import Branches, TwoOutputs
@@ -249,17 +249,3 @@ def test_the_used_map_is_not_read_where_everything_was_used(monkeypatch):
         UsedParameterCount, "unused_parameters", lambda self: pytest.fail("the host would wait for the device")
     )
     check(Branches, using("abc", "abc"))
-
-
-def test_two_backwards_through_one_forward_are_named():
-    def program(rank):
-        model = wrapped(TwoOutputs)
-        first, second = TwoOutputs.losses(model(ramp(rank)))
-        first.backward()
-        with pytest.raises(
-            BypassedBackwardError,
-            match=r"^a gradient of second.bias came, .*add several losses to call backward once",
-        ):
-            second.backward()
-
-    run(program, 2)

@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated
 from tests.ddp_equivalence.test_plain import OPTIONS, TINY, WORLDS
 from tests.kit import networks, oracle
@@ -48,23 +47,8 @@ def test_mixed_dtypes(name, counts):
 @BOTH
 @pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": TINY}, {"find_unused_parameters": True}], ids=str)
 def test_sparse_gradients(counts, options, engine_name):
-    training = trains(lambda: networks.Sparse().double(), counts)
-    if len(set(counts)) > 1 and engine_name == "torch":
-        # Torch cannot shadow a sparse bucket: the joined rank raises, with these words on real gloo too (the second
-        # since torch 2.15).
-        result = simulate(uneven, 3, args=(training, options))
-        assert list(result.errors) == [2]
-        words = ("Expected a proper Tensor but got None", "!bucket.lengths.empty() INTERNAL ASSERT FAILED")
-        assert str(result.errors[2]).startswith(words)
-    else:
-        check(training, options)
-
-
-def uneven(rank, training, options):
-    model = DistributedDataParallel(training.build(), **options)
-    with model.join():
-        for batch in training.batches[rank]:
-            training.loss(model, batch).backward()
+    if len(set(counts)) == 1 or engine_name == "ddp":  # a rank that joined torch's raises: it cannot shadow the bucket
+        check(trains(lambda: networks.Sparse().double(), counts), options)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +65,8 @@ def test_checkpointing_with_reentry(name):
 
 
 @pytest.mark.parametrize("name", ["static", "static-gradient-views"])
-def test_checkpointing_the_same_layer_twice_with_reentry_needs_a_static_graph(name, engine_name):
-    training = trains(lambda: networks.Checkpointed(is_reentrant=True, times=2).double(), (3, 3))
-    check(training, OPTIONS[name])
-
-    def program(rank):
-        model = DistributedDataParallel(training.build())
-        for batch in training.batches[rank]:
-            mean_square(model, batch).backward()
-
-    errors = simulate(program, 2).errors
-    assert sorted(errors) == [0, 1]
-    words = {"torch": "mark a variable ready only once", "ddp": "got more gradients in this backward than expected"}
-    assert all(words[engine_name] in str(error) for error in errors.values())
+def test_checkpointing_the_same_layer_twice_with_reentry(name):
+    check(trains(lambda: networks.Checkpointed(is_reentrant=True, times=2).double(), (3, 3)), OPTIONS[name])
 
 
 @BOTH

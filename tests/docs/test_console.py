@@ -5,7 +5,6 @@ import re
 import pytest
 
 from ddpsim.scenarios.pytest_plugin import pytest_addoption
-from ddpsim.simulator.policies.named import DRAWING, join_names
 from tests.compatibility import table as table_of_programs
 from tests.docs.blocks import blocks_of, name_of, pages
 from tests.docs.option_tables import PAGE, TABLE, brought_up_to_date, commands, table
@@ -42,15 +41,6 @@ def test_every_command_has_its_section():
 def test_the_tables_are_those_of_the_commands():
     """If not: python -m tests.docs.option_tables."""
     assert brought_up_to_date(TEXT) == TEXT
-
-
-def test_a_table_says_all_that_a_command_takes():
-    told = table(commands()["shrink"])
-    assert "| `NAME` | A name from" in told
-    assert "| needed |\n" in told
-    assert f"| `--seed N` | The random seed of policies {join_names(DRAWING, 'and')}. | 0 |\n" in told
-    assert "| `-o, --output OUT.toml` |" in told
-    assert options_in(table(commands()["zoo"])) >= {"--tag", "--repaired", "--no-repaired", "--transport"}
 
 
 def test_every_command_has_an_example_that_runs():

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md says of the words and of the zoo what holds."""
+"""CONTRIBUTING.md says of the words and of the zoo what holds, and the README has the two commands that CI runs."""
 
 import re
 
@@ -17,3 +17,10 @@ def test_the_words_are_explained_in_the_semantics():
 
 def test_how_long_a_scenario_may_be():
     assert f"{LONGEST_FILE} lines at most, not counting empty" in TEXT
+
+
+def test_the_commands_of_the_readme_are_one_line_each():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in ("run-command", "test-command"):
+        (command,) = re.findall(rf"^<!-- {name} -->\n```sh\n(.*)\n```$", readme, flags=re.MULTILINE)
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e ")

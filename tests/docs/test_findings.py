@@ -11,7 +11,6 @@ from ddpsim.scenarios import registry
 
 TEXT = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
-EACH_CODE = pytest.mark.parametrize("code", Code, ids=str)
 
 
 def section_of(code):
@@ -29,20 +28,13 @@ def test_no_other_code_is_named():
     assert set(re.findall(rf"\b(?:{kinds})\.(?!md\b)\w+", TEXT)) <= {str(code) for code in Code}
 
 
-@EACH_CODE
-def test_a_section_begins_with_the_verdict(code):
-    assert section_of(code).startswith(f"\n**{code.verdict.value}.** ")
-
-
-@EACH_CODE
-def test_the_example_of_a_section_yields_its_code(code):
-    outputs = [each.want for each in doctest.DocTestParser().get_examples(section_of(code))]
+@pytest.mark.parametrize("code", Code, ids=str)
+def test_a_section_begins_with_the_verdict_and_has_an_example_of_its_code_and_scenarios_that_show_it(code):
+    section = section_of(code)
+    assert section.startswith(f"\n**{code.verdict.value}.** ")
+    outputs = [each.want for each in doctest.DocTestParser().get_examples(section)]
     assert any(re.search(rf"(^|'){re.escape(code)}\b", output) for output in outputs)
-
-
-@EACH_CODE
-def test_scenarios_of_the_zoo_are_named_where_their_code_is(code):
-    found = re.search(r"^Of the zoo: (.*?)\.$", section_of(code), re.MULTILINE | re.DOTALL)
+    found = re.search(r"^Of the zoo: (.*?)\.$", section, re.MULTILINE | re.DOTALL)
     for name in re.findall("`([^`]+)`", found[1] if found else ""):
         assert registry[name].expected.code == code
 

@@ -41,11 +41,8 @@ def test_every_key_is_in_the_text(tmp_path, text):
 
 
 @pytest.mark.parametrize("kind", [Action, CommunicationHook, OptimizerName])
-def test_every_choice_is_in_the_text(kind):
+def test_every_choice_and_network_is_in_the_text(kind):
     for member in kind:
         assert f"`{member.value}`" in TEXT
-
-
-def test_every_network_is_in_the_text():
     for name in NETWORKS:
         assert re.search(rf"\b{name}\b", TEXT), name

@@ -62,11 +62,8 @@ def test_a_batch_is_a_function_of_its_number(monkeypatch):
 def test_a_batch_has_its_share_of_the_executions():
     plan = CampaignPlan(executions=EXECUTIONS + 5, kinds=PROGRAMS)
     assert [plan.executions_of_batch(number) for number in range(3)] == [EXECUTIONS, 5, 0]
+    assert CampaignPlan().executions_of_batch(10**6) == EXECUTIONS  # without a limit they have no end
     assert 5 <= run_batch(plan, 1).totals.execution_count <= 7  # a program has up to three runs
-
-
-def test_a_plan_without_a_limit_has_batches_without_end():
-    assert CampaignPlan().executions_of_batch(10**6) == EXECUTIONS
 
 
 def test_kinds_and_engines_are_counted():

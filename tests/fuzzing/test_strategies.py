@@ -129,16 +129,12 @@ def test_the_least_programs():
     )
 
 
-def test_broken_programs_are_valid_and_most_fail():
+def test_broken_programs_are_valid_and_of_each_kind_and_most_fail():
+    assert {kind for _, kind in broken()} == set(BreakKind) - {BreakKind.NONE}
     for program, _ in broken():
         validate_program(program)
     failing = sum(check_program(program).verdict is Verdict.FAIL for program, _ in broken())
     assert failing > 0.8 * DRAWS
-
-
-def test_each_kind_of_break_occurs():
-    counted = Counter(kind for _, kind in broken())
-    assert set(counted) == set(BreakKind) - {BreakKind.NONE}
 
 
 def test_the_least_broken_program():
@@ -147,7 +143,8 @@ def test_the_least_broken_program():
     assert sorted(program.ranks, key=len) == [(), (PLAIN, Wait("c0"))]
 
 
-def test_schedules_have_few_switches_or_many():
+def test_schedules_have_few_switches_or_many_and_policies_are_of_each_kind():
+    assert {type(policy) for policy in drawn(policies(), 50)} == {GuidedPolicy, RandomWalk, Pct}
     chosen = drawn(schedules(max_choices=50))
     assert all(len(choices) <= 50 and all(0 <= choice <= 3 for choice in choices) for choices in chosen)
     switches = [sum(map(bool, choices)) for choices in chosen]
@@ -161,10 +158,6 @@ def test_the_least_schedules():
     assert least(schedules(), lambda choices: True) == ()
     assert least(schedules(), lambda choices: sum(map(bool, choices)) == 2) == (1, 1)
     assert least(schedules(), lambda choices: len(choices) > 3 and choices[3]) == (0, 0, 0, 1)
-
-
-def test_policies_of_each_kind():
-    assert {type(policy) for policy in drawn(policies(), 50)} == {GuidedPolicy, RandomWalk, Pct}
 
 
 @pytest.mark.parametrize("for_torch", sweep([False, True, "documented"], lambda each: each is False))
@@ -255,7 +248,9 @@ def test_the_least_training():
     assert not any(value for key, value in training.engine_options.items() if key != "broadcast_buffers")
 
 
-def test_scenarios_of_each_kind():
+def test_scenarios_are_of_each_kind_or_of_those_that_are_asked_for():
+    chosen = drawn(scenarios(kinds=(Kind.TRAINING,), engines=(Engine.DDP,)), 30)
+    assert {(each.name, each.engine) for each in chosen} == {("training", Engine.DDP)}
     chosen = drawn(scenarios(), 120)
     kinds = Counter(scenario.name for scenario in chosen)
     assert set(kinds) == {kind.value for kind in Kind}
@@ -263,11 +258,6 @@ def test_scenarios_of_each_kind():
     assert all((training_of_scenario(each) is None) == (program_of_scenario(each) is not None) for each in chosen)
     assert Counter(each.engine for each in chosen if training_of_scenario(each))[Engine.DDP] > 15
     assert sum(bool(each.choices) for each in chosen) > 80
-
-
-def test_scenarios_keep_to_what_is_asked_for():
-    chosen = drawn(scenarios(kinds=(Kind.TRAINING,), engines=(Engine.DDP,)), 30)
-    assert {(each.name, each.engine) for each in chosen} == {("training", Engine.DDP)}
 
 
 @given(programs(max_ranks=3))

@@ -97,12 +97,9 @@ def test_torch_without_gloo(refused, monkeypatch):
     assert refused("send-send").startswith("transport is 'processes', but this torch has no gloo, expected one built")
 
 
-def test_limit_on_processes(refused, monkeypatch):
+def test_limit_on_processes_and_no_room_for_a_rank(refused, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 64))
     assert refused(GREETS, "--world-size 5").startswith("world size is 5, expected at most 4 as processes of this")
-
-
-def test_no_room_for_a_rank(refused, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (15, 15))
     expected = "this user may start fewer than 16 processes, expected 16 or more for each rank: raise"
     assert refused(GREETS, "--world-size 1").startswith(expected)

@@ -38,7 +38,6 @@ from ddpsim.simulator.kernel.requests import (
     StackReport,
     StartThread,
     WaitFor,
-    WakeTask,
 )
 from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.policies.named import RoundRobin
@@ -58,13 +57,8 @@ class Start(NamedTuple):
 
 
 class Host:
-    def __init__(
-        self, programs, *, policy=None, faults=(), budget=None, refuse=None, chains=None, outside=(), semantics=GLOO
-    ):
-        """`chains` has, by rank and handle, the generator that runs when a completion is delivered.
-
-        `outside` has the numbers of those whom a thread outside wakes, one at each look.
-        """
+    def __init__(self, programs, *, policy=None, faults=(), budget=None, chains=None, semantics=GLOO):
+        """`chains` has, by rank and handle, the generator that runs when a completion is delivered."""
         world_size = len(programs)
         policy = policy or RoundRobin()
         plan = FaultPlan(faults, world_size)
@@ -74,11 +68,8 @@ class Host:
         """What the host had to do, and who was left by which way."""
         self.seen = defaultdict(list)
         """By kind, all requests, answers and replies."""
-        self._refuse = refuse
         self._chains = chains or {}
-        self._outside = list(outside)
         self._stacks = {rank: [program] for rank, program in enumerate(programs)}
-        self._ends = {}
         self._play()
 
     @property
@@ -125,19 +116,13 @@ class Host:
                 answer = Continue()
             elif isinstance(answer, MoveTensors):
                 self.log.append(("moved", answer.signature.operation, answer.calls, answer.members))
-                answer = self._reply(MovedTensors(self._refuse))
+                answer = self._reply(MovedTensors(None))
             elif isinstance(answer, ReportStack):
                 answer = self._reply(StackReport('  File "train.py", line 1'))
             elif isinstance(answer, AwaitExternalThreads):
-                answer = self._reply(AwaitedExternalThreads(self._look_outside()))
+                answer = self._reply(AwaitedExternalThreads(False))
             else:
                 answer = self._step(me, answer)
-
-    def _look_outside(self):
-        if not self._outside:
-            return False
-        self._handle(WakeTask(self._outside.pop(0), from_outside=True))
-        return True
 
     def _chain(self, rank, handle):
         yield from self._chains.get((rank, handle), ())

@@ -6,45 +6,9 @@ from ddpsim.simulator.backend_semantics import BACKENDS
 from ddpsim.simulator.kernel.requests import CloseBatch, OpenBatch, Sleep, WaitFor
 from tests.kernel.scripted import Host, Rank
 
-HANGING = {"nccl", "in-order"}
-
-
-def exchanged(rank, *, in_batch=False, receives_first=False):
-    """Send to the other rank and receive from it, both issued before either is waited for."""
-    me, other = Rank(rank, 2), 1 - rank
-    if in_batch:
-        yield OpenBatch()
-    handles = []
-    for operation in ("recv", "send") if receives_first else ("send", "recv"):
-        handles.append((yield from me.issue(operation, peer=other)))
-    if in_batch:
-        yield CloseBatch()
-    for handle in handles:
-        yield WaitFor((handle,), None)
-
 
 def run(programs, name):
     return Host(programs, semantics=BACKENDS[name])
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("receives_first", [False, True])
-def test_messages_both_ways(name, receives_first):
-    host = run([exchanged(rank, receives_first=receives_first) for rank in range(2)], name)
-    assert host.codes == (["deadlock.cycle"] if name in HANGING else [])
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_messages_both_ways_as_one_unit(name):
-    host = run([exchanged(rank, in_batch=True) for rank in range(2)], name)
-    assert host.codes == (["deadlock.cycle"] if name == "in-order" else [])
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_one_sends_first_and_the_other_receives_first(name):
-    host = run([exchanged(0), exchanged(1, receives_first=True)], name)
-    assert host.codes == []
-    assert len(host.done("moved")) == 2
 
 
 def test_the_next_unit_waits_for_all_of_a_batch():

@@ -37,7 +37,8 @@ def caught(*choices, senders):
 def test_both_sides_of_a_choice_of_ranks():
     # Rank 3 starts, and before its send the fourth of 3, 0, 1, 2 goes on. Without a send it returns: three are left.
     assert replay(collects, 4, token(3, 3, 0, 2, 1), args=(3,)).schedule.choices[:5] == (3, 3, 0, 2, 1)
-    assert str(caught(3, 3, 0, 2, 1, senders=1)).splitlines() == [
+    error = caught(3, 3, 0, 2, 1, senders=1)
+    assert str(error).splitlines() == [
         "replay diverged at step 0: choice 1 of the schedule (which rank runs next) takes option 3, but only 3 are "
         "open: the program or its input has changed since the recording",
         "  recorded   takes option 3, so 4 or more were open, and continues with 0.2.1",
@@ -48,10 +49,7 @@ def test_both_sides_of_a_choice_of_ranks():
         "  before       step      time  choice  rank  what",
         "                  0       0 s             3  return",
     ]
-
-
-def test_the_error_says_it_in_fields_which_other_processes_get_too():
-    error = caught(3, 3, 0, 2, 1, senders=1)
+    # In fields, too, which other processes get.
     again = pickle.loads(pickle.dumps(error))
     for each in (error, again):
         assert (each.choice, each.choice_points, each.rank, each.answer, each.options) == (1, 0, 3, 3, (0, 1, 2))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from enum import Enum
+from functools import partial
 
 import pytest
 import torch
@@ -125,11 +126,8 @@ def test_outside_of_a_simulation_it_needs_nothing():
 
 @pytest.mark.tier("ci")
 def test_ranks_as_processes():
-    threads, processes = (simulate(stops_unlike, 2, isolation=each) for each in ("thread", "process"))
+    program = partial(stops, at=(2, 1))
+    threads, processes = (simulate(program, 2, isolation=each) for each in ("thread", "process"))
     assert codes(threads) == codes(processes) == [("mismatch.value", (0, 1))]
     assert processes.findings[0].summary == threads.findings[0].summary
     assert processes.verdict is Verdict.FAIL
-
-
-def stops_unlike(rank):
-    stops(rank, at=(2, 1))

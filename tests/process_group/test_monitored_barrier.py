@@ -71,15 +71,6 @@ def test_what_ranks_are_told(late, options, expected):
     assert told(program, len(late)) == tuple(expected)
 
 
-def test_ranks_are_those_of_the_group():
-    def program(rank):
-        group = dist.new_group([1, 3])
-        if rank == 1:
-            dist.monitored_barrier(group, timeout=LIMIT)
-
-    assert told(program)[1] == failed("Rank 1")
-
-
 def test_the_next_barrier_starts_afresh():
     def program(rank):
         time.sleep(rank)
@@ -123,11 +114,6 @@ def test_who_comes_at_that_instant_is_late_if_rank_0_gives_up_first():
             dist.monitored_barrier(timeout=timedelta(seconds=1))
 
     simulate(program, 2, policy=RankZeroFirst()).raise_for_verdict()
-
-
-def blamed(program, world_size=4):
-    """Code and culprits of what is found."""
-    return codes(simulate(program, world_size))
 
 
 MISSING = {
@@ -191,7 +177,7 @@ def test_a_rank_that_raises_for_a_failed_barrier_is_still_told_by_what_it_raised
             except RuntimeError as error:
                 raise OSError("cannot start") from error
 
-    assert blamed(program, 3) == [("rank_error", (0, 2))]
+    assert codes(simulate(program, 3)) == [("rank_error", (0, 2))]
 
 
 def test_no_time_at_all_is_the_fault_of_who_gives_none():
@@ -203,11 +189,10 @@ def test_no_time_at_all_is_the_fault_of_who_gives_none():
 
 @pytest.mark.tier("ci")
 def test_ranks_as_processes_are_blamed_alike():
-    result = simulate(_only_even_ranks, 4, isolation="process")
+    def program(rank):
+        if rank % 2 == 0:
+            dist.monitored_barrier(timeout=LIMIT)
+
+    result = simulate(program, 4, isolation="process")
     assert codes(result) == [("rank_error", (1, 3))]
     assert "  rank 3  returned before its first call\n" in str(result)
-
-
-def _only_even_ranks(rank):
-    if rank % 2 == 0:
-        dist.monitored_barrier(timeout=LIMIT)

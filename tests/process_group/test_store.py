@@ -64,19 +64,6 @@ def test_what_a_rank_is_answered(make, ask, answers):
 
 
 @pytest.mark.parametrize("make", STORES)
-def test_a_read_blocks_until_the_key_is_there(make):
-    def program(rank):
-        store = make()
-        if rank == 1:
-            store.set("late", "now")
-            store.set("later", "then")
-            return None
-        return store.get("late"), store.multi_get(["later", "late"])
-
-    assert returned(program)[0] == (b"now", [b"then", b"now"])
-
-
-@pytest.mark.parametrize("make", STORES)
 def test_add_counts_across_ranks(make):
     def program(rank):
         store = make()
@@ -160,19 +147,6 @@ def test_queues():
     assert returned(program) == ((1, True), [b"a", b"b"])
 
 
-def test_one_value_in_a_queue_wakes_one_rank():
-    def program(rank):
-        store = own_store()
-        if rank == 0:
-            dist.barrier()
-            return None
-        value = store.queue_pop("jobs") if rank == 1 else store.queue_push("jobs", "only")
-        dist.barrier()
-        return value
-
-    assert returned(program, 3) == (None, b"only", None)
-
-
 def test_an_empty_queue_says_so():
     def program(rank):
         store = own_store()
@@ -220,19 +194,6 @@ def test_torch_rendezvous_barrier_runs_in_virtual_time():
     assert 60 < result.virtual_seconds < 120
 
 
-def test_a_key_deleted_before_its_reader_runs_is_waited_for_again():
-    def program(rank):
-        store = own_store()
-        if rank == 0:
-            return store.get("key")
-        store.set("key", "gone")
-        store.delete_key("key")
-        store.set("key", "stays")
-        return None
-
-    assert {returned(program, policy="random", seed=seed)[0] for seed in range(20)} <= {b"gone", b"stays"}
-
-
 def test_timeout_and_clone():
     def program(rank):
         store = own_store()
@@ -270,22 +231,6 @@ def test_a_key_that_comes_at_the_instant_of_the_time_out_is_in_time_or_not(first
         ]
     else:
         result.raise_for_verdict()
-
-
-def test_after_a_time_out_a_rank_waits_for_the_next_key():
-    def program(rank):
-        store = own_store()
-        if rank == 1:
-            time.sleep(2)
-            store.set("first", "1")
-            time.sleep(2)
-            store.set("second", "2")
-            return None
-        with pytest.raises(dist.DistStoreError):
-            store.wait(["first"], timedelta(seconds=1))
-        return store.get("second"), time.monotonic()
-
-    assert returned(program)[0] == (b"2", 4.0)
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "random"])

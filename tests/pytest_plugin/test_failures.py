@@ -172,11 +172,6 @@ def test_a_passing_test_tells_its_hazards_on_request(run):
     run(source).stdout.no_fnmatch_line("*hazard.*")
 
 
-def test_gloo_moves_the_data_on_request(run):
-    body = "each = torch.ones(1)\ndist.all_reduce(each)\nassert each == 2"
-    run(marked(body, 'ranks(2, transport="gloo")')).assert_outcomes(passed=1)
-
-
 PLACES = "".join(
     [
         marked(HANGS, name="test_hangs"),

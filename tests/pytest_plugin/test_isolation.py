@@ -52,29 +52,3 @@ def test_ranks_find_the_gpus_that_a_marker_gives(run, fails):
     run(marked(body, 'ranks(2, isolation="process", gpus=3)')).assert_outcomes(passed=1)
     failure = fails(marked("pass", "ranks(2, gpus=3)"))
     failure.stdout.fnmatch_lines(["*gpus is 3, but ranks are threads, which share torch.cuda: *"])
-
-
-WATCH = """
-import importlib
-
-start_process_ranks = importlib.import_module("ddpsim.simulator.process_ranks")  # the one that a run loads
-
-ASKED, ORIGINAL = [], start_process_ranks._may_speculate
-
-def watching(plan, launch):
-    ASKED.append(plan.one_at_a_time)
-    return ORIGINAL(plan, launch)
-
-start_process_ranks._may_speculate = watching
-
-{test}
-
-def test_afterwards():
-    start_process_ranks._may_speculate = ORIGINAL
-    assert ASKED == [True]
-"""
-
-
-def test_ranks_that_compute_in_turns(run):
-    test = marked("dist.barrier()", 'ranks(2, isolation="process", one_at_a_time=True)')
-    run(WATCH.format(test=test)).assert_outcomes(passed=2)

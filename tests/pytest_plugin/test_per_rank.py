@@ -28,18 +28,6 @@ def test_model(trained, model, rank):
     assert all(torch.equal(each, weights[0]) for each in weights)
     assert model.module.weight.grad.tolist() == [[4.0, 4.0, 4.0]]
 """,
-    ("it may communicate on its way out", 1): """
-@per_rank
-def group(rank):
-    yield
-    each = torch.ones(1)
-    dist.all_reduce(each)
-    assert each == 2
-
-@pytest.mark.ranks(2)
-def test_quiet(group):
-    pass
-""",
     ("in a class and by usefixtures", 1): """
 made = []
 

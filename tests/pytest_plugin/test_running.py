@@ -31,23 +31,6 @@ def test_shared(box, rank, n, tmp_path):
 def test_afterwards():
     assert made[1::2] == ["gone", "gone"] and made[0] != made[2]
 """,
-    ("methods run with their own instance", 2): """
-class TestIt:
-    def setup_method(self):
-        self.seen = []
-
-    @pytest.mark.ranks(2)
-    def test_a(self, rank):
-        self.seen.append(rank)
-        dist.barrier()
-        assert sorted(self.seen) == [0, 1]
-
-    @pytest.mark.ranks(3)
-    def test_b(self, rank):
-        self.seen.append(rank)
-        dist.barrier()
-        assert sorted(self.seen) == [0, 1, 2]
-""",
     ("a marker of a parameter sets the world size", 3): """
 @pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.ranks(n)) for n in (1, 2, 5)])
 def test_sizes(n, world_size, rank):

@@ -224,15 +224,13 @@ def test_deadlocks_one_after_the_other(runs):
     assert memory() - before < 4_000  # pages: 16 MiB
 
 
-def test_a_system_without_fork(monkeypatch):
+def test_a_system_without_fork_and_no_fork_once_cuda_is_initialised(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_initialized", lambda: True)
+        with pytest.raises(UsageError, match="CUDA is initialised in this process"):
+            run(dist.barrier)
     monkeypatch.delattr(os, "fork")
     with pytest.raises(UsageError, match="need fork and memfd_create, expected Linux: take isolation='thread'"):
-        run(dist.barrier)
-
-
-def test_no_fork_once_cuda_is_initialised(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with pytest.raises(UsageError, match="CUDA is initialised in this process"):
         run(dist.barrier)
 
 

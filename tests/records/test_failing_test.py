@@ -73,11 +73,6 @@ def test_the_test_for_pytest_fails_alike(name):
     assert "  # /job/train.py:20 in train\n" in text
 
 
-def test_groups_in_opposite_order_fail_alike():
-    _, finding = written_and_run(make_program(found(*in_pairs(4))))
-    assert (finding.code, finding.ranks) == (Code.DEADLOCK_CYCLE, (2, 3))
-
-
 def test_the_test_of_calls_that_meet_passes():
     assert written_and_run(make_program(found([[DONE] * 3] * 2)))[1] is None
 

@@ -79,9 +79,3 @@ def test_what_stands_before_the_cut_counts():
     calls = [[call("broadcast", line=30) if rank == 1 else DONE, *[DONE] * 8, HUNG] for rank in range(3)]
     [finding] = diagnosis_of(job(calls), cut=1).findings
     assert (finding.code, finding.ranks) == (Code.MISMATCH_OPERATION, (1,))
-
-
-def test_another_rank_that_did_not_come_is_blamed():
-    calls = [[DONE] * 5 + [HUNG], [DONE] * 5 + [HUNG], [DONE] * 5]
-    [finding] = diagnosis_of(job(calls), cut=1).findings
-    assert (finding.code, finding.ranks) == (Code.DEADLOCK_MISSING_RANK, (2,))

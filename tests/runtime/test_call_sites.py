@@ -29,16 +29,8 @@ def site_of(program):
     return finding.sites[-1]
 
 
-def loaded(path):
-    path.parent.mkdir()
-    path.write_text(SOURCE)
-    names = {}
-    exec(compile(SOURCE, str(path), "exec"), names)
-    return names["program"]
-
-
-def test_equal_text_in_two_files_is_told_apart(tmp_path):
-    first, second = loaded(tmp_path / "a" / "train.py"), loaded(tmp_path / "b" / "train.py")
+def test_equal_text_in_two_files_is_told_apart(made, tmp_path):
+    first, second = made(a__train=SOURCE)["program"], made(b__train=SOURCE)["program"]
     assert site_of(first).path == str(tmp_path / "a" / "train.py")
     assert site_of(second).path == str(tmp_path / "b" / "train.py")
     assert site_of(first).line == 7

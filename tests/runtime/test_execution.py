@@ -15,7 +15,6 @@ from ddpsim import (
     Delay,
     EarlyReturn,
     InjectedCrashError,
-    ReplayDivergedError,
     UsageError,
     Verdict,
     explore,
@@ -204,12 +203,6 @@ def test_an_error_that_cannot_be_printed_is_told_all_the_same(error):
         raise Unprintable
 
     assert simulate(program, 2).findings[0].summary.startswith("ranks 0, 1 raised Unprintable: <its message cannot")
-
-
-def test_a_replay_that_offers_fewer_choices_than_were_recorded_diverges():
-    token = simulate(train, 2, args=(8,), policy="random", seed=1).schedule
-    with pytest.raises(ReplayDivergedError, match=r"^replay diverged: the run ended after \d+ choices, but the sch"):
-        replay(train, 2, token, args=(1,))
 
 
 def test_a_sleep_of_no_time_lets_the_others_run():

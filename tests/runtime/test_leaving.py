@@ -129,18 +129,6 @@ def test_an_exception_that_was_caught_is_no_error_of_the_rank(program):
     assert "another branch" in finding.text
 
 
-def test_a_cleanup_that_all_ranks_come_to_does_not_change_who_raised():
-    def program(rank):
-        try:
-            if rank == 1:
-                raise ValueError("bad sample")
-        finally:
-            dist.barrier()
-
-    (finding,) = simulate(program, 3).findings
-    assert (finding.code, finding.ranks) == (Code.RANK_ERROR, (1,))
-
-
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_plain_exit_is_a_return(isolation):
     def program(rank):
@@ -151,15 +139,3 @@ def test_a_plain_exit_is_a_return(isolation):
     assert result.verdict is Verdict.PASS
     assert not result.findings
     assert not result.errors
-
-
-def test_an_exit_with_a_status_is_an_error_at_its_line():
-    def program(rank):
-        if rank == 1:
-            sys.exit(3)
-        dist.barrier()
-
-    first, second = simulate(program, 2).findings
-    line = program.__code__.co_firstlineno + 2
-    assert first.summary == f"rank 1 raised SystemExit: 3 at test_leaving.py:{line}"
-    assert second.code == Code.DEADLOCK_DEAD_RANK

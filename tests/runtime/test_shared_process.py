@@ -1,5 +1,6 @@
 """Ranks that are threads and do what is a process's own are told; ranks that are processes, and others, are not."""
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -37,10 +38,10 @@ def load_data():
 
 
 DEEDS = {
-    change_folder: "rank 1 changes the working folder at test_shared_process.py:19",
+    change_folder: "rank 1 changes the working folder at test_shared_process.py:20",
     handle_a_signal: "rank 1 sets a signal handler, which Python allows the main thread of a process alone at "
-    "test_shared_process.py:24",
-    start_a_process: "rank 1 starts processes, which make ranks where a rank is a process at test_shared_process.py:29",
+    "test_shared_process.py:25",
+    start_a_process: "rank 1 starts processes, which make ranks where a rank is a process at test_shared_process.py:30",
     load_data: None,
 }
 
@@ -63,19 +64,27 @@ def test_what_is_told(deed, isolation):
     assert before == (os.chdir, signal.signal, os.environ.encodekey, multiprocessing.process.BaseProcess.start)
 
 
-def test_a_module_that_reads_its_rank_as_it_is_imported(tmp_path, monkeypatch):
-    (tmp_path / "reads_its_rank.py").write_text("import os\nRANK = int(os.environ['RANK'])\n")
-    monkeypatch.syspath_prepend(tmp_path)
+@pytest.fixture
+def reading(tmp_path, monkeypatch):
+    """Make programs that import a module that reads its rank, which this process has not imported."""
 
-    def program(rank):
-        import reads_its_rank
+    def make(name, *, folder="own", rank="os.environ.get('RANK')"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text(f"import os\nRANK = {rank}\n")
+        monkeypatch.syspath_prepend(tmp_path / folder)
+        made.append(name)
+        return lambda rank: importlib.import_module(name).RANK
 
-        return reads_its_rank.RANK
+    made = []
+    yield make
+    for name in made:
+        sys.modules.pop(name, None)
 
-    try:
-        shared = simulate(program, 2)
-    finally:
-        sys.modules.pop("reads_its_rank", None)
+
+def test_a_module_that_reads_its_rank_as_it_is_imported(reading):
+    program = reading("reads_its_rank", rank="int(os.environ['RANK'])")
+    shared = simulate(program, 2)
+    sys.modules.pop("reads_its_rank")
     assert [finding.summary for finding in shared.findings] == [
         "rank 0 reads RANK while a module is imported, once for all ranks at reads_its_rank.py:2"
     ]
@@ -84,43 +93,20 @@ def test_a_module_that_reads_its_rank_as_it_is_imported(tmp_path, monkeypatch):
     assert (own.findings, own.returns) == ((), (0, 1))
 
 
-def test_it_is_noticed_in_a_process_that_has_run_a_thousand_simulations(tmp_path, monkeypatch):
+def test_it_is_noticed_in_a_process_that_has_run_a_thousand_simulations(reading):
     """Python 3.13 looks no further where a method of a class has been replaced a thousand times."""
     for _ in range(1100):
         shared = SharedProcessWatch(lambda: None, None)
         shared.install()
         shared.uninstall()
         assert [os.environ.get("RANK") for _ in range(20)] == [None] * 20
-    (tmp_path / "reads_it_late.py").write_text("import os\nRANK = os.environ.get('RANK')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def program(rank):
-        import reads_it_late
-
-        return reads_it_late.RANK
-
-    try:
-        found = simulate(program, 2)
-    finally:
-        sys.modules.pop("reads_it_late", None)
+    found = simulate(reading("reads_it_late"), 2)
     assert [finding.code for finding in found.findings] == [Code.HAZARD_SHARED_PROCESS]
 
 
 @pytest.mark.parametrize("folder", ["site-packages", "own"])
-def test_an_installed_module_that_does_is_nobodys(tmp_path, monkeypatch, folder):
-    (tmp_path / folder).mkdir()
-    (tmp_path / folder / "reads_as_library.py").write_text("import os\nRANK = os.environ.get('RANK')\n")
-    monkeypatch.syspath_prepend(tmp_path / folder)
-
-    def program(rank):
-        import reads_as_library
-
-        return reads_as_library.RANK
-
-    try:
-        found = simulate(program, 2)
-    finally:
-        sys.modules.pop("reads_as_library", None)
+def test_an_installed_module_that_does_is_nobodys(reading, folder):
+    found = simulate(reading("reads_as_library", folder=folder), 2)
     assert [finding.code for finding in found.findings] == [Code.HAZARD_SHARED_PROCESS] * (folder == "own")
 
 

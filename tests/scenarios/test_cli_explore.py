@@ -48,12 +48,6 @@ def test_a_difference_from_the_reference_does_not_end_what_is_to_go_on(explore):
     assert "        5  fail  divergence.parameters rank 0\n" in out
 
 
-def test_a_failure_under_every_schedule_is_said_at_once(explore):
-    status, out, _ = explore("send-send", "--keep-going")
-    assert status == ExitStatus.AS_EXPECTED
-    assert "hash order and time: 1 execution, and every one fails\n" in out
-
-
 def test_what_depends_on_files_is_not_seen_by_dpor_and_is_by_random(explore):
     status, out, _ = explore("local-observation-decides")
     assert status == ExitStatus.OTHERWISE
@@ -121,5 +115,8 @@ def test_a_run_that_passes_is_looked_for_where_the_first_one_fails_and_so_does_t
 
 @pytest.mark.parametrize("words", [("send-send",), ("send-send", "--policy", "random"), ("send-send-repaired",)])
 def test_where_every_schedule_comes_to_the_same_nothing_differs(explore, words):
-    _, out, _ = explore(*words, "--executions", "3")
+    status, out, _ = explore(*words, "--executions", "3")
     assert "what differs" not in out
+    if words == ("send-send",):
+        assert status == ExitStatus.AS_EXPECTED
+        assert "hash order and time: 1 execution, and every one fails\n" in out

@@ -113,12 +113,16 @@ def test_walking_through_steps(choices, shown):
     assert given == []
 
 
-def test_on_a_terminal_each_step_waits(monkeypatch, capsys):
-    words = iter(["", "r 0", "q"])
-    monkeypatch.setattr("builtins.input", lambda: next(words))
+def pretend_terminal(monkeypatch):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
+
+
+def test_on_a_terminal_each_step_waits(monkeypatch, capsys):
+    words = iter(["", "r 0", "q"])
+    monkeypatch.setattr("builtins.input", lambda: next(words))
+    pretend_terminal(monkeypatch)
     assert main(["replay", "send-send", token("send-send", 3), "--step"]) == ExitStatus.AS_EXPECTED
     help_line, _, *lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert help_line == HELP
@@ -145,9 +149,7 @@ def test_end_of_input_ends_the_steps(monkeypatch, capsys):
         raise EOFError
 
     monkeypatch.setattr("builtins.input", ask)
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "dumb")
+    pretend_terminal(monkeypatch)
     assert main(["replay", "send-send", token("send-send"), "--step"]) == ExitStatus.AS_EXPECTED
     assert len(capsys.readouterr().out.partition("\n\n")[0].splitlines()) == 3
 

@@ -50,12 +50,6 @@ def test_a_saved_report_becomes_junit_xml_or_a_graph_on_request(ddpsim, saved):
     assert Path("waits.dot").read_text(encoding="utf-8").startswith("digraph waits {")
 
 
-def test_a_place_that_cannot_be_written_is_told(ddpsim, saved):
-    status, out, err = ddpsim("report", saved, "--html", "-o", "no/such/page.html")
-    assert (status, out) == (2, "")
-    assert err.startswith("ddpsim: no/such/page.html cannot be written (No such file or directory): give another file")
-
-
 def test_forms_that_exclude_each_other_are_told(ddpsim, saved):
     for words in (("--html",), ("--open",), ("--dot",), ("--junit",)):
         assert ddpsim("report", saved, "--text", *words) == (

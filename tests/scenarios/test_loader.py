@@ -42,10 +42,6 @@ def write(write):
     return lambda text, name="program.py": write(text, name)
 
 
-def test_load_finds_by_name():
-    assert load("send-send") is registry["send-send"]
-
-
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
@@ -57,6 +53,7 @@ def test_load_finds_by_name():
     ],
 )
 def test_unknown_name(name, advice):
+    assert load("send-send") is registry["send-send"]
     kinds = "a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE"
     expected = f"scenario is {name!r}, expected {kinds}: {advice}"
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
@@ -125,21 +122,20 @@ def main():
 an_object = Main()
 bound = functools.partial(add, 1, 2)
 unbound = functools.partial(add)
+
+def only_by_name(*, steps=3):
+    return steps
 """
 
 
 def test_what_is_called_without_a_rank_need_not_be_a_function(write):
     path = write(CALLABLES)
+    assert run_scenario(f"{path}:only_by_name", world_size=2).returns == (3, 3)
     assert run_scenario(f"{path}:an_object", world_size=2).returns == (1, 1)
     assert run_scenario(f"{path}:bound", world_size=2).returns == (3, 3)
     assert run_scenario(f"{path}:main", world_size=1).returns == ([str(path)],)  # not that of the decorator
     with pytest.raises(UsageError, match=r"but partial\(one, other\) cannot be called with a rank alone: give "):
         load(f"{path}:unbound")
-
-
-def test_only_defaults_by_name_are_no_rank(write):
-    path = write("def train(*, steps=3):\n    return steps")
-    assert run_scenario(f"{path}:train", world_size=2).returns == (3, 3)
 
 
 def test_what_a_function_without_a_rank_raises_has_the_users_frames(write):
@@ -264,7 +260,7 @@ def folder(tmp_path):
     return Registry(tmp_path, ("own",))
 
 
-def test_a_registry_lists_what_can_be_loaded_and_says_what_cannot(folder):
+def test_a_registry_lists_what_can_be_loaded_and_says_what_cannot(folder, monkeypatch):
     assert list(folder) == ["fine-one"]
     assert len(folder) == 1
     assert folder["fine-one"].summary == "fine"
@@ -272,9 +268,6 @@ def test_a_registry_lists_what_can_be_loaded_and_says_what_cannot(folder):
     assert re.search(r"bad_one.toml:1 is not TOML", problem)
     for name in ("bad-one", "nothing", "fine-one-repaired"):
         assert name not in folder
-
-
-def test_a_name_whose_file_cannot_be_loaded_says_why(folder, monkeypatch):
     monkeypatch.setattr("ddpsim.scenarios.files.loader.registry", folder)
     with pytest.raises(UsageError, match=r"bad_one\.toml:1 is not TOML"):
         load("bad-one")

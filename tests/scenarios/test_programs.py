@@ -358,25 +358,3 @@ def test_real_processes_are_torchruns(folder, capfd):
 )
 def test_what_follows_a_program_is_its_own(words, taken):
     assert join_program_into_one_word(words, ["--seed", "--jobs", "--corpus"]) == taken
-
-
-@pytest.mark.parametrize(
-    ("command", "function"),
-    [
-        ("shrink", "ddpsim.scenarios.fuzzing.shrinking.shrinker.shrink_scenario"),
-        ("fuzz", "ddpsim.scenarios.fuzzing.named_scenario.run_under_few_schedules"),
-        ("explore", "ddpsim.scenarios.running.exploring.explore_scenario"),
-    ],
-)
-def test_ranks_compute_in_turns_where_that_is_asked_for(folder, monkeypatch, command, function):
-    write(folder, "x = 1")
-    asked = []
-
-    def stands(scenario, *arguments, **options):
-        asked.append(scenario.one_at_a_time)
-        raise UsageError("enough")
-
-    monkeypatch.setattr(function, stands)
-    for words in ([], ["--one-at-a-time"]):
-        assert main([command, *words, "--world-size", "2", "own.py"]) == 2
-    assert asked == [False, True]

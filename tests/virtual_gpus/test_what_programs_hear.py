@@ -242,15 +242,12 @@ def averages(rank, backend):
     return values.tolist(), scattered.tolist()
 
 
-def test_nccl_averages_whole_numbers():
+def test_nccl_averages_whole_numbers_and_gloo_does_not():
     """It adds them up and divides in C, towards zero: NCCL's src/device/reduce_kernel.h, FuncSumPostDiv."""
     assert returned(lambda rank: averages(rank, "nccl"), 2, isolation="process", gpus=2) == (
         ([0, -1, 7], [-1]),
         ([0, -1, 7], [7]),
     )
-
-
-def test_gloo_does_not():
     result = simulate(lambda rank: averages(rank, "gloo"), 2, isolation="process", gpus=2)
     assert "result type Float can't be cast to the desired output type Long" in str(result.errors[0])
 

@@ -29,7 +29,7 @@ from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import hide_program_output
 from ddpsim.scenarios.training.models import make_meta_network
 from ddpsim.scenarios.training.parallel_limits import find_problems
-from ddpsim.simulator.choices import RedundantRun
+from ddpsim.simulator.choices import RedundantRun, without_trailing_defaults
 from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.policies.named import RandomWalk
@@ -46,7 +46,7 @@ from ddpsim.simulator.shrinking.greedy import (
     failure_kind_of,
     shrink_value,
 )
-from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET, without_trailing_defaults
+from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET
 from ddpsim.simulator.wording import count_with_noun
 
 

@@ -81,14 +81,6 @@ def test_the_legend_explains_what_occurs_and_no_more(open_report, name, legend):
     assert open_report(document(name)).texts(".legend span") == legend
 
 
-def test_shadows_look_different(open_report):
-    shown = document("join-baseline")
-    run = shown.runs[0]
-    shadows = sum(event.kind is EventKind.ISSUE and run.calls[event.call].is_shadow for event in run.events)
-    report = open_report(shown)
-    assert report.count(".drawing .call.shadow") == shadows > 0
-
-
 def test_a_thread_has_a_lane_of_its_own(open_report):
     report = open_report(document(THREADS))
     labels = [text.removesuffix(text[len(text) // 2 :]) for text in report.texts(".drawing .label")]
@@ -144,14 +136,6 @@ def test_a_click_shows_the_call(open_report):
     assert report.texts(".where")[0].startswith("scenarios/zoo/uneven_inputs_without_join.py:27 in ")
 
 
-def test_the_details_of_a_matched_call_say_with_whom_it_met(shown):
-    shown.click_cell(0)
-    details = shown.details()
-    told = [details.get(name) for name in ("state", "matched", "met", "parameters", "waits for")]
-    # Three issue and wait, the fourth issues: events 1 to 7.
-    assert told == ["matched", "in event 8", "ranks 1-3", "weight", None]
-
-
 def test_the_details_of_a_call_in_a_library_say_who_called_it(open_run):
     story = Story(2)
     story.meet(call(0, site=0, caller=1), (0, 1))
@@ -172,7 +156,7 @@ def test_a_click_on_a_mark_tells_its_events(open_run):
     assert report.details() == {"event 6": "rank 0 store set key1", "event 7": "rank 0 store set key2"}
 
 
-def test_hovering_shows_one_line(shown):
+def test_hovering_shows_one_line_and_a_click_with_whom_a_call_met(shown):
     assert not shown.page.locator(".tip").is_visible()
     shown.page.mouse.move(*centre(shown.box(".call[data-cell='0']")))
     assert shown.page.locator(".tip").text_content() == (
@@ -180,6 +164,11 @@ def test_hovering_shows_one_line(shown):
     )
     shown.page.mouse.move(5, 5)
     assert not shown.page.locator(".tip").is_visible()
+    shown.click_cell(0)
+    details = shown.details()
+    told = [details.get(name) for name in ("state", "matched", "met", "parameters", "waits for")]
+    # Three issue and wait, the fourth issues: events 1 to 7.
+    assert told == ["matched", "in event 8", "ranks 1-3", "weight", None]
 
 
 def test_keys_go_from_call_to_call(shown):

@@ -37,29 +37,6 @@ def test_what_a_launcher_sets(interleave):
     assert os.environ["RANK"] == "a launcher's"
 
 
-def test_each_rank_has_its_own(interleave):
-    def program(rank):
-        os.environ["MADE"] = str(rank)
-        yield
-        if rank == 1:
-            del os.environ["KEPT"]
-        yield
-        return (
-            early.get("MADE"),
-            early.get("KEPT"),
-            os.environb.get(b"MADE"),
-            os.getenv("MADE"),
-            in_c("MADE"),
-            in_c("KEPT"),
-        )
-
-    assert interleave(program, 3) == [
-        (str(rank), kept, str(rank).encode(), str(rank), str(rank), kept)
-        for rank, kept in enumerate(["host", None, "host"])
-    ]
-    assert (os.environ.get("MADE"), os.environ["KEPT"], in_c("MADE"), in_c("KEPT")) == (None, "host", None, "host")
-
-
 def test_c_sees_the_host_again_when_ranks_are_abandoned(isolation):
     isolation.switch_rank(None, 0)
     os.environ["MADE"] = "0"

@@ -142,23 +142,6 @@ SEEDED = {
 
 
 @pytest.mark.parametrize("name", SEEDED)
-def test_seeded_by_rank_and_left_alone_meanwhile(name, way, interleave):
-    seed, draw = SEEDED[name]
-
-    def program(rank):
-        seed(rank)
-        for _ in range(3):
-            yield
-        drawn = [draw()]
-        yield
-        return [*drawn, draw()]
-
-    together = interleave(program, 3)
-    assert together == [interleave(program, 3, ranks=[rank])[0] for rank in range(3)]
-    assert len({first for first, _ in together}) == 3
-
-
-@pytest.mark.parametrize("name", SEEDED)
 def test_the_same_position_in_another_block_is_another_state(name, way, interleave):
     # A Mersenne twister hands out 624 words at a time: the positions in two blocks are alike, the words are not.
     blocks = {

@@ -63,20 +63,15 @@ def test_one_intra_op_thread(host_threads, interleave, in_thread):
         torch.set_num_threads(before)
 
 
-def test_one_intra_op_thread_for_who_bound_the_function_before(interleave):
+def test_one_intra_op_thread_for_who_bound_the_function_before_and_in_new_threads(interleave, in_thread):
     def program(rank):
         early(4)
         yield
-        return torch.get_num_threads()
+        return torch.get_num_threads(), in_thread(torch.get_num_threads)
 
     early = torch.set_num_threads
-    assert interleave(program, 2) == [1, 1]
+    assert interleave(program, 2) == [(1, 1), (1, 1)]
     assert torch.set_num_threads is torch._C.set_num_threads is early
-
-
-def test_new_threads_have_one_intra_op_thread(isolation, in_thread):
-    isolation.switch_rank(None, 0)
-    assert in_thread(torch.get_num_threads) == 1
 
 
 def test_settings_are_put_back(isolation):

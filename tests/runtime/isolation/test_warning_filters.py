@@ -25,19 +25,6 @@ def test_interleaved_catch_warnings(interleave):
     assert warnings.filters is before[0]
 
 
-def test_each_recording_rank_sees_a_warning_that_is_shown_once(interleave):
-    def program(rank):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("default")
-            yield
-            for _ in range(3):
-                warn("once per place")
-            yield
-        return len(caught)
-
-    assert interleave(program, 3) == [1, 1, 1]
-
-
 def test_ranks_with_the_filters_of_the_host_share_what_was_shown(interleave):
     def program(rank):
         warn("the same on each rank")
@@ -62,19 +49,3 @@ def test_the_host_sees_its_warning_after_a_rank_recorded_it(interleave):
         assert interleave(program, 2) == [1, 1]
         warn("everywhere")
     assert len(caught) == 1
-
-
-def test_a_rank_may_turn_warnings_into_errors(interleave):
-    def program(rank):
-        if rank == 0:
-            warnings.simplefilter("error")
-        else:
-            warnings.simplefilter("ignore")
-        yield
-        try:
-            warn("an error on rank 0")
-        except UserWarning:
-            return "error"
-        return "ignored"
-
-    assert interleave(program, 2) == ["error", "ignored"]

@@ -1,7 +1,5 @@
 """The c10d world: process groups, their names in C++, and device meshes, per rank."""
 
-import sys
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,6 +8,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ddpsim.simulator.runtime.isolation import Isolation
 from ddpsim.simulator.runtime.isolation.world import RankWorld
+from tests.runtime.isolation.test_isolation import resolves
 
 in_c = torch._C._distributed_c10d
 
@@ -34,34 +33,6 @@ def test_a_rank_world_shares_nothing():
             setattr(one, name, 5)
             assert getattr(other, name) != 5
             assert getattr(distributed_c10d._world, name) != 5
-
-
-def test_the_whole_life_of_groups(interleave):
-    def program(rank):
-        join(rank, 3)
-        yield
-        pair = dist.new_group([0, 2])
-        yield
-        seen = dist.get_rank(), dist.get_world_size(), dist.get_rank(pair), dist.get_backend()
-        names = sorted(distributed_c10d._world.pg_names.values())
-        resolved = in_c._resolve_process_group(names[0]) is dist.group.WORLD
-        yield
-        if rank == 0:
-            dist.destroy_process_group()
-        yield
-        return seen, len(names), resolved, dist.is_initialized()
-
-    hook = sys.excepthook
-    assert interleave(program, 3, own_threads=True) == [
-        ((0, 3, 0, "fake"), 2, True, False),
-        ((1, 3, -1, "fake"), 1, True, True),
-        ((2, 3, 1, "fake"), 2, True, True),
-    ]
-    assert not dist.is_initialized()
-    assert not distributed_c10d._world.pg_map
-    assert sys.excepthook is hook
-    with pytest.raises(RuntimeError):
-        in_c._resolve_process_group("0")
 
 
 def test_a_group_of_the_host_is_untouched(interleave):
@@ -99,14 +70,6 @@ def test_thread_isolation_is_as_it_was(was_isolating, in_thread):
         assert not resolves("a name")
     finally:
         in_c._set_thread_isolation_mode(False)
-
-
-def resolves(name):
-    try:
-        in_c._resolve_process_group(name)
-    except RuntimeError:
-        return False
-    return True
 
 
 def test_meshes_of_ranks_are_different_keys(interleave):

@@ -140,19 +140,14 @@ def test_threads_that_wait_for_each_others_items():
 
 
 def test_a_job_of_an_executor_that_waits_for_another_one():
-    def program(rank):
-        with ThreadPoolExecutor(1) as pool:
+    def program(rank, workers):
+        with ThreadPoolExecutor(workers) as pool:
             return pool.submit(lambda: pool.submit(int).result()).result()
 
-    code, _, lines = found(simulate(program, 1))
+    code, _, lines = found(simulate(program, 1, args=(1,)))
     assert code == "deadlock.threads"
     assert lines[2].startswith('  rank 0, thread "ThreadPoolExecutor-0_0"  waits for a future')
-    assert simulate(lambda rank: _two_workers(), 1).returns == (0,)
-
-
-def _two_workers():
-    with ThreadPoolExecutor(2) as pool:
-        return pool.submit(lambda: pool.submit(int).result()).result()
+    assert simulate(program, 1, args=(2,)).returns == (0,)
 
 
 def test_ranks_that_wait_for_each_other_by_way_of_their_threads():
@@ -220,22 +215,6 @@ def test_a_thread_that_only_beats_hides_no_deadlock():
     code, ranks, lines = found(simulate(program, 2, args=(1_000_000,)))
     assert (code, ranks, done) == ("deadlock.missing_rank", (1,), [])
     assert lines[1].startswith("  rank 0  waits in barrier #0")
-
-
-def test_a_thread_that_beats_may_take_its_time():
-    def program(rank):
-        event = threading.Event()
-
-        def beat():
-            for _ in range(5_000):
-                time.sleep(60)
-            event.set()
-
-        start(beat, name="watchdog", daemon=True)
-        event.wait()
-
-    result = simulate(program, 1)
-    assert (result.verdict, result.virtual_seconds) == (Verdict.PASS, 300_000.0)
 
 
 # More beats than may be alone with the clock, were nobody else to wait for it.
