@@ -83,8 +83,6 @@ _DEPEND = (
 
 def are_dependent(second: Access, first: Access) -> bool:
     """Return True if a program can observe that `second` came after `first`, an access of another rank."""
-    return (first.mode, second.mode) in _DEPEND and (first.object == second.object or _involves_all_keys(first, second))
-
-
-def _involves_all_keys(first: Access, second: Access) -> bool:
-    return ALL_KEYS in (first.object, second.object) and first.object[0] == second.object[0]
+    one, other = first.object, second.object
+    is_of_one = one == other or (ALL_KEYS in (one, other) and one[0] == other[0])
+    return is_of_one and (first.mode, second.mode) in _DEPEND

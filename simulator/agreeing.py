@@ -40,10 +40,7 @@ def tell(name: str, value: object) -> None:
 
 
 def text_of_value(value: object) -> str:
-    """Return a text for a value; equal values have equal texts.
-
-    Raise UsageError for a value of another type than `agree` allows.
-    """
+    """Return a text for a value, equal for equal values. Raise UsageError for a type that `agree` does not allow."""
     text = _value_text(value)
     if len(text) <= _LONGEST:
         return text

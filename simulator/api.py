@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from ddpsim.simulator.backend_semantics import BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identity
 from ddpsim.simulator.debugging.director import RunDirector
@@ -71,13 +70,11 @@ def simulate(
     Raises UsageError for wrong arguments, inside another simulation, or if torch.distributed is initialised in this
     process.
     """
-    runnable = _command_as_script(program)
-    plan = _make_plan(runnable, world_size, options, is_checked=check_determinism)
-    _check_budget(budget)
+    runnable, plan = _make_plan(program, world_size, options, budget, is_checked=check_determinism)
     chosen = _policy_by_name(policy, seed)
     if isinstance(chosen, (ReplayPolicy, GuidedPolicy, RunDirector)):
         plan = replace(plan, start=chosen.start or plan.start)
-    return _make_execution(runnable, world_size, plan, is_checked=check_determinism)(chosen, budget)
+    return _execute(runnable, world_size, plan, check_determinism, chosen, budget)
 
 
 def simulate_program(command: Sequence[str], world_size: int, **options: Any) -> Result:
@@ -117,9 +114,7 @@ def replay(
         raise UsageError(
             f"alike is {given['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
         )
-    runnable = _command_as_script(program)
-    plan = _make_plan(runnable, world_size, options)
-    _check_budget(budget)
+    runnable, plan = _make_plan(program, world_size, options, budget)
     recorded = ReplayPolicy(Schedule.parse(str(schedule), program=plan.identity))
     plan = replace(plan, start=recorded.start or plan.start)
     result = run_once(runnable, world_size, plan, policy=recorded, budget=budget)
@@ -160,15 +155,18 @@ def explore(
     from ddpsim.simulator.exploration.explorer import Explorer
     from ddpsim.simulator.exploration.strategy import strategy_by_name
 
-    runnable = _command_as_script(program)
-    plan = _make_plan(runnable, world_size, options, is_checked=check_determinism)
+    runnable, plan = _make_plan(program, world_size, options, budget, is_checked=check_determinism)
     plan = replace(plan, poison=plan.poison is not False)
     strategy = strategy_by_name(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
-    _check_strategy(strategy, plan.semantics)
-    _check_budget(budget)
+    if getattr(strategy, "outside", "") and not plan.semantics.is_like_gloo:
+        # DPOR's notion of equivalent schedules is defined for gloo's rules only.
+        raise UsageError(
+            f"backend_semantics is {plan.semantics.name!r}, which policy 'dpor' does not support: use policy 'dfs' "
+            "or 'random'"
+        )
     explorer = Explorer(
         strategy,
-        _make_execution(runnable, world_size, plan, is_checked=check_determinism),
+        partial(_execute, runnable, world_size, plan, check_determinism),
         budget or EXPLORATION_BUDGET,
         keep_going=keep_going,
         on_progress=on_progress,
@@ -177,14 +175,12 @@ def explore(
         return explorer.explore(plan.identity)
 
 
-def _command_as_script(program: Any) -> Any:
-    """Return the `Script` for a program that is a command, a list of words; return any other program unchanged."""
-    is_command = isinstance(program, (list, tuple)) and program and all(isinstance(word, str) for word in program)
-    return Script(tuple(program)) if is_command else program
-
-
-def _make_plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_checked: bool = False) -> RunPlan:
-    """Check a program, a world size and the options of a run, and return them as the plan of the run."""
+def _make_plan(
+    program: Any, world_size: Any, options: Mapping[str, Any], budget: Any, *, is_checked: bool = False
+) -> tuple[Any, RunPlan]:
+    """Check the arguments of a run, and return its program and its plan; a command, a list of words, is a `Script`."""
+    if isinstance(program, (list, tuple)) and program and all(isinstance(word, str) for word in program):
+        program = Script(tuple(program))
     if not callable(program):
         raise UsageError(f"program is {program!r}, expected a function that takes a rank: pass the function itself")
     if not isinstance(world_size, int) or isinstance(world_size, bool) or not 1 <= world_size <= MOST_RANKS:
@@ -208,7 +204,9 @@ def _make_plan(program: Any, world_size: Any, options: Mapping[str, Any], *, is_
     faults = options.get("faults", ())
     if not isinstance(faults, Sequence):
         raise UsageError(f"faults is {faults!r}, expected a list of Crash, Delay or EarlyReturn values")
-    return RunPlan(
+    if budget is not None and not isinstance(budget, Budget):
+        raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
+    return program, RunPlan(
         **{**options, "args": tuple(args), "preload": tuple(preload), "faults": tuple(faults)},
         identity=program_identity(_program_name(program, options.get("name")), world_size),
         has_processes=is_program if isolation is None else isolation == "process",
@@ -280,34 +278,16 @@ def _program_name(program: Any, name: str | None) -> str:
     return str(name or own)
 
 
-def _check_budget(budget: Any) -> None:
-    if budget is not None and not isinstance(budget, Budget):
-        raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
+def _execute(
+    program: Any, world_size: int, plan: RunPlan, is_checked: bool, policy: Policy, budget: Budget | None
+) -> Result:
+    """Run the program under a policy: once, or twice for a determinism check."""
+    run = partial(run_once, program, world_size, plan, budget=budget)
+    if not is_checked:
+        return run(policy=policy)
+    from ddpsim.simulator.exploration.explorer import run_twice
 
-
-def _check_strategy(strategy: Strategy, semantics: BackendSemantics) -> None:
-    # DPOR's notion of equivalent schedules is defined for gloo's rules only.
-    if getattr(strategy, "outside", "") and not semantics.is_like_gloo:
-        raise UsageError(
-            f"backend_semantics is {semantics.name!r}, which policy 'dpor' does not support: use policy 'dfs' "
-            "or 'random'"
-        )
-
-
-def _make_execution(
-    program: Any, world_size: int, plan: RunPlan, *, is_checked: bool
-) -> Callable[[Policy, Budget | None], Result]:
-    """Return the function that runs the program under a policy: once, or twice for a determinism check."""
-
-    def execution(policy: Policy, budget: Budget | None) -> Result:
-        run = partial(run_once, program, world_size, plan, budget=budget)
-        if not is_checked:
-            return run(policy=policy)
-        from ddpsim.simulator.exploration.explorer import run_twice
-
-        return run_twice(lambda each: run(policy=each), policy)
-
-    return execution
+    return run_twice(lambda each: run(policy=each), policy)
 
 
 def _policy_by_name(policy: str | Policy, seed: int) -> Policy:

@@ -10,7 +10,6 @@ standard, section 3.4: a standard send may be buffered; `lazy-connect` pytorch/g
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -38,16 +37,14 @@ class BackendSemantics(NamedTuple):
 
 GLOO = BackendSemantics("gloo")
 
-BACKENDS: Mapping[str, BackendSemantics] = MappingProxyType(
-    {
-        each.name: each
-        for each in (
-            GLOO,
-            BackendSemantics("nccl", calls_in_order=True, batch_is_unit=True, ignores_tags=True),
-            BackendSemantics("in-order", calls_in_order=True),
-            BackendSemantics("eager-send", sends_eagerly=True),
-            BackendSemantics("lazy-connect", connects_lazily=True),
-        )
-    }
-)
+BACKENDS: Mapping[str, BackendSemantics] = {
+    each.name: each
+    for each in (
+        GLOO,
+        BackendSemantics("nccl", calls_in_order=True, batch_is_unit=True, ignores_tags=True),
+        BackendSemantics("in-order", calls_in_order=True),
+        BackendSemantics("eager-send", sends_eagerly=True),
+        BackendSemantics("lazy-connect", connects_lazily=True),
+    )
+}
 """The rules of all backends, by name."""

@@ -15,6 +15,8 @@ from typing import NamedTuple
 from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, ShapeCount
 
 Shape = tuple[int, ...]
+Splits = tuple[tuple[int, ...], tuple[int, ...]]
+"""Input and output split sizes of all_to_all, in rows."""
 
 _IN_AND_OUT = frozenset(row.name for row in OPERATIONS.values() if row.shapes is ShapeCount.IN_AND_OUT)
 
@@ -31,8 +33,7 @@ class Signature(NamedTuple):
     reduction: str | None = None
     root: int | None = None
     """Global rank of the root of a rooted collective."""
-    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """Input and output split sizes of all_to_all, in rows."""
+    splits: Splits | None = None
     members: tuple[int, ...] | None = None
     """Global ranks of the group, for a call that creates a group."""
 
@@ -41,7 +42,7 @@ class Signature(NamedTuple):
         if self.reduction is not None:
             parts.append(self.reduction)
         if self.dtype is not None:
-            parts.append(self.dtype + self._shapes_text())
+            parts.append(self.dtype + shapes_text(self.shapes, are_in_and_out=self.operation in _IN_AND_OUT))
         if self.root is not None:
             parts.append(f"root {self.root}")
         if self.splits is not None:
@@ -50,16 +51,11 @@ class Signature(NamedTuple):
             parts.append(f"ranks {list(self.members)}")
         return " ".join(parts)
 
-    def _shapes_text(self) -> str:
-        if self.operation in _IN_AND_OUT:
-            return " -> ".join(str(list(shape)) for shape in self.shapes)
-        return shapes_text(self.shapes)
 
-
-def shapes_text(shapes: tuple[Shape, ...]) -> str:
-    """Return the shapes of tensors as text: `[110]`, `[4, 2]`, and `[4] x 3` for three tensors of one shape."""
-    if not shapes:
-        return ""
+def shapes_text(shapes: tuple[Shape, ...], *, are_in_and_out: bool) -> str:
+    """Return the shapes of tensors as text: `[4, 2]`, `[4] x 3` for three tensors of one shape, or `[4] -> [2]`."""
+    if are_in_and_out or not shapes:
+        return " -> ".join(str(list(shape)) for shape in shapes)
     if all(shape == shapes[0] for shape in shapes):
         return str(list(shapes[0])) + (f" x {len(shapes)}" if len(shapes) > 1 else "")
     return ", ".join(str(list(shape)) for shape in shapes[:4]) + (", ..." if len(shapes) > 4 else "")
@@ -145,10 +141,7 @@ class CallPart(NamedTuple):
     split for."""
 
     def matches_part(self, other: CallPart | None) -> bool:
-        """Return True if two parts may be the same action.
-
-        A message of a pipeline may lack its part on one of its ranks.
-        """
+        """Return True if two parts may be the same action; a pipeline's message may lack its part on one rank."""
         if other is None:
             return self.parallelism is Parallelism.PIPELINE
         return self[:3] == other[:3]
@@ -261,6 +254,11 @@ class Call(NamedTuple):
         return self.signature.operation
 
     @property
+    def title(self) -> str:
+        """Return the operation and the number of the call: `all_reduce #3`."""
+        return f"{self.signature.operation} #{self.sequence}"
+
+    @property
     def is_point_to_point(self) -> bool:
         """Return True for a send or a receive."""
         return self.signature.operation in POINT_TO_POINT
@@ -272,7 +270,7 @@ class Call(NamedTuple):
 
     def __str__(self) -> str:
         head, _, rest = str(self.signature).partition(" ")
-        text = f"{head} #{self.sequence}" + (f"  {rest}" if rest else "")
+        text = self.title + (f"  {rest}" if rest else "")
         if self.is_point_to_point:
             other = "any source" if self.peer == ANY_SOURCE else f"rank {self.peer}"
             text += ("  to " if head == "send" else "  from ") + other + (f"  tag {self.tag}" if self.tag else "")

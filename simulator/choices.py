@@ -142,26 +142,19 @@ class Schedule:
         token = token.strip()
         found = _match_token(token)
         if not _is_recorded_for_program(found, program):
-            raise ReplayError(
-                f"replay token {_shorten_token(token)} was recorded for another {_describe_difference(found, program)}"
-            )
+            difference = _describe_difference(found, program)
+            raise ReplayError(f"replay token {_shorten_token(token)} was recorded for another {difference}")
         start = seeds_in_token(token)
-        return cls(_strip_trailing_defaults(list(_decode_choices(found["choices"], token))), program, start)
+        return cls(without_trailing_defaults(list(_decode_choices(found["choices"], token))), program, start)
 
     @classmethod
     def is_recorded_for(cls, token: str, program: str) -> bool:
-        """Return True if a replay token was recorded for `program`.
-
-        Raises ReplayError if the token is damaged or of another version.
-        """
+        """Return True if a token was recorded for `program`. Raises ReplayError if damaged or of another version."""
         return _is_recorded_for_program(_match_token(token), program)
 
 
 def seeds_in_token(token: str) -> RankSeeds | None:
-    """Return the seeds of the ranks that a replay token contains; None if it has none.
-
-    Raises ReplayError if the token is damaged.
-    """
+    """Return the seeds of ranks in a replay token; None if it has none. Raises ReplayError if it is damaged."""
     found = _match_token(token)
     return RankSeeds.parse(found["start"]) if found["start"] else None
 
@@ -183,36 +176,31 @@ def identity_in_words(program: str) -> str:
 
 def choices_text(choices: Sequence[int]) -> str:
     """Return choices in the form of a replay token, such as "0x12.1.2". Zeros at the end are omitted."""
-    runs = [(choice, sum(1 for _ in same)) for choice, same in groupby(_strip_trailing_defaults(choices))]
+    runs = [(choice, sum(1 for _ in same)) for choice, same in groupby(without_trailing_defaults(choices))]
     texts = chain.from_iterable([f"{choice}x{n}"] if n > 2 else [str(choice)] * n for choice, n in runs)
     return ".".join(texts) or "0"
 
 
 def parse_choices(text: str) -> tuple[int, ...]:
     """Return the choices in a text that `choices_text` made. Raises ReplayError for any other text."""
-    return _strip_trailing_defaults(list(_decode_choices(text, text)))
+    return without_trailing_defaults(list(_decode_choices(text, text)))
 
 
 def _match_token(token: str) -> re.Match[str]:
     """Split an undamaged replay token into its parts. Raises ReplayError for any other text."""
     token = token.strip()
     found = _TOKEN.fullmatch(token)
-    version = token.partition(":")[0]
+    version, shown = token.partition(":")[0], f"replay token {_shorten_token(token)}"
     if re.fullmatch(r"s\d+", version) and version != VERSION:
         raise ReplayError(
-            f"replay token {_shorten_token(token)} has version {version}, this ddpsim reads {VERSION}: "
-            "record the failure again with this version"
+            f"{shown} has version {version}, this ddpsim reads {VERSION}: record the failure again with this version"
         )
     if found is None:
         raise ReplayError(
-            f"replay token {_shorten_token(token)} is not valid, expected something like "
-            f"{VERSION}:0x12.1.2:9c1e03ab: copy the whole token"
+            f"{shown} is not valid, expected something like {VERSION}:0x12.1.2:9c1e03ab: copy the whole token"
         )
     if _checksum(token.rpartition(":")[0] + found["program"]) != found["check"]:
-        raise ReplayError(
-            f"replay token {_shorten_token(token)} does not match its checksum, so it was changed: "
-            "copy it again from the report"
-        )
+        raise ReplayError(f"{shown} does not match its checksum, so it was changed: copy it again from the report")
     return found
 
 
@@ -226,17 +214,13 @@ chance."""
 
 def _is_recorded_for_program(found: re.Match[str], program: str) -> bool:
     """Return True if a token was recorded for a program. Any path of the program's file counts as the same file."""
-    return found["program"] in {_checksum(each) for each in _spellings_of_program(program)}
-
-
-def _spellings_of_program(program: str) -> Iterator[str]:
-    """Yield the names of a program with other paths of its file: as given, relative, absolute, and without folders."""
-    yield program
+    names = [program]
     file = _FILE.fullmatch(program)
     if file is not None:
         path = os.path.relpath(file["path"])
-        for each in (path, os.path.join(os.curdir, path), os.path.abspath(path), os.path.basename(path)):
-            yield each + file["rest"]
+        paths = path, os.path.join(os.curdir, path), os.path.abspath(path), os.path.basename(path)
+        names += [each + file["rest"] for each in paths]
+    return found["program"] in map(_checksum, names)
 
 
 def _describe_difference(found: re.Match[str], program: str) -> str:
@@ -265,7 +249,8 @@ def _checksum(text: str) -> str:
     return f"{zlib.crc32(text.encode()) & 0xFFFF:04x}"
 
 
-def _strip_trailing_defaults(choices: Sequence[int]) -> tuple[int, ...]:
+def without_trailing_defaults(choices: Sequence[int]) -> tuple[int, ...]:
+    """Return the choices without default choices at the end, which a schedule need not contain."""
     end = len(choices)
     while end and choices[end - 1] == 0:
         end -= 1

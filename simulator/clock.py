@@ -8,8 +8,6 @@ import heapq
 class VirtualClock:
     """The virtual seconds since the run's start, and the alarms of sleeping ranks. A rank has one alarm at most."""
 
-    __slots__ = ("_alarms", "_order", "live", "now")
-
     def __init__(self) -> None:
         self.now = 0.0
         self._alarms: list[tuple[float, int, int]] = []

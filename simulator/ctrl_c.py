@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
@@ -25,18 +25,14 @@ class CtrlCGuard:
 
     def __init__(self, *, raises: bool = True) -> None:
         self._raises = raises
-        self._presses = 0
+        self.press_count = 0
+        """How often Ctrl-C was pressed inside the block."""
         self._before: Any = None
 
     @property
     def is_pressed(self) -> bool:
         """Return True if Ctrl-C was pressed inside the block."""
-        return self._presses > 0
-
-    @property
-    def press_count(self) -> int:
-        """Return how often Ctrl-C was pressed inside the block."""
-        return self._presses
+        return self.press_count > 0
 
     @contextmanager
     def raise_on_press(self) -> Iterator[None]:
@@ -48,10 +44,7 @@ class CtrlCGuard:
             self._raises = before
 
     def raise_if_pressed(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed.
-
-        Loops call this, because the first KeyboardInterrupt may have been lost.
-        """
+        """Raise KeyboardInterrupt if Ctrl-C was pressed. Loops call this, because the first one may be lost."""
         if self.is_pressed:
             raise KeyboardInterrupt
 
@@ -62,17 +55,15 @@ class CtrlCGuard:
             signal.signal(signal.SIGINT, self._handle_signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         is_interrupt = kind is not None and issubclass(kind, KeyboardInterrupt)
         if is_interrupt and not self.is_pressed:  # another handler raised it
-            self._presses = 1
+            self.press_count = 1
         return is_interrupt
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
-        self._presses += 1
+        self.press_count += 1
         if self._raises:
             raise KeyboardInterrupt

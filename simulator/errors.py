@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-from types import TracebackType
 
 
 class SimulatorError(Exception):
@@ -84,7 +83,9 @@ def is_internal_error(error: BaseException) -> bool:
     """
     if isinstance(error, SimulatorError):
         return isinstance(error, InternalError)
-    innermost = _innermost_traceback(error.__traceback__)
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
     if not isinstance(error, _MISTAKES) or innermost is None:
         return False
     module = str(innermost.tb_frame.f_globals.get("__name__"))
@@ -92,7 +93,10 @@ def is_internal_error(error: BaseException) -> bool:
         return False
     if isinstance(error, AssertionError):  # a function that names the class raises it as torch does
         return "AssertionError" not in innermost.tb_frame.f_code.co_names
-    return not _is_raise_statement(innermost)
+    import opcode
+
+    statement = opcode.opname[innermost.tb_frame.f_code.co_code[innermost.tb_lasti]]
+    return statement not in ("RAISE_VARARGS", "RERAISE")
 
 
 def is_unexpected_error(error: BaseException) -> bool:
@@ -113,10 +117,7 @@ def is_unexpected_error(error: BaseException) -> bool:
 
 
 def make_internal_error(error: BaseException, where: str) -> InternalError:
-    """Return the bug report for an exception, with its process, its traceback and versions.
-
-    If the exception is a bug report already, return it.
-    """
+    """Return the bug report for an exception, with its process, traceback and versions; a report stays as it is."""
     if isinstance(error, InternalError) and str(error).startswith(_REPORT):
         return error
     import platform
@@ -128,15 +129,3 @@ def make_internal_error(error: BaseException, where: str) -> InternalError:
         f"{''.join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()}\n"
         f"ddpsim {metadata.version('ddpsim')}, torch {torch}, Python {platform.python_version()}, {platform.platform()}"
     )
-
-
-def _innermost_traceback(step: TracebackType | None) -> TracebackType | None:
-    while step is not None and step.tb_next is not None:
-        step = step.tb_next
-    return step
-
-
-def _is_raise_statement(step: TracebackType) -> bool:
-    import opcode
-
-    return opcode.opname[step.tb_frame.f_code.co_code[step.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")

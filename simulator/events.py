@@ -58,9 +58,8 @@ class Event(NamedTuple):
         """Return the event as one line of text. The line is the same on every machine: file names have no folders."""
         call = self.call
         who = f"{self.rank} {self.thread!r}" if self.thread else self.rank
+        head = f"{self.choice_points} {self.time!r} {who} {self.kind.value}"
         if call is None:
-            return f"{self.choice_points} {self.time!r} {who} {self.kind.value} {self.text}"
-        return (
-            f"{self.choice_points} {self.time!r} {who} {self.kind.value} {call.group}#{call.sequence} {call.signature} "
-            f"{call.peer} {call.tag} {call.site} {call.origin} {self.text}"
-        )
+            return f"{head} {self.text}"
+        head = f"{head} {call.group}#{call.sequence} {call.signature} {call.peer} {call.tag}"
+        return f"{head} {call.site} {call.origin} {self.text}"

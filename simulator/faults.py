@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.wording import values_by_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,10 @@ Fault = Crash | Delay | EarlyReturn
 class FaultPlan:
     """The faults of one run, by rank and call number."""
 
-    __slots__ = ("_faults",)
-
     def __init__(self, faults: Sequence[Fault], world_size: int) -> None:
-        self._faults: dict[tuple[int, int], list[Fault]] = {}
         for fault in faults:
             _check_fault(fault, world_size)
-            self._faults.setdefault((fault.rank, fault.before_call), []).append(fault)
+        self._faults = values_by_key(((fault.rank, fault.before_call), fault) for fault in faults)
 
     def __bool__(self) -> bool:
         return bool(self._faults)

@@ -1,4 +1,4 @@
-"""Switches garbage collection off while many modules are imported, or many values are read.
+"""Imports: without garbage collection, and with a message for a torch that is too old. This module imports no torch.
 
 The created objects stay alive, so a collection would find nothing. Collections take a tenth of the time of torch's
 import, a third of what ddpsim imports in addition, and most of the time in which millions of values are read.
@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import gc
 import importlib
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ddpsim.simulator.torch_version import torch_too_old_message
+OLDEST = (2, 11)
+
+TESTED = (("3.11", "2.13"), ("3.13", "2.15"), ("3.11", "2.11"), ("3.10", "2.14"))
+"""The versions of Python and torch that ddpsim was tested with, as listed in docs/versions.md."""
 
 
 @contextmanager
@@ -28,10 +33,7 @@ def pause_garbage_collection() -> Iterator[None]:
 
 
 def import_public_name(module: str, name: str) -> Any:
-    """Import a module and return its attribute `name`.
-
-    If torch is too old, raises an ImportError that names its version.
-    """
+    """Import a module and return its attribute `name`. If torch is too old, the ImportError names its version."""
     try:
         with pause_garbage_collection():
             return getattr(importlib.import_module(module), name)
@@ -39,3 +41,16 @@ def import_public_name(module: str, name: str) -> Any:
         if line := torch_too_old_message():
             raise ImportError(line) from None
         raise
+
+
+def torch_too_old_message() -> str:
+    """Return a message if the imported torch is too old, else "".
+
+    Call it also on an ImportError, by which an old torch may first show.
+    """
+    found = str(getattr(sys.modules.get("torch"), "__version__", ""))
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST:
+        return ""
+    oldest = ".".join(map(str, OLDEST))
+    return f"torch is {found}, expected {oldest} or newer: pip install 'torch>={oldest}'"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ddpsim.simulator.calls import Call, Origin, Phase
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.wording import LabelledLine, rank_list
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 Slot = tuple[str, int]
 """The key of a collective: its group, and its number within the group."""
@@ -66,13 +66,8 @@ class JoinSummary:
 
     @property
     def lines(self) -> tuple[LabelledLine, ...]:
-        """Return a line for each rank; ranks with equal lines share one line.
-
-        The ranks that ran out of input last come last.
-        """
-        ranks_by_end: dict[tuple[int | None, tuple[tuple[str, int], ...]], list[int]] = {}
-        for joined in self.ranks:
-            ranks_by_end.setdefault((joined.step, joined.shadowed), []).append(joined.rank)
+        """Return a line for each rank; ranks with equal lines share one. The last to run out of input come last."""
+        ranks_by_end = ranks_by_value((joined.rank, (joined.step, joined.shadowed)) for joined in self.ranks)
         return tuple(
             LabelledLine("join", f"{rank_list(ranks)} {self._end_text(ranks, step, shadowed)}")
             for (step, shadowed), ranks in ranks_by_end.items()
@@ -95,7 +90,8 @@ def find_joins(trace: Trace) -> tuple[JoinSummary, ...]:
     stays = _find_joined_calls(trace)
     if not stays:
         return ()
-    with_input = _calls_with_input(trace)
+    calls = [event.call for event in trace if event.kind is EventKind.ISSUE and event.call is not None]
+    with_input = {(c.group, c.sequence): c.origin for c in calls if not (c.origin.shadow or c.is_point_to_point)}
     return tuple(_summarize_join(together, with_input) for together in _group_by_join(stays))
 
 
@@ -132,10 +128,7 @@ class _JoinedCalls:
         return call.origin.phase is Phase.JOIN_CONTROL
 
     def is_in_join_at(self, slot: Slot) -> bool:
-        """Return True if the rank was still in the join at this collective.
-
-        The collective must not precede the rank's first one in the join.
-        """
+        """Return True if the rank was still in the join at this collective, which must not precede its first one."""
         group, sequence = slot
         own = [call.sequence for call in self.calls if call.group == group]
         return group == self.first_collective[0] and (not self.is_over or sequence <= own[-1])
@@ -155,16 +148,6 @@ def _find_joined_calls(trace: Trace) -> list[_JoinedCalls]:
             if not current[event.rank].add_if_in_join(event.call):
                 del current[event.rank]
     return [stay for stay in stays if stay.calls]
-
-
-def _calls_with_input(trace: Trace) -> dict[Slot, Origin]:
-    """Return, for each collective, the origin that the call has on the ranks that have input."""
-    calls = [event.call for event in trace if event.kind is EventKind.ISSUE and event.call is not None]
-    return {
-        (call.group, call.sequence): call.origin
-        for call in calls
-        if not call.origin.shadow and not call.is_point_to_point
-    }
 
 
 def _group_by_join(stays: list[_JoinedCalls]) -> list[list[_JoinedCalls]]:

@@ -22,6 +22,7 @@ from ddpsim.simulator.errors import InternalError, UsageError, is_unexpected_err
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
+from ddpsim.simulator.imports import torch_too_old_message
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.launching.script import Script
@@ -36,7 +37,6 @@ from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import is_subprocess_wait
 from ddpsim.simulator.runtime.shared_process import SharedProcessWatch
 from ddpsim.simulator.runtime.threaded_run import ThreadedRun
-from ddpsim.simulator.torch_version import torch_too_old_message
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import GlooTransport
 from ddpsim.simulator.transport.memory import MemoryTransport
@@ -55,9 +55,7 @@ _ONE_AT_A_TIME = threading.Lock()
 # A simulation patches modules of the whole process, so only one may run in it at a time.
 
 
-def run_once(
-    program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
-) -> Result:
+def run_once(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None) -> Result:
     """Run the planned program once. Raises UsageError inside another simulation, and with a torch that is too old."""
     if line := torch_too_old_message():
         raise UsageError(line)
@@ -74,13 +72,8 @@ def run_once(
         _ONE_AT_A_TIME.release()
 
 
-def _run_kernel(
-    program: Callable[..., Any], world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None
-) -> Result:
-    """Create the kernel (the scheduler's core) and run the ranks under it.
-
-    Return a result with findings, returned values, errors and notes.
-    """
+def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None) -> Result:
+    """Create the kernel (the scheduler's core), run the ranks under it, and return the result with its notes."""
     with ExitStack() as stack:
         processes = None
         if plan.has_processes:
@@ -118,16 +111,13 @@ def _run_kernel(
     plan = dataclasses.replace(plan, poison=ran.has_poisoned)
     result = Result(
         world_size=world_size,
-        findings=ran.findings,
-        returns=ran.returns,
-        errors=ran.errors,
+        **ran._asdict(),
         schedule=schedule,
         trace=Trace(tuple(kernel.run.events)),
         virtual_seconds=kernel.run.clock.now,
         program=plan.identity,
         waiting=kernel.run.waiting,
         comparisons=judge.compared.total() if plan.check else None,
-        has_poisoned=ran.has_poisoned,
     )
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
@@ -154,34 +144,27 @@ def _no_communication_note(program: str, result: Result) -> str:
 def _missed_faults_note(faults: Sequence[Fault], made: Sequence[int]) -> str:
     """Return a note on the faults that did not happen, because their rank made too few calls; "" if all faults
     happened."""
-    late = [fault for fault in faults if fault.before_call >= made[fault.rank]]
     return "; ".join(
         f"the fault before call {fault.before_call} of rank {fault.rank} did not happen: "
         f"the rank made only {made[fault.rank]} call{'s' * (made[fault.rank] != 1)} (numbered from 0)"
-        for fault in late
+        for fault in faults
+        if fault.before_call >= made[fault.rank]
     )
 
 
 def _with_comparison_count(result: Result, check: str, compared: Counter[str]) -> Result:
-    """Add to a result how often replicas were compared.
-
-    With check="replicas" and no comparison, the verdict is unknown.
-    """
+    """Add how often replicas were compared; with check="replicas" and no comparison, the verdict is unknown."""
     if check == REPLICAS and result.comparisons:
         times = "once" if result.comparisons == 1 else f"{result.comparisons} times"
-        return dataclasses.replace(result, checked=f"replicas were compared {times}{_compared_groups_text(compared)}")
+        groups = sorted({group.partition(" (")[0] for group in +compared})  # or dimensions of a mesh
+        along = "" if groups in ([], [DEFAULT_GROUP]) else f", along {join_names(groups)}"
+        return dataclasses.replace(result, checked=f"replicas were compared {times}{along}")
     if result.comparisons or result.world_size == 1:
         return result
     if check == REPLICAS:
         return dataclasses.replace(result, findings=(*result.findings, nothing_compared_finding(result.world_size)))
     has_stepped = any(event.kind is EventKind.STEP for event in result.trace)
     return dataclasses.replace(result, checked=NOTHING_COMPARED) if has_stepped else result
-
-
-def _compared_groups_text(compared: Counter[str]) -> str:
-    """Return the mesh dimensions or groups along which replicas were compared, as text; "" for the default group."""
-    groups = sorted({group.partition(" (")[0] for group in +compared})
-    return "" if groups in ([], [DEFAULT_GROUP]) else f", along {join_names(groups)}"
 
 
 _LONGEST_LITERAL = 80
@@ -207,10 +190,7 @@ def _program_literal(program: Callable[..., Any]) -> str:
 
 
 def _short_literal(value: Any) -> str:
-    """Return a short literal for a value; `...` if there is none.
-
-    Only a few items of a value are read, because arguments may be large.
-    """
+    """Return a short literal for a value, of which only a few items are read; `...` if there is none."""
     if value is None or isinstance(value, (bool, int, float, str)):
         text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
     elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
@@ -262,17 +242,12 @@ def _run_ranks_as_threads(
     )
     shared = SharedProcessWatch(lambda: host.running_thread.rank if host.is_rank_thread() else None, program)
     _run_with_patches(execution, backend, shared, PdbReplacement(session_host))
-    return RanksOutcome(
-        (*execution.findings(judge.findings()), *shared.findings()),
-        tuple(rank.value for rank in execution.host.ranks),
-        execution.errors,
-        hazards.has_poisoned,
-    )
+    findings = *execution.findings(judge.findings()), *shared.findings()
+    returns = tuple(rank.value for rank in host.ranks)
+    return RanksOutcome(findings, returns, execution.errors, hazards.has_poisoned)
 
 
-def _run_with_patches(
-    execution: ThreadedRun, backend: SimulatedBackend, shared: SharedProcessWatch, debugger: PdbReplacement
-) -> None:
+def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others: Any) -> None:
     """Install all patches that ranks need, run them, and remove the patches."""
     host = execution.host
     virtual_time = VirtualTime(
@@ -281,15 +256,8 @@ def _run_with_patches(
         lambda: (host.running_thread.rank, float(host.send_request(ReadClock()))),
         is_subprocess_wait,
     )
-    with backend.installed(), stores_replaced_on_ranks(host):
-        try:
-            virtual_time.install()
-            host.threads.install()
-            shared.install()
-            debugger.install()
-            execution.run()
-        finally:
-            debugger.uninstall()
-            shared.uninstall()
-            host.threads.uninstall()
-            virtual_time.uninstall()
+    with backend.installed(), stores_replaced_on_ranks(host), ExitStack() as stack:
+        for patch in (virtual_time, host.threads, *others):
+            stack.callback(patch.uninstall)
+            patch.install()
+        execution.run()

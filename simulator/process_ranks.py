@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,10 +37,7 @@ from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 def start_process_ranks(
     program: Callable[..., Any], world_size: int, plan: RunPlan, budget: Budget | None
 ) -> Iterator[ProcessRanks]:
-    """Start what the ranks need. For a program that starts its ranks itself, start the program.
-
-    At the end of the block, end what was started.
-    """
+    """Start what the ranks need, and a program that starts its ranks itself; end them at the end of the block."""
     with closing(ExternalProcesses()) as external_processes, closing(FirstUseAnnouncement()) as announcement:
         is_program = isinstance(program, Script)
         config = ProcessConfig(
@@ -61,15 +59,13 @@ def start_process_ranks(
             yield ProcessRanks(config, launch, external_processes)
 
 
+@dataclass(frozen=True, slots=True)
 class ProcessRanks:
     """The ranks of one run, as processes."""
 
-    def __init__(
-        self, config: ProcessConfig, launch: LauncherRun | None, external_processes: ExternalProcesses
-    ) -> None:
-        self._config = config
-        self._launch = launch
-        self._external_processes = external_processes
+    _config: ProcessConfig
+    _launch: LauncherRun | None
+    _external_processes: ExternalProcesses
 
     @property
     def own_rank_count(self) -> int | None:
@@ -100,18 +96,11 @@ class ProcessRanks:
                 findings = (*outcome.findings_of_errors({0: raised}), *findings)
         self._external_processes.raise_if_reported()
         has_failed = worst_verdict_of_findings(findings) is not Verdict.PASS
-        return RanksOutcome(
-            findings,
-            execution.returned_values(has_failed=has_failed),
-            execution.raised_exceptions(),
-            execution.has_poisoned,
-        )
+        returns = execution.returned_values(has_failed=has_failed)
+        return RanksOutcome(findings, returns, execution.raised_exceptions(), execution.has_poisoned)
 
     def _rank_starter(self, over: ExitStack) -> Callable[[ProcessConfig], Sequence[ChildProcess]]:
-        """Return the function that starts the processes of ranks.
-
-        `over` is a stack that releases what the function needs.
-        """
+        """Return the function that starts the processes of ranks; `over` releases what the function needs."""
         if self._launch is not None:
             return self._launch.configure_ranks
         if not self._config.is_program:

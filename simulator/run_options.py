@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from ddpsim.simulator.backend_semantics import BACKENDS, GLOO, BackendSemantics
@@ -54,97 +53,76 @@ class OptionForms(NamedTuple):
         return self.flag or f"--{name.replace('_', '-')}"
 
 
-def _option(default: Any, option: OptionForms) -> Any:
-    return field(default=default, metadata={"option": option})
+def _option(default: Any, *forms: Any, **more: Any) -> Any:
+    return field(default=default, metadata={"option": OptionForms(*forms, **more)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """The options of a run, as the user gave them. The help text in its `OptionForms` describes each option."""
 
-    args: tuple[Any, ...] = _option((), OptionForms(is_in_marker=False, is_in_toml=False))
+    args: tuple[Any, ...] = _option((), is_in_marker=False, is_in_toml=False)
     """The arguments of the program after its rank."""
     isolation: str | None = _option(
         None,
-        OptionForms(
-            "What each rank runs as: thread or process.",
-            "process for a program, else thread",
-            choices=("thread", "process"),
-        ),
+        "What each rank runs as: thread or process.",
+        "process for a program, else thread",
+        choices=("thread", "process"),
     )
     gpus: int | None = _option(
         None,
-        OptionForms(
-            "Number of virtual GPUs for ranks that are processes.",
-            "one per rank, if the program asks and the machine has none",
-            "N",
-        ),
+        "Number of virtual GPUs for ranks that are processes.",
+        "one per rank, if the program asks and the machine has none",
+        "N",
     )
     alike: bool = _option(
         False,
-        OptionForms(
-            "Start all ranks with the same random and hash seeds, not with different ones as torchrun does.",
-            not_of=("replay", "debug"),
-            is_in_marker=False,
-            is_replayed=False,
-        ),
+        "Start all ranks with the same random and hash seeds, not with different ones as torchrun does.",
+        not_of=("replay", "debug"),
+        is_in_marker=False,
+        is_replayed=False,
     )
     preload: tuple[str, ...] = _option(
         (),
-        OptionForms(
-            "Import a module once, before the ranks of a program are forked; may be repeated.",
-            metavar="MODULE",
-            is_in_marker=False,
-        ),
+        "Import a module once, before the ranks of a program are forked; may be repeated.",
+        metavar="MODULE",
+        is_in_marker=False,
     )
     one_at_a_time: bool = _option(
         False,
-        OptionForms(
-            "Let ranks that are processes compute one after another, not at the same time.",
-            not_of=("debug",),
-            is_in_toml=False,
-            is_replayed=False,
-        ),
+        "Let ranks that are processes compute one after another, not at the same time.",
+        not_of=("debug",),
+        is_in_toml=False,
+        is_replayed=False,
     )
     backend_semantics: str = _option(
         GLOO.name,
-        OptionForms(
-            f"The backend whose matching and blocking rules apply to calls: {join_names(BACKENDS)}.",
-            GLOO.name,
-            "NAME",
-            takes_several_in="run",
-            choices=tuple(BACKENDS),
-        ),
+        f"The backend whose matching and blocking rules apply to calls: {join_names(BACKENDS)}.",
+        GLOO.name,
+        "NAME",
+        takes_several_in="run",
+        choices=tuple(BACKENDS),
     )
     faults: tuple[Fault, ...] = _option(
         (),
-        OptionForms(
-            "Inject a fault: crash:rank=1,before_call=3, early_return:... or delay:...,seconds=2; may be repeated.",
-            metavar="KIND:rank=R,before_call=N",
-            flag="--fault",
-            is_in_toml=False,  # faults are tables there
-        ),
+        "Inject a fault: crash:rank=1,before_call=3, early_return:... or delay:...,seconds=2; may be repeated.",
+        metavar="KIND:rank=R,before_call=N",
+        flag="--fault",
+        is_in_toml=False,  # faults are tables there
     )
     check: str | None = _option(
         None,
-        OptionForms(
-            f"Compare model replicas across ranks: {REPLICAS} (unknown without any), {REPLICAS_IF_ANY} or {NOTHING}.",
-            REPLICAS_IF_ANY,
-            choices=CHECKS,
-            has_none=True,
-        ),
+        f"Compare model replicas across ranks: {REPLICAS} (unknown without any), {REPLICAS_IF_ANY} or {NOTHING}.",
+        REPLICAS_IF_ANY,
+        choices=CHECKS,
+        has_none=True,
     )
-    """How model replicas are compared across ranks, see `CHECKS`; None disables the comparison."""
     poison: bool | None = _option(
         None,
-        OptionForms(
-            "Fill output buffers with NaN (or the type's largest value) until the call is waited for.",
-            "yes in explore and fuzz",
-        ),
+        "Fill output buffers with NaN (or the type's largest value) until the call is waited for.",
+        "yes in explore and fuzz",
     )
-    """Fill output buffers with NaN, or about the type's largest value, until the call is waited for; None for True in
-    `explore` and False elsewhere."""
-    name: str | None = _option(None, OptionForms(is_in_marker=False, is_in_toml=False))
+    name: str | None = _option(None, is_in_marker=False, is_in_toml=False)
     """The program's name in reports and replay tokens; None for its own name."""
 
 
@@ -152,7 +130,7 @@ class RunOptions:
 class RunPlan(RunOptions):
     """The options of a run after they were checked, and values derived from them."""
 
-    transport: str = _option("memory", OptionForms(choices=("memory", "gloo"), is_in_toml=False))
+    transport: str = _option("memory", choices=("memory", "gloo"), is_in_toml=False)
     """The transport, which moves the bytes: simulated memory, or torch's gloo."""
     identity: str
     """The program's name and world size, by which replay tokens recognise the program."""
@@ -167,12 +145,10 @@ class RunPlan(RunOptions):
         return BACKENDS[self.backend_semantics]
 
 
-OPTIONS: Mapping[str, OptionForms] = MappingProxyType(
-    {each.name: each.metadata["option"] for each in fields(RunPlan) if "option" in each.metadata}
-)
+OPTIONS: Mapping[str, OptionForms] = {each.name: each.metadata["option"] for each in fields(RunPlan) if each.metadata}
 """All options of a run, by name."""
 
-DEFAULTS: Mapping[str, Any] = MappingProxyType({each.name: each.default for each in fields(RunPlan)})
+DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(RunPlan)}
 
 
 class ReplayKeywords(TypedDict, total=False):

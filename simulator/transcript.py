@@ -69,10 +69,7 @@ class TranscriptLine(NamedTuple):
 
 
 def transcript_of(trace: Trace, choices: Sequence[TakenChoice] = ()) -> list[TranscriptLine]:
-    """Return the events of a run in order, each with the choice just before it.
-
-    Choices that no event follows have lines of their own.
-    """
+    """Return the events of a run, each with the choice just before it; a choice without an event has its own line."""
     steps: list[TranscriptLine] = []
     time, waiting = 0.0, None
     for item in _events_and_choices(trace, choices):
@@ -84,11 +81,8 @@ def transcript_of(trace: Trace, choices: Sequence[TakenChoice] = ()) -> list[Tra
             steps += _line_of_choice(waiting, time)
             waiting = None
         time = item.time
-        steps.append(
-            TranscriptLine(
-                item.choice_points, item.time, item.rank, item.thread, item.kind.value, event_text(item), waiting
-            )
-        )
+        what = item.kind.value, event_text(item)
+        steps.append(TranscriptLine(item.choice_points, item.time, item.rank, item.thread, *what, waiting))
         waiting = None
     return [*steps, *_line_of_choice(waiting, time)]
 
@@ -137,10 +131,7 @@ def _options_text(options: Sequence[int]) -> str:
 
 
 def _is_followed_by(choice: TakenChoice, event: Event) -> bool:
-    """Return True if an event is the first after a choice.
-
-    It must be of the rank chosen to run, or of the receiving rank.
-    """
+    """Return True if an event is the first after a choice, of the rank chosen to run or of the receiving rank."""
     return event.choice_points == choice.point.number and _rank_or_thread_of(event) == choice.next_rank_or_thread
 
 

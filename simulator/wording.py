@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class LabelledLine(NamedTuple):
@@ -39,9 +40,14 @@ def consecutive_ranges(ranks: Iterable[int]) -> list[tuple[int, int]]:
 
 def ranks_by_value(values: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
     """Return the ranks that have each value, in the order in which the values first occur."""
-    found: dict[T, list[int]] = {}
-    for rank, value in values:
-        found.setdefault(value, []).append(rank)
+    return values_by_key((value, rank) for rank, value in values)
+
+
+def values_by_key(pairs: Iterable[tuple[T, V]]) -> dict[T, list[V]]:
+    """Return the values that come with each key, in the order in which the keys first occur."""
+    found: dict[T, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
     return found
 
 

@@ -32,7 +32,7 @@ from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.cli.zoo import zoo
 from ddpsim.scenarios.names import describe_shadowing_file
 from ddpsim.simulator.errors import ReplayDivergedError, UsageError, is_unexpected_error, make_internal_error
-from ddpsim.simulator.torch_version import torch_too_old_message
+from ddpsim.simulator.imports import torch_too_old_message
 
 _OF_PROGRAMS = {command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink)}
 """The commands that accept a training program and its arguments; by the command's name."""

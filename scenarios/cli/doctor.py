@@ -14,7 +14,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.status import ExitStatus
-from ddpsim.simulator.torch_version import TESTED, torch_too_old_message
+from ddpsim.simulator.imports import TESTED, torch_too_old_message
 
 _OPTIONAL = ("accelerate", "dask", "lightning", "mlc-chakra", "pytorch-ignite", "ray", "torchmetrics", "transformers")
 _COMPILERS = ("c++", "g++", "clang++", "ninja", "nvcc")

@@ -30,7 +30,7 @@ from ddpsim.simulator.attribution.tensor_names import NAMED, TensorNameFinder
 from ddpsim.simulator.attribution.wrapper import PROGRESS, DdpWrapper
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
-from ddpsim.simulator.diagnosis.tensor_names import TensorName
+from ddpsim.simulator.diagnosis.hazards import TensorName
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.joins import joined_note_text
 from ddpsim.simulator.kernel.requests import WriteNote

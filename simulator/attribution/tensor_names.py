@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
-from ddpsim.simulator.diagnosis.tensor_names import MOST_NAMED, TensorName
+from ddpsim.simulator.diagnosis.hazards import MOST_NAMED, TensorName
 from ddpsim.simulator.operations import OPERATIONS, ShapeCount
 from ddpsim.simulator.runtime.call_sites import is_simulator_file
 

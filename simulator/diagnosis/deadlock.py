@@ -31,8 +31,7 @@ def find_deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
     if odd is None:
         return tuple(_deadlock_finding(snapshot, reading) for reading in readings)
     first, *others = sorted(readings, key=lambda reading: _distance_from_outlier(reading, odd))
-    roots = [odd if _wait_for_messages(snapshot, each) else None for each in others]
-    later = (_deadlock_finding(snapshot, each, root=root) for each, root in zip(others, roots, strict=True))
+    later = (_deadlock_finding(snapshot, each, root=odd if each in of_messages else None) for each in others)
     return (_deadlock_finding(snapshot, first, odd), *later)
 
 
@@ -43,9 +42,8 @@ def waiting_lines(snapshot: Snapshot) -> list[str]:
 
 def lines_of_ranks(snapshot: Snapshot, ranks: Sequence[int]) -> tuple[str, ...]:
     """Return a line for each of these ranks: what it waits for, or how it ended."""
-    return tuple(
-        format_table([row for rank in ranks for row in _rows_of_rank(snapshot, snapshot.ranks[rank], ended=True)])
-    )
+    rows = [row for rank in ranks for row in _rows_of_rank(snapshot, snapshot.ranks[rank], ended=True)]
+    return tuple(format_table(rows))
 
 
 def rank_rows(snapshot: Snapshot, rank: RankSnapshot) -> list[TableRow]:
@@ -70,9 +68,8 @@ def _deadlock_finding(
         *_origin_lines(ranks),
     ]
     if reading.cycle:
-        lines.append(
-            LabelledLine("cycle", " -> ".join(shorten_list([str(rank) for rank in (*reading.cycle, reading.cycle[0])])))
-        )
+        circle = shorten_list([str(rank) for rank in (*reading.cycle, reading.cycle[0])])
+        lines.append(LabelledLine("cycle", " -> ".join(circle)))
     if reading.threads:
         lines.append(LabelledLine("cycle", cycle_text(snapshot, reading.threads)))
     lines += [*_loop_counts(snapshot, reading), *_tie_note(snapshot, reading)]
@@ -88,7 +85,7 @@ def _deadlock_finding(
         culprits = ranks_at_fault(snapshot, reading)
         lines += advise_deadlock(snapshot, reading, culprits)
     if root is not None:
-        root_call = f"rank {root.call.rank} made {root.call.operation} #{root.call.sequence} at {root.call.site}"
+        root_call = f"rank {root.call.rank} made {root.call.title} at {root.call.site}"
         lines.append(LabelledLine("note", f"this may only be a consequence of the first finding: {root_call}"))
     ordered = sorted(ranks, key=lambda rank: (rank.rank not in culprits, rank.rank))
     leavers = () if _wait_in_own_collectives(snapshot, reading) else culprits
@@ -107,11 +104,9 @@ def _deadlock_finding(
 
 def _loop_counts(snapshot: Snapshot, reading: WaitReason) -> list[LabelledLine]:
     """Return lines that say how often the waiting and the missing ranks ran a loop."""
-    if reading.code is Code.DEADLOCK_CYCLE:
-        missing = tuple(messages_after_loop(snapshot, reading))
-    else:
-        missing = reading.culprits if reading.code is Code.DEADLOCK_MISSING_RANK else ()
-    if not missing:
+    is_cycle = reading.code is Code.DEADLOCK_CYCLE
+    missing = tuple(messages_after_loop(snapshot, reading)) if is_cycle else reading.culprits
+    if not missing or not (is_cycle or reading.code is Code.DEADLOCK_MISSING_RANK):
         return []
     calls = [call for call in snapshot.calls_of(reading.victims) if not call.is_point_to_point]
     known = [rank for rank in missing if snapshot.ranks[rank].state is not RankState.UNRECORDED]
@@ -125,9 +120,8 @@ def _tie_note(snapshot: Snapshot, reading: WaitReason) -> list[LabelledLine]:
     """
     count = len(reading.victims)
     is_tie = count == len(reading.culprits) and set(reading.victims).isdisjoint(reading.culprits)
-    if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_tie:
-        return []
-    if count == 1 and not _wait_in_own_collectives(snapshot, reading):
+    is_told = is_tie and (count > 1 or _wait_in_own_collectives(snapshot, reading))
+    if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_told:
         return []
     sides = f"{rank_list(reading.victims)} arrived, {rank_list(reading.culprits)} did not"
     size = "one rank against one" if count == 1 else f"{count} ranks against {count}"
@@ -173,23 +167,18 @@ def _rows_of_rank(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> lis
 
 def _row_of_main_thread(snapshot: Snapshot, rank: RankSnapshot) -> TableRow:
     """Return the table row of a rank's main thread: how it ended, or what it waits for."""
+    last, after = rank.last_call, _after_last_call(rank)
     if rank.state is RankState.RAISED:
-        return TableRow(rank.rank, error_as_verb(rank.error), str(rank.error_site or ""), _after_last_call(rank))
+        return TableRow(rank.rank, error_as_verb(rank.error), str(rank.error_site or ""), after)
     if rank.state is RankState.UNRECORDED:
-        what = f"left a record that ends {_after_last_call(rank)}" if rank.last_call else "left no record of a call"
-        return TableRow(rank.rank, what)
+        return TableRow(rank.rank, f"left a record that ends {after}" if last else "left no record of a call")
     if rank.state is RankState.SILENT:
-        last = rank.last_call
-        return TableRow(
-            rank.rank,
-            f"made no call {_after_last_call(rank)}" if last else "made no call",
-            last.location if last else "",
-        )
+        what, where = (f"made no call {after}", last.location) if last else ("made no call", "")
+        return TableRow(rank.rank, what, where)
     if rank.state is RankState.RETURNED:
         what, site = _describe_end(rank)
-        last = rank.last_call
         where = last.location if last is not None and site is last.site else str(site or "")
-        return TableRow(rank.rank, f"{what} {_after_last_call(rank)}", where)
+        return TableRow(rank.rank, f"{what} {after}", where)
     return TableRow(rank.rank, *_describe_wait(snapshot, rank, rank.rank, rank.wait))
 
 
@@ -208,7 +197,7 @@ def _describe_wait(snapshot: Snapshot, rank: RankSnapshot, number: int, wait: Wa
 def _describe_missing(snapshot: Snapshot, call: Call) -> str:
     if call in snapshot.stream_by_queued:
         first = snapshot.stream_by_queued[call].started[0]
-        return f"queued behind {first.operation} #{first.sequence}{_on_group(first)} at {first.location}"
+        return f"queued behind {first.title}{_on_group(first)} at {first.location}"
     if call not in snapshot.slot_by_call:
         return ""
     if call.is_point_to_point:
@@ -234,13 +223,13 @@ def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[LabelledLine]:
         if not call.origin.is_of_program:
             names = join_names(call.origin.parameters, 4)
             origin = f"{call.origin.text_in_findings()} ({names})" if names else call.origin.text_in_findings()
-            texts[f"{call.operation} #{call.sequence}{_on_group(call)} is {origin}"] = None
+            texts[f"{call.title}{_on_group(call)} is {origin}"] = None
     return [LabelledLine("call", text) for text in texts]
 
 
 def _after_last_call(rank: RankSnapshot) -> str:
     call, steps = rank.last_call, rank.optimizer_steps
-    text = f"after {call.operation} #{call.sequence}" + _on_group(call) if call else "before its first call"
+    text = f"after {call.title}{_on_group(call)}" if call else "before its first call"
     return text + (f" ({steps} iteration{'s' * (steps != 1)})" if steps else "")
 
 
@@ -286,4 +275,4 @@ def _summary_of_dead_ranks(snapshot: Snapshot, victims: Sequence[int], culprits:
 def _first_call_text(rank: RankSnapshot) -> str:
     """Return text on the first call in which the rank or its thread waits; "" if no call is waited for."""
     call = next(iter(rank.calls), None)
-    return f" in {call.operation} #{call.sequence}{_on_group(call)} at {call.location}" if call else ""
+    return f" in {call.title}{_on_group(call)} at {call.location}" if call else ""

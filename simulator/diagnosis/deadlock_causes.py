@@ -15,12 +15,7 @@ from ddpsim.simulator.calls import Call, Origin, Parallelism, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenCalls, RankState, Snapshot, WaitReason
 from ddpsim.simulator.diagnosis.explain import shorten_list, sites_text
-from ddpsim.simulator.diagnosis.mismatch_causes import (
-    WRAPPING,
-    advise_bucket_left_out,
-    advise_post_hooks,
-    is_later_bucket,
-)
+from ddpsim.simulator.diagnosis.mismatch_causes import WRAPPING, advise_bucket_left_out, advise_post_hooks
 from ddpsim.simulator.diagnosis.parallel_causes import advise_waiting, parallelism_of
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
@@ -32,19 +27,14 @@ from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 
 def ranks_at_fault(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
-    """Return the ranks at fault: the missing or dead ranks or those of the cycle, unless few ranks wait for many.
-
-    If a few ranks make a call that most of their group never makes, those few are at fault.
-    """
+    """Return the ranks at fault: missing or dead ones, those of the cycle, or a few whose call most never make."""
     if reading.code is Code.DEADLOCK_MISSING_RANK and _is_call_of_few(snapshot, reading):
         return reading.victims
     if reading.code is not Code.DEADLOCK_CYCLE:
         return reading.culprits
     left = tuple(messages_after_loop(snapshot, reading))
-    few = left if 2 * len(left) < len(reading.victims) else ()
-    return (
-        _absent_from_creation(snapshot, reading) or _ranks_in_other_order(snapshot, reading) or few or reading.culprits
-    )
+    others = left if 0 < 2 * len(left) < len(reading.victims) else reading.culprits
+    return _absent_from_creation(snapshot, reading) or _ranks_in_other_order(snapshot, reading) or others
 
 
 def advise_deadlock(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, ...]) -> list[LabelledLine]:
@@ -60,57 +50,52 @@ def advise_deadlock(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int
     are_of_records = all(snapshot.ranks[rank].state in OF_RECORDS for rank in culprits)
     if calls and culprits and culprits != reading.victims and are_of_records:
         return _advise_of_record(snapshot, calls, culprits)
-    if not calls or any(
-        isinstance(wait, StoreWait) for rank in reading.culprits for wait in snapshot.ranks[rank].waits
-    ):
+    waits = [wait for rank in reading.culprits for wait in snapshot.ranks[rank].waits]
+    if not calls or any(isinstance(wait, StoreWait) for wait in waits):
         return Cause.KEY_NEVER_SET.lines()
     if reading.any_suffices:
         return Cause.NOTHING_SENT.lines(who=rank_list(culprits))
     if _ended_before_connection(snapshot, calls[0], culprits):
         return Cause.LEFT_BEHIND.lines(who=rank_list(culprits))
-    parts = advise_waiting(calls, rank_list(culprits), is_alone=culprits == reading.victims)
-    if parts:
+    if parts := advise_waiting(calls, rank_list(culprits), is_alone=culprits == reading.victims):
         return parts
     if calls[0].is_point_to_point:
         message = next((call for call in calls if call.peer in culprits), calls[0])
         return Cause.UNPAIRED_MESSAGE.lines(who=rank_list(culprits), operation=COUNTERPART[message.operation])
-    wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
-    if wrappers:
+    if wrappers := [call for call in calls if call.origin.phase is not Phase.USER]:
         return _advise_wrappers(snapshot, reading, wrappers)
-    return _advise_user_calls(snapshot, reading, calls, culprits)
+    return _advise_user_calls(snapshot, reading, culprits)
 
 
 def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[LabelledLine]:
     """Return the advice for a deadlock in the record of a real job, which does not show why a rank made no call."""
     first = next((call for call in calls if call.peer in culprits), calls[0])
     if any(snapshot.ranks[rank].state is RankState.UNRECORDED for rank in culprits):
-        return Cause.NO_RECORD.lines(who=rank_list(culprits), operation=f"{first.operation} #{first.sequence}")
+        return Cause.NO_RECORD.lines(who=rank_list(culprits), operation=first.title)
     if first.is_point_to_point:
         return Cause.MESSAGE_NOT_MET.lines(who=rank_list(culprits), operation=COUNTERPART[first.operation])
-    return Cause.DID_NOT_COME.lines(who=rank_list(culprits), operation=f"{first.operation} #{first.sequence}")
+    return Cause.DID_NOT_COME.lines(who=rank_list(culprits), operation=first.title)
 
 
 def _ended_before_connection(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) -> bool:
     """Return True if ended ranks had made the call that others wait for, but ended before they connected to their
     peers."""
     index = snapshot.slot_by_call.get(call)
-    return index is not None and all(
-        any(left.rank == rank and snapshot.open_slots[index].is_waiting_for(left) for left in snapshot.left_behind)
-        for rank in culprits
-    )
+    if index is None:
+        return False
+    left_behind = filter(snapshot.open_slots[index].is_waiting_for, snapshot.left_behind)
+    return {call.rank for call in left_behind}.issuperset(culprits)
 
 
 # --- a rank is missing ------------------------------------------------------------------------------------------------
 
 
-def _advise_user_calls(
-    snapshot: Snapshot, reading: WaitReason, calls: Sequence[Call], culprits: tuple[int, ...]
-) -> list[LabelledLine]:
-    operation = f"{calls[0].operation} #{calls[0].sequence}"
+def _advise_user_calls(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, ...]) -> list[LabelledLine]:
+    calls = snapshot.calls_of(reading.victims)
+    operation = calls[0].title
     if calls[0].operation in CREATING:
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
-    post_hooks = advise_post_hooks(calls)
-    if post_hooks:
+    if post_hooks := advise_post_hooks(calls):
         return post_hooks
     if culprits == reading.victims:
         return Cause.ONE_CALL_MORE.lines(who=rank_list(culprits), operation=operation)
@@ -131,8 +116,8 @@ def _advise_wrappers(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Ca
     has_passed = _finished_the_step(snapshot, reading, calls)
     if has_passed and all(call.origin.by_hook for call in calls):
         return Cause.HOOK_MADE_NO_CALL.lines(who=missing, fact=sites_text(calls))
-    if all(is_later_bucket(call) for call in calls):
-        return advise_bucket_left_out(missing, calls)
+    if left_out := advise_bucket_left_out(missing, calls):
+        return left_out
     if has_passed:
         return Cause.BACKWARD_WITHOUT_BUCKET.lines(who=missing)
     if _may_be_evaluation(snapshot, calls):
@@ -144,9 +129,8 @@ def _finished_the_step(snapshot: Snapshot, reading: WaitReason, calls: Sequence[
     """True if ranks wait in a bucket of a training step whose forward or whole step the missing ranks have done."""
     done = [snapshot.ranks[rank] for rank in reading.culprits]
     waiting = max(snapshot.ranks[rank].optimizer_steps for rank in reading.victims)
-    forwards = {
-        Origin(Phase.BUFFERS, call.origin.wrapper, step=call.origin.step, shadow=call.origin.shadow) for call in calls
-    }
+    origins = {call.origin for call in calls}
+    forwards = {Origin(Phase.BUFFERS, each.wrapper, step=each.step, shadow=each.shadow) for each in origins}
     return all(call.origin.phase is Phase.BUCKET for call in calls) and (
         all(rank.optimizer_steps > waiting for rank in done)
         or all(rank.last_call is not None and rank.last_call.origin in forwards for rank in done)
@@ -156,12 +140,8 @@ def _finished_the_step(snapshot: Snapshot, reading: WaitReason, calls: Sequence[
 def _may_be_evaluation(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
     """True if ranks sync buffers in a step that they have finished: a forward without gradients does not count as a
     step."""
-    return all(
-        call.origin.phase is Phase.BUFFERS
-        and call.origin.step is not None
-        and call.origin.step <= snapshot.ranks[call.rank].optimizer_steps
-        for call in calls
-    )
+    origins = [(call.origin, snapshot.ranks[call.rank].optimizer_steps) for call in calls]
+    return all(each.phase is Phase.BUFFERS and each.step is not None and each.step <= done for each, done in origins)
 
 
 def _is_call_of_few(snapshot: Snapshot, reading: WaitReason) -> bool:
@@ -229,7 +209,7 @@ def _advise_cycle(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, 
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(culprits))
     if left := messages_after_loop(snapshot, reading):
         message = next(iter(left.values()))
-        return Cause.LEFT_LOOP.lines(who=rank_list(left), operation=f"{message.operation} #{message.sequence}")
+        return Cause.LEFT_LOOP.lines(who=rank_list(left), operation=message.title)
     *groups, last = dict.fromkeys(f'"{call.group}"' for call in calls if not call.is_point_to_point) or [""]
     if not groups:
         return Cause.CIRCLE.lines()
@@ -243,9 +223,8 @@ def _advise_cycle(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, 
 def _running_calls_text(snapshot: Snapshot, ranks: Sequence[int]) -> str:
     """Return text on the call that each of these ranks runs now, while its other calls are queued."""
     first = {stream.rank: stream.started[0] for stream in snapshot.streams}
-    sides = ranks_by_value(
-        (rank, f'{first[rank].operation} on "{first[rank].group}" at {first[rank].location}') for rank in ranks
-    )
+    calls = [(rank, first[rank]) for rank in ranks]
+    sides = ranks_by_value((rank, f'{call.operation} on "{call.group}" at {call.location}') for rank, call in calls)
     return ", ".join(shorten_list([f"{rank_list(own)} began with {call}" for call, own in sides.items()]))
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
-from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
-from ddpsim.simulator.matching.slots import PendingCollectives
+from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessages
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, Wait
 from ddpsim.simulator.wording import ranges_text
@@ -101,15 +100,15 @@ class OpenCalls:
 def collect_open_calls(slots: PendingCollectives, messages: UnmatchedMessages) -> tuple[OpenCalls, ...]:
     """Return the waiting calls: first the calls of each collective, then each send and receive."""
     collectives = [OpenCalls(tuple(slot.calls.values()), slot.missing) for slot in slots.list_pending()]
-    return (*collectives, *(_open_message(call, slots) for call in messages.open_calls()))
+    return (*collectives, *(open_message(call, slots.members_of(call.group)) for call in messages.open_calls()))
 
 
-def _open_message(call: Call, slots: PendingCollectives) -> OpenCalls:
+def open_message(call: Call, members: Sequence[int]) -> OpenCalls:
+    """Return one side of a message as a waiting call; `members` are the ranks of its group."""
     assert call.peer is not None
     if call.peer != ANY_SOURCE:
         return OpenCalls((call,), (call.peer,))
-    others = tuple(rank for rank in slots.members_of(call.group) if rank != call.rank)
-    return OpenCalls((call,), others, any_suffices=True)
+    return OpenCalls((call,), tuple(rank for rank in members if rank != call.rank), any_suffices=True)
 
 
 class StreamSnapshot(NamedTuple):

@@ -15,8 +15,6 @@ Node = TypeVar("Node")
 class Digraph(Generic[Node]):
     """Nodes and edges, each once; adding an edge adds its nodes."""
 
-    __slots__ = ("after", "before")
-
     def __init__(self, edges: Iterable[tuple[Node, Node]] = ()) -> None:
         self.after: dict[Node, dict[Node, None]] = {}
         """By node, the targets of its edges; the keys are all nodes."""

@@ -87,10 +87,8 @@ def format_table(rows: Sequence[TableRow]) -> list[str]:
     cells = [(f'{label}, thread "{row.thread}"' if row.thread else label, row) for label, row in cells]
     lines = [(label, row.what, row.where, row.more) for label, row in cells]
     widths = [max((len(line[column]) for line in lines), default=0) for column in range(3)]
-    return [
-        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)).rstrip()
-        for line in lines
-    ]
+    rows_of_cells = (zip(line, [*widths, 0], strict=True) for line in lines)
+    return ["  " + "  ".join(f"{cell:<{width}}" for cell, width in row).rstrip() for row in rows_of_cells]
 
 
 _VERBS = frozenset({"waits", "changes", "sets", "starts", "reads"})

@@ -25,13 +25,27 @@ from ddpsim.simulator.diagnosis.explain import (
     sites_culprits_first,
     summarized_finding,
 )
-from ddpsim.simulator.diagnosis.tensor_names import NamedCall, exchanged_names_finding
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value, values_by_key
 
 Slot = tuple[str, int]
 """A group, and the number of a collective among the group's collectives."""
+
+MOST_NAMED = 256
+"""The most tensors of one line whose names are looked up; a look-up takes as long as half a call."""
+
+
+class TensorName(NamedTuple):
+    """The name that a tensor has on a rank."""
+
+    text: str
+    is_sure: bool
+    """True if the tensor belongs to a module or an optimizer."""
+
+
+NamedCall = tuple[Call, TensorName]
+"""A call, with the name of its tensor."""
 
 
 class NoticedKind(Enum):
@@ -68,12 +82,8 @@ class WatchedRun(NamedTuple):
 
     def calls_by_line(self, kind: NoticedKind) -> list[list[Call]]:
         """Return the first call of each fact of one kind, grouped by line of the program and operation."""
-        lines: dict[tuple[Site, str], list[Call]] = {}
-        for noticed in self.noticed:
-            if noticed.kind is kind:
-                call = noticed.calls[0]
-                lines.setdefault((call.site, call.operation), []).append(call)
-        return list(lines.values())
+        calls = [noticed.calls[0] for noticed in self.noticed if noticed.kind is kind]
+        return list(values_by_key(((call.site, call.operation), call) for call in calls).values())
 
 
 def find_hazards(run: WatchedRun) -> tuple[Finding, ...]:
@@ -82,25 +92,22 @@ def find_hazards(run: WatchedRun) -> tuple[Finding, ...]:
 
 
 def _groups_in_other_order(run: WatchedRun) -> Iterable[Finding]:
-    if not run.have_returned:
-        return ()
-    found = find_group_order([call for call, _ in run.issued], [thread for _, thread in run.issued])
+    found = find_group_order(run.issued) if run.have_returned else None
     return () if found is None else (found,)
 
 
-def find_group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding | None:
+def find_group_order(issued: Sequence[tuple[Call, int]]) -> Finding | None:
     """Return the finding for two groups that some ranks use in different orders; None if there are no such groups.
 
-    `issued` are all calls of a run, in order of issue. The successive calls of each rank are edges between collectives;
-    different orders form a cycle. The search takes time linear in the number of calls. `threads` are the numbers of the
-    threads that made the calls, if ranks have several threads: the order of calls of several threads is not fixed.
+    `issued` are all calls of a run, in order of issue, with the numbers of the threads that made them: the order of
+    calls of several threads is not fixed. The successive calls of a thread are edges between collectives; different
+    orders form a cycle. The search takes time linear in the number of calls.
     """
-    if len({call.group for call in issued}) < 2:
+    if len({call.group for call, _ in issued}) < 2:
         return None
-    by_thread: dict[int, list[Call]] = {}
-    for call, thread in zip(issued, threads or [call.rank for call in issued], strict=True):
-        if not call.is_point_to_point and call.operation not in CREATING:  # group creation uses the store
-            by_thread.setdefault(thread, []).append(call)
+    # Group creation uses the store.
+    ordered = [pair for pair in issued if not pair[0].is_point_to_point and pair[0].operation not in CREATING]
+    by_thread = values_by_key((thread, call) for call, thread in ordered)
     tangled = _collectives_on_cycles([[(c.group, c.sequence) for c in calls] for calls in by_thread.values()])
     left = {t: [c for c in calls if (c.group, c.sequence) in tangled] for t, calls in sorted(by_thread.items())}
     return _first_group_inversion({thread: calls for thread, calls in left.items() if calls}) if tangled else None
@@ -110,9 +117,8 @@ def _unwaited_work(run: WatchedRun) -> Iterable[Finding]:
     for calls in run.calls_by_line(NoticedKind.UNWAITED):
         is_hooks = all(call.origin.by_hook for call in calls)
         cause = Cause.HOOK_DID_NOT_WAIT if is_hooks else Cause.NEVER_WAITED_FOR
-        yield _finding_at_line(
-            Code.HAZARD_UNWAITED_WORK, calls, f"{_calls_text(calls)} never waited for", cause.lines()
-        )
+        fact = f"{_calls_text(calls)} never waited for"
+        yield _finding_at_line(Code.HAZARD_UNWAITED_WORK, calls, fact, cause.lines())
 
 
 def _tensors_in_flight(run: WatchedRun) -> Iterable[Finding]:
@@ -156,7 +162,7 @@ def _names_in_other_order(run: WatchedRun) -> Iterable[Finding]:
         if kind is NoticedKind.NAMED:
             (call,) = calls
             lines.setdefault((call.group, call.site), {}).setdefault(call.rank, []).append((call, name))
-    return filter(None, map(exchanged_names_finding, lines.values()))
+    return filter(None, map(_exchanged_names_finding, lines.values()))
 
 
 def _different_lines_met(run: WatchedRun) -> Iterable[Finding]:
@@ -185,9 +191,8 @@ def _call_site_finding(calls: Sequence[Call]) -> Finding:
     culprits = ranks_outside_largest(sides.values())
     summary = f"{calls[0].operation} calls of {' and '.join(map(str, sides))} meet"
     lines = finding_lines(Code.HAZARD_CALL_SITE, format_call_table(calls), Cause.LINES_MEET.lines())
-    return Finding(
-        Code.HAZARD_CALL_SITE, culprits, summary, lines, sites_culprits_first(calls, culprits), calls=tuple(calls)
-    )
+    sites = sites_culprits_first(calls, culprits)
+    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, lines, sites, calls=tuple(calls))
 
 
 def _collectives_on_cycles(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
@@ -200,24 +205,15 @@ def _collectives_on_cycles(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
 
 def _first_group_inversion(left: dict[int, list[Call]]) -> Finding:
     """Return the finding for the first two groups that ranks use in different orders, or for a cycle of more groups."""
-    ranks_of: dict[tuple[str, str], list[int]] = {}
-    for rank, calls in left.items():
-        for pair in combinations(sorted({call.group for call in calls}), 2):
-            ranks_of.setdefault(pair, []).append(rank)
-    for pair, ranks in ranks_of.items():
+    groups_of = {rank: sorted({call.group for call in calls}) for rank, calls in left.items()}
+    pairs = ((rank, pair) for rank, groups in groups_of.items() for pair in combinations(groups, 2))
+    for pair, ranks in ranks_by_value(pairs).items():
         orders = {rank: [call for call in left[rank] if call.group in pair] for rank in ranks}
-        start = _first_difference(list(orders.values()))
+        met = enumerate(zip(*orders.values(), strict=False))
+        start = next((index for index, calls in met if len({(c.group, c.sequence) for c in calls}) > 1), None)
         if start is not None:
-            return _group_order_finding(
-                pair, {rank: _call_and_next_group(calls, start) for rank, calls in orders.items()}
-            )
-    groups = tuple(sorted({call.group for calls in left.values() for call in calls}))
-    return _group_order_finding(groups, {rank: _call_and_next_group(calls, 0) for rank, calls in left.items()})
-
-
-def _first_difference(orders: Sequence[Sequence[Call]]) -> int | None:
-    met = enumerate(zip(*orders, strict=False))
-    return next((index for index, calls in met if len({(call.group, call.sequence) for call in calls}) > 1), None)
+            return _group_order_finding(pair, orders.values(), start)
+    return _group_order_finding(sorted(set().union(*groups_of.values())), left.values(), 0)
 
 
 def _call_and_next_group(calls: Sequence[Call], start: int) -> tuple[Call, Call]:
@@ -226,14 +222,12 @@ def _call_and_next_group(calls: Sequence[Call], start: int) -> tuple[Call, Call]
     return first, next((call for call in calls[start:] if call.group != first.group), calls[-1])
 
 
-def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, Call]]) -> Finding:
-    """Return the finding for two groups used in different orders; `pairs` has two calls of each rank that show its
-    order."""
-    firsts = ranks_by_value((first.rank, first.group) for first, _ in pairs.values())
+def _group_order_finding(groups: Sequence[str], orders: Iterable[Sequence[Call]], start: int) -> Finding:
+    """Return the finding for groups used in different orders; each rank's call at `start` and a later one show them."""
+    pairs = [_call_and_next_group(calls, start) for calls in orders]
+    firsts = ranks_by_value((first.rank, first.group) for first, _ in pairs)
     # In a cycle of more than two groups, each rank has an order of its own.
-    culprits = ranks_outside_largest(
-        firsts.values() if len(groups) == 2 else [{first.rank for first, _ in pairs.values()}]
-    )
+    culprits = ranks_outside_largest(firsts.values() if len(groups) == 2 else [{first.rank for first, _ in pairs}])
     names = ", ".join(f'"{group}"' for group in groups)
     summary = f"ranks use groups {names} in different orders"
     rows = [
@@ -243,17 +237,17 @@ def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, 
             ", ".join(dict.fromkeys([str(first.site), str(then.site)])),
             coordinates=first.coordinates,
         )
-        for _, (first, then) in sorted(pairs.items())
+        for first, then in pairs
     ]
     lines = finding_lines(Code.HAZARD_GROUP_ORDER, format_table(rows), Cause.GROUP_ORDER.lines(fact=names))
-    ordered = sorted(pairs.values(), key=lambda pair: (pair[0].rank not in culprits, pair[0].rank))
+    ordered = sorted(pairs, key=lambda pair: (pair[0].rank not in culprits, pair[0].rank))
     calls = tuple(call for pair in ordered for call in pair)
     sites = tuple(dict.fromkeys(call.site for call in calls))
     return Finding(Code.HAZARD_GROUP_ORDER, culprits, summary, lines, sites, calls=calls)
 
 
 def _call_text(call: Call) -> str:
-    return f'{call.operation} #{call.sequence} on "{call.group}"'
+    return f'{call.title} on "{call.group}"'
 
 
 def _finding_at_line(code: Code, calls: Sequence[Call], fact: str, advice: Iterable[LabelledLine]) -> Finding:
@@ -266,8 +260,7 @@ def _finding_at_line(code: Code, calls: Sequence[Call], fact: str, advice: Itera
 
 
 def _calls_text(calls: Sequence[Call]) -> str:
-    operation = calls[0].operation
-    return f"{operation} #{calls[0].sequence}" if len(calls) == 1 else f"{len(calls)} calls of {operation}"
+    return calls[0].title if len(calls) == 1 else f"{len(calls)} calls of {calls[0].operation}"
 
 
 # --- tags that the backend ignores ------------------------------------------------------------------------------------
@@ -302,6 +295,45 @@ def _wrong_message_finding(pair: tuple[Call, Call]) -> Finding:
     parts = format_call_table(pair), Cause.TAGS_IGNORED.lines()
     sites = sites_culprits_first(pair, culprits)
     return summarized_finding(Code.MISMATCH_ORIGIN, culprits, summary, *parts, sites=sites, calls=pair)
+
+
+# --- collectives that combine tensors of different names: ranks loop over them in different orders --------------------
+
+
+def _exchanged_names_finding(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
+    """Return the finding for the calls of one line and group, if ranks used the same names in different orders.
+
+    Different names may be intended. So all ranks must have the same names, equally often, in matched calls.
+    """
+    ranks = list(named.values())
+    names = [[name.text for _, name in calls] for calls in ranks]
+    sequences = [[call.sequence for call, _ in calls] for calls in ranks]
+    if len(ranks) < 2 or any(each != sequences[0] for each in sequences) or all(each == names[0] for each in names):
+        return None
+    # All calls are compared; or only the first, if later ones have no names, without the last round.
+    longest = len(names[0])
+    for length in range(longest, longest // 2 if longest >= MOST_NAMED else longest - 1, -1):
+        if all(sorted(each[:length]) == sorted(names[0][:length]) for each in names):
+            break
+    else:
+        return None
+    names = [each[:length] for each in names]
+    if all(each == names[0] for each in names):
+        return None
+    first = next(index for index, met in enumerate(zip(*names, strict=True)) if len(set(met)) > 1)
+    return _met_names_finding([calls[first] for _, calls in sorted(named.items())])
+
+
+def _met_names_finding(met: Sequence[NamedCall]) -> Finding:
+    sides = ranks_by_value((call.rank, name.text) for call, name in met)
+    culprits = ranks_outside_largest(sides.values())
+    calls = [call for call, _ in met]
+    code = Code.MISMATCH_ORIGIN if all(name.is_sure for _, name in met) else Code.HAZARD_TENSOR_ORDER
+    names = " meets ".join(f"{name} of {rank_list(ranks)}" for name, ranks in sides.items())
+    summary = f'{calls[0].title} on group "{calls[0].group}": {names}'
+    rows = format_table([TableRow(call.rank, f"{call}  {name.text}", call.location) for call, name in met])
+    sites, advice = sites_culprits_first(calls, culprits), Cause.NAMES_MEET.lines()
+    return summarized_finding(code, culprits, summary, rows, advice, sites=sites, calls=calls)
 
 
 # --- ranks as threads of one process ----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot
-from ddpsim.simulator.wording import LabelledLine
+from ddpsim.simulator.wording import LabelledLine, ranks_by_value, values_by_key
 
 _LEAST_CALLS_OF_PATTERN = 2
 """The least number of equal other calls that make a pattern."""
@@ -68,16 +68,15 @@ def find_message_outlier(snapshot: Snapshot, involved: Collection[int]) -> Messa
     """Return the first pattern-breaking call of the rank that breaks the most patterns, if that rank is `involved`."""
     made = _by_rank(snapshot)
     returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
-    odd: dict[int, list[MessageOutlier]] = {}
-    for each in chain(
+    found = chain(
         _outliers_at_lines(made, snapshot),
         _outliers_in_sequence(made),
         _outliers_in_order(made),
         _outliers_in_count(made, returned),
         _outliers_in_count_at_lines(made, returned, snapshot),
         _outliers_without_partner(made, returned, snapshot),
-    ):
-        odd.setdefault(each.call.rank, []).append(each)
+    )
+    odd = values_by_key((each.call.rank, each) for each in found)
     weights = Counter({rank: sum(each.weight for each in own) for rank, own in odd.items()}).most_common(2)
     is_tie = len(weights) > 1 and weights[0][1] == weights[1][1]
     if not weights or is_tie or weights[0][0] not in involved:
@@ -127,9 +126,7 @@ class _SingleValue(NamedTuple):
     value: int
 
 
-def _find_single_value(
-    calls: Sequence[_Message], counts: Sequence[Counter[int]], kinds: Iterable[int]
-) -> _SingleValue | None:
+def _find_single_value(calls: list[_Message], counts: list[Counter[int]], kinds: Iterable[int]) -> _SingleValue | None:
     """Return the one call whose value differs from all others; None if two calls differ, or if a kind has one value."""
     found = []
     for kind in kinds:
@@ -189,12 +186,11 @@ def _outliers_in_count(made: _Table, returned: Set[int]) -> Iterator[MessageOutl
     for ranks in _ranks_by_lines(made):
         for rank in ranks:
             others = [len(made[each]) for each in ranks if each in returned and each != rank]
-            more = len(made[rank]) - min(others, default=0)
+            count = len(made[rank])
+            more = count - min(others, default=0)
             is_usual = len(others) >= _LEAST_CALLS_OF_PATTERN and len(set(others)) == 1
             if is_usual and more == (-1 if rank in returned else 1):
-                yield _make_outlier(
-                    Cause.ODD_COUNT, made[rank][-1].call, str(len(made[rank])), str(others[0]), weight=2
-                )
+                yield _make_outlier(Cause.ODD_COUNT, made[rank][-1].call, str(count), str(others[0]), weight=2)
 
 
 def _outliers_in_count_at_lines(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
@@ -224,10 +220,7 @@ def _outliers_without_partner(made: _Table, returned: Set[int], snapshot: Snapsh
 
 def _ranks_by_lines(made: _Table) -> Iterable[list[int]]:
     """Return the ranks, grouped by the set of the program's lines that they reached."""
-    roles: dict[frozenset[_LineOf], list[int]] = {}
-    for rank, own in made.items():
-        roles.setdefault(frozenset(each.line for each in own), []).append(rank)
-    return roles.values()
+    return ranks_by_value((rank, frozenset(each.line for each in own)) for rank, own in made.items()).values()
 
 
 def _by_line(made: _Table) -> dict[_LineOf, dict[int, list[_Message]]]:
@@ -244,10 +237,7 @@ def _count_pairs(rows: Iterable[Sequence[_Message]], of: Callable[[_Message], Ha
 
 
 def _sum_pairs(pairs: _Pairs, side: int) -> Counter[Hashable]:
-    sums: Counter[Hashable] = Counter()
-    for pair, times in pairs.items():
-        sums[pair[side]] += times
-    return sums
+    return Counter(pair[side] for pair in pairs.elements())
 
 
 def _followers(pairs: _Pairs, start: Hashable) -> list[Any]:
@@ -260,9 +250,8 @@ def _followers(pairs: _Pairs, start: Hashable) -> list[Any]:
 
 def _follower_outlier(name: str, kind: int, before: _Message, each: _Message, pairs: _Pairs) -> MessageOutlier:
     own = each.line_and_value(kind)
-    usual = [
-        f"{name} {value}" for site, value in _followers(pairs, before.line_and_value(kind)) if (site, value) != own
-    ]
+    followers = _followers(pairs, before.line_and_value(kind))
+    usual = [f"{name} {value}" for site, value in followers if (site, value) != own]
     fact = f"{name} {own[1]} after {name} {before.values[kind]}"
     return _make_outlier(Cause.ODD_FOLLOWER, each.call, fact, " or ".join(usual[:3]))
 
@@ -271,5 +260,4 @@ def _make_outlier(
     cause: Advice[[str, str, str, str, str]], call: Call, fact: str, usual: str, weight: int = 1
 ) -> MessageOutlier:
     """Return the outlier for a call whose value is `fact`, where other calls have `usual`."""
-    operation = f"{call.operation} #{call.sequence}"
-    return MessageOutlier(call, cause.lines(f"rank {call.rank}", operation, str(call.site), fact, usual), weight)
+    return MessageOutlier(call, cause.lines(f"rank {call.rank}", call.title, str(call.site), fact, usual), weight)

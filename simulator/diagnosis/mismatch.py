@@ -60,7 +60,7 @@ def _make_finding(
     calls: Sequence[Call], code: Code, step: int | None, culprits: tuple[int, ...], end: Sequence[LabelledLine]
 ) -> Finding:
     where = f'#{calls[0].sequence} on group "{calls[0].group}"'
-    sides = sides_text(ranks_by_value((call.rank, _differing_field_text(call, code)) for call in calls))
+    sides = sides_text(_ranks_by_field(calls, code))
     rows = [TableRow(c.rank, str(c), c.location, _origin_text(c, code), c.thread, c.coordinates) for c in calls]
     lines = finding_lines(code, format_table(rows), end, step=step)
     summary = f"calls {where} differ in {FIELDS[code]}: {sides}"
@@ -69,28 +69,26 @@ def _make_finding(
 
 def _tie_note(calls: Sequence[Call], code: Code) -> list[LabelledLine]:
     """Return a note if the calls have two values on equally many ranks, at least two ranks each; [] if not."""
-    sizes = [
-        len(ranks)
-        for ranks in ranks_by_value((call.rank, _differing_field_text(call, code)) for call in calls).values()
-    ]
+    sizes = [len(ranks) for ranks in _ranks_by_field(calls, code).values()]
     if len(sizes) != 2 or sizes[0] != sizes[1] or sizes[0] < 2:
         return []
     return [LabelledLine("note", f"a tie, {sizes[0]} ranks against {sizes[1]}: either may be wrong")]
 
 
+def _ranks_by_field(calls: Sequence[Call], code: Code) -> dict[str, list[int]]:
+    return ranks_by_value((call.rank, _differing_field_text(call, code)) for call in calls)
+
+
 def _differing_field_text(call: Call, code: Code) -> str:
-    signature = call.signature
-    if code is Code.MISMATCH_OPERATION:
-        return signature.operation
-    if code is Code.MISMATCH_REDUCTION:
-        return str(signature.reduction)
-    if code is Code.MISMATCH_ROOT:
-        return f"root {signature.root}"
-    if code is Code.MISMATCH_DTYPE:
-        return str(signature.dtype)
     if code is Code.MISMATCH_ORIGIN:
         return _origin_text(call, code)
-    return str(signature)
+    texts = {
+        Code.MISMATCH_OPERATION: call.operation,
+        Code.MISMATCH_REDUCTION: str(call.signature.reduction),
+        Code.MISMATCH_ROOT: f"root {call.signature.root}",
+        Code.MISMATCH_DTYPE: str(call.signature.dtype),
+    }
+    return texts.get(code, str(call.signature))
 
 
 def _origin_text(call: Call, code: Code) -> str:

@@ -52,14 +52,12 @@ def advise_mismatch(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]
     """Return the advice (cause and what to try) for matched calls of one collective whose arguments differ."""
     if any(call.origin.shadow for call in calls):
         return _with_joined_ranks(calls)
-    parts = advise_parallel_calls(calls, code, _culprits_text(calls, code, culprits))
-    if parts:
+    if parts := advise_parallel_calls(calls, code, _culprits_text(calls, code, culprits)):
         return parts
     users = [call for call in calls if call.origin.phase is Phase.USER]
     if not users:
         return _between_wrappers(calls, code, culprits)
-    wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
-    if wrappers:
+    if wrappers := [call for call in calls if call.origin.phase is not Phase.USER]:
         return _advise_user_and_wrapper_calls(users, wrappers)
     return _between_users(calls, code, _culprits_text(calls, code, culprits))
 
@@ -68,8 +66,7 @@ def advise_message_mismatch(send: Call, receive: Call, code: Code) -> list[Label
     """Return the advice (cause and what to try) for a message and the receive that takes it, if they differ."""
     if send.ignored_tag != receive.ignored_tag:
         return Cause.TAGS_IGNORED.lines()
-    message = advise_message(send, receive, code)
-    if message:
+    if message := advise_message(send, receive, code):
         return message
     if code is Code.MISMATCH_ORIGIN:
         return Cause.PAIRED_BY_ORDER.lines()
@@ -118,8 +115,8 @@ def _advise_user_and_wrapper_calls(users: Sequence[Call], wrappers: Sequence[Cal
     """Return the advice for a user's own call matched with a DDP wrapper's; the smaller set of ranks is at fault."""
     if all(call.origin.phase in WRAPPING for call in wrappers):
         return Cause.WRAPPED_ALONE.lines(who=ranks_text(users))
-    if all(is_later_bucket(call) for call in wrappers):
-        return advise_bucket_left_out(ranks_text(users), wrappers)
+    if left_out := advise_bucket_left_out(ranks_text(users), wrappers):
+        return left_out
     if any(call.site.function == "forward" for call in users):
         side = users if len(users) < len(wrappers) else wrappers
         return Cause.COLLECTIVE_IN_FORWARD.lines(who=ranks_text(side))
@@ -149,15 +146,14 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
         return Cause.WRAPPED_ALONE.lines(who=ranks_text(c for c in calls if c.origin.phase not in WRAPPING))
     if len({call.origin.wrapper for call in calls}) > 1:
         return Cause.WRAPPERS_IN_OTHER_ORDER.lines(who=who)
-    hooks = _advise_hooks(calls, culprits, who)
-    if hooks:
+    if hooks := _advise_hooks(calls, culprits, who):
         return hooks
     if wrapping:
         return Cause.MODELS_DIFFER.lines(who=who)
     if Phase.JOIN_CONTROL in phases and len(phases) > 1:
         outside = [call for call in calls if call.origin.phase is not Phase.JOIN_CONTROL]
         return Cause.JOINED_ON_SOME_RANKS.lines(who=ranks_text(outside))
-    late = [call for call in calls if is_later_bucket(call)]
+    late = [call for call in calls if _is_later_bucket(call)]
     ahead = [call for call in calls if _is_after_step(call, late)]
     if late and len(ahead) + len(late) == len(calls) > len(late):
         return advise_bucket_left_out(ranks_text(ahead), late)
@@ -166,13 +162,15 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
     return _between_steps(calls) or _within_one_step(calls, phases, code, who)
 
 
-def is_later_bucket(call: Call) -> bool:
+def _is_later_bucket(call: Call) -> bool:
     """Return True for a bucket's call, if the bucket is not the first of its training step."""
     return call.origin.phase is Phase.BUCKET and (call.origin.bucket or 0) > 0
 
 
 def advise_bucket_left_out(culprits: str, late: Sequence[Call]) -> list[LabelledLine]:
-    """Return the advice for ranks that went on while others wait in later buckets of a step (the calls `late`)."""
+    """Return the advice for ranks that went on while others wait in later buckets of a step; [] for other calls."""
+    if not all(map(_is_later_bucket, late)):
+        return []
     parameters = join_names(late[0].origin.parameters) or "its parameters"
     return Cause.BUCKET_LEFT_OUT.lines(who=culprits, parameters=parameters)
 
@@ -222,7 +220,9 @@ def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> l
     """
     hooked = [call for call in calls if call.origin.by_hook]
     others = [call for call in calls if call not in hooked]
-    if not hooked or _have_different_parameters(calls) or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
+    buckets = {(call.origin.bucket, call.origin.parameters) for call in calls}
+    have_other_parameters = len(buckets) > len({bucket for bucket, _ in buckets})
+    if not hooked or have_other_parameters or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
         return []
     if sorted(call.rank for call in others) == sorted(culprits):
         return Cause.HOOK_MADE_NO_CALL.lines(who=who, fact=sites_text(hooked))
@@ -243,12 +243,6 @@ def _hook_one_off(calls: Sequence[Call]) -> list[LabelledLine]:
     return Cause.HOOK_ONE_OFF.lines(site=sites_text(calls), ahead=rank_list(ahead), behind=rank_list(behind))
 
 
-def _have_different_parameters(calls: Sequence[Call]) -> bool:
-    """Return True if a bucket has different parameters on some ranks."""
-    buckets = {(call.origin.bucket, call.origin.parameters) for call in calls}
-    return len(buckets) > len({bucket for bucket, _ in buckets})
-
-
 # --- calls that join makes --------------------------------------------------------------------------------------------
 
 
@@ -257,8 +251,7 @@ def _with_joined_ranks(calls: Sequence[Call]) -> list[LabelledLine]:
     others = [call for call in calls if not call.origin.shadow]
     joined = ranks_text(shadows)
     users = [call for call in others if call.origin.phase is Phase.USER]
-    post_hooks = advise_post_hooks(calls)
-    if post_hooks:
+    if post_hooks := advise_post_hooks(calls):
         return post_hooks
     if users:
         cause = Cause.MAIN_HOOK_DIFFERS if all(map(_is_of_own_joinable, shadows)) else Cause.UNKNOWN_TO_JOIN

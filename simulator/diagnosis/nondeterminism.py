@@ -39,6 +39,9 @@ class OfferedChoice(NamedTuple):
         return f"{self.point.who(self.point.rank)} has a choice at step {self.choice_points}, which of {names} {what}"
 
 
+_Happened = Event | OfferedChoice | None
+
+
 class RecordedRun(NamedTuple):
     """The choices and the trace of a run; two runs of one schedule must have equal ones."""
 
@@ -85,16 +88,12 @@ def _event_text(event: Event | None) -> str:
     return f"{RankOrThread(event.rank, event.thread)}  {event.kind.value}  {what}".rstrip()
 
 
-def _earliest_choice_point(*there: Event | OfferedChoice | None) -> int:
+def _earliest_choice_point(*there: _Happened) -> int:
     return min(each.choice_points for each in there if each is not None)
 
 
 def _nondeterminism_finding(
-    first: Event | OfferedChoice | None,
-    second: Event | OfferedChoice | None,
-    one: str,
-    other: str,
-    sites: tuple[Site, ...] = (),
+    first: _Happened, second: _Happened, one: str, other: str, sites: tuple[Site, ...] = ()
 ) -> Finding:
     ranks = sorted({each.rank for each in (first, second) if each is not None})
     choice_points = _earliest_choice_point(first, second)

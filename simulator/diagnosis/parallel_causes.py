@@ -22,8 +22,7 @@ def advise_parallel_calls(calls: Sequence[Call], code: Code, who: str) -> list[L
     for kind in (Parallelism.OPTIMIZER, Parallelism.NORM):
         if kind in kinds and len(kinds) > 1:
             return _advise_meeting_kinds(kind, calls)
-    others = [call for call in calls if parallelism_of(call) is None]
-    if others:
+    if others := [call for call in calls if parallelism_of(call) is None]:
         cause = Cause.UNITS_MEET_CALL if Parallelism.FSDP in kinds else Cause.DTENSOR_MEETS_CALL
         return cause.lines(who=ranks_text(others), operation=operations_text(others))
     who = "some ranks" if who == "each rank" else who
@@ -79,8 +78,7 @@ def parallelism_of(call: Call) -> Parallelism | None:
 
 def _advise_meeting_kinds(kind: Parallelism, calls: Sequence[Call]) -> list[LabelledLine]:
     """Return the advice for calls of one kind (gradient norm or optimizer) matched with calls of other kinds."""
-    collecting = [call for call in calls if call.origin.part is not None and call.origin.part.action == COLLECTS_STATE]
-    if collecting:
+    if collecting := [call for call in calls if call.origin.part and call.origin.part.action == COLLECTS_STATE]:
         return Cause.STATE_ALONE.lines(who=ranks_text(collecting))
     others = [call for call in calls if parallelism_of(call) is not kind]
     cause = Cause.NORM_MEETS_CALL if kind is Parallelism.NORM else Cause.OPTIMIZER_MEETS_CALL

@@ -111,10 +111,7 @@ def error_kind(error: str) -> str:
 
 
 def error_as_verb(error: str, longest: int = 72) -> str:
-    """Return an error as a verb: `raised KeyError: 'a'` or `was killed by SIGSEGV`.
-
-    `error` is type and message in one line.
-    """
+    """Return an error (type and message in one line) as a verb: `raised KeyError: 'a'`, `was killed by SIGSEGV`."""
     type_name, _, message = error.partition(": ")
     return message if type_name == LOST else f"raised {shorten_text(error, longest)}"
 
@@ -190,9 +187,8 @@ def _find_cause(error: str, unused: Mapping[int, Sequence[str]], traceback_text:
     names = [name for own in unused.values() for name in own]
     if cause is Cause.UNUSED_PARAMETERS and names and all(name.endswith(FROZEN) for name in names):
         return Cause.PARAMETERS_CHANGED
-    return cause or next(
-        (each for words, path, each in _BELOW if words in error and re.search(path, traceback_text)), None
-    )
+    below = (each for words, path, each in _BELOW if words in error and re.search(path, traceback_text))
+    return cause or next(below, None)
 
 
 def _advise_error(
@@ -202,11 +198,13 @@ def _advise_error(
     if cause is Cause.CALL_REFUSED:
         return Cause.CALL_REFUSED.lines(fact=message.rpartition(": ")[2])
     if early:
-        calls = dict.fromkeys(f"{call.operation} #{call.sequence} ({call.site})" for call in early)
+        calls = dict.fromkeys(f"{call.title} ({call.site})" for call in early)
         is_undefined = all(call.leaves_undefined for call in early)
         poisoned = Cause.RAISED_OVER_UNDEFINED if is_undefined else Cause.RAISED_IN_FLIGHT
         return poisoned.lines(who=who, operation=join_names(list(calls)))
-    return (cause or Cause.RAISED).lines(who=who, parameters=_unused_text(unused) or _unused_in_message(message))
+    found = re.search(r"no gradient came for (.+? on ranks? \d+(?:, \d+)*)", message)
+    parameters = _unused_text(unused) or (found[1] if found else "some parameters")
+    return (cause or Cause.RAISED).lines(who=who, parameters=parameters)
 
 
 def _advise_reason(reason: KnownErrorFacts, who: str) -> list[str | LabelledLine]:
@@ -226,29 +224,20 @@ def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
     return " and ".join(f"{names} on {rank_list(who)}" for names, who in ranks.items())
 
 
-def _unused_in_message(message: str) -> str:
-    """Return the unused parameters named in the text of an error."""
-    found = re.search(r"no gradient came for (.+? on ranks? \d+(?:, \d+)*)", message)
-    return found[1] if found else "some parameters"
-
-
 # --- calls made while an exception unwound, in `finally` for example --------------------------------------------------
 
-_MAY_FOLLOW = ("mismatch.", Code.DEADLOCK_CYCLE.value, Code.DEADLOCK_MISSING_RANK.value)
-"""Codes of findings that may be consequences of an exception; deadlocks on a dead rank name the exception already."""
+MAY_FOLLOW = ("mismatch.", Code.DEADLOCK_CYCLE.value, Code.DEADLOCK_MISSING_RANK.value)
+"""Codes of findings that may follow from an exception or uneven data; a deadlock on a dead rank names the exception."""
 
 
 def mark_consequences(findings: Sequence[Finding], errors: Mapping[int, str]) -> list[Finding]:
-    """Return the findings.
-
-    A finding says so if an exception in `errors` was ending the program of the ranks that cause it.
-    """
+    """Return the findings; one says so if an exception in `errors` was ending the program of ranks that cause it."""
     return [_as_consequence(finding, errors) if _is_consequence(finding, errors) else finding for finding in findings]
 
 
 def _is_consequence(finding: Finding, errors: Collection[int]) -> bool:
     """Return True if the finding is caused by calls that ranks made while an exception ended their program."""
-    if not errors or not finding.code.value.startswith(_MAY_FOLLOW):
+    if not errors or not finding.code.value.startswith(MAY_FOLLOW):
         return False
     callers = {call.rank for call in finding.calls}
     if finding.code.value.startswith("mismatch."):
@@ -258,7 +247,7 @@ def _is_consequence(finding: Finding, errors: Collection[int]) -> bool:
 
 def _as_consequence(finding: Finding, errors: Mapping[int, str]) -> Finding:
     ranks = tuple(sorted({*(call.rank for call in finding.calls), *finding.ranks} & errors.keys()))
-    calls = dict.fromkeys(f"{call.operation} #{call.sequence}" for call in finding.calls if call.rank in ranks)
+    calls = dict.fromkeys(call.title for call in finding.calls if call.rank in ranks)
     kinds = join_names(list(dict.fromkeys(error_as_verb(errors[rank]).partition(":")[0] for rank in ranks)))
     advice = Cause.CALLS_ON_ITS_WAY_OUT.lines(who=rank_list(ranks), operation=" and ".join(calls), fact=kinds)
     kept = [line for line in finding.lines if not (isinstance(line, LabelledLine) and line.label in {"cause", "try"})]

@@ -107,9 +107,8 @@ def point_of_optimizer_step(
 ) -> ComparisonPoint:
     """Return the point of an optimizer step on parameters that are replicated on a group's ranks."""
     text = f'{"at the end, " if has_ended else ""}after optimizer step {step} along group "{group}"'
-    return ComparisonPoint(
-        -2, step, int(has_ended), text, occasion=ComparisonEvent.BESIDE if is_beside else ComparisonEvent.UPDATED
-    )
+    occasion = ComparisonEvent.BESIDE if is_beside else ComparisonEvent.UPDATED
+    return ComparisonPoint(-2, step, int(has_ended), text, occasion=occasion)
 
 
 def point_of_manual_average(group: str, sequence: int) -> ComparisonPoint:
@@ -122,16 +121,6 @@ def point_of_program_end(wrapper: int, step: int) -> ComparisonPoint:
     """Return the point at which the program returned."""
     text = f"when the program had ended, after step {step} of DDP #{wrapper}"
     return ComparisonPoint(wrapper, step, text=text, occasion=ComparisonEvent.ENDED)
-
-
-class FirstDifference(Enum):
-    """The first input of an optimizer step that differed between ranks."""
-
-    START = "start"
-    """The parameters differed when the step's forward began."""
-    GRADIENTS = "gradients"
-    OPTIMIZER = "optimizer"
-    """The optimizer's learning rate or state differed; all other inputs were equal."""
 
 
 class Circumstances(NamedTuple):
@@ -150,16 +139,11 @@ class Circumstances(NamedTuple):
     """True if a training forward went through the DDP wrapper."""
     is_late: bool = False
     """True if gradients came after the step's reduction had ended."""
-    apart: FirstDifference = FirstDifference.OPTIMIZER
+    apart: Advice[[]] = Cause.OPTIMIZER_DIFFERS
+    """The cause by the first input of the optimizer step that differed: start, gradients, or only the optimizer."""
     unwaited: str = ""
     """A call of the user's program for which a rank had not waited, as text."""
 
-
-_APART = {
-    FirstDifference.START: Cause.STARTED_APART,
-    FirstDifference.GRADIENTS: Cause.GRADIENTS_CHANGED,
-    FirstDifference.OPTIMIZER: Cause.OPTIMIZER_DIFFERS,
-}
 
 _CAUSES = {
     ComparisonEvent.BEGAN: Cause.CHANGED_BY_HAND,
@@ -187,12 +171,9 @@ def divergence_finding(
     """
     culprits = known.skippers or ranks_outside_largest(side.ranks for side in sides)
     summary = f"{name}{index} differs {_sides_text(sides)} {moment}"
-    rows = [
-        TableRow(rank, f"{name}{index} = {side.value}", _site_text(sites[rank]))
-        for side in sides
-        for rank in side.ranks
-    ]
-    who = "some ranks" if len(culprits) == sum(len(side.ranks) for side in sides) else rank_list(culprits)
+    values = [(rank, side.value) for side in sides for rank in side.ranks]
+    rows = [TableRow(rank, f"{name}{index} = {value}", _site_text(sites[rank])) for rank, value in values]
+    who = "some ranks" if len(culprits) == len(values) else rank_list(culprits)
     lines: list[str | LabelledLine] = [f"DIVERGENCE  {code}  {moment}", *format_table(rows)]
     lines += _advise_divergence(code, moment, name, who, known)
     culprits_first = sorted(sites, key=lambda rank: (rank not in culprits, rank))
@@ -213,9 +194,7 @@ def skipped_step_finding(moment: ComparisonPoint, skippers: Mapping[int, Site], 
     `skippers` and `others` have, by rank, the line of the last optimizer step that the rank made, if it made one.
     """
     text = skipped_step_text(moment, skippers, rank_list(others))
-    rows = [
-        TableRow(rank, "skipped it", _site_text(site) and f"last step at {site}") for rank, site in skippers.items()
-    ]
+    rows = [TableRow(rank, "skipped it", _site_text(at) and f"last step at {at}") for rank, at in skippers.items()]
     rows += [TableRow(rank, "made it", _site_text(site)) for rank, site in others.items()]
     parts = format_table(rows), Cause.STEP_SKIPPED.lines(fact=text)
     sites = _known_sites([*skippers.values(), *others.values()])
@@ -273,9 +252,9 @@ def _advise_divergence(
         return Cause.BACKWARD_AFTER_REDUCTION.lines()
     if known.unwaited:
         return Cause.READ_BEFORE_WAIT.lines(fact=known.unwaited)
-    if known.apart is FirstDifference.START and moment.step > 1:
+    if known.apart is Cause.STARTED_APART and moment.step > 1:
         return Cause.CHANGED_BETWEEN_STEPS.lines()
-    return _APART[known.apart].lines()
+    return known.apart.lines()
 
 
 def _advise_buffers(moment: ComparisonPoint) -> Advice[[]]:

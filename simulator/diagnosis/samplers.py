@@ -53,18 +53,24 @@ def sampler_finding(read: Sequence[SamplerRead]) -> Finding | None:
     size = len(read)
     if size < 2 or all(each.sampling.num_replicas != size for each in read):
         return None
-    read = sorted(read)
-    settings = [each.sampling for each in read]
+    ordered = sorted(read)
+    settings = [each.sampling for each in ordered]
     # The generator that orders all samples is seeded with the sum of seed and epoch.
     orders_differ = len({each.seed + each.epoch if each.shuffle else 0 for each in settings}) > 1
     for name in _SETTINGS if orders_differ else _SETTINGS[:-2]:
         values = [getattr(each, name) for each in settings]
         if len(set(values)) > 1:
-            return _differing_setting_finding(read, "length of the data set" if name == "samples" else name, values)
-    return _same_part_finding(read) if len({each.rank for each in settings}) < size else None
+            return _differing_setting_finding(ordered, "length of the data set" if name == "samples" else name, values)
+    ranks_of_parts = ranks_by_value((each.rank, each.sampling.rank) for each in ordered)
+    parts = {part: ranks for part, ranks in ranks_of_parts.items() if len(ranks) > 1}
+    if not parts:
+        return None
+    what = ", ".join(f"rank={part} on {rank_list(ranks)}" for part, ranks in parts.items())
+    culprits = tuple(sorted(rank for ranks in parts.values() for rank in ranks))
+    return _make_finding(ordered, culprits, what, Cause.SAMPLERS_OF_ONE_RANK.lines())
 
 
-def _differing_setting_finding(read: Sequence[SamplerRead], name: str, values: Sequence[object]) -> Finding:
+def _differing_setting_finding(read: list[SamplerRead], name: str, values: Sequence[object]) -> Finding:
     sides = ranks_by_value((each.rank, value) for each, value in zip(read, values, strict=True))
     culprits = ranks_outside_largest(sides.values())
     epochs = Cause.SAMPLERS_OF_OTHER_EPOCHS.lines()
@@ -72,16 +78,7 @@ def _differing_setting_finding(read: Sequence[SamplerRead], name: str, values: S
     return _make_finding(read, culprits, f"{name} {sides_text(sides)}", advice)
 
 
-def _same_part_finding(read: Sequence[SamplerRead]) -> Finding:
-    sides = ranks_by_value((each.rank, each.sampling.rank) for each in read)
-    culprits = tuple(sorted(rank for ranks in sides.values() if len(ranks) > 1 for rank in ranks))
-    what = ", ".join(f"rank={part} on {rank_list(ranks)}" for part, ranks in sides.items() if len(ranks) > 1)
-    return _make_finding(read, culprits, what, Cause.SAMPLERS_OF_ONE_RANK.lines())
-
-
-def _make_finding(
-    read: Sequence[SamplerRead], culprits: tuple[int, ...], what: str, advice: Sequence[LabelledLine]
-) -> Finding:
+def _make_finding(read: list[SamplerRead], culprits: tuple[int, ...], what: str, advice: list[LabelledLine]) -> Finding:
     """Return the finding for samplers whose setting `what` differs."""
     summary = f"samplers made at {read[0].made} differ: {what}"
     rows = format_table([TableRow(each.rank, _settings_text(each.sampling), str(each.site)) for each in read])

@@ -11,16 +11,18 @@ from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import Snapshot, WaitReason
 from ddpsim.simulator.diagnosis.explain import ranks_outside_largest
+from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
 from ddpsim.simulator.matching.agreement import call_sites_differ
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait
-from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
-
-_MAY_FOLLOW = (Code.DEADLOCK_MISSING_RANK, Code.DEADLOCK_CYCLE)
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value, values_by_key
 
 COUNTERPART = {"send": "recv", "recv": "send"}
 """For each operation of a message (such as send), the operation on the other side (recv)."""
+
+_LoopCounts = Iterator[tuple[str, Mapping[int, int]]]
+"""For each loop, its text and how often each rank ran it."""
 
 _A_LOOP = 2
 """The least number of calls from one line on a rank that shows a loop."""
@@ -44,17 +46,13 @@ def add_batch_counts(
     """
     lines = list(_loader_counts(batches))
     for finding in findings:
-        if lines and (finding.code in _MAY_FOLLOW or finding.code.value.startswith("mismatch.")):
-            cause = next(
-                i for i, line in enumerate(finding.lines) if isinstance(line, LabelledLine) and line.label == "cause"
-            )
+        if lines and finding.code.value.startswith(MAY_FOLLOW):
+            cause = [getattr(line, "label", "") for line in finding.lines].index("cause")
             finding = replace(finding, lines=(*finding.lines[:cause], *lines, *finding.lines[cause:]))
         yield finding
 
 
-def _unequal_loops(
-    calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int]
-) -> Iterator[tuple[str, Mapping[int, int]]]:
+def _unequal_loops(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int]) -> _LoopCounts:
     ranks = dict.fromkeys([*(call.rank for call in calls), *missing])
     for what, times in (*_line_counts(calls, issued, ranks), *_wrapper_counts(calls, issued, ranks)):
         if len(set(times.values())) > 1 and max(times.values()) >= _A_LOOP:
@@ -67,26 +65,19 @@ def _loader_counts(batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Itera
         last = min(map(len, loops.values())) - 1
         batches_of = {rank: own[last] for rank, own in loops.items()}
         if len(set(batches_of.values())) > 1:
-            yield LabelledLine(
-                "batches", f"the data loader of {site} has {_counts_text(batches_of, 'batch', 'batches')}"
-            )
+            counts = _counts_text(batches_of, "batch", "batches")
+            yield LabelledLine("batches", f"the data loader of {site} has {counts}")
 
 
-def _line_counts(
-    calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]
-) -> Iterator[tuple[str, Mapping[int, int]]]:
+def _line_counts(calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]) -> _LoopCounts:
     own = [call for call in calls if call.origin.phase is Phase.USER and call.operation not in CREATING]
     for call in {call.site: call for call in own if call.site != NOWHERE}.values():
         line = call.site, call.group
-        made = Counter(
-            each.rank for each in issued if (each.site, each.group) == line and each.sequence <= call.sequence
-        )
+        made = Counter(one.rank for one in issued if (one.site, one.group) == line and one.sequence <= call.sequence)
         yield f"{call.operation} at {call.site} was called", {rank: made[rank] for rank in ranks}
 
 
-def _wrapper_counts(
-    calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]
-) -> Iterator[tuple[str, Mapping[int, int]]]:
+def _wrapper_counts(calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]) -> _LoopCounts:
     """Return the number of synchronising forwards by DDP wrapper and rank; calls made for joined ranks do not count."""
     for wrapper in dict.fromkeys(call.origin.wrapper for call in calls if call.origin.wrapper is not None):
         steps = dict.fromkeys(ranks, 0)
@@ -120,12 +111,9 @@ def advise_unequal_messages(calls: Sequence[Call], issued: Sequence[Call]) -> li
             continue
         mine = _times_text(issued, call.rank, call.site)
         theirs = _times_text(issued, there.rank, site)
-        went_on = (
-            f"rank {there.rank} reached {COUNTERPART[call.operation]} at {site} {theirs} and continued at {there.site}"
-        )
-        return Cause.LOOPS_OF_MESSAGES_DIFFER.lines(
-            who=f"rank {call.rank}", operation=call.operation, site=str(call.site), fact=mine, usual=went_on
-        )
+        other = COUNTERPART[call.operation]
+        went_on = f"rank {there.rank} reached {other} at {site} {theirs} and continued at {there.site}"
+        return Cause.LOOPS_OF_MESSAGES_DIFFER.lines(f"rank {call.rank}", call.operation, str(call.site), mine, went_on)
     return []
 
 
@@ -138,15 +126,11 @@ def messages_after_loop(snapshot: Snapshot, reading: WaitReason) -> dict[int, Ca
     waiting = [calls[0] for rank in reading.victims if (calls := snapshot.ranks[rank].calls)]
     collectives = [call for call in waiting if not call.is_point_to_point]
     lines = {(call.site, call.caller) for call in collectives}
-    of_loops = [
-        each for each in snapshot.issued if each.origin.phase is not Phase.USER or (each.site, each.caller) in lines
-    ]
-    times = Counter((each.rank, each.site, each.caller) for each in snapshot.issued)
-    messages = {
-        call.rank: call
-        for call in waiting
-        if call.is_point_to_point and call.rank in reading.cycle and times[call.rank, call.site, call.caller] == 1
-    }
+    issued = snapshot.issued
+    of_loops = [each for each in issued if each.origin.phase is not Phase.USER or (each.site, each.caller) in lines]
+    times = Counter((each.rank, each.site, each.caller) for each in issued)
+    own = [call for call in waiting if call.is_point_to_point and call.rank in reading.cycle]
+    messages = {call.rank: call for call in own if times[call.rank, call.site, call.caller] == 1}
     loops = [made for _, made in _unequal_loops(collectives, of_loops, tuple(messages))]
     return {rank: messages[rank] for rank in messages if any(made[rank] < max(made.values()) for made in loops)}
 
@@ -223,25 +207,15 @@ def find_off_by_one_branch(snapshot: Snapshot, reading: WaitReason) -> OffByOneB
     is_left_over = waiting == gone and len(gone) == 1 if last.caller is None else max(waiting) <= min(gone)
     if not is_left_over:
         return None
-    met: dict[int, list[Call]] = {}
-    for call in on_group:
-        if call.sequence < last.sequence:
-            met.setdefault(call.sequence, []).append(call)
-    return next(
-        (
-            _make_off_by_one_branch(met[number], last)
-            for number in sorted(met)
-            if _come_from_different_lines(met[number])
-        ),
-        None,
-    )
+    met = values_by_key((call.sequence, call) for call in on_group if call.sequence < last.sequence)
+    first = next((met[number] for number in sorted(met) if _come_from_different_lines(met[number])), None)
+    return None if first is None else _make_off_by_one_branch(first, last)
 
 
 def _come_from_different_lines(calls: list[Call]) -> bool:
     """Return True if the user's program made the calls from different lines, directly or through a shared function."""
-    return call_sites_differ(calls) or (
-        calls[0].origin.phase is Phase.USER and len({call.caller for call in calls}) > 1
-    )
+    callers = {call.caller for call in calls}
+    return call_sites_differ(calls) or (calls[0].origin.phase is Phase.USER and len(callers) > 1)
 
 
 def _make_off_by_one_branch(calls: list[Call], left_over: Call) -> OffByOneBranch:
@@ -250,4 +224,4 @@ def _make_off_by_one_branch(calls: list[Call], left_over: Call) -> OffByOneBranc
     lines = [call.caller or call.site if by_caller else call.site for call in (*calls, left_over)]
     ranks = ranks_by_value(zip([call.rank for call in calls], lines[:-1], strict=True))
     together = {site: tuple(sorted(own)) for site, own in ranks.items()}
-    return OffByOneBranch(f"{calls[0].operation} #{calls[0].sequence}", together, lines[-1])
+    return OffByOneBranch(calls[0].title, together, lines[-1])

@@ -23,6 +23,7 @@ rank. Any thread of a rank could make a missing call; the main thread represents
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,6 +32,7 @@ from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankState, S
 from ddpsim.simulator.diagnosis.digraph import Digraph
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
+from ddpsim.simulator.wording import values_by_key
 
 Graph: TypeAlias = Digraph[Any]
 
@@ -50,17 +52,13 @@ class StreamNode(NamedTuple):
 
 
 class WaitGraph:
-    """The wait-for graph of a snapshot: threads, streams, ("slot", index), ("store", index) and ("lock", ...).
-
-    `alternatives` are its OR nodes.
-    """
-
-    __slots__ = ("alternatives", "graph", "snapshot", "waits")
+    """The wait-for graph of a snapshot: threads, streams, ("slot", index), ("store", index) and ("lock", ...)."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.graph: Graph = Digraph()
         self.alternatives: set[Any] = set()
+        """The OR nodes."""
         self.waits: dict[ThreadNode, Wait | None] = {}
         """For each thread, its wait; without started threads that only wait for a timer."""
         for rank in snapshot.ranks:
@@ -100,13 +98,8 @@ class WaitGraph:
     def _node_of_missing_call(self, slot: OpenCalls, rank: int) -> ThreadNode | StreamNode:
         """Return the node that must make a rank's missing call: the rank's stream if the call is queued, else its
         thread."""
-        is_queued = any(
-            slot.is_waiting_for(call)
-            for stream in self.snapshot.streams
-            if stream.rank == rank
-            for call in stream.queued
-        )
-        return StreamNode(rank) if is_queued else ThreadNode(rank, rank)
+        queued = (call for stream in self.snapshot.streams if stream.rank == rank for call in stream.queued)
+        return StreamNode(rank) if any(map(slot.is_waiting_for, queued)) else ThreadNode(rank, rank)
 
     def _add_thread_wait(self, node: ThreadNode, wait: ThreadWait | LockWait) -> None:
         nodes = {each.number: each for each in self.waits}
@@ -121,11 +114,8 @@ class WaitGraph:
 
     def _add_store_waits(self) -> None:
         """Add the waits for store keys; see Note [Store keys]. A ring of the different waits keeps the graph small."""
-        by_keys: dict[tuple[str, ...], list[ThreadNode]] = {}
-        for node, wait in self.waits.items():
-            if isinstance(wait, StoreWait):
-                by_keys.setdefault(wait.keys, []).append(node)
-        alike = list(by_keys.values())
+        waits = ((wait.keys, node) for node, wait in self.waits.items() if isinstance(wait, StoreWait))
+        alike = list(values_by_key(waits).values())
         for index, nodes in enumerate(alike):
             self.graph.add_node(("store", index))
             self.alternatives.add(("store", index))
@@ -137,9 +127,8 @@ class WaitGraph:
 
     def list_waiting(self) -> tuple[Waiting, ...]:
         """Return, by rank, each waiting thread and the threads that it waits for; slots and keys are left out."""
-        who: dict[Any, RankOrThread] = {
-            node: RankOrThread(node.rank, self.snapshot.threads[node.number].name) for node in self.waits
-        }
+        threads = self.snapshot.threads
+        who: dict[Any, RankOrThread] = {node: RankOrThread(node.rank, threads[node.number].name) for node in self.waits}
         who |= {node: RankOrThread(node.rank, "") for node in self.graph.after if isinstance(node, StreamNode)}
         beyond: dict[Any, tuple[RankOrThread, ...]] = {}  # calls that wait in one slot share the tuple
 
@@ -152,9 +141,7 @@ class WaitGraph:
         for node, wait in self.waits.items():
             if wait is not None:
                 after = list(self.graph.after[node])
-                targets = (
-                    through(after[0]) if len(after) == 1 else tuple(one for each in after for one in through(each))
-                )
+                targets = through(after[0]) if len(after) == 1 else tuple(chain.from_iterable(map(through, after)))
                 is_or = not self.alternatives.isdisjoint((node, *after))
                 found.append(Waiting(who[node], wait, targets, is_or, self._missing_ranks(wait)))
         return tuple(sorted(found, key=lambda each: each.who))
@@ -177,10 +164,9 @@ class WaitGraph:
 
         An OR node with a successor outside the component is omitted: the cycle is not the reason for its wait.
         """
+        after = self.graph.after
         for knot in self.graph.strong_components():
-            closed = [
-                node for node in knot if node not in self.alternatives or self.graph.after[node].keys() <= knot.keys()
-            ]
+            closed = [node for node in knot if node not in self.alternatives or after[node].keys() <= knot.keys()]
             cycle = _shortest_cycle(self.graph.subgraph(closed))
             if cycle:
                 victims = _ranks_of_nodes(self.graph.ancestors_of(knot))

@@ -48,7 +48,7 @@ from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
 from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice
 from ddpsim.simulator.exploration.happens_before import HappensBefore, initial_ranks
 from ddpsim.simulator.exploration.nodes import ChoiceNode, Sleep, may_run, sleep_after_access
-from ddpsim.simulator.matching.point_to_point import channel_object
+from ddpsim.simulator.matching.slots import channel_object
 from ddpsim.simulator.policies.dfs import find_offer_divergence
 from ddpsim.simulator.policies.observer import CallName
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ddpsim.simulator.accesses import ALL_KEYS, Access, AccessMode, Object, are_dependent
 from ddpsim.simulator.calls import ANY_SOURCE, Call
-from ddpsim.simulator.matching.point_to_point import channel_object
+from ddpsim.simulator.matching.slots import channel_object
 from ddpsim.simulator.policies.observer import CallName, Observer
 
 Clock = list[int]

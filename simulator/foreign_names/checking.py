@@ -13,7 +13,7 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, reduce
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from types import CodeType, FunctionType, ModuleType
@@ -93,9 +93,7 @@ def resolve_name_path(path: str) -> Any:
 
 
 def _get_nested_attribute(owner: Any, path: str) -> Any:
-    for name in filter(None, path.split(".")):
-        owner = getattr(owner, name)
-    return owner
+    return reduce(getattr, filter(None, path.split(".")), owner)
 
 
 def _describe_signature_problem(value: Any, relied_on: tuple[str, ...]) -> str:

@@ -182,9 +182,8 @@ class HazardWatch:
     def check_for_poison(self, rank: int, value: Any, where: str) -> None:
         """Search a value of the program for poison, and report the calls whose tensors were thus read too early."""
         for number in sorted(poison_marks.call_numbers_in(value)) if self.numbered else ():
-            numbered = (
-                self._latest_unnumbered.get(rank) if number == poison_marks.UNKNOWN else self.numbered.get(number)
-            )
+            is_unknown = number == poison_marks.UNKNOWN
+            numbered = self._latest_unnumbered.get(rank) if is_unknown else self.numbered.get(number)
             if numbered is not None and not numbered.is_done:
                 numbered.is_done = True
                 self._ask(Noticed(NoticedKind.READ, (numbered.call,), where))
@@ -233,10 +232,8 @@ class HazardWatch:
         """Return a rank's calls with poisoned tensors: calls in flight, and calls that leave tensors undefined."""
         pendings = [each.pending for each in self._in_flight[rank].values()]
         in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
-        left = self._undefined_tensors(rank)
-        return in_flight + [
-            call for call, tensor in left if poison_marks.may_hold_poison(tensor) and call not in in_flight
-        ]
+        left = [call for call, tensor in self._undefined_tensors(rank) if poison_marks.may_hold_poison(tensor)]
+        return in_flight + [call for call in left if call not in in_flight]
 
     def program_returned(self, rank: int, value: Any) -> None:
         """Search the value that a rank's program returned for early reads, except those of calls without a wait."""

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.kernel.tasks import RankRecord
-from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
-from ddpsim.simulator.matching.slots import PendingCollectives
+from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessages
 
 
 class RankConnections:

@@ -22,8 +22,7 @@ from ddpsim.simulator.kernel.connections import RankConnections
 from ddpsim.simulator.kernel.states import RunLife
 from ddpsim.simulator.kernel.streams import CallStreams
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
-from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
-from ddpsim.simulator.matching.slots import PendingCollectives
+from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessages
 from ddpsim.simulator.policies.observer import Observer
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import Waiting

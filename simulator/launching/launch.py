@@ -176,6 +176,4 @@ def _exit_code(child: ChildProcess) -> int:
         error = unpickle_value(child.ended.error)
     except Exception:  # its class exists only in the rank
         return 1
-    if isinstance(error, SystemExit) and isinstance(error.code, int):
-        return error.code
-    return 1
+    return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1

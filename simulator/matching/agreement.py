@@ -20,10 +20,7 @@ _BY_SPLITS = frozenset(row.name for row in OPERATIONS.values() if row.splits is 
 
 
 def first_differing_field(calls: Sequence[Call]) -> Code | None:
-    """Return the first field in which matched calls of one collective differ; None if they agree.
-
-    Calls are in rank order.
-    """
+    """Return the first field in which matched calls of one collective (in rank order) differ; None if they agree."""
     first, origin = calls[0].signature, calls[0].origin
     signatures_agree = origins_agree = True
     for call in calls:  # one plain loop: this runs for every call of every rank
@@ -75,11 +72,8 @@ def message_differing_field(send: Call, receive: Call) -> Code | None:
 
 def call_sites_differ(calls: Sequence[Call]) -> bool:
     """Return True if the user's program made the calls from different lines, which is legal but may be a mistake."""
-    first = calls[0]
-    return first.origin.phase is Phase.USER and any(
-        call.site is not first.site and (call.site.path, call.site.line) != (first.site.path, first.site.line)
-        for call in calls
-    )
+    origin, site = calls[0].origin, calls[0].site
+    return origin.phase is Phase.USER and any(c.site is not site and c.site[:2] != site[:2] for c in calls)
 
 
 def unusual_lines_meet(calls: Sequence[Call]) -> bool:
@@ -143,11 +137,8 @@ def _has_equal_parts(calls: Sequence[Call]) -> bool:
     first = calls[0].signature
     assert first.splits is not None
     sent, received = _row_elements(first)
-    return (
-        sent == received
-        and len({*first.splits[0], *first.splits[1]}) == 1
-        and all(call.signature == first for call in calls)
-    )
+    sizes = {*first.splits[0], *first.splits[1]}
+    return sent == received and len(sizes) == 1 and all(call.signature == first for call in calls)
 
 
 def _ranks_with_wrong_splits(calls: Sequence[Call]) -> tuple[int, ...]:

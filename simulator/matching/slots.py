@@ -1,16 +1,27 @@
-"""Collectives: calls of a group that have the same number belong together, in one `PendingCollective`."""
+"""The calls that wait to be matched.
+
+Calls of a group that have the same number belong together, in one `PendingCollective`. Sends and receives are matched
+by source, destination and tag, in order of issue: a message goes to the first posted receive that accepts it, whether
+that receive names the source or takes any (as in the MPI standard, section 3.5, "order"). Which of several senders a
+receive from any source takes is a choice, so `waiting_sends` only lists them, and `remove_send` removes the chosen one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ddpsim.simulator.accesses import Object
-from ddpsim.simulator.calls import Call
+from ddpsim.simulator.calls import ANY_SOURCE, Call, channel_of_message
 
 
 def call_object(call: Call) -> Object:
     """Return the object that a call's polls and contributions access; for messages, the whole group (partners vary)."""
     return ("call", call.group, "messages" if call.is_point_to_point else call.sequence)
+
+
+def channel_object(call: Call) -> Object:
+    """Return a key that is equal for messages and receives that can be matched with each other."""
+    return ("channel", *channel_of_message(call))
 
 
 def order_object(call: Call) -> Object:
@@ -49,8 +60,6 @@ class PendingCollective:
 
 class PendingCollectives:
     """The collectives of an execution that some members have not reached yet."""
-
-    __slots__ = ("_created", "_members", "_open")
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[int, ...]] = {}
@@ -128,3 +137,48 @@ def _update_members(slot: PendingCollective) -> None:
     slot.members = next(iter(lists)) if len(lists) == 1 else tuple(sorted({rank for each in lists for rank in each}))
     for rank in [rank for rank in slot.onlookers if rank in slot.members]:
         slot.calls[rank] = slot.onlookers.pop(rank)
+
+
+class UnmatchedMessages:
+    """Sends and receives that have not been matched yet."""
+
+    def __init__(self) -> None:
+        self._sends: dict[tuple[str, int, int], list[Call]] = {}
+        """By channel: group, destination and tag."""
+        self._receives: dict[tuple[str, int, int], list[Call]] = {}
+
+    def post_send(self, send: Call) -> Call | None:
+        """Return the receive that takes this message; None if no receive is posted, so that the message waits."""
+        for receive in self._receives.get(channel_of_message(send), ()):
+            if receive.peer in (ANY_SOURCE, send.rank):
+                self._receives[channel_of_message(send)].remove(receive)
+                return receive
+        self._sends.setdefault(channel_of_message(send), []).append(send)
+        return None
+
+    def waiting_sends(self, receive: Call) -> list[Call]:
+        """Return the waiting messages that a receive may take: by source, the oldest of each source that fits."""
+        oldest: dict[int, Call] = {}
+        for send in self._sends.get(channel_of_message(receive), ()):
+            if receive.peer in (ANY_SOURCE, send.rank):
+                oldest.setdefault(send.rank, send)
+        return [oldest[rank] for rank in sorted(oldest)]
+
+    def remove_send(self, send: Call) -> None:
+        """Remove a waiting message that a receive has chosen."""
+        self._sends[channel_of_message(send)].remove(send)
+
+    def post_receive(self, receive: Call) -> None:
+        """Add a receive for which no message waits."""
+        self._receives.setdefault(channel_of_message(receive), []).append(receive)
+
+    def remove_call(self, call: Call) -> None:
+        """Remove a waiting send or receive; a receive from any source stays."""
+        waiting = (self._sends if call.operation == "send" else self._receives).get(channel_of_message(call), [])
+        if call in waiting:
+            waiting.remove(call)
+
+    def open_calls(self) -> list[Call]:
+        """Return every unmatched send and receive, by channel and then in order of issue."""
+        waiting = [*self._sends.values(), *self._receives.values()]
+        return [call for calls in waiting for call in calls]

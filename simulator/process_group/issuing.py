@@ -16,8 +16,7 @@ from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.hazards.poison import poison_call
 from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch
-from ddpsim.simulator.matching.point_to_point import channel_object
-from ddpsim.simulator.matching.slots import call_object, order_object
+from ddpsim.simulator.matching.slots import call_object, channel_object, order_object
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
 from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import current_user_site

@@ -22,8 +22,7 @@ from ddpsim.simulator.diagnosis.rank_errors import rank_error_finding
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field, unusual_lines_meet
-from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
-from ddpsim.simulator.matching.slots import PendingCollective, PendingCollectives
+from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessages
 from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, SplitRule
 from ddpsim.simulator.programs.program import CRASH, Group, Issue, Program, Return, Step, Wait
 from ddpsim.simulator.programs.validation import members_of, validate_program
@@ -90,15 +89,6 @@ def check_program(program: Program, *, site_of: SiteOf | None = None) -> Checked
     return CheckedProgram(run.all_findings(), ends, tuple(run.met), tuple(run.clashing))
 
 
-def signature_of(issue: Issue) -> Signature:
-    """Return those properties of a call that must be equal on all ranks of the call."""
-    splits = issue.splits
-    if OPERATIONS[issue.operation].splits is SplitRule.TENSORS:
-        lengths = tuple(prod(shape) for shape in issue.shapes)
-        splits = (lengths, lengths)
-    return Signature(issue.operation, issue.shapes, issue.dtype, issue.reduction, issue.root, splits)
-
-
 def _map_names_to_sites(program: Program) -> SiteOf:
     issued = [step.name for steps in program.ranks for step in steps if isinstance(step, Issue)]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(issued), start=1)}
@@ -130,36 +120,28 @@ class _CheckRun:
     def run_ranks(self) -> None:
         """Run every rank as far as possible."""
         rank: RankProgress | None = self.ranks[0]
-        while rank is not None:
-            while rank.state is None and not self._found:
-                self._advance_rank(rank)
-            rank = self._next_rank(rank.rank)
+        while rank is not None and not self._found:
+            self._advance_rank(rank)
+            round_robin = (*self.ranks[rank.rank :], *self.ranks[: rank.rank])
+            rank = next((each for each in round_robin if each.state is None), None)
         if not self._found and any(rank.state is RankState.WAITING for rank in self.ranks):
             for calls, finding in find_early_mismatches(self._slots, self._steps, list(self._issues)):
                 self._record_mismatch(calls, finding)
             self._found.extend([] if self._found else find_deadlocks(WaitGraph(self._deadlock_snapshot())))
 
-    def _next_rank(self, rank: int) -> RankProgress | None:
-        if self._found:
-            return None
-        round_robin = (*self.ranks[rank:], *self.ranks[:rank])
-        return next((each for each in round_robin if each.state is None), None)
-
     def _advance_rank(self, rank: RankProgress) -> None:
         self._steps += 1
         if rank.to_create:
-            self._create_group(rank, rank.to_create.pop())
+            group = rank.to_create.pop()
+            call = rank.next_call(group.name, Signature("new_group", members=group.ranks), Site(group.name, 0, ""))
+            self._add_to_collective(call)
+            self._wait_for_call(rank, call)
         elif rank.step == len(rank.steps):
             self._return_rank(rank)
         else:
             self._run_step(rank, rank.steps[rank.step])
             if rank.state is None and not self._found:
                 rank.step += 1
-
-    def _create_group(self, rank: RankProgress, group: Group) -> None:
-        call = rank.next_call(group.name, Signature("new_group", members=group.ranks), Site(group.name, 0, ""))
-        self._add_to_collective(call)
-        self._wait_for_call(rank, call)
 
     def _run_step(self, rank: RankProgress, step: Step) -> None:
         if isinstance(step, Issue):
@@ -184,22 +166,23 @@ class _CheckRun:
     # --- matching -----------------------------------------------------------------------------------------------------
 
     def _issue_call(self, rank: RankProgress, issue: Issue) -> None:
-        call = rank.next_call(issue.group, signature_of(issue), self._site_of(issue), peer=issue.peer, tag=issue.tag)
+        splits = issue.splits
+        if OPERATIONS[issue.operation].splits is SplitRule.TENSORS:
+            lengths = tuple(map(prod, issue.shapes))
+            splits = (lengths, lengths)
+        signature = Signature(issue.operation, issue.shapes, issue.dtype, issue.reduction, issue.root, splits)
+        call = rank.next_call(issue.group, signature, self._site_of(issue), peer=issue.peer, tag=issue.tag)
         rank.calls[issue.name] = rank.unwaited[issue.name] = call
         self._issues[call] = issue
-        if call.operation == "send":
-            self._post_send(call)
-        elif call.operation == "recv":
-            self._post_receive(call)
+        if call.is_point_to_point:
+            self._post_message(call)
         else:
             self._add_to_collective(call)
 
     def _add_to_collective(self, call: Call) -> None:
         slot = self._slots.add_call(call)
-        if slot.is_full:
-            self._match_collective(slot)
-
-    def _match_collective(self, slot: PendingCollective) -> None:
+        if not slot.is_full:
+            return
         calls = [slot.calls[rank] for rank in slot.members]
         code = first_differing_field(calls)
         if code is not None:
@@ -209,20 +192,17 @@ class _CheckRun:
             self._noticed.append(Noticed(NoticedKind.LINES_MEET, tuple(calls)))
         self._complete_calls(calls)
 
-    def _post_send(self, send: Call) -> None:
-        receive = self._messages.post_send(send)
-        if receive is not None:
-            self._match_messages(send, receive)
-
-    def _post_receive(self, receive: Call) -> None:
-        candidates = self._messages.waiting_sends(receive)
-        if candidates:
-            self._messages.remove_send(candidates[0])
-            self._match_messages(candidates[0], receive)
+    def _post_message(self, call: Call) -> None:
+        send, receive = call, None
+        if call.operation == "send":
+            receive = self._messages.post_send(call)
+        elif candidates := self._messages.waiting_sends(call):
+            send, receive = candidates[0], call
+            self._messages.remove_send(send)
         else:
-            self._messages.post_receive(receive)
-
-    def _match_messages(self, send: Call, receive: Call) -> None:
+            self._messages.post_receive(call)
+        if receive is None:
+            return
         code = message_differing_field(send, receive)
         if code is not None:
             self._record_mismatch((send, receive), message_mismatch_finding(send, receive, code, self._steps))

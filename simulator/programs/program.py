@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ddpsim.simulator.calls import Shape, Site
+from ddpsim.simulator.calls import Shape, Site, Splits
 
 DEFAULT = "default"
 """The name of the default group, which has all ranks."""
@@ -48,7 +48,7 @@ class Issue:
     reduction: str | None = None
     root: int | None = None
     """The global rank of the root."""
-    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    splits: Splits | None = None
     peer: int | None = None
     """The global rank of the other side of a `send` or `recv`; `ANY_SOURCE` to receive from any rank."""
     tag: int = 0

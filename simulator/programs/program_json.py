@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import structs
 
-from ddpsim.simulator.calls import Shape
+from ddpsim.simulator.calls import Shape, Splits
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.program import DEFAULT, CrashStep, Group, Issue, Program, Return, Step, Wait
 
@@ -50,7 +50,7 @@ _ISSUE = _json_object_type(
     ("dtype", str, None),
     ("reduction", str, None),
     ("root", int, None),
-    ("splits", tuple[tuple[int, ...], tuple[int, ...]], None),
+    ("splits", Splits, None),
     ("peer", int, None),
     ("tag", int, 0),
     ("at", str, ""),

@@ -46,6 +46,7 @@ class PackedPayload(NamedTuple):
     factor: Any = None
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     gathers: bool = False
+    on_nccl: bool = False
 
 
 class SharedArena:
@@ -104,7 +105,8 @@ class SharedArena:
             else:
                 known = {id(tensor): piece for tensor, piece in zip(payload.inputs, inputs, strict=True)}
                 outputs = tuple([known.get(id(tensor)) or self.reserve_place(tensor) for tensor in payload.outputs])
-        return PackedPayload(inputs, outputs, payload.factor, payload.splits, payload.gathered is not None)
+        gathers = payload.gathered is not None
+        return PackedPayload(inputs, outputs, payload.factor, payload.splits, gathers, payload.on_nccl)
 
     def _copy_in(self, tensor: Tensor) -> TensorPlace | Tensor:
         piece = self.reserve_place(tensor)
@@ -116,7 +118,8 @@ class SharedArena:
         """Return the tensors that `pack_payload` has copied, as views of the shared memory."""
         inputs = [self.tensor_at(piece) for piece in parcel.inputs]
         outputs = inputs if parcel.outputs is None else [self.tensor_at(piece) for piece in parcel.outputs]
-        return Payload(inputs, outputs, parcel.factor, parcel.splits, [] if parcel.gathers else None)
+        gathered: list[Tensor] | None = [] if parcel.gathers else None
+        return Payload(inputs, outputs, parcel.factor, parcel.splits, gathered, parcel.on_nccl)
 
     def copy_result_out(self, payload: Payload, parcel: PackedPayload, left: Any) -> None:
         """Copy the result of a call into the rank's tensors, as a backend writes memory."""

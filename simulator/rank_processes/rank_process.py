@@ -258,8 +258,7 @@ def _pickle_value(value: Any, what: str) -> bytes:
 def _pickle_exception(error: BaseException) -> bytes:
     """Pickle an error; if it does not pickle, pickle an error with its name and text."""
     try:
-        data = pickle_value(error)
-        unpickle_value(data)
+        unpickle_value(data := pickle_value(error))
+        return data
     except Exception:
         return pickle_value(RuntimeError(error_line(error)))
-    return data

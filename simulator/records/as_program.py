@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from math import prod
 
-from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape, Site
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape, Site, Splits
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import IN_PROGRAMS, Operation, RowRequirement, ShapeCount, SplitRule
 from ddpsim.simulator.programs.program import DEFAULT, DTYPES, Group, Issue, Program, Step, Wait, reductions_of_dtype
 from ddpsim.simulator.records.job import RecordedJob
 from ddpsim.simulator.records.rank_record import CallProgress
 from ddpsim.simulator.records.record_diagnosis import JobDiagnosis
+from ddpsim.simulator.wording import values_by_key
 
 KEPT = 20
 """The number of last collectives of each group that the program has; if a rank has no record, only incomplete ones."""
@@ -63,10 +64,7 @@ class _ProgramWriter:
         return Program(self._job.world_size, groups, ranks)
 
     def _group_name(self, group: str) -> str:
-        """Return a group's name in the program.
-
-        A group of all ranks becomes the default group, which clogs name differently.
-        """
+        """Return a group's name in the program. A group of all ranks, which clogs name differently, is the default."""
         is_of_all = self._job.members[group] == tuple(range(self._job.world_size))
         return DEFAULT if is_of_all and DEFAULT not in self._job.members else group
 
@@ -74,7 +72,7 @@ class _ProgramWriter:
         names: Counter[str] = Counter()
         issues = []
         for call in self._calls.get(rank, ()):
-            name = f"{call.operation} #{call.sequence} on {call.group}"
+            name = f"{call.title} on {call.group}"
             names[name] += 1
             issues.append(self._issue_step(call, name if names[name] == 1 else f"{name}, {names[name]}"))
         yield from issues
@@ -108,11 +106,10 @@ class _ProgramWriter:
         function = f" in {site.function}" if site.function else ""
         return f"{site.path.removeprefix(self._folder)}:{site.line}{function}"
 
-    def _shapes_and_splits(
-        self, call: Call, row: Operation, size: int
-    ) -> tuple[tuple[Shape, ...], tuple[tuple[int, ...], tuple[int, ...]] | None]:
+    def _shapes_and_splits(self, call: Call, row: Operation, size: int) -> tuple[tuple[Shape, ...], Splits | None]:
         """Return a call's shapes and splits, made smaller if they are too large for a test."""
-        count = self._element_count_to_reduce(call)
+        elements = _element_count(call)
+        count = self._elements.index(elements) + 1 if self._elements else elements  # its place among too large sizes
         if row.shapes is ShapeCount.NONE:
             return (), None
         if row.splits is not SplitRule.NONE:
@@ -128,11 +125,6 @@ class _ProgramWriter:
         is_as_it_was = not self._elements and len(shapes) == 1 and (shapes[0] or row.rows is RowRequirement.ANY)
         return (shapes if is_as_it_was else ((count,),)), None
 
-    def _element_count_to_reduce(self, call: Call) -> int:
-        """Return a call's number of elements; if sizes are too large, its position among the sorted sizes."""
-        elements = _element_count(call)
-        return self._elements.index(elements) + 1 if self._elements else elements
-
 
 def _element_count(call: Call) -> int:
     return sum(prod(shape) for shape in call.signature.shapes)
@@ -140,13 +132,11 @@ def _element_count(call: Call) -> int:
 
 def _first_kept_collectives(job: RecordedJob, diagnosis: JobDiagnosis) -> Mapping[str, int]:
     """Return, for each group, its first collective that the program has."""
-    last: dict[str, int] = {}
     first: dict[str, int] = {}
-    for record in job.records.values():
-        for number, lane in record.call_log.collectives_by_group.items():
-            group = record.groups[number]
-            last[group] = min(last.get(group, lane.last), lane.last)
-    for group, number in last.items():
+    records = job.records.values()
+    lanes = [(each.groups[n], lane) for each in records for n, lane in each.call_log.collectives_by_group.items()]
+    for group, lasts in values_by_key((group, lane.last) for group, lane in lanes).items():
+        number = min(lasts)
         has_all = all(rank in job.records for rank in job.members[group])
         first[group] = max(0, number - KEPT + 1) if has_all else number + 1
     for call in diagnosis.open_calls:

@@ -14,17 +14,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 
-from ddpsim.simulator.calls import Shape, Signature
+from ddpsim.simulator.calls import Shape, Signature, Splits
 from ddpsim.simulator.operations import POINT_TO_POINT
-from ddpsim.simulator.records.rank_record import (
-    CallLog,
-    CallProgress,
-    LoggedCall,
-    RankRecord,
-    RecordError,
-    number_names,
-)
-from ddpsim.simulator.records.record_texts import OPERATIONS, SHORT_DTYPES, printable_text, rank_in_path
+from ddpsim.simulator.records.rank_record import CallLog, CallProgress, LoggedCall, RankRecord, RecordError
+from ddpsim.simulator.records.record_texts import OPERATIONS, SHORT_DTYPES, number_names, printable_text, rank_in_path
 
 _BY_OUTPUT = frozenset({"scatter", "recv"})
 _MOST_RANKS = 2**17
@@ -37,13 +30,9 @@ def is_clog(data: bytes) -> bool:
 
 
 def read_clog(data: bytes, source: str) -> RankRecord:
-    """Return the record in a clog; a last line that is cut off is ignored.
-
-    Raises RecordError if the clog cannot be read.
-    """
-    lines = [
-        line if line.isprintable() else printable_text(line) for line in data.decode("utf-8", "replace").splitlines()
-    ]
+    """Return the record in a clog; a last line that is cut off is ignored. Raises RecordError if it cannot be read."""
+    text = data.decode("utf-8", "replace")
+    lines = [line if line.isprintable() else printable_text(line) for line in text.splitlines()]
     version = lines[0].split("|")[1]
     if version != "1":
         raise RecordError(f"a clog (torchcomms' call log) of version {version[:20]!r}, expected 1: update ddpsim")
@@ -122,9 +111,8 @@ class _ClogParser:
             if name not in self._members and size == self._world_size():
                 self._members[name] = tuple(range(size))
         counts: Counter[tuple[str, bool]] = Counter()
-        queued = [
-            (*self._signatures[number], self._progress_of_call(index)) for index, number in enumerate(self._queued)
-        ]
+        numbers = enumerate(self._queued)
+        queued = [(*self._signatures[number], self._progress_of_call(index)) for index, number in numbers]
         queued = [each for each in queued if each[1].operation not in _UNSIZED]  # they announce the call after them
         groups = number_names(group for group, *_ in queued)
         steps = []
@@ -161,7 +149,7 @@ class _ClogParser:
         signature = Signature(operation, _parse_shapes(operation, fields, splits), dtype, reduction, root, splits)
         return fields["comm"], signature, int(fields["peer"]) if operation in POINT_TO_POINT else None
 
-    def _parse_splits(self, fields: dict[str, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _parse_splits(self, fields: dict[str, str]) -> Splits:
         """Return a call's splits. For an exchange of equal parts, the clog has only the total number of elements."""
         if "in_splits" in fields:
             return _parse_numbers(fields["in_splits"]), _parse_numbers(fields["out_splits"])
@@ -177,22 +165,14 @@ class _ClogParser:
 
 
 def _parse_fields(parts: list[str]) -> dict[str, str]:
-    fields = {}
-    for part in parts:
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(part)
-        fields[name] = value
-    return fields
+    return dict(part.split("=", 1) for part in parts)
 
 
 def _parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(",")) if text else ()
 
 
-def _parse_shapes(
-    operation: str, fields: dict[str, str], splits: tuple[tuple[int, ...], tuple[int, ...]] | None
-) -> tuple[Shape, ...]:
+def _parse_shapes(operation: str, fields: dict[str, str], splits: Splits | None) -> tuple[Shape, ...]:
     if operation == "barrier":
         return ()
     if splits is not None:

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from ddpsim.simulator.calls import Shape, Signature, Site
-from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, LoggedCall, RecordError, number_names
-from ddpsim.simulator.records.record_texts import CPP_DTYPES, OPERATIONS, printable_text, user_lines
+from ddpsim.simulator.records.rank_record import DEFAULT, CallLog, CallProgress, LoggedCall, RecordError
+from ddpsim.simulator.records.record_texts import CPP_DTYPES, OPERATIONS, number_names, printable_text, user_lines
 
 T = TypeVar("T")
 
@@ -137,10 +137,8 @@ class EntriesReader:
         steps = [self._steps.setdefault(step, step) for step in _with_progress([step for _, step in begun])]
         places = tuple(order[begin] for begin, _ in begun)
         lost = ordered[0].record_id if ordered else 0
-        sites = _sites_of_steps(entries, places)
-        found = ReadEntries(
-            CallLog(tuple(steps)), tuple(names), sites, lost, _count_unrecorded(ordered), _own_rank(ordered, names)
-        )
+        sites, own = _sites_of_steps(entries, places), _own_rank(ordered, names)
+        found = ReadEntries(CallLog(tuple(steps)), tuple(names), sites, lost, _count_unrecorded(ordered), own)
         return _KnownDump(rows, pattern, found, places)
 
 

@@ -79,9 +79,8 @@ def _is_known_version(value: dict[str, Any]) -> bool:
 
 def _make_record(dump: _Dump, source: str, found_in: Callable[[Any], ReadEntries]) -> RankRecord:
     """Return the record in a dump whose version is known or similar."""
-    members = {
-        group_label(group.name or name, group.desc): _member_ranks(group) for name, group in dump.pg_config.items()
-    }
+    config = dump.pg_config.items()
+    members = {group_label(group.name or name, group.desc): _member_ranks(group) for name, group in config}
     members = {label: ranks for label, ranks in members.items() if ranks}
     found = found_in(dump.entries)
     rank = _rank_of_communicators(dump.nccl_comm_state, members)

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
-from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, open_message
 from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field
 from ddpsim.simulator.operations import OPERATIONS
 from ddpsim.simulator.records.job import RecordedJob
 from ddpsim.simulator.records.rank_record import CallProgress, GroupCollectives, LoggedCall, RankRecord, RecordedCall
 from ddpsim.simulator.verdict import Code
+from ddpsim.simulator.wording import ranks_by_value
 
 ROOTED = frozenset(row.name for row in OPERATIONS.values() if row.has_root)
 """Operations that may complete on one rank before another reaches them."""
@@ -177,11 +178,8 @@ class _GroupComparison:
 
 def _group_equal_ranks(by_rank: Mapping[int, _GroupCallsOfRank]) -> tuple[_EqualRanks, ...]:
     """Return sets of ranks that share a call log and have the same number for the group in it."""
-    ranks: dict[int, list[int]] = {}
-    lanes: dict[int, _GroupCallsOfRank] = {}
-    for rank, own in by_rank.items():
-        ranks.setdefault(id(own.lane), []).append(rank)
-        lanes[id(own.lane)] = own
+    ranks = ranks_by_value((rank, id(own.lane)) for rank, own in by_rank.items())
+    lanes = {id(own.lane): own for own in by_rank.values()}
     return tuple(_EqualRanks(own.record.call_log.steps, own.lane, tuple(ranks[key])) for key, own in lanes.items())
 
 
@@ -209,27 +207,19 @@ def match_messages(job: RecordedJob) -> MessageMatches:
             recorded = record.calls[index]
             call = recorded.call
             assert call.peer is not None
-            if call.peer == ANY_SOURCE:
-                _add_receive_from_any(job, recorded, found)
+            if call.peer == ANY_SOURCE:  # no record says which message it took
+                if recorded.progress is CallProgress.UNFINISHED:
+                    found.open_slots.append(open_message(call, job.members[call.group]))
             elif call.operation == "send":
                 channels.setdefault((call.group, call.rank, call.peer), ([], []))[0].append(recorded)
             else:
                 channels.setdefault((call.group, call.peer, call.rank), ([], []))[1].append(recorded)
     for (_, *ends), (sends, receives) in channels.items():
         if any(rank not in job.records or job.records[rank].lost for rank in ends):
-            sends, receives = (
-                _incomplete_calls(sends),
-                _incomplete_calls(receives),
-            )  # the number of earlier messages is unknown
+            # The number of earlier messages is unknown.
+            sends, receives = _incomplete_calls(sends), _incomplete_calls(receives)
         _pair_messages(sends, receives, found)
     return found
-
-
-def _add_receive_from_any(job: RecordedJob, receive: RecordedCall, found: MessageMatches) -> None:
-    """Add a receive from any source to the open calls, if it is open: no record says which message it took."""
-    if receive.progress is CallProgress.UNFINISHED:
-        others = tuple(rank for rank in job.members[receive.call.group] if rank != receive.call.rank)
-        found.open_slots.append(OpenCalls((receive.call,), others, any_suffices=True))
 
 
 def _pair_messages(sends: Sequence[RecordedCall], receives: Sequence[RecordedCall], found: MessageMatches) -> None:
@@ -245,9 +235,7 @@ def _pair_messages(sends: Sequence[RecordedCall], receives: Sequence[RecordedCal
     found.stalled += [(send.call, receive.call) for send, receive in stalled[:1]]
     paired = min(len(sends), len(receives))
     for recorded in (*_incomplete_calls(sends[paired:]), *_incomplete_calls(receives[paired:])):
-        peer = recorded.call.peer
-        assert peer is not None
-        found.open_slots.append(OpenCalls((recorded.call,), (peer,)))
+        found.open_slots.append(open_message(recorded.call, ()))
 
 
 def _incomplete_calls(calls: Sequence[RecordedCall]) -> list[RecordedCall]:

@@ -6,7 +6,7 @@ ranks with equal calls share. Call objects are made only when they are used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -58,10 +58,7 @@ class LoggedCall(NamedTuple):
 
 
 class GroupCollectives(NamedTuple):
-    """The collectives of one group in a call log.
-
-    If the record's numbers restart, only those after the last restart count.
-    """
+    """The collectives of one group in a call log. If the record's numbers restart, those after the last restart."""
 
     first: int
     last: int
@@ -96,12 +93,6 @@ class CallLog:
     def message_indices(self) -> tuple[int, ...]:
         """The indices in the log of sends and receives."""
         return tuple(index for index, step in enumerate(self.steps) if step.peer is not None)
-
-    @cached_property
-    def groups_and_peers(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of a group and the peer of a message in the group."""
-        steps = (self.steps[index] for index in self.message_indices)
-        return tuple(dict.fromkeys((step.group, step.peer) for step in steps if step.peer is not None))
 
     @cached_property
     def progress_values(self) -> frozenset[CallProgress]:
@@ -152,7 +143,9 @@ class RankRecord:
     @property
     def groups_and_global_peers(self) -> Iterator[tuple[str, int]]:
         """Yield pairs of a group and the global rank of the peer of a message in the group."""
-        return ((self.groups[group], self.global_rank(group, rank)) for group, rank in self.call_log.groups_and_peers)
+        steps = (self.call_log.steps[index] for index in self.call_log.message_indices)
+        pairs = dict.fromkeys((step.group, step.peer) for step in steps if step.peer is not None)
+        return ((self.groups[group], self.global_rank(group, rank)) for group, rank in pairs)
 
     def global_rank(self, group: int, rank: int) -> int:
         """Return the global rank for a rank of a group; the same number if the group's members are unknown."""
@@ -194,12 +187,6 @@ class RecordedCalls:
         record, step = self._record, self._record.call_log.steps[index]
         site, caller = record.sites[index] if record.sites else (NOWHERE, None)
         peer = None if step.peer is None else record.global_rank(step.group, step.peer)
-        call = Call(
-            record.rank, record.groups[step.group], step.sequence, step.signature, site, peer=peer, caller=caller
-        )
+        group = record.groups[step.group]
+        call = Call(record.rank, group, step.sequence, step.signature, site, peer=peer, caller=caller)
         return RecordedCall(call, step.progress)
-
-
-def number_names(names: Iterable[str]) -> dict[str, int]:
-    """Return each name with its number, in order of first appearance."""
-    return {name: number for number, name in enumerate(dict.fromkeys(names))}

@@ -19,18 +19,12 @@ from ddpsim.simulator.diagnosis.mismatch import message_mismatch_finding, mismat
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.records.job import RecordedJob
-from ddpsim.simulator.records.met_calls import (
-    ROOTED,
-    CollectiveMatches,
-    MessageMatches,
-    match_collectives,
-    match_messages,
-)
+from ddpsim.simulator.records.met_calls import ROOTED, match_collectives, match_messages
 from ddpsim.simulator.records.rank_record import CallProgress
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding, Verdict, worst_verdict_of_findings
 from ddpsim.simulator.waits import CallWait, Waiting
-from ddpsim.simulator.wording import LabelledLine, join_names, rank_list
+from ddpsim.simulator.wording import LabelledLine, join_names, rank_list, values_by_key
 
 _MOST_STALLED = 8
 """The most calls without completion that a finding lists."""
@@ -74,8 +68,8 @@ class _JobDiagnoser:
 
     def __init__(self, job: RecordedJob) -> None:
         self._job = job
-        self._met: CollectiveMatches = match_collectives(job)
-        self._messages: MessageMatches = match_messages(job)
+        self._met = match_collectives(job)
+        self._messages = match_messages(job)
         self._issued = _issued_calls(job)
 
     def make_diagnosis(self) -> JobDiagnosis:
@@ -126,10 +120,8 @@ class _JobDiagnoser:
         return frozenset((*self._job.ranks_without_record, *self._job.ranks_with_cut_record, *self._met.stale))
 
     def _ranks_missing_in(self, calls: Sequence[Call]) -> tuple[int, ...]:
-        here = {call.rank for call in calls}
-        return tuple(
-            rank for rank in self._job.members[calls[0].group] if rank in self._ranks_with_missing_calls - here
-        )
+        unsure = self._ranks_with_missing_calls - {call.rank for call in calls}
+        return tuple(rank for rank in self._job.members[calls[0].group] if rank in unsure)
 
     def _first_open_calls(self, slots: Sequence[OpenCalls]) -> dict[int, Call]:
         """Return the call that each rank waits in: its first open call that the rank has not passed.
@@ -137,13 +129,10 @@ class _JobDiagnoser:
         A rank has passed an open call if a later one is open, the record does not say whether the first completed, and
         the rank can continue before other ranks reach it.
         """
-        places: dict[int, set[int]] = {}
-        for slot in slots:
-            for call in slot.calls:
-                places.setdefault(call.rank, set()).add(self._job.records[call.rank].calls.index_of(call))
         first: dict[int, Call] = {}
-        for rank, indices in places.items():
-            own = [self._job.records[rank].calls[index] for index in sorted(indices)]
+        for rank, waiting in values_by_key((call.rank, call) for slot in slots for call in slot.calls).items():
+            calls = self._job.records[rank].calls
+            own = [calls[index] for index in sorted({calls.index_of(call) for call in waiting})]
             sure = [each for each in own if each.progress is CallProgress.UNFINISHED]
             likely = [each for each in own if each.call.operation not in ROOTED]
             first[rank] = (sure or likely or own)[0].call
@@ -161,9 +150,8 @@ class _JobDiagnoser:
 
     def _downgrade_if_unsure(self, finding: Finding) -> Finding:
         """Return the finding; an uncertain finding if it only blames ranks whose record may lack the missing call."""
-        if finding.code is not Code.DEADLOCK_MISSING_RANK or not self._ranks_with_missing_calls.issuperset(
-            finding.ranks
-        ):
+        is_sure = not self._ranks_with_missing_calls.issuperset(finding.ranks)
+        if finding.code is not Code.DEADLOCK_MISSING_RANK or is_sure:
             return finding
         return replace(finding, code=Code.UNCHECKED, ranks=(), lines=finding_lines(Code.UNCHECKED, finding.lines[1:]))
 
@@ -184,24 +172,23 @@ class _JobDiagnoser:
             if record.call_log.unfinished_indices
         }
         heads = {rank: calls[0] for rank, calls in streams.items()}
-        numbers = {(call.group, call.sequence) for call in heads.values()}
+        meeting = values_by_key(((call.group, call.sequence), call) for call in heads.values())
         slots = []
-        for group, number in sorted(numbers):
-            here = tuple(call for call in heads.values() if (call.group, call.sequence) == (group, number))
+        for (group, _), here in sorted(meeting.items()):
             ranks = {call.rank for call in here}
             missing = tuple(rank for rank in self._job.members[group] if rank in heads and rank not in ranks)
             if missing:
-                slots.append(OpenCalls(here, missing))
+                slots.append(OpenCalls(tuple(here), missing))
         if not slots:
             return graph, ()
-        snapshot = Snapshot(
-            tuple(self._snapshot_of_rank(rank, heads.get(rank)) for rank in range(self._job.world_size)),
-            tuple(slots),
-            None,
-            self._issued,
-            tuple(StreamSnapshot(rank, calls[:1], calls[1:]) for rank, calls in streams.items() if len(calls) > 1),
+        crossed = WaitGraph(
+            replace(
+                graph.snapshot,
+                ranks=tuple(self._snapshot_of_rank(rank, heads.get(rank)) for rank in range(self._job.world_size)),
+                open_slots=tuple(slots),
+                streams=tuple(StreamSnapshot(rank, own[:1], own[1:]) for rank, own in streams.items() if len(own) > 1),
+            )
         )
-        crossed = WaitGraph(snapshot)
         return crossed, tuple(each for each in find_deadlocks(crossed) if each.code is Code.DEADLOCK_CYCLE)
 
     def _unknown_findings(self) -> Iterator[Finding]:
@@ -209,12 +196,11 @@ class _JobDiagnoser:
         records = self._job.records.values()
         stalled = [*self._met.stalled, *self._messages.stalled]
         for calls in stalled[:_MOST_STALLED]:
-            what = f'{calls[0].operation} #{calls[0].sequence} on "{calls[0].group}"'
+            what = f'{calls[0].title} on "{calls[0].group}"'
             who = rank_list(call.rank for call in calls)
             cause = Cause.CAME_AND_HUNG.lines(who=who, operation=what)
-            yield _unknown_finding(
-                f"{who} reached {what}, and it did not complete", [*format_call_table(calls), *cause]
-            )
+            lines: list[str | LabelledLine] = [*format_call_table(calls), *cause]
+            yield _unknown_finding(f"{who} reached {what}, and it did not complete", lines)
         if not stalled and self._job.ranks_without_record:
             who = rank_list(self._job.ranks_without_record)
             summary = f"nothing is open, and there is no record of {who}"
@@ -238,13 +224,9 @@ class _JobDiagnoser:
         records = list(self._job.records.values())
         if self._job.ranks_without_record:
             yield f"no record of {rank_list(self._job.ranks_without_record)}"
-        if self._job.ranks_with_cut_record:
-            last = ", ".join(
-                f"rank {rank} after {self._last_call_text(rank)}"
-                for rank in self._job.ranks_with_cut_record[:_MOST_STALLED]
-            )
-            cut = rank_list(self._job.ranks_with_cut_record)
-            yield f"the record of {cut} is cut short; the part before that was read: {last}"
+        if cut := self._job.ranks_with_cut_record:
+            last = ", ".join(f"rank {rank} after {self._last_call_text(rank)}" for rank in cut[:_MOST_STALLED])
+            yield f"the record of {rank_list(cut)} is cut short; the part before that was read: {last}"
         if self._ranks_of_unknown_version:
             forms = ", ".join(dict.fromkeys(self._job.records[rank].form for rank in self._ranks_of_unknown_version))
             yield f"{forms} is an unknown version, read like 2.10: new or changed fields are not compared"

@@ -4,7 +4,7 @@ stack."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -55,7 +55,6 @@ SHORT_DTYPES = {
     "i16": "int16",
     "i8": "int8",
     "u8": "uint8",
-    "bool": "bool",
     "fp8e4m3": "float8_e4m3fn",
     "fp8e5m2": "float8_e5m2",
 }
@@ -127,3 +126,8 @@ def _is_in_library_or_torch(path: str) -> tuple[bool, bool]:
 @lru_cache(maxsize=4096)
 def _make_site(path: str, line: int, function: str) -> Site:
     return Site(printable_text(path), line, printable_text(function))
+
+
+def number_names(names: Iterable[str]) -> dict[str, int]:
+    """Return each name with its number, in order of first appearance."""
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}

@@ -62,7 +62,8 @@ class _RunLogBuilder:
             if call is None:
                 continue
             if call.operation in CREATING:
-                self._note_group_creation(event, call)
+                if event.kind is EventKind.ISSUE:
+                    self._note_group_creation(call)
             elif event.kind is EventKind.ISSUE:
                 self._note_call(event, call)
             elif event.kind is EventKind.MATCH and event.text != REFUSED:
@@ -74,11 +75,10 @@ class _RunLogBuilder:
                     self._members[each.call.group] = (*members, rank)
         return RunLog(self._size, tuple(map(tuple, self._ranks)), self._members)
 
-    def _note_group_creation(self, event: Event, call: Call) -> None:
-        if event.kind is EventKind.ISSUE:
-            self._created[call.group, call.rank] += 1
-            if call.signature.members is not None:
-                self._members.setdefault(call.group, call.signature.members)
+    def _note_group_creation(self, call: Call) -> None:
+        self._created[call.group, call.rank] += 1
+        if call.signature.members is not None:
+            self._members.setdefault(call.group, call.signature.members)
 
     def _note_call(self, event: Event, call: Call) -> None:
         place = call.rank, len(self._ranks[call.rank])

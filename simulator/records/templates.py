@@ -73,11 +73,8 @@ class _TemplateSection:
 class Template:
     """A pickled dump in which all bytes that do not describe a call may differ."""
 
-    head: _TemplateSection
-    """The part of the pickle before the first entry."""
-    body: _TemplateSection
-    """The part of the pickle with the entries."""
-    tail: _TemplateSection
+    sections: tuple[_TemplateSection, ...]
+    """The parts of the pickle before the entries, with the entries, and after them."""
     groups: tuple[tuple[str, str], ...]
     """For each group, its name and description, or placeholders of texts that may differ."""
     found: ReadEntries
@@ -85,24 +82,21 @@ class Template:
     def read_dump(self, data: bytes) -> tuple[Value, ReadEntries] | None:
         """Return a pickle's dump without its entries, and the parsed entries; None if the pickle does not match the
         template."""
-        parts, at = [], 0
-        for section in (self.head, self.body, self.tail):
-            matched = section.match_bytes(data, at)
+        found: list[bytes] = []
+        ends = [0]
+        for section in self.sections:
+            matched = section.match_bytes(data, ends[-1])
             if matched is None:
                 return None
-            parts.append((at, *matched))
-            at = matched[0]
-        (_, begin, _), (_, end, _), _ = parts
-        if at != len(data):
+            ends.append(matched[0])
+            found += matched[1]
+        if ends[-1] != len(data):
             return None
         try:
-            texts = [str(text, "utf-8", "surrogatepass") for _, _, several in parts for text in several]
-            value = plain_pickle.load_plain(data[:begin] + data[end:])
+            texts = [str(text, "utf-8", "surrogatepass") for text in found]
+            value = plain_pickle.load_plain(data[: ends[1]] + data[ends[2] :])
         except (RecordError, UnicodeDecodeError):  # reading the whole dump reports the problem
             return None
-        return self._put_group_names(value, texts)
-
-    def _put_group_names(self, value: Value, texts: Sequence[str]) -> tuple[Value, ReadEntries] | None:
         by_mark = dict(zip(_placeholders(), texts, strict=False))
         names = [tuple(by_mark.get(each, each) for each in group) for group in self.groups]
         labels = tuple(dict.fromkeys(group_label(name, description) for name, description in names))
@@ -123,9 +117,8 @@ def make_template(data: bytes, value: Value, found: ReadEntries) -> Template | N
     groups = _groups_with_placeholders(_with_placeholders(data, opened), value, {place.mark for place in opened})
     if groups is None:
         return None
-    bounds = (0, *span, len(data))
-    head, body, tail = (_make_section(data, opened, *bounds[part : part + 2]) for part in range(3))
-    return Template(head, body, tail, groups, found)
+    sections = tuple(_make_section(data, opened, *bounds) for bounds in pairwise((0, *span, len(data))))
+    return Template(sections, groups, found)
 
 
 def _span_of_entries(ops: Sequence[_Opcode]) -> tuple[int, int] | None:
@@ -204,9 +197,8 @@ def _groups_with_placeholders(
         return None
     groups, own_groups = (dict.fromkeys(tuple(entry["process_group"]) for entry in each) for each in (entries, own))
     names, own_names = (tuple(chain.from_iterable(each)) for each in (groups, own_groups))
-    is_named = len(names) == len(own_names) and all(
-        name == before or name in marks for name, before in zip(names, own_names, strict=True)
-    )
+    pairs = zip(names, own_names, strict=False)
+    is_named = len(names) == len(own_names) and all(name == before or name in marks for name, before in pairs)
     is_same = compared_fields(entries) == compared_fields(own) and _line_numbers(entries) == _line_numbers(own)
     return tuple(groups) if is_named and is_same else None
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.diagnosis.replica_divergence import FirstDifference
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.replicas.replica_tensors import ReplicaSample, ReplicaTensor
 
 _MOST_SIDES = 8
@@ -44,14 +44,14 @@ class ReplicaComparison:
         return self.sites.keys()
 
     @property
-    def first_different_input(self) -> FirstDifference:
-        """The first input of the optimizer step that differs between ranks: parameters, gradients, or neither."""
+    def first_different_input(self) -> Advice[[]]:
+        """The cause, by the input of the optimizer step that differs: parameters at its start, gradients, neither."""
         inputs = [each.inputs for each in self.steps if each.inputs is not None]
         if len({each.start for each in inputs}) > 1:
-            return FirstDifference.START
+            return Cause.STARTED_APART
         if len({each.gradients for each in inputs}) > 1:
-            return FirstDifference.GRADIENTS
-        return FirstDifference.OPTIMIZER
+            return Cause.GRADIENTS_CHANGED
+        return Cause.OPTIMIZER_DIFFERS
 
     def add_rank(
         self,

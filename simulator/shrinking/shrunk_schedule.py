@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpsim.simulator.api import replay, simulate
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.choices import Schedule, without_trailing_defaults
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.shrinking.greedy import OnShrinkProgress, ShrinkAttempt, ShrinkEnd, Size, failure_kind_of
@@ -33,14 +33,6 @@ _MOST_REGROUPED = 8
 """At most this many switches are regrouped; more switches are first removed one by one."""
 _MOST_MERGED = 9
 """The most choices that are tried in place of two switches, besides the sum of the two."""
-
-
-def without_trailing_defaults(choices: Choices) -> Choices:
-    """Return the choices without default choices at the end, which a schedule need not contain."""
-    end = len(choices)
-    while end and choices[end - 1] == 0:
-        end -= 1
-    return choices[:end]
 
 
 def truncate_choices(choices: Choices) -> Iterator[Choices]:
@@ -70,11 +62,9 @@ def merge_switches(choices: Choices) -> Iterator[Choices]:
     """Yield schedules in which one switch replaces two consecutive switches, at the place of the first of the two."""
     switches = _switch_indices(choices)
     for first, second in pairwise(switches):
-        both = choices[first] + choices[second]
+        both, turn = choices[first] + choices[second], (0,) * (second - first)
         for choice in (*range(1, min(both, _MOST_MERGED)), both):
-            yield without_trailing_defaults(
-                (*choices[:first], choice, *(0,) * (second - first), *choices[second + 1 :])
-            )
+            yield without_trailing_defaults((*choices[:first], choice, *turn, *choices[second + 1 :]))
 
 
 def regroup_switches(choices: Choices) -> Iterator[Choices]:
@@ -178,9 +168,8 @@ def shrink(
 
     def attempt(choices: Choices) -> ShrinkAttempt[Choices]:
         result = simulate(program, world_size, policy=GuidedPolicy(choices, start), **options)
-        return ShrinkAttempt(
-            without_trailing_defaults(result.schedule.choices) if failure.matches_result(result) else None
-        )
+        made = without_trailing_defaults(result.schedule.choices)
+        return ShrinkAttempt(made if failure.matches_result(result) else None)
 
     shrunk = shrink_greedily(
         without_trailing_defaults(failed.schedule.choices),

@@ -122,9 +122,8 @@ class StructureShrinker:
         if (part, row) == old:
             return new
         children = self._children_of(part, row)
-        return _with_children(
-            part, {key: self._with_part_replaced(child, its, old, new) for key, child, its in children}
-        )
+        changed = {key: self._with_part_replaced(child, its, old, new) for key, child, its in children}
+        return _with_children(part, changed)
 
     def _children_of(self, part: Any, row: Row) -> Iterator[tuple[Any, Any, Row]]:
         """Yield the children of a record, tuple or mapping: key, child, and the row of the table for the child."""

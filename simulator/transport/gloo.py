@@ -232,12 +232,6 @@ def needs_host_copy(tensor: Tensor) -> bool:
     return tensor.device.type != "cpu"
 
 
-_ONE_BY_ONE = {
-    "allgather_into_tensor_coalesced": "_allgather_base",
-    "reduce_scatter_tensor_coalesced": "_reduce_scatter_base",
-}
-"""Methods of a process group that a gloo backend lacks in Python, and the backend's method for a single tensor."""
-
 _UNTYPED: Any = _c10d
 """The module without types: torch's stubs lack some names, and torch without gloo lacks `ProcessGroupGloo`."""
 
@@ -249,13 +243,12 @@ def start_gloo_call(operation: str, backend: Any, payload: Payload, reduction: s
     """
     if payload.gathered is not None:
         return _gather_into_one(backend, payload.inputs[0], payload.gathered)
-    method, make_tensors, kind = METHODS[operation]
-    tensors = make_tensors(payload)
+    method, make_tensors, kind, is_one_by_one = METHODS[operation]
+    tensors, call = make_tensors(payload), getattr(backend, method)
     options = [_make_options(OPERATIONS[operation], kind, payload, reduction, root)] if kind else []
-    single = _ONE_BY_ONE.get(method)
-    if single is None:
-        return getattr(backend, method)(*tensors, *options)
-    return _JointWork([getattr(backend, single)(*pair, *options) for pair in zip(*tensors, strict=True)])
+    if is_one_by_one:
+        return _JointWork([call(*pair, *options) for pair in zip(*tensors, strict=True)])
+    return call(*tensors, *options)
 
 
 class _JointWork(NamedTuple):
@@ -292,10 +285,6 @@ def _gather_into_one(backend: Any, tensor: Tensor, gathered: list[Tensor]) -> An
 
 def _tensors(payload: Payload) -> tuple[Any, ...]:
     return (list(payload.inputs),)
-
-
-def _tensor_from_tensor(payload: Payload) -> tuple[Any, ...]:
-    return payload.outputs[0], payload.inputs[0]
 
 
 def _tensors_from_tensors(payload: Payload) -> tuple[Any, ...]:
@@ -335,7 +324,12 @@ class GlooMethod(NamedTuple):
     options: str = ""
     """The name of the class of the method's options; "" without options. The fields of the class are those of the
     operation."""
+    is_one_by_one: bool = False
+    """True if the method is called for each tensor, as a gloo backend lacks the joint method in Python."""
 
+
+_ALL_GATHER_BASE = GlooMethod("_allgather_base", _tensors_from_tensors, is_one_by_one=True)
+_REDUCE_SCATTER_BASE = GlooMethod("_reduce_scatter_base", _tensors_from_tensors, "ReduceScatterOptions", True)
 
 METHODS = {
     "all_reduce": GlooMethod("allreduce", _tensors, "AllreduceOptions"),
@@ -344,15 +338,13 @@ METHODS = {
     "reduce": GlooMethod("reduce", _tensors, "ReduceOptions"),
     "all_gather": GlooMethod("allgather", _list_from_tensors),
     "all_gather_coalesced": GlooMethod("allgather_coalesced", _lists_from_tensors),
-    "all_gather_into_tensor": GlooMethod("_allgather_base", _tensor_from_tensor),
-    "all_gather_into_tensor_coalesced": GlooMethod("allgather_into_tensor_coalesced", _tensors_from_tensors),
+    "all_gather_into_tensor": _ALL_GATHER_BASE,
+    "all_gather_into_tensor_coalesced": _ALL_GATHER_BASE,
     "gather": GlooMethod("gather", _list_from_tensors, "GatherOptions"),
     "scatter": GlooMethod("scatter", _tensors_from_list, "ScatterOptions"),
     "reduce_scatter": GlooMethod("reduce_scatter", _tensors_from_list, "ReduceScatterOptions"),
-    "reduce_scatter_tensor": GlooMethod("_reduce_scatter_base", _tensor_from_tensor, "ReduceScatterOptions"),
-    "reduce_scatter_tensor_coalesced": GlooMethod(
-        "reduce_scatter_tensor_coalesced", _tensors_from_tensors, "ReduceScatterOptions"
-    ),
+    "reduce_scatter_tensor": _REDUCE_SCATTER_BASE,
+    "reduce_scatter_tensor_coalesced": _REDUCE_SCATTER_BASE,
     "all_to_all": GlooMethod("alltoall", _tensors_from_tensors),
     "all_to_all_single": GlooMethod("alltoall_base", _split_tensors),
     "barrier": GlooMethod("barrier", lambda payload: (), "BarrierOptions"),

@@ -1,8 +1,13 @@
 """Transport `memory`: moves the tensors of all ranks of a call within this process.
 
-`MOVEMENTS` has a function for each operation, which gets the payloads of all ranks in
-group-rank order, so a sum adds rank 0 first and has the same bits in every schedule. It reads everything before it
-writes anything, because inputs may be outputs.
+`MOVEMENTS` has a function for each operation. It gets the payloads of all ranks in group-rank order, so a sum has the
+same bits in every schedule. It reads everything before it writes anything, because inputs may be outputs.
+
+A reduction has the bits of the group's backend, NaN, -0.0 and rounding included. gloo cuts a tensor into a chunk for
+each rank, and passes each chunk down the ring (gloo/allreduce.cc, gloo/reduce.cc): chunk c begins at rank c - 1, and
+each lower rank, then the highest one and so on down to rank c, combines its own elements with those it receives.
+NCCL's order depends on the machine; here it is the order of the ranks. Its MIN and MAX ignore NaN, and AVG multiplies
+before it adds (src/device/reduce_kernel.h, src/enqueue.cc).
 
 Tensors are written below autograd and without changing their version counters, as a real backend writes memory. Memory
 between the elements of a tensor that is not dense stays unchanged (gloo overwrites it). Tensors of equal size and
@@ -14,7 +19,9 @@ the work comes after everything that they queued there; data from another stream
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, reduce
+from math import ceil
 from typing import Any
 
 import torch
@@ -32,12 +39,28 @@ _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "AVG": torch.Tensor.add_,
     "PREMUL_SUM": torch.Tensor.add_,
     "PRODUCT": torch.Tensor.mul_,
-    "MIN": lambda total, tensor: torch.minimum(total, tensor, out=total),
-    "MAX": lambda total, tensor: torch.maximum(total, tensor, out=total),
+    "MIN": lambda total, tensor: torch.fmin(total, tensor, out=total),
+    "MAX": lambda total, tensor: torch.fmax(total, tensor, out=total),
     "BAND": torch.Tensor.bitwise_and_,
     "BOR": torch.Tensor.bitwise_or_,
     "BXOR": torch.Tensor.bitwise_xor_,
 }
+"""Combines the total of some ranks with the tensor of the next one, in place."""
+
+_ON_GLOO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": lambda own, received: torch.where(received < own, received, own),
+    "MAX": lambda own, received: torch.where(own < received, received, own),
+}
+"""Combines a rank's elements with those it receives, as std::min and std::max do, which return `own` beside a NaN."""
+
+_GLOO_SEGMENT = 1024 * 1024
+"""The most bytes that gloo moves at a time (kMaxSegmentSize)."""
+
+_FEW_ELEMENTS = 65536
+"""The most elements of all ranks that are copied to combine all chunks at once; more are combined chunk by chunk."""
 
 
 class MemoryTransport:
@@ -58,21 +81,59 @@ def move_payloads(operation: str, payloads: Sequence[Payload], reduction: str | 
         MOVEMENTS[operation](payloads, reduction or "", -1 if root is None else root)
 
 
-def reduce_tensors(tensors: Sequence[Tensor], reduction: str, factors: Sequence[Any] = ()) -> Tensor:
-    """Return a new tensor: `tensors` reduced in their order, each times its factor in a PREMUL_SUM."""
-    if tensors[0].dtype.itemsize == 1 and tensors[0].is_floating_point():  # the CPU has no arithmetic of float8
-        wide = reduce_tensors([tensor.to(torch.float32) for tensor in tensors], reduction, factors)
-        return wide.to(tensors[0].dtype)
+def reduce_tensors(
+    tensors: Sequence[Tensor], reduction: str, factors: Sequence[Any] = (), *, on_nccl: bool = False
+) -> Tensor:
+    """Return a new tensor: the reduction of `tensors`, each times its factor in a PREMUL_SUM."""
+    size, shape, dtype = len(tensors), tensors[0].shape, tensors[0].dtype
+    is_whole = not (dtype.is_floating_point or dtype.is_complex)
+    if dtype.itemsize == 1 and not is_whole:  # the CPU has no arithmetic of float8
+        wide = reduce_tensors([tensor.to(torch.float32) for tensor in tensors], reduction, factors, on_nccl=on_nccl)
+        return wide.to(dtype)
+    if reduction == "AVG" and on_nccl and not is_whole:
+        reduction, factors = "PREMUL_SUM", [tensors[0].new_tensor(1 / size)] * size
     if reduction == "PREMUL_SUM":
-        tensors = [tensor.mul(factor).to(tensor.dtype) for tensor, factor in zip(tensors, factors, strict=True)]
-    total = tensors[0].clone(memory_format=torch.contiguous_format)
-    shape, combine = total.shape, _BINARY[reduction]
-    for tensor in tensors[1:]:
-        combine(total, tensor if tensor.shape == shape else tensor.reshape(shape))
+        tensors = [tensor.mul(factor).to(dtype) for tensor, factor in zip(tensors, factors, strict=True)]
+    depends_on_order = not is_whole and (size > 2 or reduction in ("MIN", "MAX"))
+    if depends_on_order and not on_nccl and reduction in _ON_GLOO:
+        total = _reduce_around_ring([tensor.reshape(-1) for tensor in tensors], _ON_GLOO[reduction]).view(shape)
+    else:
+        total = tensors[0].clone(memory_format=torch.contiguous_format)
+        for tensor in tensors[1:]:
+            _BINARY[reduction](total, tensor if tensor.shape == shape else tensor.reshape(shape))
     if reduction == "AVG":
-        is_whole = not (total.is_floating_point() or total.is_complex())
-        total.div_(len(tensors), rounding_mode="trunc" if is_whole else None)  # NCCL truncates integers
+        total.div_(size, rounding_mode="trunc" if is_whole else None)  # NCCL truncates integers
     return total
+
+
+def _reduce_around_ring(tensors: Sequence[Tensor], combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Return the reduction of flat tensors, combined in gloo's order: chunk c from rank c - 1 down to rank c."""
+    size, count = len(tensors), tensors[0].numel()
+    chunk = _elements_in_chunk(count, size, tensors[0].itemsize)
+    if chunk < count and size * count <= _FEW_ELEMENTS:
+        rows = torch.stack(list(tensors))
+        padded = torch.nn.functional.pad(rows, (0, size * chunk - count)).view(size, size, chunk)
+        chunks: Tensor = reduce(lambda received, own: combine(own, received), padded[_ring_order(size)])
+        return chunks.reshape(-1)[:count]
+    totals = []
+    for number, start in enumerate(range(0, count, chunk or 1)):
+        ranks = (tensors[(number - 1 - step) % size][start : start + chunk] for step in range(size))
+        totals.append(reduce(lambda received, own: combine(own, received), ranks))
+    return torch.cat(totals) if totals else tensors[0].clone()
+
+
+def _elements_in_chunk(count: int, size: int, itemsize: int) -> int:
+    """Return the number of elements that gloo gives each of `size` ranks of a tensor with `count` elements."""
+    most = max(1, _GLOO_SEGMENT // itemsize) * itemsize
+    segments = ceil(max(ceil(count * itemsize / most), 2 * size) / size)
+    return segments * ceil(count / (segments * size))
+
+
+@cache
+def _ring_order(size: int) -> tuple[Tensor, Tensor]:
+    """Return the index of the elements to combine at each step: the rank of each chunk, and the chunk."""
+    chunks = torch.arange(size)
+    return (chunks - 1 - chunks.unsqueeze(1)) % size, chunks
 
 
 def _sum_sparse_tensors(tensors: Sequence[Tensor]) -> Tensor:
@@ -91,29 +152,36 @@ def _write_outputs(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         torch._foreach_copy_(list(outputs), fitting)
 
 
-def _reduce_payloads(payloads: Sequence[Payload], reduction: str, *, flat: bool = False) -> list[Tensor]:
-    """Return the reduction over all ranks of each of their input tensors."""
-    factors = [payload.factor for payload in payloads]
-    columns = zip(*(payload.inputs for payload in payloads), strict=True)
+def _reduce_columns(
+    payloads: Sequence[Payload], reduction: str, columns: Iterable[Sequence[Tensor]] | None = None
+) -> list[Tensor]:
+    """Return the reduction of each column, which has a tensor of each rank; by default, of each place in the inputs."""
+    factors, on_nccl = [payload.factor for payload in payloads], payloads[0].on_nccl
     return [
-        reduce_tensors([each.reshape(-1) for each in column] if flat else column, reduction, factors)
-        for column in columns
+        reduce_tensors(column, reduction, factors, on_nccl=on_nccl)
+        for column in columns or zip(*(payload.inputs for payload in payloads), strict=True)
     ]
 
 
 def _all_reduce(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    for column in zip(*(payload.inputs for payload in payloads), strict=True):
-        if column[0].is_sparse:
-            total = _sum_sparse_tensors(column)
-            for tensor in column:
-                tensor.copy_(total)
-        else:
-            total = reduce_tensors(column, reduction, [payload.factor for payload in payloads])
-            _write_outputs(column, [total] * len(column))
+    first, *others = payloads[0].inputs
+    if first.is_sparse:
+        total = _sum_sparse_tensors([payload.inputs[0] for payload in payloads])
+        for payload in payloads:
+            payload.outputs[0].copy_(total)
+        return
+    if others and not payloads[0].on_nccl:  # gloo reduces coalesced tensors as one
+        column = [torch.cat([tensor.reshape(-1) for tensor in payload.inputs]) for payload in payloads]
+        (total,) = _reduce_columns(payloads, reduction, [column])
+        totals = list(total.split([tensor.numel() for tensor in payloads[0].inputs]))
+    else:
+        totals = _reduce_columns(payloads, reduction)
+    for payload in payloads:
+        _write_outputs(payload.outputs, totals)
 
 
 def _reduce(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    _write_outputs(payloads[root].outputs, _reduce_payloads(payloads, reduction))
+    _write_outputs(payloads[root].outputs, _reduce_columns(payloads, reduction))
 
 
 def _broadcast(payloads: Sequence[Payload], reduction: str, root: int) -> None:
@@ -159,12 +227,13 @@ def _scatter(payloads: Sequence[Payload], reduction: str, root: int) -> None:
 
 
 def _reduce_scatter(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    for payload, total in zip(payloads, _reduce_payloads(payloads, reduction), strict=True):
+    for payload, total in zip(payloads, _reduce_columns(payloads, reduction), strict=True):
         _write_outputs(payload.outputs, [total])
 
 
 def _reduce_scatter_tensor(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    totals = _reduce_payloads(payloads, reduction, flat=True)
+    columns = zip(*([tensor.reshape(-1) for tensor in payload.inputs] for payload in payloads), strict=True)
+    totals = _reduce_columns(payloads, reduction, columns)
     parts = [total.view(len(payloads), -1) if total.numel() else [total] * len(payloads) for total in totals]
     for rank, payload in enumerate(payloads):
         _write_outputs(payload.outputs, [part[rank] for part in parts])

@@ -17,6 +17,8 @@ class Payload(NamedTuple):
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     gathered: list[Tensor] | None = None
     """The list that receives the gathered tensor of an operation without output tensors."""
+    on_nccl: bool = False
+    """Whether NCCL reduces the tensors, by its own arithmetic; else gloo does."""
 
     def with_copied_inputs(self) -> Payload:
         """Return a payload with copies of the inputs, so that the caller may change its tensors."""

@@ -81,7 +81,7 @@ def test_other_tables_have_every_operation_of_theirs():
 
 @pytest.mark.parametrize("name", gloo.METHODS)
 def test_gloo_has_the_method_and_its_options(name):
-    row, (method, _, kind) = OPERATIONS[name], gloo.METHODS[name]
+    row, (method, _, kind, _) = OPERATIONS[name], gloo.METHODS[name]
     assert hasattr(dist.ProcessGroup, method)
     options = getattr(c10d, kind)() if kind else None
     assert hasattr(options, "reduceOp") == row.reduces

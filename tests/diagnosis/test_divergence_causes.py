@@ -7,12 +7,12 @@ from ddpsim import Code, simulate
 from ddpsim.scenarios.training.divergence import find_divergence
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import NOWHERE
+from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.replica_divergence import (
     Circumstances,
     ComparisonPoint,
     Deviation,
     EqualRanks,
-    FirstDifference,
     advise_deviation,
     divergence_finding,
 )
@@ -128,10 +128,10 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
 @rows(
     ("circumstances", "words"),
     [
-        ({"step": 1, "apart": FirstDifference.START}, "the parameters already differed before the first step"),
-        ({"apart": FirstDifference.START}, "after the step before, they were loaded"),
-        ({"apart": FirstDifference.GRADIENTS}, "the parameters were equal before this step, but the gradients"),
-        ({"apart": FirstDifference.OPTIMIZER}, "parameters and gradients were equal before this step"),
+        ({"step": 1, "apart": Cause.STARTED_APART}, "the parameters already differed before the first step"),
+        ({"apart": Cause.STARTED_APART}, "after the step before, they were loaded"),
+        ({"apart": Cause.GRADIENTS_CHANGED}, "the parameters were equal before this step, but the gradients"),
+        ({"apart": Cause.OPTIMIZER_DIFFERS}, "parameters and gradients were equal before this step"),
         ({"step": 0}, "no synchronising forward went through the wrapper"),
         ({"step": 0, "has_run": True}, "no synchronising forward preceded this optimizer step"),
         ({"optimizer_step": 2}, "no synchronising forward preceded this optimizer step"),

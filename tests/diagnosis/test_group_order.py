@@ -16,7 +16,7 @@ def calls(orders):
         for index, group in enumerate(groups):
             issued.append(Call(rank, group, counts.get(group, 0), ONE, Site("train.py", index + 1, "f")))
             counts[group] = counts.get(group, 0) + 1
-    return issued
+    return [(call, call.rank) for call in issued]
 
 
 def test_equal_orders_are_none():
@@ -44,7 +44,8 @@ def test_messages_and_making_groups_do_not_count():
     making = Signature("new_group", members=(0, 1))
     issued = calls(["ab", "ba"])
     for other in (message, making):
-        assert find_group_order([call._replace(signature=other) if call.rank else call for call in issued]) is None
+        changed = [(call._replace(signature=other) if call.rank else call, thread) for call, thread in issued]
+        assert find_group_order(changed) is None
 
 
 def test_many_ranks_on_a_mesh():

@@ -67,17 +67,6 @@ def test_ranks_whose_barrier_failed_on_another_are_told_together():
     )
 
 
-def test_an_error_that_is_not_known():
-    finding = found("KeyError: 'weight'")
-    assert finding.ranks == (2,)
-    assert finding.sites == (SITE,)
-    assert end(finding) == (
-        "an exception left the program of rank 2",
-        "fix this exception first; ranks that did not raise only wait because of it",
-    )
-    assert finding.text.index("the line") < finding.text.index("  cause   ")
-
-
 def test_a_usage_error_says_itself_what_to_do():
     finding = found("UsageError: tensor has dtype int8, expected a float: convert it first")
     assert end(finding)[1] == "convert it first"

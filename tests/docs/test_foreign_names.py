@@ -3,7 +3,7 @@
 import re
 
 from ddpsim.simulator.foreign_names.names import load_table
-from ddpsim.simulator.torch_version import TESTED
+from ddpsim.simulator.imports import TESTED
 from tests.docs.blocks import ROOT
 from tests.docs.foreign_names_page import PAGE, brought_up_to_date
 

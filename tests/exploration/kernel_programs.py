@@ -44,8 +44,7 @@ from ddpsim.simulator.kernel.requests import (
     WaitFor,
 )
 from ddpsim.simulator.kernel.states import TaskChange
-from ddpsim.simulator.matching.point_to_point import channel_object
-from ddpsim.simulator.matching.slots import call_object
+from ddpsim.simulator.matching.slots import call_object, channel_object
 from ddpsim.simulator.result import Result
 
 Operation = tuple[Any, ...]

@@ -56,40 +56,6 @@ def test_state_of_one_run_is_not():
     assert simulate(count_of_its_own, 2, check_determinism=True).verdict is Verdict.PASS
 
 
-class Parameter:
-    """Compared and hashed by id(), as objects are."""
-
-    def __init__(self, size):
-        self.size = size
-
-
-def ordered(key):
-    """A program that broadcasts objects in an order.
-
-    Where objects lie in memory is for the allocator to say; here their places are exchanged by hand in the second run.
-    """
-    runs = itertools.count()
-    low, high = sorted((Parameter(0), Parameter(0)), key=id)
-
-    def program(rank):
-        low.size, high.size = (1, 2) if next(runs) < 2 else (2, 1)
-        for parameter in sorted([low, high], key=key):
-            dist.broadcast(torch.zeros(parameter.size), 0)
-
-    return program
-
-
-def test_the_order_of_id_is_found():
-    result = simulate(ordered(id), 2, check_determinism=True)
-    assert [finding.code for finding in result.findings] == ["nondeterminism"]
-    assert "float32[1]" in rows(result.findings[0])[1]
-    assert "float32[2]" in rows(result.findings[0])[2]
-
-
-def test_an_order_by_value_is_not():
-    assert simulate(ordered(lambda each: each.size), 2, check_determinism=True).verdict is Verdict.PASS
-
-
 def test_each_schedule_of_an_exploration_runs_twice():
     runs = itertools.count()
 

@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Budget, Verdict, explore, replay
+from ddpsim import Budget, Verdict, explore
 from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.exploration.outcomes import outcome_of_result
 from ddpsim.simulator.policies.dfs import Dfs
 from tests.exploration.drawn import drawn_program
-from tests.exploration.programs import add_up, overtaken, senders_to_one, store, two_receivers, write_and_read
+from tests.exploration.programs import senders_to_one, store, two_receivers, write_and_read
 from tests.kit.futures import FUTURES, future_of
 from tests.kit.rows import rows
 from tests.tiers import sweep
@@ -177,24 +177,6 @@ def test_a_loop_that_polls_has_an_end():
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_failure_that_depends_on_the_order_is_found_and_replays():
-    exploration = explore(overtaken, 2)
-    assert exploration.verdict is Verdict.FAIL
-    assert exploration.executions <= 3
-    failure = exploration.first_failure
-    again = replay(overtaken, 2, failure.schedule)
-    assert again.trace.digest() == failure.trace.digest()
-
-
-def test_its_outcomes_are_those_of_a_full_search_with_fewer_executions():
-    for program, world_size in ((add_up, 2), (write_and_read, 3), (overtaken, 2), (senders_to_one, 2)):
-        full = explore(program, world_size, policy="dfs", budget=PLENTY, keep_going=True)
-        few = explored(program, world_size)
-        assert full.complete
-        assert set(few.outcomes) == set(full.outcomes)
-        assert few.executions < full.executions
 
 
 class Recording:

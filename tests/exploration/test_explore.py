@@ -78,12 +78,6 @@ def test_two_receivers_are_independent():
     ]
 
 
-def test_collectives_have_one_outcome():
-    exploration = explore(add_up, 2, budget=PLENTY)
-    assert exploration.outcomes == {"pass": exploration.executions}
-    assert exploration.complete
-
-
 def test_where_nothing_is_open_one_execution_is_all_whatever_the_policy():
     for policy in ("dpor", "dfs", "random", "pct"):
         exploration = explore(add_up, 1, policy=policy)

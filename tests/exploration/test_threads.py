@@ -3,7 +3,6 @@
 import queue
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -157,11 +156,6 @@ def test_threads_take_a_lock_in_every_order(names, world_size, count):
     assert exploration.executions == len(exploration.outcomes) == count
 
 
-def test_a_queue_gives_one_outcome():
-    exploration = explored(items_of_a_queue, 1)
-    assert list(exploration.outcomes) == ["pass"]
-
-
 def test_threads_that_only_make_collectives_on_groups_of_their_own_and_are_joined():
     def program(rank):
         group = dist.new_group([0, 1, 2])
@@ -310,17 +304,6 @@ def test_messages_of_two_threads():
 def test_few_preemptions_find_what_is_wrong_with_one_group():
     bounded = explore(one_group, 2, policy="dfs", preemptions=1, budget=PLENTY, keep_going=True)
     assert set(bounded.outcomes) == set(explored(one_group, 2).outcomes)
-
-
-def test_jobs_of_an_executor_run_in_every_order():
-    def program(rank):
-        order = []
-        with ThreadPoolExecutor(2) as pool:
-            for name in "ab":
-                pool.submit(lambda name=name: (store().set("key", name), order.append(name)))
-        return "".join(order)
-
-    assert len(explored(program, 1).outcomes) == 2
 
 
 def test_who_is_carried_out_of_a_condition_is_told_of_no_error():

@@ -1,7 +1,7 @@
 """A host in miniature: ranks are generators that yield requests, and all that passes goes through a pipe, so to say.
 
 What a generator yields is pickled on its way to the kernel, as is each answer on its way back. `Start` starts another
-generator as a thread.
+generator as a thread; a rank's `chains` run inside `DeliverCompletion`.
 """
 
 import pickle
@@ -57,7 +57,8 @@ class Start(NamedTuple):
 
 
 class Host:
-    def __init__(self, programs, *, policy=None, faults=(), budget=None, semantics=GLOO):
+    def __init__(self, programs, *, policy=None, faults=(), budget=None, chains=None, semantics=GLOO):
+        """`chains` has, by rank and handle, the generator that runs when a completion is delivered."""
         world_size = len(programs)
         policy = policy or RoundRobin()
         plan = FaultPlan(faults, world_size)
@@ -67,7 +68,8 @@ class Host:
         """What the host had to do, and who was left by which way."""
         self.seen = defaultdict(list)
         """By kind, all requests, answers and replies."""
-        self._programs = dict(enumerate(programs))
+        self._chains = chains or {}
+        self._stacks = {rank: [program] for rank, program in enumerate(programs)}
         self._play()
 
     @property
@@ -110,7 +112,8 @@ class Host:
             elif isinstance(answer, DeliverCompletion):
                 rank = self.run.tasks[me].rank.rank
                 self.log.append(("delivered", rank, answer.handle, me))
-                answer = self._reply(DeliveredCompletion())
+                self._stacks[me].append(self._chain(rank, answer.handle))
+                answer = Continue()
             elif isinstance(answer, MoveTensors):
                 self.log.append(("moved", answer.signature.operation, answer.calls, answer.members))
                 answer = self._reply(MovedTensors(None))
@@ -121,9 +124,13 @@ class Host:
             else:
                 answer = self._step(me, answer)
 
+    def _chain(self, rank, handle):
+        yield from self._chains.get((rank, handle), ())
+
     def _step(self, me, answer):
-        """Let the generator of a task go on, up to its next request."""
-        program = self._programs[me]
+        """Let the innermost generator of a task go on, up to its next request."""
+        stack = self._stacks[me]
+        program = stack[-1]
         try:
             if isinstance(answer, Continue):
                 request = program.send(None if program.gi_frame.f_lasti < 0 else answer.value)
@@ -135,10 +142,11 @@ class Host:
                 assert isinstance(answer, RejectRequest)
                 request = program.throw(ValueError(answer.text))
         except (StopIteration, Unwound, Exception) as end:
-            return self._end(me, end)
+            stack.pop()
+            return self._reply(DeliveredCompletion()) if stack else self._end(me, end)
         if isinstance(request, Start):
             answer = self._handle(StartThread(request.name))
-            self._programs[answer.value] = request.program
+            self._stacks[answer.value] = [request.program]
             return answer
         return self._handle(request)
 

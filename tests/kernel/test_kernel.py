@@ -184,6 +184,27 @@ def test_a_policy_that_answers_anything_but_an_index_breaks_the_run(choice):
     assert [what[1] for what in host.done("unwound")] == [0, 1]
 
 
+def test_who_waits_for_a_chain_knows_whether_another_thread_runs_it():
+    me = Rank(0, 1)
+    said = []
+
+    def chain():
+        said.append((yield AskOthersDeliver()))  # its own counts for nothing
+        yield Sleep(1.0)
+
+    def looks():
+        said.append((yield AskOthersDeliver()))
+        yield Sleep(2.0)
+        said.append((yield AskOthersDeliver()))
+
+    def program():
+        yield Start("looks", looks())
+        yield from me.call("barrier")
+
+    assert Host([program()], chains={(0, 1): chain()}).codes == []
+    assert said == [False, True, False]
+
+
 def test_every_request_answer_and_reply_goes_through_the_pipe():
     me = Rank(0, 2)
 

@@ -1,7 +1,7 @@
 """Messages meet by source, destination and tag, in the order they were issued (MPI standard, section 3.5)."""
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
-from ddpsim.simulator.matching.point_to_point import UnmatchedMessages
+from ddpsim.simulator.matching.slots import UnmatchedMessages
 
 
 def send(rank, to, number=0, tag=0):

@@ -54,3 +54,8 @@ def test_a_replay_that_ends_before_its_answers_do_says_what_is_left():
     replay = ReplayPolicy(Schedule((1, 0, 2)))
     replay.choose(POINT, range(3))
     assert replay.divergence == ReplayDivergence(1, (0, 2), None)
+
+
+def test_guided_answers_are_taken_modulo_the_options_and_then_come_zeros():
+    policy = GuidedPolicy((1, 5, 7))
+    assert [policy.choose(POINT, options) for options in ((0, 1), (0, 1, 2), (0, 1), (0, 1, 2))] == [1, 2, 1, 0]

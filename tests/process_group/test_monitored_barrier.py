@@ -71,15 +71,6 @@ def test_what_ranks_are_told(late, options, expected):
     assert told(program, len(late)) == tuple(expected)
 
 
-def test_ranks_are_those_of_the_group():
-    def program(rank):
-        group = dist.new_group([1, 3])
-        if rank == 1:
-            dist.monitored_barrier(group, timeout=LIMIT)
-
-    assert told(program)[1] == failed("Rank 1")
-
-
 def test_the_next_barrier_starts_afresh():
     def program(rank):
         time.sleep(rank)

@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._subclasses import FakeTensorMode
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -117,16 +116,6 @@ def test_a_function_mode_sees_what_it_sees_on_gloo() -> None:
     assert simulate(program, 2).returns == (["all_reduce"], ["all_reduce"])
 
 
-def test_comm_debug_mode_counts_torch_distributed() -> None:
-    def program(rank: int) -> dict[str, int]:
-        with CommDebugMode() as mode:
-            dist.all_reduce(torch.ones(2))
-            dist.broadcast(torch.ones(2), 0)
-        return {str(name): count for name, count in mode.get_comm_counts().items() if count}
-
-    assert simulate(program, 2).returns == ({"c10d.allreduce_": 1, "c10d.broadcast_": 1},) * 2
-
-
 def test_a_mode_that_refuses_clone_lets_ddp_train() -> None:
     class NoClone(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -172,16 +161,6 @@ def test_a_call_under_a_mode_is_named_by_the_line_that_makes_it() -> None:
     line = next(line for line, text in _lines_of_this_file() if text.endswith("# here"))
     assert finding.code == "mismatch.shape"
     assert str(finding).count(f"test_through_torch.py:{line}") == 3  # above all, and of each rank
-
-
-def test_a_deadlock_under_a_mode_is_one() -> None:
-    def program(rank: int) -> None:
-        with Seen():
-            if rank == 0:
-                dist.barrier()
-
-    (finding,) = simulate(program, 2).findings
-    assert finding.code == "deadlock.missing_rank"
 
 
 def test_errors_under_a_mode_are_the_same() -> None:

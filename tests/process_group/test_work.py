@@ -80,14 +80,6 @@ def test_a_chain_runs_on_the_thread_of_its_rank():
     assert returned(program) == (True, True)
 
 
-def test_futures_are_collected():
-    def program(rank):
-        futures = [dist.all_reduce(ones(rank) * n, async_op=True).get_future() for n in range(3)]
-        return [value[0][0].item() for value in torch.futures.wait_all(futures)]
-
-    assert returned(program) == ([0.0, 3.0, 6.0],) * 2
-
-
 def look(rank, *, kind):
     return future_of(dist.all_reduce(torch.ones(3), async_op=True), kind).done()
 
@@ -123,20 +115,6 @@ def test_a_look_at_what_is_complete_is_not_in_vain(kind):
 def test_a_look_at_a_future_comes_to_the_same_in_processes(kind, seed):
     for program in (partial(look, kind=kind), partial(look_until_done, kind=kind)):
         assert came_to(program, "process", seed) == came_to(program, "thread", seed)
-
-
-def test_a_look_at_a_future_is_a_look_at_its_call():
-    def program(rank, look):
-        work = dist.all_reduce(torch.ones(3), async_op=True)
-        seen = look(work)
-        work.wait()
-        return seen
-
-    ways = (lambda work: work.get_future().done(), lambda work: work.is_completed())
-    for seed in range(10):
-        of_future, of_call = (simulate(program, 2, args=(way,), policy="random", seed=seed) for way in ways)
-        assert of_future.returns == of_call.returns
-        assert of_future.trace.digest() == of_call.trace.digest()
 
 
 @pytest.mark.parametrize("kind", [*FUTURES, "of nobody"])
@@ -252,12 +230,3 @@ def test_coalescing_begins_before_it_ends_and_once():
         group._end_coalescing(device).wait()
 
     returned(program, 1)
-
-
-def test_a_call_complete_at_the_instant_of_the_time_out_is_in_time():
-    def program(rank):
-        if rank:
-            time.sleep(1.0)
-        return dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(seconds=1))
-
-    assert returned(program, 2) == (True, True)

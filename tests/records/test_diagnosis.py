@@ -101,11 +101,6 @@ def test_all_send_first_is_a_cycle():
     assert (finding.code, finding.cycle) == (Code.DEADLOCK_CYCLE, (0, 1, 2))
 
 
-def test_messages_that_do_not_fit_are_found():
-    finding = only(found(job([[call("send", to=1)], [call("recv", (5,), to=0)]])))
-    assert (finding.code, finding.ranks) == (Code.MISMATCH_SHAPE, (0, 1))
-
-
 def test_a_batch_of_messages_is_messages():
     together = {"p2p_seq_id": 1}
     end = call("coalesced", None, is_p2p=True, collective_seq_id=0, **together)

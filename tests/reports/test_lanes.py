@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from ddpsim import Budget
 from ddpsim.reports.document import MARKS, Finding, Run, Waiting
-from ddpsim.reports.layout.classes import shown_lanes
-from ddpsim.reports.layout.lanes import EventMark, Lanes, MissingCall, WaitBar, lanes_of
+from ddpsim.reports.layout.lanes import EventMark, Lanes, MissingCall, WaitBar, lanes_of, shown_lanes
 from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict

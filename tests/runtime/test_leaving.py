@@ -129,18 +129,6 @@ def test_an_exception_that_was_caught_is_no_error_of_the_rank(program):
     assert "another branch" in finding.text
 
 
-def test_a_cleanup_that_all_ranks_come_to_does_not_change_who_raised():
-    def program(rank):
-        try:
-            if rank == 1:
-                raise ValueError("bad sample")
-        finally:
-            dist.barrier()
-
-    (finding,) = simulate(program, 3).findings
-    assert (finding.code, finding.ranks) == (Code.RANK_ERROR, (1,))
-
-
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_plain_exit_is_a_return(isolation):
     def program(rank):

@@ -45,7 +45,7 @@ def test_where_the_caller_is_scheduled_otherwise_so_are_its_threads():
     assert found == [os.SCHED_IDLE] * 2
 
 
-def test_a_platform_that_forbids_to_schedule_otherwise_keeps_the_core(monkeypatch):
+def test_where_scheduling_otherwise_is_forbidden_the_core_stays_and_where_a_core_is_all_do(monkeypatch):
     def forbidden(*_):
         raise PermissionError
 
@@ -55,16 +55,10 @@ def test_a_platform_that_forbids_to_schedule_otherwise_keeps_the_core(monkeypatc
         cores, policy = placement_of_a_thread()
     assert (len(cores), policy) == (1, usual[1])
     assert placement() == usual
-
-
-def test_a_platform_that_forbids_it_is_left_alone(monkeypatch):
-    def forbidden(pid, cores):
-        raise PermissionError
-
-    allowed = os.sched_getaffinity(0)
+    monkeypatch.undo()
     monkeypatch.setattr(os, "sched_setaffinity", forbidden)
     with threads_started_here_share_a_core():
-        assert os.sched_getaffinity(0) == allowed
+        assert os.sched_getaffinity(0) == usual[0]
 
 
 def test_the_ranks_of_a_simulation_share_a_core():

@@ -9,7 +9,7 @@ import pytest
 from ddpsim.scenarios.cli import doctor as command
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.simulator.foreign_names import names
-from ddpsim.simulator.torch_version import TESTED
+from ddpsim.simulator.imports import TESTED
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim import Budget
+from ddpsim.simulator.choices import without_trailing_defaults
 from ddpsim.simulator.shrinking import shrunk_schedule
 from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, Size, shrink_value
 
-SCHEDULES = st.lists(st.integers(0, 3), max_size=12).map(
-    lambda drawn: shrunk_schedule.without_trailing_defaults(tuple(drawn))
-)
+SCHEDULES = st.lists(st.integers(0, 3), max_size=12).map(lambda drawn: without_trailing_defaults(tuple(drawn)))
 
 
 @pytest.mark.parametrize(
@@ -46,15 +45,13 @@ def test_two_turns_of_a_rank_become_one():
 def test_no_way_says_more_than_it_was_given(schedule):
     for way in shrunk_schedule.PASSES:
         for simpler in way(schedule):
-            assert simpler == shrunk_schedule.without_trailing_defaults(simpler)
+            assert simpler == without_trailing_defaults(simpler)
             assert sum(map(bool, simpler)) <= max(1, sum(map(bool, schedule)))
 
 
 @given(SCHEDULES, st.integers(0, 11), st.integers(1, 3))
 def test_one_switch_that_is_needed_is_left_as_it_is(schedule, index, choice):
-    schedule = shrunk_schedule.without_trailing_defaults(
-        (*(*schedule, *(0,) * 12)[:index], choice, *schedule[index + 1 :])
-    )
+    schedule = without_trailing_defaults((*(*schedule, *(0,) * 12)[:index], choice, *schedule[index + 1 :]))
 
     def attempt(tried):
         return ShrinkAttempt(tried if tried[index : index + 1] == (choice,) else None)

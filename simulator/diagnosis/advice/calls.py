@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from ddpsim.simulator.diagnosis.advice.facts import (
-    MatchedCallLines,
-    NoFacts,
-    OneFact,
-    PatternBreak,
-    Ranks,
-    RanksAndCall,
-    RanksAndFact,
-    RanksCallAndFact,
-    make_advice,
-)
+from ddpsim.simulator.diagnosis.advice import facts
+from ddpsim.simulator.diagnosis.advice.facts import make_advice
 
 
 class CallCauses:
@@ -20,262 +11,262 @@ class CallCauses:
 
     # --- loops and branches that differ between ranks (deadlock.missing_rank, mismatch.*) -----------------------------
 
-    RAN_OUT_OF_INPUT = make_advice(Ranks)(
+    RAN_OUT_OF_INPUT = make_advice(facts.Ranks)(
         "{who} ran out of input, or stopped, before the others, and no `join()` answers the others' collectives",
         "wrap the loop in `with model.join():`; if a rank decides to stop, share that by all_reduce(MAX) of a flag",
     )
-    DECIDED_ALONE = make_advice(RanksAndCall)(
+    DECIDED_ALONE = make_advice(facts.RanksAndCall)(
         "{who} made {operation} before the forward that the other ranks went on to: the rank made a decision from "
         "something that only it knows (its clock, its loss, its queue), or made it later than the others",
         "let one rank decide and broadcast the decision to stop, skip or save, or all_reduce(MAX) it",
     )
-    LEFT_LOOP = make_advice(RanksAndCall)(
+    LEFT_LOOP = make_advice(facts.RanksAndCall)(
         "{who} left the training loop earlier than the others, skipped part of a step, or made a call that the others "
         "did not make, and then called {operation}",
         "wrap the loop in `with model.join():`, agree on its length by all_reduce(MIN), or broadcast the decision",
     )
-    STAYED_IN_LOOP = make_advice(RanksAndCall)(
+    STAYED_IN_LOOP = make_advice(facts.RanksAndCall)(
         "{who} continued without the others' {operation}: only some ranks take that branch, or one loop is longer",
         "let one rank decide and broadcast it, or agree on the loop's length by all_reduce(MIN)",
     )
-    FORWARD_ALONE = make_advice(Ranks)(
+    FORWARD_ALONE = make_advice(facts.Ranks)(
         "a forward through the wrapper broadcasts buffers, in evaluation too; {who} ran one that the others did not",
         "evaluate on model.module or on all ranks; if others ran out of input, wrap the loop in `with model.join():`",
     )
-    COLLECTIVE_IN_FORWARD = make_advice(Ranks)(
+    COLLECTIVE_IN_FORWARD = make_advice(facts.Ranks)(
         "the model's forward makes collectives, and {who} left one out or made one more: a skipped layer, eval() on "
         "some ranks only, or an empty batch",
         "run the same layers in the same mode on every rank, on a dummy input with a loss weight of zero if necessary",
     )
-    SKIPPED_BACKWARD = make_advice(Ranks)(
+    SKIPPED_BACKWARD = make_advice(facts.Ranks)(
         "{who} ran more synchronising forwards than the others before this reduction. Either a backward was left out, "
         "and gradients of different steps are averaged (no backend would notice), or a forward was run that needs no "
         "backward, which does no harm",
         "let all ranks skip together, by an all_reduce(MIN) of a flag; run an extra forward under torch.no_grad()",
     )
-    EXTRA_FORWARD = make_advice(Ranks)(
+    EXTRA_FORWARD = make_advice(facts.Ranks)(
         "{who} began another forward while the others reduce gradients: a backward or the others' forward was left out",
         "let all ranks skip together, by an all_reduce(MIN) of a flag; run an extra forward through model.module",
     )
-    BACKWARD_WITHOUT_BUCKET = make_advice(Ranks)(
+    BACKWARD_WITHOUT_BUCKET = make_advice(facts.Ranks)(
         "{who} finished this step without reducing this bucket: no forward ran there (no input, no tokens), {its} loss"
         " does not depend on these parameters, or {its} forward ran under no_sync()",
         "run the model in every step on every rank, on a dummy input if necessary, and let the loss depend on its "
         "output, multiplied by zero where there is nothing to learn; enter no_sync() on all ranks or on none",
     )
-    ONE_CALL_MORE = make_advice(RanksAndCall)(
+    ONE_CALL_MORE = make_advice(facts.RanksAndCall)(
         "{who} made {operation}, and the others did not: only some ranks take that branch, or a call in it "
         "communicates although it looks local (a save, the compute() of a metric)",
         "make the call on every rank, or on none",
     )
-    CALLS_ONE_OFF = make_advice(MatchedCallLines)(
+    CALLS_ONE_OFF = make_advice(facts.MatchedCallLines)(
         "calls from different lines met in {operation}, {sides}; every later call is off by one: only some ranks take "
         "a branch, or a call in it communicates although it looks local (a save, the compute() of a metric)",
         "make the call at {site} on every rank, or on none",
     )
-    RETURNED_EARLY = make_advice(RanksAndCall)(
+    RETURNED_EARLY = make_advice(facts.RanksAndCall)(
         "{who} returned without making {operation}",
         "let every rank make the same calls in the same order, and return or destroy the group only after the last one",
     )
-    DID_NOT_COME = make_advice(RanksAndCall)(
+    DID_NOT_COME = make_advice(facts.RanksAndCall)(
         "{who} did not reach {operation}: the rank ended before it, took another path, or is still busy",
         "look at what follows the last call of {who}, in its log and program: a shorter loop, a branch, an exception",
     )
-    NO_RECORD = make_advice(RanksAndCall)(
+    NO_RECORD = make_advice(facts.RanksAndCall)(
         "it is unknown whether {who} reached {operation}: no record says so",
         "add the complete record of {who}; if its process ended without one, that is why the others wait: see its log",
     )
-    MESSAGE_NOT_MET = make_advice(RanksAndCall)(
+    MESSAGE_NOT_MET = make_advice(facts.RanksAndCall)(
         "{who} did not make the matching {operation}, or the other side made one message too many",
         "look at what follows the last call of {who}; give every send one recv with the same peer and group",
     )
-    CAME_AND_HUNG = make_advice(RanksAndCall)(
+    CAME_AND_HUNG = make_advice(facts.RanksAndCall)(
         "{who} reached {operation}; all recorded arguments agree, and the call did not complete",
         "look below the calls (links, GPUs, a slow machine), and at what the records do not contain: a kernel of the "
         "program that never ends, different reductions or roots",
     )
-    NOTHING_OPEN = make_advice(Ranks)(
+    NOTHING_OPEN = make_advice(facts.Ranks)(
         "no call in the records is open, and there is no record of {who}",
         "add the missing records; if the processes ended without one, see their logs",
     )
-    ENDS_UNKNOWN = make_advice(Ranks)(
+    ENDS_UNKNOWN = make_advice(facts.Ranks)(
         "the calls of {who} agree, and no record says that any call completed",
         "if the job hung, it hung in one of the last calls, or outside them: see the logs and stacks of the ranks",
     )
-    GROUP_DESTROYED = make_advice(RanksCallAndFact)(
+    GROUP_DESTROYED = make_advice(facts.RanksCallAndFact)(
         "{who} destroyed the group at {fact} without making {operation}",
         "let the ranks agree on the number of calls, by an all_reduce(MAX), and destroy the group together",
     )
-    OTHER_BRANCH = make_advice(Ranks)(
+    OTHER_BRANCH = make_advice(facts.Ranks)(
         "{who} took another branch, left a loop earlier or later, or made one call more or fewer: different calls meet",
         "let every rank of the group make the same calls in the same order; share the value that decides a branch or "
         "ends a loop, and keep calls that communicate (a gather, a save, the compute() of a metric) out of branches "
         "that only some ranks take",
     )
-    OTHER_FUNCTION = make_advice(Ranks)(
+    OTHER_FUNCTION = make_advice(facts.Ranks)(
         "{who} made a call from one function while the others made one from another function: some ranks took another "
         "branch, or tasks that share a group ran in the order in which they became ready",
         "share the value that decides a branch; queue the tasks in one order on every rank, or give each its own group",
     )
-    CIRCLE = make_advice(NoFacts)(
+    CIRCLE = make_advice(facts.NoFacts)(
         "each rank of the cycle waits in a call that the next one reaches only after its own",
         "let all ranks make the calls they share in one order",
     )
 
     # --- values that decide (mismatch.value) --------------------------------------------------------------------------
 
-    VALUES_DIFFER = make_advice(OneFact)(
+    VALUES_DIFFER = make_advice(facts.OneFact)(
         "the ranks take different paths because of {fact}, which each rank has computed, read or drawn by itself",
         "share it: broadcast the value of one rank, or all_reduce a flag, before anything depends on it",
     )
 
     # --- arguments (mismatch.*) ---------------------------------------------------------------------------------------
 
-    OTHER_ARGUMENT = make_advice(RanksAndFact)(
+    OTHER_ARGUMENT = make_advice(facts.RanksAndFact)(
         "{who} passed a different {fact} to the same call",
         "pass the same {fact} on every rank of the group",
     )
-    OTHER_WITHOUT_LINES = make_advice(RanksAndFact)(
+    OTHER_WITHOUT_LINES = make_advice(facts.RanksAndFact)(
         "{who} passed a different {fact} to the same call, or made another call: the records contain no source lines",
         "pass the same {fact} on every rank of the group; if these are two calls, make both on every rank in one order",
     )
-    OTHER_DTYPE = make_advice(RanksAndFact)(
+    OTHER_DTYPE = make_advice(facts.RanksAndFact)(
         "{who} passed a different dtype to the same call, as with a tensor made from integers, or another precision",
         "pass the same dtype on every rank of the group, as by torch.tensor(..., dtype=torch.float32)",
     )
-    OTHER_REDUCTION = make_advice(RanksAndFact)(
+    OTHER_REDUCTION = make_advice(facts.RanksAndFact)(
         "{who} passed a different reduction to the same call; no backend compares them, and either may be used",
         "pass the same reduction on every rank of the group",
     )
-    OTHER_LAYOUT = make_advice(RanksAndFact)(
+    OTHER_LAYOUT = make_advice(facts.RanksAndFact)(
         "{who} passed as many elements in another shape: backends combine unrelated elements without an error",
         "use one shape for the tensor on every rank of the group",
     )
-    OTHER_SHAPE_GATHERED = make_advice(RanksAndFact)(
+    OTHER_SHAPE_GATHERED = make_advice(facts.RanksAndFact)(
         "{who} passed a different shape to the same call, as happens with a last batch or a filter",
         "pass the same shape on every rank of the group: gather the sizes first and pad, or use all_gather_object",
     )
-    OTHER_ROOT = make_advice(RanksAndFact)(
+    OTHER_ROOT = make_advice(facts.RanksAndFact)(
         "{who} passed a different root to the same call",
         "pass the same root on every rank: src or dst is a global rank, group_src or group_dst a rank within the group",
     )
-    OTHER_DESTINATION = make_advice(RanksAndFact)(
+    OTHER_DESTINATION = make_advice(facts.RanksAndFact)(
         "{who} passed a different root to the same call, and only one rank can receive its result",
         "pass the same root on every rank of the group, or use all_reduce or all_gather if every rank needs the result",
     )
-    OTHER_SPLITS = make_advice(Ranks)(
+    OTHER_SPLITS = make_advice(facts.Ranks)(
         "the splits of {who} do not match what the other ranks send or expect",
         "make input split j of rank i equal to output split i of rank j, for example by exchanging the sizes first",
     )
-    PAIRED_BY_ORDER = make_advice(NoFacts)(
+    PAIRED_BY_ORDER = make_advice(facts.NoFacts)(
         "backends pair calls by order and size, not by meaning: these calls move each other's data without an error",
         "let every rank of the group make the same calls in the same order",
     )
 
     # --- groups, the store, send and receive (deadlock.*, mismatch.*) -------------------------------------------------
 
-    OTHER_MEMBERS = make_advice(Ranks)(
+    OTHER_MEMBERS = make_advice(facts.Ranks)(
         "{who} gave other members for the same group, or {has} created more or fewer groups before; groups are matched"
         " by the number of groups created so far",
         "let every rank create the same groups, with the same members, in the same order",
     )
-    GROUP_NOT_CREATED = make_advice(Ranks)(
+    GROUP_NOT_CREATED = make_advice(facts.Ranks)(
         "creating a group needs all its members at the same time, and {who} did not take part",
         "create all groups on every rank, in one order, before anything else communicates",
     )
-    GROUPS_IN_OTHER_ORDER = make_advice(OneFact)(
+    GROUPS_IN_OTHER_ORDER = make_advice(facts.OneFact)(
         "the ranks call groups {fact} in different orders",
         "let every rank use its groups in one global order",
     )
-    LEFT_BEHIND = make_advice(Ranks)(
+    LEFT_BEHIND = make_advice(facts.Ranks)(
         "{who} made the call, did not wait for it, and ended before the ranks had connected",
         "wait for the work before the rank ends",
     )
-    STREAMS_CROSS = make_advice(OneFact)(
+    STREAMS_CROSS = make_advice(facts.OneFact)(
         "this backend may run the calls of a rank one after another, and {fact}",
         "issue calls that meet in one order on every rank; use batch_isend_irecv for messages in both directions",
     )
-    GROUPS_IN_A_RING = make_advice(OneFact)(
+    GROUPS_IN_A_RING = make_advice(facts.OneFact)(
         "the ranks begin with different groups of {fact}, and each waits for a rank that began with another group",
         "let all ranks use their groups in one global order, for example the order in which they were created",
     )
-    KEY_NEVER_SET = make_advice(NoFacts)(
+    KEY_NEVER_SET = make_advice(facts.NoFacts)(
         "no rank that still runs will set the key",
         "set the key on another rank before it is waited for",
     )
-    KEYS_NOT_IN_TIME = make_advice(RanksAndFact)(
+    KEYS_NOT_IN_TIME = make_advice(facts.RanksAndFact)(
         "{who} waited for store keys; no rank had set {fact} in time",
         "look at the rank that should set it: it may have taken another path; increase the timeout if it is only slow",
     )
-    KEYS_IN_A_CIRCLE = make_advice(NoFacts)(
+    KEYS_IN_A_CIRCLE = make_advice(facts.NoFacts)(
         "each rank of the cycle waits for a store key that another rank may set only after its own wait",
         "let every rank set its keys before it waits for those of others",
     )
-    SENDS_FIRST = make_advice(NoFacts)(
+    SENDS_FIRST = make_advice(facts.NoFacts)(
         "every rank of the cycle sends before it receives, and a send waits for its recv",
         "order the calls by the parity of the rank, or pass both to batch_isend_irecv",
     )
-    RECEIVES_FIRST = make_advice(NoFacts)(
+    RECEIVES_FIRST = make_advice(facts.NoFacts)(
         "every rank of the cycle receives before it sends",
         "let one rank send first, or pass both calls to batch_isend_irecv",
     )
-    LOOPS_OF_MESSAGES_DIFFER = make_advice(PatternBreak)(
+    LOOPS_OF_MESSAGES_DIFFER = make_advice(facts.PatternBreak)(
         "{who} reached {operation} at {site} {fact}, and {usual}: one of two loops is longer than the other (another "
         "number of micro-batches, for example), or one of them takes a branch",
         "run the loops of both sides equally often: take the number from one place, or send it first",
     )
-    NOTHING_SENT = make_advice(Ranks)(
+    NOTHING_SENT = make_advice(facts.Ranks)(
         "none of {who} sent the message that would have been received, and all have returned",
         "receive as many messages as are sent",
     )
-    UNPAIRED_MESSAGE = make_advice(RanksAndCall)(
+    UNPAIRED_MESSAGE = make_advice(facts.RanksAndCall)(
         "{who} returned without the matching {operation}, or the other side made one message too many",
         "give every send one recv with the same peer, group and tag",
     )
-    ODD_PEER = make_advice(PatternBreak)(
+    ODD_PEER = make_advice(facts.PatternBreak)(
         "{who} made {operation} with {fact} at {site}; all other calls of that line suggest {usual}. A message only "
         "meets one between the two ranks that both sides name",
         "check how {site} computes the peer on {who}; the other waits may only be a consequence",
     )
-    ODD_PARTNER = make_advice(PatternBreak)(
+    ODD_PARTNER = make_advice(facts.PatternBreak)(
         "{who} made {operation} at {site} with {fact}. The two exchanged no other message, and {fact} has returned; "
         "{usual} waits for {who} with the same tag",
         "check how {site} computes the peer on {who}: {usual} may be the right one",
     )
-    ODD_TAG = make_advice(PatternBreak)(
+    ODD_TAG = make_advice(facts.PatternBreak)(
         "{who} made {operation} with {fact} at {site}; all other calls of that line suggest {usual}. A message only "
         "meets one with the same tag",
         "check how {site} computes the tag on {who}; the other waits may only be a consequence",
     )
-    ODD_FOLLOWER = make_advice(PatternBreak)(
+    ODD_FOLLOWER = make_advice(facts.PatternBreak)(
         "{who} made {operation} at {site} with {fact}, a sequence seen nowhere else: otherwise {usual} follows. This "
         "message is wrong, or one before it was left out or made twice",
         "check how {site} computes this on {who}; the other waits may only be a consequence",
     )
-    ODD_ORDER = make_advice(PatternBreak)(
+    ODD_ORDER = make_advice(facts.PatternBreak)(
         "{who} made {operation} at {site} after the one at {fact}, where {usual} follows everywhere else: the rank "
         "left a message out, made one twice, or changed the order",
         "let {who} make the messages of these lines as the other ranks do; the other waits may only be a consequence",
     )
-    ODD_COUNT = make_advice(PatternBreak)(
+    ODD_COUNT = make_advice(facts.PatternBreak)(
         "{who} made {fact} messages, the last of them {operation} at {site}; every other rank that ran the same lines "
         "and returned made {usual}",
         "let {who} make as many messages in these lines as the others; the other waits may only be a consequence",
     )
-    ODD_COUNT_AT_LINE = make_advice(PatternBreak)(
+    ODD_COUNT_AT_LINE = make_advice(facts.PatternBreak)(
         "{who} reached {site} {fact} times, and its {operation} there has no partner; every other rank that reached "
         "the line did so {usual} times, and has returned",
         "let {who} reach that line as often as the others",
     )
-    MESSAGES_MISS_EACH_OTHER = make_advice(NoFacts)(
+    MESSAGES_MISS_EACH_OTHER = make_advice(facts.NoFacts)(
         "one rank sends and the other receives, but with different tags, or in different groups",
         "give both sides of a message the same tag and group",
     )
-    OTHER_MESSAGE = make_advice(OneFact)(
+    OTHER_MESSAGE = make_advice(facts.OneFact)(
         "messages are matched in the order of the sends, and this one does not fit the tensor that receives it",
         "receive in the order of the sends, with the same {fact}; use tags, or send the size first",
     )
-    TAGS_IGNORED = make_advice(NoFacts)(
+    TAGS_IGNORED = make_advice(facts.NoFacts)(
         "this backend ignores tags: messages between two ranks are matched in the order in which they are issued",
         "receive in the order of the sends, or use a separate group for messages of another kind",
     )

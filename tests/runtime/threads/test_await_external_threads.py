@@ -21,26 +21,18 @@ def waiting():
     return steps, lock
 
 
-def test_nobody_outside_gives_anything():
-    steps, _ = waiting()
-    assert not steps.await_external_threads()
-
-
-def test_one_outside_gives_it_and_is_still_there():
+def test_who_waits_goes_on_once_somebody_outside_has_given_it_also_one_that_has_ended():
     steps, lock = waiting()
+    assert not steps.await_external_threads()  # nobody is there
     steps.has_external_threads = lambda: True
     lock.is_given = True
     assert steps.await_external_threads()
-
-
-def test_one_outside_has_given_it_and_ended():
-    steps, lock = waiting()
 
     def ends_meanwhile():
         was_there, lock.is_given = not lock.is_given, True
         return was_there
 
-    steps.has_external_threads = ends_meanwhile
+    lock.is_given, steps.has_external_threads = False, ends_meanwhile
     assert steps.await_external_threads()
     lock.is_given = False
 

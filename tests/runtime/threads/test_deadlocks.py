@@ -217,22 +217,6 @@ def test_a_thread_that_only_beats_hides_no_deadlock():
     assert lines[1].startswith("  rank 0  waits in barrier #0")
 
 
-def test_a_thread_that_beats_may_take_its_time():
-    def program(rank):
-        event = threading.Event()
-
-        def beat():
-            for _ in range(5_000):
-                time.sleep(60)
-            event.set()
-
-        start(beat, name="watchdog", daemon=True)
-        event.wait()
-
-    result = simulate(program, 1)
-    assert (result.verdict, result.virtual_seconds) == (Verdict.PASS, 300_000.0)
-
-
 # More beats than may be alone with the clock, were nobody else to wait for it.
 def sleep_long(stop):
     time.sleep(11_000)

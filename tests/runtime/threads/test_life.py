@@ -31,38 +31,6 @@ def told(monkeypatch):
     return told
 
 
-def test_a_thread_makes_calls_as_its_rank():
-    def program(rank):
-        total = torch.tensor(float(rank))
-        thread = start(lambda: dist.all_reduce(total), name="adder")
-        thread.join()
-        return total.item(), dist.get_rank()
-
-    result = simulate(program, 3)
-    assert result.returns == ((3.0, 0), (3.0, 1), (3.0, 2))
-    issued = [event for event in result.trace if event.kind is EventKind.ISSUE]
-    assert [(event.rank, event.thread) for event in issued] == [(0, "adder"), (1, "adder"), (2, "adder")]
-
-
-def test_exactly_one_thread_runs_at_a_time():
-    def program(rank):
-        def work():
-            for _ in range(3):
-                running.append(threading.get_ident())
-                assert len(running) == 1
-                running.pop()
-                dist.get_world_size()
-                time.sleep(1)
-
-        threads = [start(work) for _ in range(3)]
-        work()
-        for thread in threads:
-            thread.join()
-
-    running = []
-    simulate(program, 3, policy="random", seed=4).raise_for_verdict()
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_a_daemon_may_end_by_itself_as_its_rank_ends(seed):
     def program(rank):
@@ -309,20 +277,6 @@ def test_a_hook_of_exceptions_that_leaves_ends_its_thread_alone(monkeypatch):
     result = simulate(program, 2)
     assert (result.returns, result.verdict) == ((0, 1), Verdict.PASS)
     assert codes(result) == [("hazard.thread_error", (0, 1))]
-
-
-def test_what_a_thread_that_raised_leaves_undone_is_found(told):
-    def program(rank):
-        def report():
-            if rank == 1:
-                raise ValueError("no")
-            dist.barrier()
-
-        start(report, name="report").join()
-
-    result = simulate(program, 2)
-    assert codes(result) == [("deadlock.missing_rank", (1,)), ("hazard.thread_error", (1,))]
-    assert told == [("report", "ValueError")]
 
 
 def test_a_fault_strikes_in_the_thread_that_makes_the_call(told):
