@@ -62,8 +62,7 @@ class StaticGraph:
 
     def __init__(self) -> None:
         self.times: dict[int, int] | None = None
-        """The number of gradients of each parameter per backward, in order of first gradients; None until it is
-        learned."""
+        """Each parameter's number of gradients per backward, in order of first ones; None until it is learned."""
         self.unused_everywhere: frozenset[int] | None = None
         """Parameters that get no gradient on any rank; None until the ranks have exchanged this."""
         self._left: dict[int, int] = {}

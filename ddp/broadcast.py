@@ -34,8 +34,7 @@ _CALLS_UNDER_WAY = 2
 """The most broadcasts in flight at once; each has at most one buffer."""
 
 _SENDABLE_DTYPES = frozenset(DTYPES) - {torch.int16, torch.uint16, torch.uint32, torch.uint64}
-"""The dtypes that gloo and NCCL broadcast; torch.distributed sends complex numbers as pairs. Others are sent as
-bytes."""
+"""The dtypes that gloo and NCCL broadcast, complex numbers as pairs. Others are sent as bytes."""
 
 
 @torch.no_grad()
@@ -231,8 +230,7 @@ class _Broadcaster:
         return _BroadcastInFlight(work, strips if flat is None else flat, buffer, is_flat=flat is not None)
 
     def overlaps(self, call: _BroadcastInFlight, strips: list[Tensor]) -> bool:
-        """Return whether a broadcast into these views would write the memory of broadcast `call`: tensors may share
-        memory."""
+        """Return whether a broadcast into these views would write memory of broadcast `call`: tensors may share it."""
         if self.is_source or (call.buffer is not None and not _travels_in_place(strips)):
             return False  # two buffers are unpacked one after the other
         spans = [_memory_range(strip) for strip in strips]

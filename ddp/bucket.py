@@ -94,10 +94,7 @@ class Bucket:
 
     @torch.no_grad()
     def copy_gradients_in(self, scale: GradientScale | None, *, makes_views: bool) -> None:
-        """Copy the gradients into the bucket and scale them.
-
-        With `makes_views`, gradients become views of the flat tensor.
-        """
+        """Copy the gradients into the bucket and scale them; with `makes_views`, they become views of it."""
         if self.is_sparse:
             self._fill_sparse(scale)
             return
@@ -135,10 +132,7 @@ class Bucket:
             _fill_one_by_one(sources, targets, in_place, scale)
 
     def _fill_at_once(self, sources: list[Tensor], targets: list[Tensor], scale: GradientScale | None) -> None:
-        """Copy and scale all gradients in two calls, not one per gradient.
-
-        The bits equal those of a copy that multiplies.
-        """
+        """Copy and scale all gradients in two calls; the bits equal those of a copy that multiplies."""
         if sources:
             torch._foreach_copy_(targets, sources)
         if scale is not None:

@@ -92,8 +92,7 @@ class BucketQueue:
         return None if self.has_all_started else self.buckets[self._started]
 
     def start_full_buckets(self, start: Callable[[Bucket], None]) -> bool:
-        """Start the reductions of full buckets in order, up to the first that is not full; return whether all have
-        started."""
+        """Start the reductions of full buckets in order, up to the first not full; return whether all have started."""
         while self._started < len(self.buckets) and not self.buckets[self._started].pending:
             start(self.buckets[self._started])
             self._started += 1
@@ -123,8 +122,7 @@ class BucketQueue:
                 bucket.finish_reduction()
 
     def set_gradients(self, kept: Mapping[int, Tensor | None], unused: Container[int]) -> None:
-        """Set the parameters' gradients to the reduced values; if no rank used a parameter, restore its gradient in
-        `kept`."""
+        """Set gradients to the reduced values; if no rank used a parameter, restore its gradient in `kept`."""
         if not self._keeps_views:
             for bucket in self.buckets:
                 bucket.copy_gradients_out(kept=unused)

@@ -28,10 +28,7 @@ class When(Enum):
 
 
 class Strategy(Enum):
-    """How a buffer is combined across ranks.
-
-    Ranks without input take no part; MEAN divides by the number of ranks with input.
-    """
+    """How a buffer is combined across the ranks with input; MEAN divides by their number."""
 
     BROADCAST = "broadcast"
     SUM = "sum"
@@ -93,8 +90,7 @@ class BufferStrategies:
         return {name: buffer for name, buffer in current.items() if buffer is not None}
 
     def buffers_with_strategy(self, when: When) -> Iterator[tuple[BufferPlace, Strategy]]:
-        """Yield the buffers that have a named strategy for this side (before or after a forward), in the module's
-        order."""
+        """Yield the buffers with a named strategy for this side (before or after a forward), in the module's order."""
         for name, slot in self._slots.items():
             hook, side = self._rules[name]
             if side is when and isinstance(hook, Strategy):

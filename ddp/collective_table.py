@@ -73,14 +73,6 @@ def _second_argument(outputs: Any, tensors: Any, options: Any = None, *rest: Any
     return tensors, options
 
 
-def _first_input_list(outputs: Any, lists: Any, options: Any = None) -> Contribution:
-    return lists[0], options
-
-
-def _scatter_outputs(outputs: Any, lists: Any, options: Any) -> Contribution:
-    return outputs, options
-
-
 def _equal_exchanged_tensors(outputs: list[Tensor], tensors: list[Tensor], *rest: Any) -> Contribution | None:
     return (tensors, None) if len({tuple(tensor.shape) for tensor in (*outputs, *tensors)}) <= 1 else None
 
@@ -152,7 +144,12 @@ _ROWS = (
         lambda p: dist.reduce(p.own[0], p.root, op=p.op, group=p.group),
         is_rooted=True,
     ),
-    CollectiveRow("reduce_scatter", ("reduce_scatter",), _first_input_list, _join_reduce_scatter),
+    CollectiveRow(
+        "reduce_scatter",
+        ("reduce_scatter",),
+        lambda outputs, lists, options=None: (lists[0], options),
+        _join_reduce_scatter,
+    ),
     CollectiveRow(
         "reduce_scatter_tensor",
         ("reduce_scatter_single", "_reduce_scatter_base"),
@@ -165,7 +162,7 @@ _ROWS = (
     CollectiveRow(
         "scatter",
         ("scatter",),
-        _scatter_outputs,
+        lambda outputs, lists, options: (outputs, options),
         lambda p: dist.scatter(p.own[0], None, p.root, group=p.group),
         is_rooted=True,
     ),

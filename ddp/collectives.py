@@ -139,8 +139,7 @@ def _is_called_for_objects(frame: FrameType | None) -> bool:
 
 
 def make_neutral_collective(collective: Collective, group: ProcessGroup, device: torch.device) -> None:
-    """Make the collective with a contribution that changes nothing, on `device` if it can be there, and wait for its
-    end."""
+    """Make the collective with a contribution that changes nothing, on `device` if possible, and wait for its end."""
     if collective.device_type != device.type:
         device = torch.device(collective.device_type)
     contribution = _pickled_none if collective.holds_object else _neutral_tensor

@@ -77,8 +77,7 @@ def checked_future(future: object, hook: CommunicationHook) -> torch.futures.Fut
 
 
 def reduced_tensor(value: object, expected: Tensor, *, seen: GradBucket, hook: CommunicationHook) -> Tensor:
-    """Return the reduced tensor in a hook's future; its dtype may be that of a tensor that the hook put into the
-    bucket."""
+    """Return the reduced tensor in a hook's future; its dtype may be that of a tensor put into the bucket."""
     if isinstance(value, (list, tuple)) and len(value) == 1:
         (value,) = value
     dtypes = (expected.dtype, seen.buffer().dtype)

@@ -150,8 +150,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.require_backward_grad_sync = True
         """Whether gradients are reduced; `no_sync` sets it to False."""
         self.require_forward_param_sync = True
-        """Whether the next forward synchronizes buffers: not after a forward whose gradients stayed local (as in
-        torch)."""
+        """Whether the next forward synchronizes buffers: not after one whose gradients stayed local (as in torch)."""
         self._world_size = dist.get_world_size(self.process_group)
         self._is_apart = False
         """True after a rank left a join by an exception: the ranks' parameters may differ since then."""
@@ -209,8 +208,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module; with gradients enabled, and outside of no_sync, the next backward reduces the gradients.
 
-        Raises ParameterChangedError, OpenBackwardError (about the previous backward), and JoinError after a failed
-        join.
+        Raises ParameterChangedError, OpenBackwardError (of the previous backward), or JoinError after a failed join.
         """
         context = self._begin_forward(inputs, kwargs)
         if self.device_ids:
@@ -406,8 +404,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             self._join_options.coordinator.end_iteration()
 
     def make_calls_of_leaving_rank(self, *, with_buffers: bool) -> None:
-        """Make, with zeros, the calls that other ranks wait for in this iteration, since this rank leaves by an
-        exception."""
+        """Make, with zeros, the calls that others wait for in this iteration, as this rank leaves by an exception."""
         context, self._forward_context = self._forward_context, None
         if context is None:
             return

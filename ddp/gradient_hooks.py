@@ -102,8 +102,7 @@ class BackwardEndWatch:
 
 
 def _autograd_nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:
-    """Yield the autograd nodes of the tensors and of their bases: an in-place operation on a view gives the base a new
-    node."""
+    """Yield the autograd nodes of tensors and of their bases, which an in-place operation on a view gives new ones."""
     for tensor in tensors:
         for either in (tensor, tensor._base):
             if either is not None and either.grad_fn is not None:

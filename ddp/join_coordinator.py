@@ -159,10 +159,7 @@ class JoinCoordinator:
     def announce_forward(
         self, member: JoinedModel, forward: ForwardKind, samples: int, *, continues: bool = False
     ) -> ForwardParticipants:
-        """Before a forward: tell other ranks that this rank has input.
-
-        `continues`: an earlier forward is still to be reduced.
-        """
+        """Before a forward: tell others that this rank has input. `continues`: an earlier forward is to be reduced."""
         if self.is_over:
             raise JoinError("a forward inside a join that an error has ended on all ranks: leave its context")
         self._latest_first = (member, *(other for other in self._latest_first if other is not member))
@@ -204,12 +201,11 @@ class JoinCoordinator:
             yield
             return
         collective = collective_of_call(operation, arguments)
-        if collective is None:
-            self._announce_or_log(
-                JoinAnnouncement(AnnouncedKind.UNANSWERABLE_COLLECTIVE, details=(OPERATIONS.index(operation),))
-            )
-        else:
-            self._announce_or_log(JoinAnnouncement(AnnouncedKind.COLLECTIVE, details=(group, *collective.encode())))
+        kind = AnnouncedKind.UNANSWERABLE_COLLECTIVE
+        details: tuple[int, ...] = (OPERATIONS.index(operation),)
+        if collective is not None:
+            kind, details = AnnouncedKind.COLLECTIVE, (group, *collective.encode())
+        self._announce_or_log(JoinAnnouncement(kind, details=details))
         with self._without_interception():
             yield
 

@@ -27,8 +27,7 @@ class AnnouncedKind(IntEnum):
     USED_MAP = 4
     REBUILD = 5
     COLLECTIVE = 6
-    """A collective that the reducer does not make: the model makes it, the training loop, or the buffer
-    synchronization."""
+    """A collective of the model, the training loop or the buffer synchronization, not of the reducer."""
     UNANSWERABLE_COLLECTIVE = 7
     """A collective that ranks without input cannot take part in."""
     END = 8
@@ -58,8 +57,7 @@ class JoinAnnouncement:
     samples: int = 0
     """The number of samples of the forward on this rank; other ranks may have other numbers."""
     details: tuple[int, ...] = ()
-    """A collective's encoded arguments (collectives.py). If ranks without input cannot make it, the index of its
-    name."""
+    """A collective's encoded arguments (collectives.py), or only its name's index if joined ranks cannot make it."""
 
     def encode(self, width: int) -> list[int]:
         """Encode the announcement as `width` numbers. Details that do not fit are omitted; their count is kept."""
@@ -102,10 +100,7 @@ class AnnouncementRound:
 def read_round(
     rows: Sequence[JoinAnnouncement], *, members: Sequence[int], describe: Callable[[Sequence[int]], str] = str
 ) -> AnnouncementRound:
-    """Return the round from the rows of all ranks.
-
-    For error texts: `members` are global ranks; `describe` formats details.
-    """
+    """Return the round from all ranks' rows; `members` (global ranks) and `describe` (details) are for error texts."""
     present = tuple(
         rank for rank, row in enumerate(rows) if row.kind not in (AnnouncedKind.JOINED, AnnouncedKind.FAILED)
     )

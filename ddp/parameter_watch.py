@@ -76,10 +76,7 @@ class ParameterWatch:
         return self._check_by_name()
 
     def _check_by_name(self) -> Trainability:
-        """Find changed parameters by comparing all names, which is slow.
-
-        Accept harmless changes, such as a new activation.
-        """
+        """Find changed parameters by comparing all names, which is slow; accept changes such as a new activation."""
         is_all_frozen = not any(map(_requires_grad, self._managed.values()))
         changes = list(self._describe_changes(is_all_frozen))
         if changes:
@@ -90,8 +87,7 @@ class ParameterWatch:
         return Trainability.ALL_FROZEN if is_all_frozen else Trainability.TRAINABLE
 
     def _record_structure(self) -> None:
-        """Record all modules' parameters and submodules, and how to read them again; a marker shows members added at
-        the end."""
+        """Record all modules' parameters and submodules, and how to read them again; a marker shows added members."""
         modules = list(self._module.modules())
         self._live = [_members_of_module(module, kind) for kind in ("_parameters", "_modules") for module in modules]
         self._live.append((_END,))

@@ -237,8 +237,7 @@ class Reducer:
             call_after_backward(self._finish)
 
     def _mark_gradients_absent(self, indices: Iterable[int]) -> None:
-        """Treat parameters without a gradient in this backward: their old gradient is reduced, or restored if no rank
-        used them."""
+        """Treat parameters without a gradient: their old one is reduced, or restored if no rank used them."""
         for index in indices:
             if index in self._waiting:
                 self._waiting.remove(index)

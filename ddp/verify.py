@@ -87,10 +87,7 @@ def verify_replicas(
 
 
 def verify_problem(problem: UsageError, group: dist.ProcessGroup, device: torch.device) -> NoReturn:
-    """Report that this rank's module cannot be wrapped.
-
-    Raise the other ranks' error, or `problem` if all ranks have one.
-    """
+    """Report that this rank's module cannot be wrapped; raise the other ranks' error, or `problem` if all have one."""
     versions = _compare_with_ranks(ModelDescription((), (), (), str(problem)), group, device)
     if all(version.description.problem for version in versions):
         raise problem
@@ -161,8 +158,7 @@ def _tensor_of_bytes(data: bytes, device: torch.device) -> Tensor:
 
 
 def explain_differences(versions: Sequence[DistinctDescription]) -> str:
-    """Return one line that compares each version of the model with the most frequent (on a tie, with the lowest
-    rank's)."""
+    """Return a line that compares each version of the model with the most frequent (on a tie, the lowest rank's)."""
     common, *others = sorted(versions, key=lambda version: (-len(version.ranks), version.ranks))
     is_clear = len(others) == 1 and len(common.ranks) > len(others[0].ranks)
     them = "the others have" if is_clear else _ranks_have(common.ranks)

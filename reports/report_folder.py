@@ -31,22 +31,15 @@ WRITTEN = ("report.html", "report.txt", "result.json", "trace.json")
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST = 80
-"""The most characters of a folder's name. File systems allow 255 bytes; a suffix that makes the name unique needs
-some."""
+"""The most characters of a folder's name: file systems allow 255 bytes, and a unique suffix needs some."""
 
 
 def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITTEN) -> tuple[Path, ...]:
-    """Write a document's report, or only some of its files, into a folder; return the files' paths.
-
-    May raise ReportError.
-    """
+    """Write a document's report, or some of its files, into a folder; return their paths. May raise ReportError."""
     make_folder(folder)
-    paths = []
     for name in names:
-        path = folder / name
-        write_file(path, FORMS[name](document))
-        paths.append(path)
-    return tuple(paths)
+        write_file(folder / name, FORMS[name](document))
+    return tuple(folder / name for name in names)
 
 
 def write_file(path: Path, data: bytes) -> None:

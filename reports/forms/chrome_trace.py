@@ -121,10 +121,7 @@ class _RunEntries:
         return thread
 
     def _thread_number(self, track: _Track) -> int:
-        """Return the number of a row.
-
-        It is unique among all ranks, and above the process numbers, which name main threads.
-        """
+        """Return the number of a row, unique among all ranks and above process numbers, which name main threads."""
         return self._threads.setdefault(track, (self._first + self._run.world_size) * 1000 + len(self._threads))
 
     def _instant_entry(self, index: int, event: Event) -> TraceEntry:

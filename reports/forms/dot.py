@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpsim.reports.document import Document, Run
+from ddpsim.reports.document import Document
 from ddpsim.reports.layout.wait_nodes import DrawnWaitGraph, is_mismatch, wait_graph_of
 from ddpsim.reports.printable import escape_control_characters
 
@@ -24,7 +24,11 @@ def to_dot(document: Document) -> bytes:
     ]
     graphs = [(number, run, graph) for number, run in enumerate(document.runs) if (graph := wait_graph_of(run))]
     for number, run, graph in graphs:
-        lines += _cluster_lines(number, run, graph) if len(document.runs) > 1 else _graph_lines(number, graph)
+        own = list(_graph_lines(number, graph))
+        if len(document.runs) > 1:
+            head = [f"  subgraph cluster_{number} {{", f"    label={_quote_label(run.name)}"]
+            own = [*head, *(f"  {line}" for line in own), "  }"]
+        lines += own
     if not graphs:
         lines.append(f'  nobody [label="{_why_no_graph(document)}", style="rounded,dashed"]')
     return "\n".join([*lines, "}", ""]).encode()
@@ -36,15 +40,6 @@ def _why_no_graph(document: Document) -> str:
     if any(map(is_mismatch, document.runs)):
         return "matched calls differ, so no rank waited for a missing call"
     return "no rank waited for another"
-
-
-def _cluster_lines(number: int, run: Run, graph: DrawnWaitGraph) -> list[str]:
-    return [
-        f"  subgraph cluster_{number} {{",
-        f"    label={_quote_label(run.name)}",
-        *(f"  {line}" for line in _graph_lines(number, graph)),
-        "  }",
-    ]
 
 
 def _graph_lines(number: int, graph: DrawnWaitGraph) -> Iterator[str]:

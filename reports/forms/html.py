@@ -22,8 +22,8 @@ from ddpsim.reports.forms.page_data import (
     page_data_of,
     source_excerpt,
 )
-from ddpsim.reports.layout.classes import shown_lanes
 from ddpsim.reports.layout.code_lines import SIDES, CodeLine, code_lines_of
+from ddpsim.reports.layout.lanes import shown_lanes
 from ddpsim.reports.layout.mismatches import differing_calls
 from ddpsim.reports.layout.wait_layout import pictures_of
 from ddpsim.reports.layout.wait_nodes import wait_graph_of

@@ -66,10 +66,7 @@ class MarkedEvent(NamedTuple):
 def draw_lanes_as_text(
     run: Run, width: int, *, is_brief: bool = False, marked: MarkedEvent | None = None
 ) -> Text | None:
-    """Return the drawing and its legend, at most `width` columns wide; None without calls.
-
-    `is_brief`: waits have no names.
-    """
+    """Return the drawing and its legend in `width` columns; None without calls. If `is_brief`, waits have no names."""
     run = _name_groups_by_dimension(run)
     lanes = lanes_of(run)
     if not lanes.columns:

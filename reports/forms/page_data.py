@@ -55,8 +55,7 @@ def family_of(call: Call) -> int:
 
 
 def colours_of(run: Run) -> dict[int, int]:
-    """Return a colour for each slot (row of matching calls) in which ranks wait forever: 0 for causes, 1 for
-    consequences."""
+    """Return a colour for each slot (matching calls) in which ranks wait forever: 0 for causes, 1 for consequences."""
     roots = run.root_slots
     return {slot: int(slot not in roots) for slot in run.awaited_slots}
 
@@ -130,21 +129,14 @@ def _site_data(site: Site) -> dict[str, Any]:
 
 def _call_data(calls: Sequence[Call], texts: TextTable) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {
-        "operation": [texts.index_of(call.operation) for call in calls],
         "family": [family_of(call) for call in calls],
-        "group": [texts.index_of(call.group) for call in calls],
-        "sequence": [call.sequence for call in calls],
-        "signature": [texts.index_of(call.signature) for call in calls],
-        "site": [call.site for call in calls],
-        "caller": [call.caller for call in calls],
-        "origin": [texts.index_of(call.origin) for call in calls],
-        "purpose": [texts.index_of(call.purpose) for call in calls],
-        "bucket": [call.bucket for call in calls],
         "parameters": [[texts.index_of(name) for name in call.parameters] for call in calls],
-        "peer": [call.peer for call in calls],
-        "tag": [call.tag for call in calls],
         "shadow": [int(call.is_shadow) for call in calls],
     }
+    for name in ("operation", "group", "signature", "origin", "purpose"):
+        columns[name] = [texts.index_of(getattr(call, name)) for call in calls]
+    for name in ("sequence", "site", "caller", "bucket", "peer", "tag"):
+        columns[name] = [getattr(call, name) for call in calls]
     return {name: _pack_column(column) for name, column in columns.items()}
 
 
@@ -189,8 +181,7 @@ def _event_numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
 
 
 def _slot_data(run: Run, kept: Sequence[int]) -> dict[str, Any]:
-    """Return state and ranks of each slot (row of matching calls), and the shown event at or after which its calls
-    matched."""
+    """Return state and ranks of each slot (matching calls), and the shown event at or after which it matched."""
     sets: dict[tuple[int, ...], int] = {}
     ranks = [sets.setdefault(tuple(sorted(run.events[i].rank for i in slot.issues)), len(sets)) for slot in run.slots]
     return {

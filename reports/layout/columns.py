@@ -18,8 +18,7 @@ from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import EventKind
 
 Node = int
-"""Calls that share a column: the index of their slot (matched calls), or for a single call -1 minus its event's
-index."""
+"""Calls that share a column: the index of their slot, or for a single call -1 minus its event's index."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
 """Computes the lanes of a run: a row for each rank and each thread, with columns for the order of calls.
 
-Renderers draw the positions. Ranks that did the same may share a lane (`classes`).
+Renderers draw the positions. If there are many ranks, those that did the same share a lane, and the least important
+lanes are left out (`shown_lanes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 from ddpsim.reports.document import End, Event, Rank, Run
 from ddpsim.reports.layout.columns import Columns, columns_of
@@ -55,10 +56,7 @@ class PlacedCall(NamedTuple):
 
 
 class EventMark(NamedTuple):
-    """A sign for an event that is no call: a step, a store operation, a note, the end of a rank.
-
-    Consecutive equal kinds may share a sign.
-    """
+    """A sign for an event that is no call, such as a step or the end of a rank; events of one kind may share it."""
 
     events: tuple[int, ...]
     lane: int
@@ -99,7 +97,7 @@ class Lanes:
     columns: int
     """The number of columns of the picture."""
     left_out: int = 0
-    """The number of lanes that are not shown (`classes`)."""
+    """The number of lanes that are not shown (`shown_lanes`)."""
 
     @property
     def is_shared(self) -> bool:
@@ -109,7 +107,8 @@ class Lanes:
 
 def lanes_of(run: Run) -> Lanes:
     """Return the lanes of a run, one for each rank and each thread. A run without a trace has no calls in them."""
-    whose = _lane_numbers(run)
+    threads = {event.who for event in run.events if event.thread}
+    whose = {who: lane for lane, who in enumerate(sorted({*map(RankOrThread, range(run.world_size)), *threads}))}
     lane_of = [whose[event.who] for event in run.events]
     columns = columns_of(run, whose)
     items = _place_calls(run, lane_of, columns)
@@ -117,12 +116,6 @@ def lanes_of(run: Run) -> Lanes:
     missing = _place_missing_calls(run, whose, items, columns)
     rightmost = max([*(each.column for each in items), *(each.column for each in missing)], default=-1)
     return Lanes(_make_lanes(run, whose), items, walk.marks(), walk.bars(), missing, rightmost + 1)
-
-
-def _lane_numbers(run: Run) -> dict[RankOrThread, int]:
-    ranks = (RankOrThread(rank) for rank in range(run.world_size))
-    threads = {event.who for event in run.events if event.thread}
-    return {who: lane for lane, who in enumerate(sorted((*ranks, *threads)))}
 
 
 def _make_lanes(run: Run, whose: dict[RankOrThread, int]) -> tuple[Lane, ...]:
@@ -171,8 +164,7 @@ def _place_calls(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Pl
 def _place_missing_calls(
     run: Run, whose: dict[RankOrThread, int], items: Sequence[PlacedCall], columns: Columns
 ) -> tuple[MissingCall, ...]:
-    """Return positions for calls that never came: the column of the waiting calls, or a free one after the lane's last
-    call."""
+    """Return positions for calls that never came: in the waiting calls' column, or a free one after the last call."""
     last: dict[int, int] = {}
     for item in items:
         last[item.lane] = max(last.get(item.lane, -1), item.column)
@@ -220,10 +212,7 @@ class _MarksAndBars:
         return (*self._bars, *self._unended_waits())
 
     def _unended_waits(self) -> Iterator[WaitBar]:
-        """Yield bars for waits that never ended.
-
-        For a rank that was stopped, the bar ends at the call that it waits for.
-        """
+        """Yield bars for waits that never ended; for a stopped rank, the bar ends at the call that it waits for."""
         for_good = {each.who for each in self._run.waiting}
         for lane, (start, wait, end) in self._open.items():
             event = self._run.events[wait]
@@ -283,3 +272,74 @@ def _partner_columns(items: Sequence[PlacedCall]) -> dict[int, int]:
     for item in items:
         furthest[item.slot] = max(furthest.get(item.slot, 0), item.column)
     return {item.event: furthest[item.slot] for item in items}
+
+
+# --- fewer lanes ------------------------------------------------------------------------------------------------------
+
+InLane = TypeVar("InLane", PlacedCall, EventMark, WaitBar, MissingCall)
+
+LARGEST = 64
+"""The largest number of lanes (rows of ranks) on a page."""
+
+
+def shown_lanes(run: Run, *, largest: int = LARGEST) -> Lanes:
+    """Return at most `largest` lanes of a run. If there are more, ranks that did the same share a lane.
+
+    If there are still too many, lanes of blamed ranks are kept first, then lanes with a missing call, lanes of waiting
+    ranks, and the lowest ranks.
+    """
+    lanes = lanes_of(run)
+    if len(lanes.lanes) <= largest:
+        return lanes
+    classes = _group_equal_lanes(run, lanes)
+    kept = sorted(sorted(classes, key=lambda lane: _importance(lanes, lane))[:largest])
+    return _keep_lanes(lanes, {lane: classes[lane] for lane in kept}, len(classes) - len(kept))
+
+
+def _group_equal_lanes(run: Run, lanes: Lanes) -> dict[int, tuple[int, ...]]:
+    """Return the ranks of each set of equal lanes, by the first lane of the set: calls, marks and ends are equal."""
+    traces = _lane_contents(run, lanes)
+    found: dict[Any, int] = {}
+    ranks: dict[int, list[int]] = {}
+    for index, lane in enumerate(lanes.lanes):
+        alike = (tuple(traces[index]), lane.end, lane.text, lane.is_culprit, lane.who.thread)
+        ranks.setdefault(found.setdefault(alike, index), []).append(lane.who.rank)
+    return {first: tuple(members) for first, members in ranks.items()}
+
+
+def _lane_contents(run: Run, lanes: Lanes) -> list[list[Any]]:
+    """Return the signs and texts of each lane, without indices of events, which differ between all lanes."""
+    traces: list[list[Any]] = [[] for _ in lanes.lanes]
+    for item in lanes.items:
+        traces[item.lane].append((item.call, item.slot, item.column, item.odd))
+    for mark in lanes.marks:
+        events = [run.events[event] for event in mark.events]
+        traces[mark.lane].append((mark.position, *((event.kind, event.text) for event in events)))
+    for each in lanes.missing:
+        traces[each.lane].append((each.column, each.slot))
+    return traces
+
+
+def _importance(lanes: Lanes, lane: int) -> tuple[bool, bool, bool, int]:
+    """Return the sort key of a lane's importance: unimportant lanes are left out first; False means important."""
+    shown = lanes.lanes[lane]
+    is_missed = any(each.lane == lane for each in lanes.missing)
+    return not shown.is_culprit, not is_missed, shown.end != "waiting", lane
+
+
+def _keep_lanes(lanes: Lanes, kept: dict[int, tuple[int, ...]], left_out: int) -> Lanes:
+    """Return the picture with only the kept lanes; each lane stands for all ranks with an equal lane."""
+    new = {lane: index for index, lane in enumerate(kept)}
+
+    def moved(things: tuple[InLane, ...]) -> tuple[InLane, ...]:
+        return tuple(each._replace(lane=new[each.lane]) for each in things if each.lane in new)
+
+    return Lanes(
+        lanes=tuple(replace(lanes.lanes[lane], ranks=ranks) for lane, ranks in kept.items()),
+        items=moved(lanes.items),
+        marks=moved(lanes.marks),
+        bars=moved(lanes.bars),
+        missing=moved(lanes.missing),
+        columns=lanes.columns,
+        left_out=left_out,
+    )

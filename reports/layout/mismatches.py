@@ -24,10 +24,7 @@ class DifferingCall(NamedTuple):
 
 
 def differing_calls(run: Run) -> dict[int, DifferingCall]:
-    """Return calls that match each other but differ, by the event that issued each.
-
-    Odd are calls of blamed ranks, or all.
-    """
+    """Return calls that match each other but differ, by the issuing event; odd are those of blamed ranks, or all."""
     found: dict[int, DifferingCall] = {}
     for finding in run.findings:
         has_sides = finding.is_mismatch and run.has_sides(finding)
@@ -82,15 +79,9 @@ def near_misses(run: Run) -> tuple[NearMiss, ...]:
 
 
 def _difference_of_messages(run: Run, send: int, receive: int) -> str:
-    """Return what differs, such as "tag 7 ≠ tag 8"; "" if nothing differs, or the two calls are of other pairs of
-    ranks."""
+    """Return what differs, such as "tag 7 ≠ tag 8"; "" if nothing does, or if the ranks are other pairs."""
     sent, received = run.issued_call(send), run.issued_call(receive)
     if sent.peer != run.events[receive].rank or received.peer not in (run.events[send].rank, -1):
         return ""
-    texts = [_field_difference(sent, received, "tag", ""), _field_difference(sent, received, "group", '"')]
-    return ", ".join(filter(None, texts))
-
-
-def _field_difference(sent: Call, received: Call, field: str, quote: str) -> str:
-    one, other = getattr(sent, field), getattr(received, field)
-    return "" if one == other else f"{field} {quote}{one}{quote} \N{NOT EQUAL TO} {field} {quote}{other}{quote}"
+    pairs = [(f"tag {each.tag}", f'group "{each.group}"') for each in (sent, received)]
+    return ", ".join(f"{one} \N{NOT EQUAL TO} {other}" for one, other in zip(*pairs, strict=True) if one != other)

@@ -62,8 +62,7 @@ class DrawnWaitGraph:
     nodes: tuple[WaitNode, ...]
     edges: tuple[WaitEdge, ...]
     cycle: tuple[int, ...] = ()
-    """Nodes that wait for each other in a cycle, in its order: the finding's cycle if it has one, else the first
-    cycle."""
+    """Nodes that wait for each other, in the order of the finding's cycle if it has one, else of the first cycle."""
 
 
 def wait_graph_of(run: Run) -> DrawnWaitGraph | None:
@@ -90,8 +89,7 @@ def _wait_key(waiting: Waiting) -> _WaitKey:
 
 
 def _targets_of_waits(run: Run) -> dict[_WaitKey, tuple[RankOrThread, ...]]:
-    """Return the ranks that each wait is for, computed once for all equal waits, since thousands may wait for
-    thousands."""
+    """Return the ranks that each wait is for, once for equal waits, since thousands may wait for thousands."""
     found: dict[_WaitKey, tuple[RankOrThread, ...]] = {}
     for waiting in run.waiting:
         if (what := _wait_key(waiting)) not in found:
@@ -185,8 +183,7 @@ LARGEST = 24
 """The largest number of nodes in a readable picture."""
 
 _KEPT = 10
-"""The number of nodes that are kept. With at most four folded parts of the cycle, and ten folded nodes outside of it,
-that makes 24."""
+"""The number of nodes kept: with at most four folded parts of the cycle and ten other folded nodes, 24."""
 _FIRST, _LAST = 4, 3
 """The number of nodes kept at the beginning and at the end of a long cycle: with a folded node between, eight."""
 

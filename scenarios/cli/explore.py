@@ -75,8 +75,7 @@ def explore(
     with pause_garbage_collection():
         from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
-        from ddpsim.scenarios.running.closest_pass import explore_with_closest_pass
-        from ddpsim.scenarios.running.exploring import explore_scenario
+        from ddpsim.scenarios.running.exploring import explore_scenario, explore_with_closest_pass
         from ddpsim.scenarios.running.run_as import with_run_options
 
     scenario = with_run_options(load(name), options)

@@ -37,10 +37,7 @@ def input_tensors(issue: Issue, rank: int) -> list[Tensor]:
 
 
 def _filled_tensor(issue: Issue, rank: int, shape: Shape, number: int) -> Tensor:
-    """Return tensor `number` of a call, filled with values for this rank.
-
-    Values are between 1 and 2, of either sign, in steps of 1/997. They are no binary fractions, so sums round.
-    """
+    """Return tensor `number` of a call: values from 1 to 2, of either sign, in steps of 1/997, whose sums round."""
     seed = zlib.crc32(f"{issue.name}/{rank}/{number}".encode())
     drawn = (torch.arange(torch.Size(shape).numel()) * 7919 + seed) % 1994
     if issue.dtype in FRACTIONAL:

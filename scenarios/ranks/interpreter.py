@@ -33,8 +33,7 @@ class TensorValues(NamedTuple):
 class RankOutputs(dict[str, list[TensorValues]]):
     """The output tensors of the calls that a rank waited for, by name.
 
-    Keep this object until all ranks have ended: gloo never sends a message after its work handle was dropped. The works
-    are not pickled.
+    Keep it until all ranks have ended: gloo never sends a message whose work was dropped. Works are not pickled.
     """
 
     works: Sequence[Any] = ()
@@ -44,8 +43,7 @@ class RankOutputs(dict[str, list[TensorValues]]):
 
 
 def site_of_step(issue: Issue) -> Site:
-    """Return the line that a call has for `check`: the line that the call represents, or only its operation if it
-    represents none."""
+    """Return the line that a call has for `check`: the line that it represents, or only its operation if none."""
     return issue.parsed_site or Site(issue.operation, 0, "")
 
 
@@ -84,10 +82,8 @@ run_placed_steps.__qualname__ = "run_placed_steps"  # a process of its own finds
 
 
 def rank_function_of(program: Program) -> Callable[[int, Program], RankOutputs]:
-    """Return the function that runs a rank's steps: `run_rank_steps`, or its variant for calls that represent other
-    lines."""
-    has_places = any(isinstance(step, Issue) and step.parsed_site for steps in program.ranks for step in steps)
-    return run_placed_steps if has_places else run_rank_steps
+    """Return the function that runs a rank's steps: `run_rank_steps`, or its variant if calls represent other lines."""
+    return run_placed_steps if _first_site(program) else run_rank_steps
 
 
 @lru_cache(maxsize=1024)
@@ -103,10 +99,8 @@ def _as_called_from(site: Site | None, function: Callable[..., Any]) -> Callable
 
 def _first_site(program: Program) -> Site | None:
     """Return the line to show where groups are created: the line of the first call, because records have none."""
-    return next(
-        (step.parsed_site for steps in program.ranks for step in steps if isinstance(step, Issue) and step.parsed_site),
-        None,
-    )
+    issues = (step for steps in program.ranks for step in steps if isinstance(step, Issue))
+    return next(filter(None, (issue.parsed_site for issue in issues)), None)
 
 
 def _new_group(group: Group) -> Any:

@@ -51,10 +51,7 @@ def _import_chakra() -> tuple[Any, Any]:
 
 
 def _encode_node(schema: Any, node: ChakraNode) -> Any:
-    """Return a node as an object of the schema.
-
-    Attributes have the names and types of the package's converters; for messages, those of trace readers.
-    """
+    """Return a node as an object of the schema; attributes are named as by the package's converters and readers."""
     collective = None if node.collective is None else schema.CollectiveCommType.Value(node.collective)
     values: dict[str, dict[str, Any]] = {
         "is_cpu_op": {"bool_val": False},
@@ -125,10 +122,7 @@ def chakra_nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
 
 
 def _bytes_sent(call: Call) -> int:
-    """Return the bytes that a call sends.
-
-    Of the two shapes of all_to_all_single, the first is sent and the second received.
-    """
+    """Return the bytes that a call sends: of all_to_all_single's two shapes, those of the first."""
     shapes, dtype = call.signature.shapes, call.signature.dtype
     if OPERATIONS[call.operation].shapes is ShapeCount.IN_AND_OUT:
         shapes = shapes[:1]

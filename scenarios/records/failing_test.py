@@ -23,6 +23,7 @@ from ddpsim.simulator.records.as_program import make_program
 from ddpsim.simulator.records.record_diagnosis import JobDiagnosis
 from ddpsim.simulator.records.record_texts import printable_text
 from ddpsim.simulator.verdict import Finding, Verdict
+from ddpsim.simulator.wording import ranks_by_value
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.model import Expectation
@@ -127,11 +128,8 @@ def _as_plain_line(text: str) -> str:
 
 
 def _branches_by_ranks(ranks: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of an `if` with a branch for each different continuation; the condition names the ranks of the
-    branch."""
-    ways: dict[tuple[str, ...], list[int]] = {}
-    for rank, lines in enumerate(ranks):
-        ways.setdefault(tuple(lines), []).append(rank)
+    """Yield the lines of an `if` with a branch for each different continuation, under the condition of its ranks."""
+    ways = ranks_by_value(enumerate(map(tuple, ranks)))
     for number, (lines, those) in enumerate((lines, those) for lines, those in ways.items() if lines):
         is_rest = number > 0 and number == len(ways) - 1
         which = "else" if is_rest else f"{'elif' if number else 'if'} {_rank_condition(those, len(ranks))}"
@@ -162,8 +160,7 @@ def _fold_into_loops(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _repeated_blocks(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]:
-    """Yield the blocks that repeat from a line on: the possible length of the block, with the number of its
-    repetitions."""
+    """Yield the blocks that repeat from a line on: each possible length, with its number of repetitions."""
     for length in range(1, min(_LONGEST_LOOP, (len(lines) - at) // 2) + 1):
         block, times = lines[at : at + length], 1
         while lines[at + length * times : at + length * (times + 1)] == block:

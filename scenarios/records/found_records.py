@@ -32,10 +32,7 @@ class FoundRecords:
 
 
 def find_records(paths: Sequence[str]) -> FoundRecords:
-    """Read all records under the paths: files, folders, patterns, tar and zip archives.
-
-    Raises RecordError if a file that was named is no record, or if there is no record in the folders and archives.
-    """
+    """Read all records under the paths. Raises RecordError if a named file is none, or if there is none at all."""
     with pause_garbage_collection():
         parts = _split_among_processes(list(find_sources(paths)))
         if len(parts) == 1:

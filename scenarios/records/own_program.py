@@ -24,10 +24,7 @@ _MOST_RANKS = 8
 
 
 def run_and_compare(job: RecordedJob, program: str) -> str:
-    """Run a program, given as a command line, on as many ranks as the job has.
-
-    Return lines on how its calls differ from the records.
-    """
+    """Run a command line on as many ranks as the job has; return lines on how its calls differ from the records."""
     from ddpsim.simulator.api import simulate_program
 
     words = shlex.split(program)
@@ -103,10 +100,7 @@ def compare_with_records(job: RecordedJob, run: RunLog) -> CallComparison:
 
 
 def _compare_rank(record: RankRecord, made: RankRecord) -> tuple[int, CallDifference | None]:
-    """Return the number of equal calls of a rank, and the first difference.
-
-    Calls after the end of a cut record are not compared.
-    """
+    """Return a rank's number of equal calls and first difference; calls after a cut record's end do not count."""
     own, other = _compared_steps(record, record), _compared_steps(record, made)[record.lost :]
     numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for place, (mine, its) in enumerate(zip(own, other, strict=False)):
@@ -129,10 +123,7 @@ def _compared_steps(record: RankRecord, of: RankRecord) -> Sequence[int]:
 
 
 def _compared_values(step: LoggedCall, numbers: dict[int, int]) -> tuple[object, ...]:
-    """Return the values of a call that must be equal in program and record.
-
-    Reductions, roots and splits are left out, because not all records have them.
-    """
+    """Return what must be equal in program and record; not all records have reductions, roots and splits."""
     group = numbers.setdefault(step.group, len(numbers))
     signature = step.signature
     return group, signature.operation, signature.shapes, signature.dtype, step.peer

@@ -59,10 +59,7 @@ class RecordSource(NamedTuple):
 
 
 def find_sources(paths: Sequence[str]) -> Iterator[RecordSource]:
-    """Yield all files under the paths, without opening them.
-
-    Raises RecordError for a path that does not exist or is refused.
-    """
+    """Yield all files under the paths, without opening them. Raises RecordError for a missing or refused path."""
     for path in paths:
         found = [path] if os.path.exists(path) else sorted(glob.glob(path))
         if not found:
@@ -166,10 +163,7 @@ def _members_of_tar(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _members_of_cut_zip(path: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the members of a zip archive that is cut off and so lacks the directory at its end.
-
-    Each member has a header of its own.
-    """
+    """Yield the members of a zip archive that lacks the directory at its end, by the header of each member."""
     with open(path, "rb") as file:
         for count in range(MOST_FILES + 1):
             head = file.read(_HEAD.size)
@@ -181,8 +175,7 @@ def _members_of_cut_zip(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 _HEAD = struct.Struct("<4s2xHH4xIIIHH")
-"""The layout of the header of a zip member: signature, flags, method, checksum, two sizes, lengths of name and
-extra."""
+"""The header of a zip member: signature, flags, method, checksum, two sizes, lengths of name and extra."""
 _SIZES_FOLLOW, _ENCRYPTED = 8, 1
 
 

@@ -54,10 +54,7 @@ def write_records(result: Result, folders: RecordFolders) -> None:
 
 
 def create_record_folders(folders: RecordFolders) -> None:
-    """Create the folders for records, before anything runs.
-
-    Raises UsageError if that fails, or if a folder already has records.
-    """
+    """Create the folders for records. Raises UsageError if that fails, or if a folder already has records."""
     if folders.chakra is not None:
         from ddpsim.scenarios.records.chakra import check_chakra_is_installed
 

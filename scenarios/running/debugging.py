@@ -24,8 +24,7 @@ class DebuggedRun:
 
     result: Result
     missed: str
-    """The requested stop that the run did not reach; "" if it was reached, or if the stop was a finding and the run had
-    none."""
+    """The requested stop that the run did not reach; "" if it did, or if the stop was a finding and there is none."""
 
 
 def debug_run(
@@ -78,10 +77,7 @@ def debug_run(
 
 
 def read_commands_from_file(path: Path) -> ReadLine:
-    """Return a function that answers the debugger's prompts with the lines of a file.
-
-    Raises UsageError if the file cannot be read.
-    """
+    """Return a function that answers the debugger's prompts with the lines of a file. Raises UsageError."""
     try:
         lines = iter(path.read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
@@ -101,10 +97,7 @@ def read_commands_from_file(path: Path) -> ReadLine:
 
 
 def goal_of_options(at: str | None, rank: int | None, *, finding: bool) -> Goal | None:
-    """Return the first stop of the debugger, as the options ask for; by default the program's first line on rank 0.
-
-    Raises UsageError for an invalid step, and for more than one such option.
-    """
+    """Return the debugger's first stop as options ask, by default rank 0's first line. Raises UsageError."""
     is_given = {"--at": at is not None, "--rank": rank is not None, "--finding": finding}
     given = [option for option, is_it in is_given.items() if is_it]
     if len(given) > 1:

@@ -27,7 +27,6 @@ from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)
 """How bytes move between ranks. The first two transports are simulated."""
-_TRANSPORT_NAMES = ", ".join(map(repr, TRANSPORTS))
 
 
 def run_scenario(
@@ -98,7 +97,8 @@ def check_transport_options(
 ) -> None:
     """Raise UsageError for options that cannot be combined with a transport."""
     if transport not in TRANSPORTS:
-        raise UsageError(f"transport is {transport!r}, expected {_TRANSPORT_NAMES}: give one of these names")
+        names = ", ".join(map(repr, TRANSPORTS))
+        raise UsageError(f"transport is {transport!r}, expected {names}: give one of these names")
     if transport == PROCESSES and (policy not in (None, DEFAULT) or seed != 0):
         raise UsageError(
             f"policy is {policy or DEFAULT!r} and seed {seed}, but real processes run freely, without a "
@@ -131,10 +131,7 @@ def replay_scenario(
     transport: str = "memory",
     world_size: int | None = None,
 ) -> Result:
-    """Run a scenario again under a recorded schedule, or its token.
-
-    Raises ReplayError if the schedule belongs to another scenario.
-    """
+    """Run a scenario again under a recorded schedule, or its token. Raises ReplayError if it is another scenario's."""
     check_is_simulated(transport, NO_REPLAY)
 
     def run(chosen: Scenario) -> Result:
@@ -151,8 +148,7 @@ def _run_and_compare(
     run: Callable[[Scenario], Result],
     timeout_seconds: float | None = None,
 ) -> Result:
-    """Load a scenario, run it by calling `run`, and compare its result with the scenario's reference, the correct
-    result."""
+    """Load a scenario, run it by `run`, and compare its result with the scenario's reference, the correct result."""
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine_named(engine)
     chosen = own.with_world_size(world_size)
@@ -196,8 +192,7 @@ def check_engine_options(scenario: Scenario, engine: Engine) -> None:
 
 
 def compare_with_reference(result: Result, scenario: Scenario) -> Result:
-    """Return the result of a run; with a finding added if ranks returned other values than training on one process
-    gives."""
+    """Return the result, with a finding added if ranks returned other values than training on one process gives."""
     if scenario.reference is None or result.verdict is not Verdict.PASS:
         return result
     finding = find_divergence(scenario.reference(result.world_size), result)

@@ -19,8 +19,7 @@ from ddpsim.simulator.wording import LabelledLine, rank_list
 def find_divergence(reference: TrainingReference | Snapshot, result: Result) -> Finding | None:
     """Return a finding on the first point in time at which ranks hold wrong values; None if all values are right.
 
-    If the reference is a single snapshot, every rank should return it. Raises UsageError if ranks returned no
-    snapshots.
+    If the reference is one snapshot, every rank should return it. Raises UsageError if ranks returned no snapshots.
     """
     if isinstance(reference, Snapshot):
         reference = TrainingReference(((reference,),) * result.world_size)
@@ -81,10 +80,7 @@ def _is_finite_text(text: str) -> bool:
 
 
 def _last_call_site(trace: Trace, rank: int, iteration: int | None) -> Site | None:
-    """Return the line of a rank's last call before the optimizer step of an iteration.
-
-    For the end of the training, return the line of its last call.
-    """
+    """Return the line of a rank's last call before the optimizer step of an iteration, or if None, before the end."""
     site = None
     steps = 0
     for event in trace:

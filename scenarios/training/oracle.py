@@ -55,8 +55,7 @@ class _OracleRank:
     gradients: Gradients
     history: list[Snapshot]
     forwards: int = 0
-    """The number of the rank's forwards through the DDP object. By this number ranks detect which ranks still have
-    input."""
+    """The number of the rank's forwards through DDP, by which ranks detect which ranks still have input."""
 
 
 def train_plainly(training: Training, world_size: int) -> tuple[History, ...]:
@@ -87,14 +86,12 @@ class _PlainTraining:
         self._training = training
         self._model = replace(training, recomputes=False).make_network(index)
         self._names = [name for name, _ in self._model.named_parameters()]
-        self._optimizer = make_optimizer(
-            structs.replace(training.optimizer, is_sharded=False), self._model.parameters()
-        )
+        plain = structs.replace(training.optimizer, is_sharded=False)
+        self._optimizer = make_optimizer(plain, self._model.parameters())
+        counts = map(training.iteration_count, range(world_size))
         self._ranks = [
-            _OracleRank(
-                rank, training.iteration_count(rank), _copy_buffers(self._model), dict.fromkeys(self._names), []
-            )
-            for rank in range(world_size)
+            _OracleRank(rank, count, _copy_buffers(self._model), dict.fromkeys(self._names), [])
+            for rank, count in enumerate(counts)
         ]
         options = training.engine_options
         is_ddp = training.wrapper is ModelWrapper.DDP
@@ -124,15 +121,13 @@ class _PlainTraining:
             self._is_armed = False
         if action is Action.TRAIN:
             self._step_optimizer(present)
+        # `fully_shard` has reduced the gradients only after these two actions.
+        has_gradients = not self._training.needs_mesh or action in (Action.TRAIN, Action.SKIP_STEP)
         for rank in present:
             _load_rank_state(self._model, rank)
-            rank.history.append(snapshot(self._model, iteration, gradients=self._has_gradients(action)))
+            rank.history.append(snapshot(self._model, iteration, gradients=has_gradients))
             if action is Action.TRAIN:
                 rank.gradients = dict.fromkeys(self._names)
-
-    def _has_gradients(self, action: Action) -> bool:
-        """Return whether gradients can be compared after this action: not before `fully_shard` has reduced them."""
-        return not self._training.needs_mesh or action in (Action.TRAIN, Action.SKIP_STEP)
 
     def _step_optimizer(self, present: Sequence[_OracleRank]) -> None:
         _load_rank_state(self._model, present[0])
@@ -144,10 +139,7 @@ class _PlainTraining:
         self._optimizer.step()
 
     def _share_buffers(self, present: Sequence[_OracleRank], *, again: bool) -> None:
-        """Broadcast the buffers before a forward through the DDP wrapper.
-
-        `again` says whether the next such forward broadcasts, too.
-        """
+        """Broadcast the buffers before a forward through the DDP wrapper; `again`: the next such forward does, too."""
         if self._buffers_are_due:
             source = present[-1] if self._training.join else self._ranks[0]
             for rank in self._ranks:
@@ -162,9 +154,8 @@ class _PlainTraining:
         for team in [present] if model.communicates else [[rank] for rank in present]:
             _load_rank_state(model, team[0])
             batches = [training.make_batch(model, rank.number, iteration) for rank in team]
-            outputs = self._compute_outputs(
-                torch.cat(batches), training.branches_used(team[0].number, iteration, model)
-            )
+            uses = training.branches_used(team[0].number, iteration, model)
+            outputs = self._compute_outputs(torch.cat(batches), uses)
             if action.has_backward:
                 parts = outputs.split([len(batch) for batch in batches])
                 torch.stack([part.square().mean() for part in parts]).sum().backward()
@@ -211,10 +202,7 @@ def _average_buffers(present: Sequence[_OracleRank]) -> None:
 
 
 def _average_gradients(gradients: Sequence[Gradients], divisor: int, hook: CommunicationHook | None) -> Gradients:
-    """Return the averaged gradient of each parameter: the sum over the ranks that have a gradient, divided.
-
-    The sum is computed in the dtype in which `hook` sends.
-    """
+    """Return each parameter's gradient: the sum over the ranks that have one, in the dtype of `hook`, divided."""
     met: Gradients = {}
     for name in gradients[0]:
         found = [tensor for own in gradients if (tensor := own[name]) is not None]

@@ -92,10 +92,7 @@ class ParallelLayout(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """Return the dimensions of the mesh as names and sizes.
-
-        Dimensions of one rank are left out, except those of data parallelism.
-        """
+        """Return the dimensions of the mesh as names and sizes, without those of one rank except data parallelism."""
         data = self.data_dimensions
         return {name: getattr(self, name) for name in ("pp", *data, "tp") if name in data or getattr(self, name) > 1}
 
@@ -111,10 +108,7 @@ class ParallelLayout(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return rank // self.tp % self.data_size
 
     def layers_of_stage(self, stage: int, layers: int) -> range:
-        """Return the layers of a stage.
-
-        Each stage has equally many; remaining layers go to the first stages, one to each.
-        """
+        """Return the layers of a stage: each has equally many; remaining layers go to the first stages, one to each."""
         each, more = divmod(layers, self.stage_count)
         start = stage * each + min(stage, more)
         return range(start, start + each + (stage < more))

@@ -31,10 +31,8 @@ def find_problems(training: Training, networks: Sequence[Network], world_size: i
         return
     if layout.world_size != world_size:
         sizes = " x ".join(f"{name} {size}" for name, size in layout.dimensions.items())
-        yield (
-            ("parallel",),
-            f"is a mesh of {layout.world_size} ranks, {sizes}, expected one that fills world_size = {world_size}",
-        )
+        found = f"is a mesh of {layout.world_size} ranks, {sizes}"
+        yield ("parallel",), f"{found}, expected one that fills world_size = {world_size}"
     if training.recomputes and not all(network.layers_in_order() for network in networks):
         yield ("activation_checkpointing",), f"is true, but {_no_layers_text(training, networks)}"
     if training.mixed_precision is not None and training.wrapper is not ModelWrapper.FSDP2:
@@ -77,9 +75,8 @@ def _problems_of_wrapper(training: Training, layout: ParallelLayout, network: Ne
     if network.sparse:
         name = training.networks[0].name
         yield ("network",), f"is {name!r}, with sparse gradients, which wrapper = 'fsdp2' cannot reduce"
-    yield from _problems_of_actions(
-        training, Action.EVALUATE_INNER, "nothing is inside of fully_shard, expected evaluate"
-    )
+    why = "nothing is inside of fully_shard, expected evaluate"
+    yield from _problems_of_actions(training, Action.EVALUATE_INNER, why)
 
 
 def _problems_of_actions(training: Training, refused: Action, why: str) -> Iterator[Problem]:
@@ -92,10 +89,8 @@ def _problems_of_split(training: Training, layout: ParallelLayout, network: Netw
     """Yield a problem if a layer that tensor parallelism splits gives ranks unequal numbers of columns or rows."""
     name = training.networks[0].name
     if not network.split:
-        yield (
-            ("parallel", "tp"),
-            f"is {layout.tp}, but network {name!r} has no layers to split, expected {_CUT}",
-        )
+        none = f"is {layout.tp}, but network {name!r} has no layers to split, expected {_CUT}"
+        yield ("parallel", "tp"), none
     yield from _problems_of_rows(training, "tp", layout.tp)
     for layer, split in network.split.items():
         module = network.get_submodule(layer)
@@ -103,10 +98,8 @@ def _problems_of_split(training: Training, layout: ParallelLayout, network: Netw
         is_rows = split is LayerSplit.ROWS
         size, what = (module.in_features, "inputs") if is_rows else (module.out_features, "outputs")
         if size % layout.tp:
-            yield (
-                ("parallel", "tp"),
-                f"is {layout.tp}, expected a divisor of the {size} {what} of {layer} in network {name!r}",
-            )
+            wanted = f"expected a divisor of the {size} {what} of {layer} in network {name!r}"
+            yield ("parallel", "tp"), f"is {layout.tp}, {wanted}"
 
 
 def _problems_of_pipeline(training: Training, layout: ParallelLayout, network: Network) -> Iterator[Problem]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,17 +41,9 @@ class _RankTraining:
     """The pipeline schedule; None without pipelines."""
     optimizer: Any
 
-    @property
-    def is_pipelined(self) -> bool:
-        """Return True if the layers are divided among several ranks of a pipeline."""
-        return self.layout.pp > 1
-
 
 def train_on_mesh(rank: int, training: Training) -> History:
-    """Train on a rank as declared.
-
-    Return snapshots of the rank's part of the model, after each iteration and at the end.
-    """
+    """Train on a rank as declared; return snapshots of its part of the model, after each iteration and at the end."""
     job = _build_rank_training(rank, training)
     history = []
     for iteration in range(training.iteration_count(rank)):
@@ -115,10 +106,7 @@ def _split_layers(network: Network, mesh: DeviceMesh) -> None:
 
 
 def _shard_network(network: Network, mesh: DeviceMesh, dtype: torch.dtype | None) -> Any:
-    """Apply `fully_shard` to each module to shard, and to the rest of the network.
-
-    In a mesh of two dimensions, the model is copied along the first and sharded along the second.
-    """
+    """Apply `fully_shard` to each module to shard, and to the rest; the last dimension of the mesh has the shards."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=dtype)
@@ -128,10 +116,7 @@ def _shard_network(network: Network, mesh: DeviceMesh, dtype: torch.dtype | None
 
 
 def _modules_to_shard(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules to shard: those whose forward is called and whose parameters no other module has.
-
-    A list of modules is not called itself, so its members are yielded.
-    """
+    """Yield the modules to shard: not lists, which are not called, and with parameters that no other module has."""
     has = {name: list(child.parameters()) for name, child in module.named_children()}
     has[""] = list(module.parameters(recurse=False))
     for name, child in module.named_children():
@@ -152,8 +137,9 @@ def _build_schedule(layout: ParallelLayout, mesh: DeviceMesh, models: Sequence[A
     ]
     own = stages if layout.schedule.stages_per_rank > 1 else stages[0]
     # Not `scale_grads`: it also scales what earlier iterations have accumulated, again in each step.
-    loss = partial(_share_of_loss, parts=layout.micro_batch_count)
-    return schedule_class(layout.schedule)(own, layout.micro_batch_count, loss_fn=loss, scale_grads=False)
+    count = layout.micro_batch_count
+    options = {"loss_fn": lambda output, target: _mean_square(output) / count, "scale_grads": False}
+    return schedule_class(layout.schedule)(own, count, **options)
 
 
 def schedule_class(schedule: PipelineSchedule) -> Callable[..., Any]:
@@ -172,10 +158,7 @@ def schedule_class(schedule: PipelineSchedule) -> Callable[..., Any]:
 
 
 def torch_error_for_layout(layout: ParallelLayout) -> str:
-    """Return the text of torch's error for a pipeline of this layout; "" if torch accepts the layout.
-
-    No process group is needed.
-    """
+    """Return the text of torch's error for a pipeline of this layout, which needs no process group; '' for none."""
     stages = [
         SimpleNamespace(
             num_stages=layout.stage_count,
@@ -208,7 +191,7 @@ def _run_iteration(job: _RankTraining, rank: int, iteration: int) -> None:
         _evaluate(job, batch)
     if not action.has_forward:
         return
-    if job.is_pipelined:
+    if job.schedule is not None:
         _step_pipeline(job.schedule.step, job, batch)
     else:
         (model,) = job.models
@@ -226,7 +209,7 @@ def _evaluate(job: _RankTraining, batch: Tensor) -> None:
     for model in job.models:
         model.eval()
     with torch.no_grad():
-        if job.is_pipelined:
+        if job.schedule is not None:
             _step_pipeline(job.schedule.eval, job, batch)
         else:
             job.models[0](batch)
@@ -251,21 +234,15 @@ def _mean_square(output: Tensor) -> Tensor:
     return output.square().mean()
 
 
-def _share_of_loss(output: Tensor, target: Tensor, parts: int) -> Tensor:
-    """Return what a micro-batch adds to the loss of its batch."""
-    return _mean_square(output) / parts
-
-
 def _clip_gradients(job: _RankTraining, norm: float) -> None:
-    """Clip gradients like `clip_grad_norm_`, which supports neither gradients on several meshes nor pipeline stages on
-    other ranks."""
+    """Clip like `clip_grad_norm_`, which supports neither several meshes nor pipeline stages on other ranks."""
     parameters = [each for model in job.models for each in _unwrap_network(model).parameters() if each.grad is not None]
     kinds: dict[Any, list[nn.Parameter]] = {}
     for each in parameters:
         kinds.setdefault(getattr(each, "device_mesh", None), []).append(each)
     squares = [_full_tensor(nn.utils.get_total_norm([own.grad for own in kind])) ** 2 for kind in kinds.values()]  # type: ignore[misc]
     total = torch.stack(squares).sum()
-    if job.is_pipelined:
+    if job.schedule is not None:
         dist.all_reduce(total, group=job.mesh["pp"].get_group())
     for kind in kinds.values():
         nn.utils.clip_grads_with_norm_(kind, norm, total.sqrt())

@@ -32,8 +32,7 @@ _KINDS = (
     (Code.DIVERGENCE_PARAMETERS, "parameters"),
     (Code.DIVERGENCE_BUFFERS, "buffers"),
 )
-"""The kinds of tensors in the order in which a training computes them. The first kind that differs is nearest to the
-cause."""
+"""The kinds of tensors in the order of their computation: the first that differs is nearest to the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +71,7 @@ class TensorDifference(NamedTuple):
 
 
 def reference_by_oracle(training: Training, world_size: int) -> TrainingReference:
-    """Return the correct histories for a declared training, computed by the oracle.
-
-    Raises UsageError if the training has no defined result.
-    """
+    """Return the oracle's histories of a declared training. Raises UsageError if it has no defined result."""
     coarse, fine = (
         oracle.train_plainly(replace(training, dtype=dtype), world_size) for dtype in (torch.float32, torch.float64)
     )
@@ -188,8 +184,8 @@ def _allowed_error(
         return 0.0
     step = max(torch.finfo(wanted.dtype).eps, torch.finfo(reference.dtype).eps)
     if not reference.rounding:
-        tensors = getattr(reference.histories[rank][index], kind).values()
-        return _ROUNDINGS * step * max(_largest_magnitude(each) for each in tensors if _is_float_tensor(each))
+        tensors = [each for each in getattr(reference.histories[rank][index], kind).values() if each is not None]
+        return _ROUNDINGS * step * max(_largest_magnitude(each) for each in tensors if each.is_floating_point())
     rounding = reference.rounding[rank]
     coarse, fine = (getattr(history[index], kind) for history in (rounding.coarse, rounding.fine))
     own = step / torch.finfo(torch.float32).eps
@@ -198,23 +194,14 @@ def _allowed_error(
 
 
 def _compression_effect(reference: TrainingReference, rank: int, index: int, kind: str) -> float:
-    """Return the largest effect of gradient compression on a tensor of a kind.
-
-    All tensors are considered, because the effect on a single tensor may be small by chance.
-    """
+    """Return the largest effect of compression on any tensor of a kind; on a single one it may be small by chance."""
     if not reference.rounding or reference.rounding[rank].uncompressed is reference.rounding[rank].fine:
         return 0.0
     rounding = reference.rounding[rank]
     fine, uncompressed = (getattr(history[index], kind) for history in (rounding.fine, rounding.uncompressed))
-    pairs = ((tensor, uncompressed[name]) for name, tensor in fine.items())
-    return max(
-        (
-            _largest_magnitude(one.double() - other.double())
-            for one, other in pairs
-            if one is not None and other is not None
-        ),
-        default=0.0,
-    )
+    pairs = [(tensor, uncompressed[name]) for name, tensor in fine.items()]
+    both = [(one, other) for one, other in pairs if one is not None and other is not None]
+    return max((_largest_magnitude(one.double() - other.double()) for one, other in both), default=0.0)
 
 
 def _different_values(actual: Tensor | None, wanted: Tensor | None, allowed: float) -> tuple[str, str] | None:
@@ -241,7 +228,3 @@ def _largest_magnitude(tensor: Tensor) -> float:
     """Return the largest magnitude of the tensor's finite elements; an overflow says nothing about rounding."""
     finite = tensor[tensor.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
-
-
-def _is_float_tensor(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.is_floating_point()

@@ -21,8 +21,7 @@ class Snapshot:
     iteration: int | None = None
     """The iteration after which the snapshot was taken, from 0; None at the end of the training."""
     offsets: Mapping[str, tuple[int, ...]] | None = None
-    """For a snapshot of a part of a model: the offset of each parameter in the whole parameter. None for a whole
-    model."""
+    """The offset of each parameter in the whole parameter, for a part of a model; None for a whole model."""
 
 
 History: TypeAlias = "tuple[Snapshot, ...]"
@@ -53,13 +52,11 @@ def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients:
 
 def merge_stage_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
     """Join the snapshots of several pipeline stages into one snapshot of the model."""
-    return Snapshot(
-        {name: tensor for part in parts for name, tensor in part.parameters.items()},
-        {name: tensor for part in parts for name, tensor in part.buffers.items()},
-        {name: tensor for part in parts for name, tensor in part.gradients.items()},
-        parts[0].iteration,
-        {name: offset for part in parts for name, offset in (part.offsets or {}).items()},
-    )
+
+    def join(field: str) -> dict[str, Any]:
+        return {name: value for part in parts for name, value in getattr(part, field).items()}
+
+    return Snapshot(join("parameters"), join("buffers"), join("gradients"), parts[0].iteration, join("offsets"))
 
 
 def _local_tensor(tensor: Any) -> Tensor | None:
@@ -81,16 +78,12 @@ def join_model_snapshots(snapshots: Mapping[str, Snapshot]) -> Snapshot:
     first = next(iter(snapshots.values()))
     if len(snapshots) == 1:
         return first
-    return Snapshot(
-        _prefix_names({prefix: each.parameters for prefix, each in snapshots.items()}),
-        _prefix_names({prefix: each.buffers for prefix, each in snapshots.items()}),
-        _prefix_names({prefix: each.gradients for prefix, each in snapshots.items()}),
-        first.iteration,
-    )
 
+    def join(field: str) -> Tensors:
+        pairs = ((prefix, getattr(each, field)) for prefix, each in snapshots.items())
+        return {f"{prefix}.{name}": tensor for prefix, own in pairs for name, tensor in own.items()}
 
-def _prefix_names(tensors: Mapping[str, Tensors]) -> Tensors:
-    return {f"{prefix}.{name}": tensor for prefix, own in tensors.items() for name, tensor in own.items()}
+    return Snapshot(join("parameters"), join("buffers"), join("gradients"), first.iteration)
 
 
 def _copy_tensor(tensor: Tensor | None) -> Tensor | None:

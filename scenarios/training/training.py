@@ -70,10 +70,7 @@ class TrainingPart(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class ExceptionalIterations(TrainingPart, frozen=True):
-    """A different action of some ranks in some iterations.
-
-    If several exceptions fit a rank and iteration, the last one counts.
-    """
+    """A different action of some ranks in some iterations; of several for a rank and iteration, the last counts."""
 
     ranks: tuple[Whole, ...] | None = None
     """The ranks that the exception applies to; None for all."""
@@ -116,10 +113,7 @@ class OptimizerName(str, Enum):
 
 
 class OptimizerChoice(TrainingPart, frozen=True, rename={"is_sharded": "sharded"}):
-    """The optimizer of a training.
-
-    With `is_sharded` it is a ZeroRedundancyOptimizer, in which each rank updates a part of the parameters.
-    """
+    """The optimizer; `is_sharded`: a ZeroRedundancyOptimizer, in which each rank updates a part of the parameters."""
 
     name: OptimizerName = OptimizerName.SGD
     learning_rate: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.05
@@ -141,10 +135,7 @@ _PLAIN_SGD = OptimizerChoice()
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A declared training.
-
-    `iterations` is a number for each rank, or a rule that gives these numbers for any world size.
-    """
+    """A declared training; `iterations` is a number for each rank, or a rule for any world size."""
 
     networks: tuple[NetworkChoice, ...] = (NetworkChoice(),)
     """The networks; each has its own DDP object and optimizer, and an iteration trains one after the other."""
@@ -159,8 +150,7 @@ class Training:
     averages_buffers: bool = False
     """True if a buffer hook averages the floating buffers over the ranks after each forward."""
     reduces_loss: bool = False
-    """True if the training loop sums each loss over the ranks by an all_reduce, and skips the step if the sum is
-    infinite."""
+    """True if the loop sums each loss over the ranks by an all_reduce, and skips the step if the sum is infinite."""
     exceptions: tuple[ExceptionalIterations, ...] = ()
     seed: int = 0
     dtype: torch.dtype = torch.float32
@@ -168,8 +158,7 @@ class Training:
     parallel: ParallelLayout | None = None
     """The mesh of the ranks; None for data parallelism over all ranks."""
     accumulation: int = 1
-    """Every N-th iteration makes an optimizer step, and the other iterations accumulate gradients, unless exceptions
-    say otherwise."""
+    """Every N-th iteration makes an optimizer step, and others accumulate gradients, unless exceptions differ."""
     mixed_precision: torch.dtype | None = None
     """The dtype in which parameters are gathered, batches computed and gradients reduced; `dtype` if None."""
     recomputes: bool = False
@@ -179,8 +168,7 @@ class Training:
 
     @property
     def needs_mesh(self) -> bool:
-        """Return True if the training needs `parallel_trainer.py`, because it has a mesh or options that `trainer.py`
-        does not support."""
+        """Return True for a mesh or options that `parallel_trainer.py` supports and `trainer.py` does not."""
         return self.wrapper is not ModelWrapper.DDP or self.parallel is not None or self.clip_norm is not None
 
     def layout(self, world_size: int) -> ParallelLayout:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ddpsim import Code, Schedule, Verdict, explore, simulate
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import CLEAN, Scenario
-from ddpsim.scenarios.running.closest_pass import explore_with_closest_pass
+from ddpsim.scenarios.running.exploring import explore_with_closest_pass
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.exploration.divergence_point import find_closest_pass
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy, ReplayPolicy

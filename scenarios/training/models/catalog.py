@@ -94,10 +94,7 @@ def make_network(
 
 
 def make_meta_network(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Network:
-    """Build the network called `name` without values, on the device "meta", to inspect it at no cost.
-
-    Raises UsageError as `make_network` does, and NetworkOptionError if a single option is invalid.
-    """
+    """Build the network called `name` without values, on the device "meta", at no cost. Raises UsageError."""
     values = _check_options(name, options)
     with torch.device("meta"), _ParameterLimit(name), _SkipInitialization():
         return _build_network(name, values)
@@ -159,10 +156,7 @@ class _NetworkTooLargeError(UsageError):
 
 @contextmanager
 def _seed_generator(seed: int) -> Iterator[None]:
-    """In this block, draw from a generator with this seed, in float32 and on the CPU.
-
-    Restore the caller's generator afterwards.
-    """
+    """In this block, draw from a generator with this seed, in float32 and on the CPU; then restore the caller's."""
     default_dtype = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         # Not torch.manual_seed, because that seeds the generators of all devices.

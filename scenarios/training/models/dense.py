@@ -30,9 +30,6 @@ class Linear(Network):
         """Return the only layer of the network."""
         return (Layer(("layer",), self.layer),)
 
-    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        return self._apply_layers(batch)
-
 
 class Mlp(Network):
     """Linear layers with ReLU in between; `hidden` has their widths."""
@@ -50,9 +47,6 @@ class Mlp(Network):
             Layer((f"layers.{index}",), layer if index == last else partial(_with_relu, layer))
             for index, layer in enumerate(self.layers)
         )
-
-    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        return self._apply_layers(batch)
 
 
 def _with_relu(layer: nn.Module, batch: Tensor) -> Tensor:
@@ -151,10 +145,7 @@ class EarlyExit(Network):
             self.add_module(name, nn.ModuleDict(layers))
 
     def branches_taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the stages after the first that a batch uses.
-
-        Raises UsageError if an earlier stage than the last used is left out.
-        """
+        """Return the stages after the first that a batch uses. Raises UsageError if it leaves out an earlier stage."""
         taken = super().branches_taken(uses)
         if taken != self.branches[: len(taken)]:
             missing = next(name for name in self.branches if name not in taken)

@@ -75,10 +75,7 @@ class Resnet(Network):
 
 
 class _ResidualBlock(nn.Module):
-    """Two 3x3 convolutions with a residual connection.
-
-    With an expansion: a 3x3 convolution between two 1x1 convolutions that narrow and widen.
-    """
+    """Two 3x3 convolutions with a residual connection; with an expansion, one, between 1x1 ones."""
 
     def __init__(self, channels: int, width: int, *, expansion: int, stride: int) -> None:
         super().__init__()

@@ -27,8 +27,7 @@ class LayerSplit(Enum):
 
 
 class Layer(NamedTuple):
-    """One layer of a network that can be cut into pipeline stages: its modules and parameters by name, and its
-    function."""
+    """A layer of a network that can be cut into stages: the names of its modules and parameters, and its function."""
 
     names: tuple[str, ...]
     run: Callable[[Tensor], Tensor]
@@ -87,10 +86,7 @@ class Network(nn.Module):
         return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(weight)
 
     def forward(self, batch: Tensor, uses: Sequence[str] | None = None) -> Tensor:
-        """Return the outputs for a batch, one row each. `uses` names the branches to use; None means all branches.
-
-        Raises UsageError for branches that the network does not have.
-        """
+        """Return a row of outputs for each row. `uses` names branches, else UsageError; None means all branches."""
         return self._compute_outputs(batch, self.branches_taken(uses))
 
     def branches_taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
@@ -102,10 +98,7 @@ class Network(nn.Module):
         return self.branches if uses is None else tuple(name for name in self.branches if name in uses)
 
     def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        """Return the outputs for a batch that uses these branches; `forward` calls it."""
-        raise NotImplementedError
-
-    def _apply_layers(self, batch: Tensor) -> Tensor:
+        """Return the outputs for a batch that uses these branches; by default, those of all layers in order."""
         for layer in self.layers_in_order()[self._kept]:
             batch = checkpoint(layer.run, batch, use_reentrant=False) if self.recomputes else layer.run(batch)
         return batch

@@ -26,8 +26,7 @@ class Embedding(Network):
 
 
 class Shared(Network):
-    """A network that uses parameters several times: two layers share a weight, and the output uses the embedding's
-    weight."""
+    """A network that uses parameters twice: two layers share a weight, and the output has the embedding's weight."""
 
     def __init__(self, *, words: int = 32, width: int = 8, length: int = 4) -> None:
         super().__init__()
@@ -45,10 +44,7 @@ class Shared(Network):
 
 
 class Transformer(Network):
-    """A language model: causal self-attention and feed-forward layers, with layer normalisation before each.
-
-    With `tied`, the output layer uses the embedding's weight.
-    """
+    """A causal language model, normalised before each layer; if `tied`, the output uses the embedding's weight."""
 
     def __init__(
         self, *, words: int = 32, length: int = 8, width: int = 16, heads: int = 2, depth: int = 2, tied: bool = True
@@ -82,9 +78,6 @@ class Transformer(Network):
 
     def _output_layer(self, hidden: Tensor) -> Tensor:
         return self.head(self.norm(hidden))
-
-    def _compute_outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
-        return self._apply_layers(batch)
 
 
 class _TransformerLayer(nn.Module):
