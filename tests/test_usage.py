@@ -209,15 +209,6 @@ def test_replay_line_is_a_call_to_paste():
     assert result.replay == f'replay(program, 2, "{result.schedule}", args=...)'
 
 
-def test_result_with_several_findings_has_one_replay_line():
-    def program(rank):
-        raise ValueError(rank)
-
-    result = simulate(program, 2)
-    assert len(result.findings) == 2
-    assert str(result).count("  replay  ") == 1
-
-
 def test_raise_for_verdict_gives_the_text_and_the_error():
     result = simulate(fails, 2)
     with pytest.raises(AssertionError) as caught:

@@ -70,10 +70,7 @@ def bench(
 
 
 def _table_rows(measured: Sequence[Measurement]) -> Iterable[str]:
-    """Yield the lines of the table: a header, and a row per measurement.
-
-    The ratio in a row compares its time with the first row of the same scenario and world size.
-    """
+    """Yield a header, and a row per measurement. The ratio is to the first row of the same scenario and world size."""
     width = max(4, *(len(each.case.scenario.name) for each in measured))
     yield f"{'name':<{width}}  by     ranks   events  events/s   median ms    least     most  ratio"
     first: dict[tuple[str, int], float] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -80,19 +80,16 @@ def note_trailing_options(scenario: Scenario, command: Callable[..., Any], resul
     names = [word.partition("=")[0] for word in trailing if word.startswith("-")]
     if not names or all(name in text for name in names):
         return
-    if program.ignores_arguments() or has_program_refused_options(names, result.errors.values()):
+    # A rank exited as argparse does for wrong arguments, or its error names one of the options.
+    has_refused = any(
+        error.code == _REFUSED if isinstance(error, SystemExit) else any(name in str(error) for name in names)
+        for error in result.errors.values()
+    )
+    if has_refused or program.ignores_arguments():
         output.print_note(
             f"{shlex.join(trailing)} is written after {program.target}, so the program receives it; if it is for "
             f"ddpsim {command.__name__}, write it before {program.target}"
         )
-
-
-def has_program_refused_options(names: Sequence[str], errors: Iterable[BaseException]) -> bool:
-    """Return True if a rank exited as argparse does for wrong arguments, or its error names one of the options."""
-    return any(
-        error.code == _REFUSED if isinstance(error, SystemExit) else any(name in str(error) for name in names)
-        for error in errors
-    )
 
 
 def trailing_options(arguments: Sequence[str], options: Mapping[str, bool]) -> list[str]:

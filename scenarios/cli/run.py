@@ -205,8 +205,7 @@ _MOST_SEEDS = 1_000_000
 def parse_seeds(text: str, policy: str, seed: int) -> range:
     """Return the seeds of a text like "0..99", both ends included.
 
-    Raises UsageError for any other text, for a scheduling policy that uses no seed, and if option `seed` is given as
-    well.
+    Raises UsageError for any other text, for a policy that uses no seed, and if option `seed` is given as well.
     """
     from ddpsim import UsageError
 
@@ -231,9 +230,11 @@ class SeedOutcomes:
     seeds: dict[str, list[int]] = field(default_factory=dict)
     """For each outcome, the seeds whose runs had this outcome."""
     statuses: list[ExitStatus] = field(default_factory=list)
-    _shown: tuple[Result, Judgement] | None = None
+    run_to_show: Result = field(init=False)
+    """The first unexpected run; if there is none, the first that did not pass; otherwise the first run."""
+    _line: str = field(init=False)
     _priority: int = -1
-    """The priority of the run to show: highest for an unexpected outcome, then for a run that did not pass."""
+    """The conclusion of this run, and its priority: highest for an unexpected outcome, then for one that is no pass."""
 
     def add_run(self, seed: int, result: Result, judgement: Judgement) -> None:
         """Count a run. Keep the run if it is the most interesting to show so far."""
@@ -244,14 +245,7 @@ class SeedOutcomes:
         self.statuses.append(judgement.status)
         priority = 2 * (judgement.status is not ExitStatus.AS_EXPECTED) + (result.verdict is not Verdict.PASS)
         if priority > self._priority:
-            self._priority, self._shown = priority, (result, judgement)
-
-    @property
-    def run_to_show(self) -> Result:
-        """The run to show: the first unexpected run; if there is none, the first that did not pass; otherwise the first
-        run."""
-        assert self._shown is not None, "there is a seed"
-        return self._shown[0]
+            self._priority, self.run_to_show, self._line = priority, result, judgement.line
 
     @property
     def judgement(self) -> Judgement:
@@ -263,8 +257,7 @@ class SeedOutcomes:
         if not others:
             which = f"each of {count} seeds" if count > 1 else f"seed {min(map(min, self.seeds.values()))}"
             return Judgement(ExitStatus.AS_EXPECTED, f"as expected with {which}")
-        assert self._shown is not None
-        return Judgement(worst_status(self.statuses), f"{self._shown[1].line}; with {others} of {count} seeds")
+        return Judgement(worst_status(self.statuses), f"{self._line}; with {others} of {count} seeds")
 
     @property
     def text(self) -> str:

@@ -57,10 +57,7 @@ def run_for_zoo(
     transport: str,
     **options: Any,
 ) -> ZooOutcome:
-    """Run a scenario, and add the run to the report.
-
-    If ddpsim raises an exception, the exception becomes the outcome, and later scenarios still run.
-    """
+    """Run a scenario, and add the run to the report. If ddpsim raises an exception, this becomes the outcome."""
     expected = scenario.expected_by(engine)
     wanted = _without_verdict(expected.text(scenario.world_size))
     if transport == PROCESSES and (why := reason_against_processes(scenario)):

@@ -226,10 +226,7 @@ class _RunningCampaign:
 
 
 def campaign_summary(campaign: Campaign) -> str:
-    """Return the summary of a campaign: how much was run, the outcomes, and each failure with its file.
-
-    The last line counts the failures.
-    """
+    """Return the summary of a campaign: how much was run, the outcomes, and each failure with its file."""
     return "\n".join([*_count_lines(campaign), "", *_failure_lines(campaign)])
 
 

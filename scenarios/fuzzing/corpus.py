@@ -61,10 +61,7 @@ def check_corpus_folder(folder: Path) -> None:
 
 
 def run_corpus_files(folder: Path, engines: Sequence[Engine]) -> Iterator[CorpusFileResult]:
-    """Run each file of the corpus, in the order of names. Files for other engines are left out.
-
-    A file that cannot be read is reported as such, not raised as an error.
-    """
+    """Run each file of the corpus, in the order of names. Files for other engines are left out."""
     for path in sorted(folder.glob("*.toml")):
         yield _run_corpus_file(path, engines)
 

@@ -1,7 +1,4 @@
-"""Find the marked tests and check them.
-
-A test that cannot run on ranks is replaced by a test that fails with a one-line reason.
-"""
+"""Find the marked tests and check them. One that cannot run is replaced by a test that fails with the reason."""
 
 from __future__ import annotations
 

@@ -16,11 +16,8 @@ Requests at a choice point, where other tasks may run first (their fields are in
 - `Block`: wait for another task's `WakeTask`, for locks, queues and the end of threads;
 - `FinishTask`: a rank's program, or a thread that it started, has ended.
 
-Requests that are served at once: `WakeTask`, `CancelThread`, `NameGroup`, `DeclareGroup`, `DestroyGroup`,
-`AskMissingRanks`, `GiveUpBarrier`, `AskGivenUpBarrier`, `AskWhereabouts`, `AskOthersDeliver`, `StartThread`,
-`SawThreadEnd`, `ReportAccesses`, `ReleaseObject`, `AcquireObject`, `WriteNote`, `Noticed`, `ReportAgreedValue`,
-`AskLatestStep`, `LoaderStarted`, `SamplerStarted`, `StepDone`, `ProgramRaised`, `ProgramReturned`; `AnnounceGroup` and
-`IssueCall`, unless they complete a collective; and `ReadClock`, unless it counts as a poll.
+All other requests are served at once, except that `AnnounceGroup` and `IssueCall` may complete a collective, and that
+`ReadClock` may count as a poll.
 
 Answers (answers.py): `Continue` with a value, `Unwind` (the program must end early), `StrikeFault` (a fault),
 `RejectRequest` (an error for the caller), `SwitchTask` (the caller waits, and another task gets the baton). Other

@@ -39,10 +39,7 @@ class RejectRequest(NamedTuple):
 
 
 class SwitchTask(NamedTuple):
-    """The caller sleeps, and task `to` runs next; None once all tasks have ended.
-
-    A task is a rank's program or thread.
-    """
+    """The caller sleeps, and task `to` runs next; None once all tasks have ended."""
 
     to: int | None
 

@@ -172,10 +172,7 @@ class CallMatcher:
         yield from self._match_message(me, send, call)
 
     def _choose_source(self, me: Task, receive: Call, candidates: Sequence[Call]) -> Call:
-        """Return the send that matches a receive.
-
-        For a receive from any source, the schedule chooses one of the sends.
-        """
+        """Return the send that matches a receive; the schedule chooses one of them for a receive from any source."""
         ranks = [call.rank for call in candidates]
         chosen = candidates[self._turns.choose(ChoiceKind.SOURCE, me.number, ranks)]
         if receive.peer == ANY_SOURCE:
@@ -194,19 +191,13 @@ class CallMatcher:
         yield from self._complete_calls(me, send.signature, (send, receive), members, taken)
 
     def _record_last_arrival(self, me: Task, call: Call) -> None:
-        """Record that a call was the last to arrive at its collective.
-
-        If calls differ, the run ends, so the order matters.
-        """
+        """Record that a call was the last to arrive at its collective: as the run ends, the order matters."""
         self._run.observer.accessed(me.number, Access(call_object(call), AccessMode.READ))
 
     def _complete_calls(
         self, me: Task, signature: Signature, calls: Sequence[Call], members: tuple[int, ...], text: str = ""
     ) -> Script:
-        """Move the data of matched calls, and mark the calls as complete.
-
-        Each rank learns of this when it runs next.
-        """
+        """Move the data of matched calls, and mark them as complete; each rank learns of this when it runs next."""
         run = self._run
         met = [self._issued.pop(id(call)) for call in calls]
         names = tuple([issued.name for issued in met])

@@ -120,10 +120,7 @@ class Kernel:
         return GO_ON if served is None else IN_TIME if served is True else Continue(served)
 
     def watch_completion(self, handle: int) -> bool:
-        """Note that the program depends on a call's completion.
-
-        Return False: this kernel announces every completion anyway.
-        """
+        """Note that the program depends on a call's completion. False: this kernel announces every one anyway."""
         return False
 
     def reply(self, said: Reply | None) -> Answer:

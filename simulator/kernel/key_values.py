@@ -100,10 +100,7 @@ class KeyValueStore:
         return total
 
     def _compare_set(self, me: Task, request: StoreOperation) -> bytes:
-        """Replace a key's value if it equals the first argument (empty for a missing key).
-
-        Return the resulting value.
-        """
+        """Replace a key's value if it equals the first argument (empty for a missing key); return the result."""
         (key,), (expected, desired) = request.keys, request.values
         found = self._values.get(key)
         if found == expected or (found is None and not expected):
@@ -214,10 +211,7 @@ class KeyValueStore:
             self._report_access(me, key, AccessMode.READ, is_needed=is_needed)
 
     def _report_access(self, me: Task, key: str | int, mode: AccessMode, *, is_needed: bool = False) -> None:
-        """Report the keys that an operation reads or writes to the exploration.
-
-        A key that a rank waited for exists by now.
-        """
+        """Report an access of a key to the exploration. A key that a rank waited for exists by now."""
         if mode is AccessMode.WRITE:
             self._written[me.number] = self._written.get(me.number, 0) + 1
         if is_needed:

@@ -131,10 +131,7 @@ class Pauses:
         return any(task is not me for _, task in me.rank.delivering)
 
     def _see_completions(self, me: Task, handles: Sequence[int]) -> Script:
-        """Record that the caller sees some of its calls complete.
-
-        If other threads run callbacks of these calls, wait for them.
-        """
+        """Record that the caller sees calls complete, and wait for other threads that run callbacks of these calls."""
         rank = me.rank
         for handle in handles:
             if handle not in rank.open:
@@ -145,10 +142,7 @@ class Pauses:
     # --- what they are made of ----------------------------------------------------------------------------------------
 
     def pass_checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
-        """Let other tasks run before the accesses `intent`.
-
-        Then run the callbacks of calls that were completed meanwhile.
-        """
+        """Let other tasks run before the accesses `intent`, then run the callbacks of calls completed meanwhile."""
         successor = self._turns.yield_point(me, intent)
         if successor is not None:
             yield from self.wait_for_turn(me, successor)

@@ -45,10 +45,7 @@ class BeginCall(NamedTuple):
 
 
 class IssueCall(NamedTuple):
-    """The caller makes a communication call.
-
-    If this completes a collective or matches a message, the data moves now.
-    """
+    """The caller makes a communication call. If it completes a collective or matches a message, the data moves now."""
 
     handle: int
     call: Call
@@ -93,10 +90,7 @@ class StoreOperation(NamedTuple):
 
 
 class ReadClock(NamedTuple):
-    """The caller asks for the virtual time in seconds.
-
-    A caller that does nothing but read the clock is taken to poll.
-    """
+    """The caller asks for the virtual time in seconds. If it does nothing but ask, it is taken to poll."""
 
 
 class FinishTask(NamedTuple):
@@ -142,10 +136,7 @@ class DeclareGroup(NamedTuple):
 
 
 class AnnounceGroup(NamedTuple):
-    """A rank outside a new group states which members it believes the group has.
-
-    The kernel compares the ranks' views.
-    """
+    """A rank outside a new group states its members, as it believes; the kernel compares the ranks' views."""
 
     call: Call
 

@@ -44,10 +44,7 @@ POLL_SECONDS = 0.001
 
 
 class EnabledRanks(Sequence[int]):
-    """The ranks that can run, as the options of a choice, in circular order from the choosing rank.
-
-    Made in O(1), no copy.
-    """
+    """The ranks that can run, as the options of a choice, in circular order from the choosing rank; not copied."""
 
     __slots__ = ("_ranks", "_start")
 
@@ -90,7 +87,8 @@ class Scheduler:
         self._numbered: tuple[RankOrThread, ...] = ()
         self._polled_in_vain: set[int] = set()
         """Tasks whose checks have failed since any task last changed something."""
-        self._vain_rounds = 0
+        self.failed_poll_rounds = 0
+        """How many times in a row all tasks that can run have checked for something in vain."""
         self._timer_rounds = 0
         """How many times in a row the clock has woken nothing but threads that ranks started."""
         self._timer_threads: set[int] = set()
@@ -158,7 +156,7 @@ class Scheduler:
         self._polled_in_vain.add(me.number)
         if all(number in self._polled_in_vain for number in self._enabled):
             self._polled_in_vain.clear()
-            self._vain_rounds += 1
+            self.failed_poll_rounds += 1
             self._run.clock.add_seconds(POLL_SECONDS)
             if self._run.clock.has_due_alarm():
                 self._ring_alarms()
@@ -167,11 +165,6 @@ class Scheduler:
         here = bisect_left(self._enabled, me.number) + 1
         choice = self._choose_task(me.number, here)
         return self._enabled[(here + choice) % len(self._enabled)]
-
-    @property
-    def failed_poll_rounds(self) -> int:
-        """How many times in a row all tasks that can run have checked for something in vain."""
-        return self._vain_rounds
 
     def disable_task(self, me: Task) -> None:
         """Mark a task as unable to run."""
@@ -266,17 +259,14 @@ class Scheduler:
         self._timer_rounds = 0
         if self._timer_threads:
             self._timer_threads = set()
-        if self._vain_rounds or self._polled_in_vain:
-            self._vain_rounds = 0
+        if self.failed_poll_rounds or self._polled_in_vain:
+            self.failed_poll_rounds = 0
             self._polled_in_vain.clear()
 
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
-        """Ask the scheduling policy to choose an option, and record the choice in the schedule.
-
-        A single option is not recorded.
-        """
+        """Ask the policy to choose an option, and record the choice in the schedule; one option is not recorded."""
         count = len(options)
         return self._ask_policy(kind, number, options, count) if self._is_choosy and count > 1 else 0
 
@@ -315,10 +305,7 @@ class Scheduler:
     # --- the clock ----------------------------------------------------------------------------------------------------
 
     def _ring_alarms(self) -> bool:
-        """Advance the clock to its next time-outs and wake their tasks.
-
-        False if there are none, or waking would be pointless.
-        """
+        """Advance the clock to its next time-outs and wake their tasks. False without one or if pointless."""
         run, seen = self._run, self._timer_threads
         woken = run.clock.advance_to_next_alarm()
         # A thread that wakes for the first time may change something.

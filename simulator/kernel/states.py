@@ -62,10 +62,7 @@ class RunLife:
         self.begin_stop(RunEnding.BROKEN)
 
     def abort_with_internal_error(self, error: Exception, under: int | None) -> None:
-        """Stop the run with an internal error of ddpsim.
-
-        A RecursionError may be the rank's own, so it is passed on unchanged.
-        """
+        """Stop the run with an internal error. A RecursionError may be the rank's own, so it is passed on unchanged."""
         if not isinstance(error, RecursionError):
             error = make_internal_error(error, "the run" if under is None else f"the run, at rank {under}")
         self.abort(error, under)

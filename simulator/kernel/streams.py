@@ -61,10 +61,7 @@ class CallStreams:
         self._streams[rank].batch = 0
 
     def queue_call(self, issued: IssuedCall, starting: deque[IssuedCall]) -> bool:
-        """Put a call at the end of its rank's stream.
-
-        Calls that can now start are added to `starting`; True if this call can.
-        """
+        """Put a call at the end of its rank's stream; `starting` gets the calls that can now start. True if it can."""
         stream = self._streams[issued.rank.rank]
         stream.queued.append((issued, stream.batch))
         stream.start_next_calls(starting)

@@ -21,10 +21,7 @@ class RulesByDevice(NamedTuple):
 
 
 def argument_rules_of(backend: str) -> RulesByDevice:
-    """Return the argument checks of a group made with `backend`.
-
-    "undefined" means gloo, plus NCCL if there are GPUs.
-    """
+    """Return the checks of a group made with `backend`; "undefined" means gloo, plus NCCL if there are GPUs."""
     if not has_nccl(backend):
         return RulesByDevice(_GLOO, _GLOO)
     is_for_cpu = backend == Backend.UNDEFINED or "cpu" in backend

@@ -100,7 +100,8 @@ class SimulatedBackend:
         self._makes_groups = makes_groups
         self._semantics = semantics
         self._wrappers = WrapperRegistry(
-            partial(_running_rank, host), lambda *key: host.send_request(AskLatestStep(*key))
+            lambda: host.running_thread.rank if host.is_rank_thread() else None,
+            lambda *key: host.send_request(AskLatestStep(*key)),
         )
         self._replicas: ReplicaSampler | None = None
         if checks_replicas:
@@ -380,10 +381,6 @@ class SimulatedBackend:
             original(future, result)
 
         return set_result
-
-
-def _running_rank(host: Host) -> int | None:
-    return host.running_thread.rank if host.is_rank_thread() else None
 
 
 def _notice_replica(host: Host, fact: ReplicaFact) -> None:

@@ -200,10 +200,7 @@ class GroupMaker:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _announce_as_outsider(self, label: str, members: tuple[int, ...]) -> None:
-        """Tell the kernel which members this rank believes a new group has; this rank is no member.
-
-        It waits for no rank.
-        """
+        """Tell the kernel which members this rank, which is none, believes a new group has. It waits for no rank."""
         host = self._host
         host.send_request(Checkpoint())
         host.send_request(

@@ -13,15 +13,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.process_group.arguments import (
-    TYPE_NAMES,
-    bare_shape_text,
-    difference_from_model,
-    list_length_error,
-    missing_kernel_error,
-    scalar_name,
-    shape_text,
-)
+from ddpsim.simulator.process_group import arguments
+from ddpsim.simulator.process_group.arguments import TYPE_NAMES, scalar_name
 
 _SUPPORTED_DTYPES = frozenset(
     "float16 bfloat16 float32 float64 int8 uint8 int32 int64 bool complex64 complex128".split()  # noqa: SIM905
@@ -65,7 +58,7 @@ class GlooRules:
         if tensor.layout is torch.strided:
             return
         if tensor.layout is not torch.sparse_coo:
-            raise missing_kernel_error("allreduce_", tensor)
+            raise arguments.missing_kernel_error("allreduce_", tensor)
         if reduction != "SUM":
             raise RuntimeError(
                 "ProcessGroupGloo::allreduce: unsupported reduction operation (allreduce of sparse tensors only works "
@@ -120,7 +113,7 @@ class GlooRules:
                 raise RuntimeError(f"{name}invalid output size: (expected length {len(inputs)}, got {len(outputs)})")
             for position, (output, tensor) in enumerate(zip(outputs, inputs, strict=True)):
                 if output.shape != tensor.shape:
-                    expected = f"(expected length {shape_text(tensor)}, got {shape_text(output)})"
+                    expected = f"(expected length {arguments.shape_text(tensor)}, got {arguments.shape_text(output)})"
                     raise RuntimeError(f"{name}invalid size of output tensor at index {position} {expected}")
                 if output.dtype is not tensor.dtype:
                     expected = f"(expected {tensor.type()}, got {output.type()})"
@@ -133,7 +126,7 @@ class GlooRules:
 
     def check_root_list(self, operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
         """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
-        if (problem := list_length_error(kind, tensors, size)) is not None:
+        if (problem := arguments.list_length_error(kind, tensors, size)) is not None:
             raise RuntimeError(f"ProcessGroupGloo::{operation}: {problem}")
         check_like(operation, tensors, model)
 
@@ -142,7 +135,7 @@ class GlooRules:
         if len(inputs) != size:
             raise RuntimeError("invalid input tensor list size, must be world size")
         if output.shape != inputs[rank].shape:
-            both = f"{bare_shape_text(output)} vs. {bare_shape_text(inputs[rank])}"
+            both = f"{arguments.bare_shape_text(output)} vs. {arguments.bare_shape_text(inputs[rank])}"
             raise RuntimeError(f"Check failed: outputs[0].sizes().vec() == inputs[0][i].sizes().vec() ({both}). \n")
 
     def check_reduce_scatter_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
@@ -181,7 +174,7 @@ class GlooRules:
 
 def check_like(operation: str, tensors: Iterable[Tensor], model: Tensor) -> None:
     """Check that every tensor has the dtype, the device and the shape of `model`."""
-    if (problem := difference_from_model(tensors, model)) is not None:
+    if (problem := arguments.difference_from_model(tensors, model)) is not None:
         raise _invalid(operation, problem)
 
 

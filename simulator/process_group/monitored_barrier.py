@@ -57,20 +57,14 @@ def _with_missing_ranks(host: Host, pending: PendingCall, missing: tuple[int, ..
 
 
 def _timeout_seconds(rank: int, limit: timedelta) -> float | None:
-    """Return the seconds to wait; None for no limit.
-
-    Rank 0 gets the shortest wait, as it tells the others who is missing.
-    """
+    """Return the seconds to wait; None for no limit. Rank 0 waits least: it tells the others who is late."""
     if limit == NO_TIME:
         return None
     return limit.total_seconds() + (0 if rank == 0 else _ANSWER_SECONDS)
 
 
 def _gloo_text(rank: int, missing: list[int], limit: timedelta, *, wait_all_ranks: bool) -> str:
-    """Return gloo's error text (ProcessGroupGloo::monitoredBarrier).
-
-    Rank 0 collects the ranks; the others wait for its answer.
-    """
+    """Return gloo's error text (ProcessGroupGloo::monitoredBarrier). Rank 0 collects; the others wait for it."""
     original = (
         f"\n Original exception: \nTimed out waiting {_milliseconds_text(limit)}ms for recv operation to complete"
     )

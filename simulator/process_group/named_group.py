@@ -47,13 +47,13 @@ class NamedGroup(ProcessGroup):
         self._members = issuer.members
         self._group_rank = issuer.members.index(issuer.rank)
         super().__init__(self._group_rank, len(self._members))  # the other constructor allows no subclass
+        self._set_group_desc(description)
         self._register_backend(_NO_DEVICE, ProcessGroup.BackendType.UNDEFINED, _FAKE_BACKEND)
         self._issuer = issuer
         self.issue = issuer.issue_call
         self._rules = rules
         self.through_torch = through_torch
         self._name = name
-        self._description = description
         self._store = store
         self._backend_name = backend_name
         self._timeout = timeout
@@ -63,14 +63,11 @@ class NamedGroup(ProcessGroup):
         """A C++ group of torch without a backend, whose calls go through torch's operators (through_torch.py)."""
         twin = ProcessGroup(self._group_rank, len(self._members))
         twin._set_group_name(self._name)  # type: ignore[arg-type]
-        twin._set_group_desc(self._description)
+        twin._set_group_desc(self.group_desc)
         return twin
 
     def getBackendName(self) -> str:
-        """Return the backend's name for C++ code.
-
-        For "gloo", DDP's logger (logger.cpp) would look for the C++ backend object.
-        """
+        """Return a name for C++ code: at "gloo", DDP's logger (logger.cpp) would look for the C++ backend object."""
         return "simulated"
 
     def name(self) -> str:
@@ -93,10 +90,6 @@ class NamedGroup(ProcessGroup):
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: all ranks of a group start counting at the same number."""
 
-    def getRank(self) -> int:
-        """Return this rank's number in the group."""
-        return self._group_rank
-
     @property
     def label(self) -> str:
         """The name of the group in calls and reports."""
@@ -107,10 +100,6 @@ class NamedGroup(ProcessGroup):
         """The global ranks, in group-rank order."""
         return self._members
 
-    def getSize(self) -> int:
-        """Return the number of ranks in the group."""
-        return len(self._members)
-
     def getGroupName(self) -> str:
         """Return torch's name of the group, which is unique within a rank."""
         return self._name
@@ -118,14 +107,6 @@ class NamedGroup(ProcessGroup):
     def setGroupName(self, name: str) -> None:
         """Change torch's name of the group."""
         self._name = name
-
-    def getGroupDesc(self) -> str:
-        """Return the program's description of the group."""
-        return self._description
-
-    def setGroupDesc(self, description: str) -> None:
-        """Set the program's description of the group."""
-        self._description = description
 
     def get_group_store(self) -> Any:
         """Return the store that the group was made with."""

@@ -14,12 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.process_group.arguments import (
-    check_same_count,
-    difference_from_model,
-    list_length_error,
-    scalar_name,
-)
+from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.gloo_arguments import GlooRules
 
 _TAKEN = frozenset(
@@ -37,10 +32,7 @@ class NcclRules(GlooRules):
 
     @staticmethod
     def wait_error(operation: str, dtype: str, reduction: str | None) -> None:
-        """Return None: NCCL has no late errors.
-
-        Raise TypeError, ValueError or RuntimeError now for what NCCL does not support.
-        """
+        """Return None: NCCL has no late errors, but raises at once for what it does not support."""
         _check_dtype(dtype)
         if reduction is not None:
             _check_reduction(operation, dtype, reduction)
@@ -86,7 +78,7 @@ class NcclRules(GlooRules):
 
     def check_all_gather_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
         """Check that each output has the elements of `size` inputs."""
-        check_same_count(outputs, inputs)
+        arguments.check_same_count(outputs, inputs)
         for output, tensor in zip(outputs, inputs, strict=True):
             self.check_all_gather_single(output, tensor, size)
 
@@ -98,9 +90,9 @@ class NcclRules(GlooRules):
 
     def check_root_list(self, operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
         """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
-        if (problem := list_length_error(kind, tensors, size)) is not None:
+        if (problem := arguments.list_length_error(kind, tensors, size)) is not None:
             raise ValueError(f"ProcessGroupNCCL::{operation}: {problem}")
-        if (problem := difference_from_model(tensors, model)) is not None:
+        if (problem := arguments.difference_from_model(tensors, model)) is not None:
             raise ValueError(f"ProcessGroupNCCL::{operation}: invalid {problem}")
 
     def check_reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
@@ -145,7 +137,7 @@ class NcclRules(GlooRules):
 @cache
 def _check_dtype(dtype: str) -> None:
     if dtype not in _TAKEN:
-        name = scalar_name(getattr(torch, dtype.removeprefix("sparse ")))
+        name = arguments.scalar_name(getattr(torch, dtype.removeprefix("sparse ")))
         raise TypeError(f"Input tensor data type is not supported for NCCL process group: {name}")
 
 

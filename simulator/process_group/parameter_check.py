@@ -40,15 +40,9 @@ class _OneRankView(dist.ProcessGroup):
     """A simulated group that pretends to DDP's parameter check to have only one rank."""
 
     def __init__(self, group: SimulatedGroup, parameter_count: int) -> None:
-        super().__init__(group.getRank(), 1)
+        super().__init__(group.rank(), 1)
         self._group = group
         self._parameter_count = parameter_count
-
-    def getRank(self) -> int:
-        return self._group.getRank()
-
-    def getSize(self) -> int:
-        return 1
 
     def allgather(self, outputs: Any, inputs: list[torch.Tensor], opts: Any = None) -> Any:
         gathered: list[torch.Tensor] = []
@@ -62,7 +56,7 @@ class _OneRankView(dist.ProcessGroup):
         if differs.any():
             rank = int(differs.nonzero()[0])
             raise RuntimeError(
-                f"DDP expects same model across all ranks, but Rank {self.getRank()} has {self._parameter_count} "
+                f"DDP expects same model across all ranks, but Rank {self.rank()} has {self._parameter_count} "
                 f"params, while rank {rank} has inconsistent {int(counts[rank])} params."
             )
         return work

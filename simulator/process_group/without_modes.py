@@ -34,7 +34,7 @@ def _gather_by_element_count(gather: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(gather)
     def all_gather_single(self: Any, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
-        if output.numel() == tensor.numel() * self.getSize() and output.is_contiguous():
+        if output.numel() == tensor.numel() * self.size() and output.is_contiguous():
             output, tensor = output.view(-1), tensor.reshape(-1)
         return gather(self, output, tensor, opts)
 

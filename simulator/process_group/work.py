@@ -26,10 +26,7 @@ NO_TIMEOUT = timedelta(0)
 
 
 class SimulatedWork(Work):
-    """The handle that issuing a call returns.
-
-    The C++ Reducer uses it, too: the Reducer waits for the handle's future.
-    """
+    """The handle that issuing a call returns. The C++ Reducer uses it, too: it waits for the handle's future."""
 
     def __init__(self, host: Host, pending: PendingCall, result: Sequence[Any]) -> None:
         super().__init__()
@@ -53,9 +50,7 @@ class SimulatedWork(Work):
 
     def _wait(self, timeout: timedelta) -> bool:
         pending = self.pending
-        if not pending.waited:
-            pending.waited = True
-            self._host.hazards.call_settled(pending)
+        self._mark_waited()
         if timeout is NO_TIMEOUT or timeout <= NO_TIMEOUT:
             self._host.wait_for_calls((pending,))
         elif not self._host.wait_for_calls((pending,), timeout.total_seconds()):
@@ -87,15 +82,18 @@ class SimulatedWork(Work):
 
     def is_completed(self) -> bool:
         """True once the call is complete. If it is not, return False after other ranks have run."""
-        pending = self.pending
         with suspend_modes():
-            is_complete = self._host.is_complete(pending)
-            if is_complete and not pending.waited:
-                pending.waited = True
-                self._host.hazards.call_settled(pending)
+            is_complete = self._host.is_complete(self.pending)
+            if is_complete:
+                self._mark_waited()
         if is_complete:
             self._reveal_results()
         return is_complete
+
+    def _mark_waited(self) -> None:
+        if not self.pending.waited:
+            self.pending.waited = True
+            self._host.hazards.call_settled(self.pending)
 
     def is_success(self) -> bool:
         """True once the call is complete and its data has moved."""
@@ -109,9 +107,7 @@ class SimulatedWork(Work):
         """Wait until the call is complete."""
         self.wait()
 
-    def block_current_stream(self) -> None:
-        """Wait until the call is complete, as a wait of a GPU stream would make sure."""
-        self.wait()
+    block_current_stream = synchronize  # as a wait of a GPU stream would make sure
 
     def result(self) -> Sequence[Any]:
         """Return the tensors of the call, once it is complete."""
@@ -233,10 +229,6 @@ class BufferedSend(SimulatedWork):
         self._mark_waited()
         return True
 
-    def is_success(self) -> bool:
-        """Return True."""
-        return self.is_completed()
-
     def result(self) -> Sequence[Any]:
         """Return the tensors that were sent."""
         return self._result
@@ -247,11 +239,6 @@ class BufferedSend(SimulatedWork):
         future: torch.futures.Future[Sequence[Any]] = torch.futures.Future(devices=_gpu_devices(self._result) or None)
         future.set_result(self._result)
         return future
-
-    def _mark_waited(self) -> None:
-        if not self.pending.waited:
-            self.pending.waited = True
-            self._host.hazards.call_settled(self.pending)
 
 
 class FailedWork(Work):

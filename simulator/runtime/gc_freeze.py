@@ -91,10 +91,7 @@ def freeze_existing_objects(world_size: int) -> Iterator[None]:
 
 @contextmanager
 def fewer_collections(world_size: int) -> Iterator[None]:
-    """A context in which Python's garbage collector runs less often and ignores older objects.
-
-    Its end restores the settings.
-    """
+    """A context in which the garbage collector runs less often and ignores older objects; then it is as before."""
     before, was_enabled = gc.get_threshold(), gc.isenabled()
     with freeze_existing_objects(world_size):
         if was_enabled and before[0]:

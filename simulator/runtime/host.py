@@ -16,10 +16,7 @@ from ddpsim.simulator.runtime.rank_thread import PendingCall, RankThread
 
 
 class CallWatch(Protocol):
-    """Watches the calls of ranks for hazards: mistakes that work in this run and may fail in another.
-
-    The kernel gets them.
-    """
+    """Watches the calls of ranks for hazards (mistakes that may fail in another run), and tells the kernel."""
 
     listeners: list[Callable[[PendingCall], None]]
     """Functions that are called with each call that the user's program issues."""
@@ -79,10 +76,7 @@ class Host(Protocol):
         """End the run with an error that is raised to the run's caller."""
 
     def begin_call(self, intent: Accesses) -> RankThread:
-        """Let other ranks run before a call, then return the running thread.
-
-        An injected fault may raise its exception here.
-        """
+        """Let other ranks run before a call, then return the running thread. An injected fault strikes here."""
 
     def issue_call(self, pending: PendingCall) -> None:
         """Issue a communication call of the running thread."""
@@ -94,7 +88,4 @@ class Host(Protocol):
         """Return whether a call is complete. If not, return False after other ranks have run."""
 
     def wait_for_calls(self, pendings: Sequence[PendingCall], timeout_seconds: float | None = None) -> bool:
-        """Wait until one of the calls is complete, and run the callbacks of complete calls.
-
-        False if the time-out passed first.
-        """
+        """Wait until a call is complete, and run callbacks of complete calls. False if the time-out passed first."""

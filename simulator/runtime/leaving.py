@@ -43,10 +43,7 @@ def _context_chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_propagating(error: BaseException, later: BaseException) -> bool:
-    """True if the frame that handles `error` only cleans up and then lets it propagate.
-
-    `later` was raised in that handler.
-    """
+    """True if the frame that handles `error` only cleans up and lets it propagate; its handler raised `later`."""
     trace = error.__traceback__
     if trace is None:
         return False

@@ -6,15 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.diagnosis.rank_errors import (
-    FailedBarrier,
-    KnownErrorFacts,
-    MissingKeys,
-    error_kind,
-    rank_error_finding,
-    ranks_out_of_input,
-    unused_parameter_indices,
-)
+from ddpsim.simulator.diagnosis import rank_errors
 from ddpsim.simulator.runtime.call_sites import format_user_traceback, site_of_error
 from ddpsim.simulator.verdict import Finding
 
@@ -34,7 +26,7 @@ class RaisedError(NamedTuple):
     poisoned: tuple[Call, ...] = ()
     """The rank's calls that it has not waited for, and whose output buffers hold poison (values that show early
     reads)."""
-    reason: KnownErrorFacts | None = None
+    reason: rank_errors.KnownErrorFacts | None = None
     """The cause of the exception, if known."""
 
 
@@ -50,7 +42,7 @@ def describe_error(
         format_user_traceback(error),
         unused,
         tuple(poisoned),
-        reason if isinstance(reason, (FailedBarrier, MissingKeys)) else None,
+        reason if isinstance(reason, (rank_errors.FailedBarrier, rank_errors.MissingKeys)) else None,
     )
 
 
@@ -65,12 +57,12 @@ def findings_of_errors(errors: Mapping[int, RaisedError]) -> list[Finding]:
     for rank, error in errors.items():
         alike.setdefault(_merge_key(error), []).append(rank)
     found = [
-        rank_error_finding(
+        rank_errors.rank_error_finding(
             {rank: lines[rank] for rank in ranks},
             errors[ranks[0]].site,
             errors[ranks[0]].traceback,
             {rank: errors[rank].unused for rank in ranks if errors[rank].unused},
-            ranks_out_of_input(lines),
+            rank_errors.ranks_out_of_input(lines),
             [call for rank in ranks for call in errors[rank].poisoned],
             errors[ranks[0]].reason,
         )
@@ -81,22 +73,19 @@ def findings_of_errors(errors: Mapping[int, RaisedError]) -> list[Finding]:
 
 
 def _merge_key(error: RaisedError) -> object:
-    """Return a key that is equal for errors that make one finding.
-
-    Errors of one failed barrier are equal whatever they say.
-    """
-    if isinstance(error.reason, FailedBarrier) and error.reason.missing:
+    """Return a key that is equal for errors that make one finding, as all errors of one failed barrier do."""
+    if isinstance(error.reason, rank_errors.FailedBarrier) and error.reason.missing:
         return error.reason._replace(whereabouts=()), error.site
-    return error_kind(error.line), error.site
+    return rank_errors.error_kind(error.line), error.site
 
 
 def _blames_other_ranks(error: RaisedError, ranks: Sequence[int], finding: Finding) -> bool:
-    return isinstance(error.reason, FailedBarrier) or set(ranks).isdisjoint(finding.ranks)
+    return isinstance(error.reason, rank_errors.FailedBarrier) or set(ranks).isdisjoint(finding.ranks)
 
 
 def _unused_parameters(rank: int, error: BaseException, name_parameters: NameParameters | None) -> Sequence[str]:
     """Return the parameters that got no gradient according to DDP's error: names, or indices if names are unknown."""
-    indices = unused_parameter_indices(error_message(error))
+    indices = rank_errors.unused_parameter_indices(error_message(error))
     names = name_parameters(rank, indices) if indices and name_parameters else ()
     return names or [f"parameter {index}" for index in indices]
 

@@ -97,10 +97,7 @@ class PromptServer:
     # --- in a rank ----------------------------------------------------------------------------------------------------
 
     def wait_for_line(self, text: str, streams: DebuggerStreams) -> str:
-        """Show a text and wait for a line of input.
-
-        Raises EOFError at the end of the input, RankUnwound once the run ends.
-        """
+        """Show a text and wait for a line of input. Raises EOFError at its end, RankUnwound once the run ends."""
         self.raise_if_closed()
         self._request = text, streams
         self._call_reader()

@@ -40,10 +40,7 @@ class ThreadExit:
         self._lock = _thread.allocate_lock()
 
     def interrupt_thread(self, ident: int) -> None:
-        """Raise an error in the thread at its next bytecode.
-
-        A thread blocked in C code gets the error after that code.
-        """
+        """Raise an error in the thread at its next bytecode; if it is blocked in C code, after that code."""
         with self._lock:
             if ident and not self._owner:
                 _raise_in_thread(ident, self._error)
@@ -141,10 +138,7 @@ class ThreadedRank:
 
 
 class RankThread:
-    """A thread of a rank, with the lock at which the thread sleeps until its turn.
-
-    Only the running thread changes it.
-    """
+    """A thread of a rank, with the lock at which it sleeps until its turn. Only the running thread changes it."""
 
     def __init__(
         self,

@@ -148,10 +148,7 @@ class SharedProcessWatch:
 
 
 def _copy_without_work(executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
-    """Return a copy of an executor, without its workers and work items.
-
-    A copy of one that was shut down is shut down, too.
-    """
+    """Return a copy of an executor, without its workers and work items; it is shut down if the executor was."""
     own = copy.copy(executor)
     vars(own).update(
         _threads=set(),

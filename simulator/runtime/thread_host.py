@@ -25,19 +25,9 @@ from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import InjectedCrashError, UsageError
 from ddpsim.simulator.faults import Crash
+from ddpsim.simulator.kernel import answers
 from ddpsim.simulator.kernel import requests as ask
-from ddpsim.simulator.kernel.answers import (
-    GO_ON,
-    Answer,
-    AwaitExternalThreads,
-    Continue,
-    DeliverCompletion,
-    MoveTensors,
-    RejectRequest,
-    ReportStack,
-    StrikeFault,
-    SwitchTask,
-)
+from ddpsim.simulator.kernel.answers import GO_ON, Answer, Continue, DeliverCompletion, MoveTensors, SwitchTask
 from ddpsim.simulator.kernel.requests import BeginCall, IssueCall, Reply, Request, WaitFor
 from ddpsim.simulator.kernel.states import RunPhase, TaskChange
 from ddpsim.simulator.matching.slots import call_object
@@ -151,16 +141,13 @@ class ThreadHost:
             elif type(answer) is DeliverCompletion:
                 self._deliver_completion(me, answer.handle)
                 answer = kernel.reply(_DELIVERED)
-            elif isinstance(answer, (MoveTensors, ReportStack, AwaitExternalThreads)):
+            elif isinstance(answer, (MoveTensors, answers.ReportStack, answers.AwaitExternalThreads)):
                 answer = kernel.reply(self._carry_out_and_reply(me, answer))
             else:
                 self._raise_answer(me, answer)
 
     def begin_call(self, intent: Accesses) -> RankThread:
-        """Let other ranks run before a call, then return the running thread.
-
-        An injected fault may raise its exception here.
-        """
+        """Let other ranks run before a call, then return the running thread. An injected fault strikes here."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._reject_caller(me)
@@ -180,10 +167,7 @@ class ThreadHost:
             self._carry_out_answers(me, answer)
 
     def wait_for_calls(self, pendings: Sequence[PendingCall], timeout_seconds: float | None = None) -> bool:
-        """Wait until one of the calls is complete, and run the callbacks of complete calls.
-
-        False if the time-out passed first.
-        """
+        """Wait until a call is complete, and run callbacks of complete calls. False if the time-out passed first."""
         me = self.baton.running
         if me is None or me.asker != _thread_ident():
             self._reject_caller(me)
@@ -245,13 +229,15 @@ class ThreadHost:
         pending.payload = None  # these two refer to tensors and to the work handle
         pending.when_delivered.clear()
 
-    def _carry_out_and_reply(self, me: RankThread, answer: MoveTensors | ReportStack | AwaitExternalThreads) -> Reply:
+    def _carry_out_and_reply(
+        self, me: RankThread, answer: MoveTensors | answers.ReportStack | answers.AwaitExternalThreads
+    ) -> Reply:
         try:
             if isinstance(answer, MoveTensors):
                 return self._move_data_of_calls(answer)
             return (
                 stack_of_thread(me)
-                if isinstance(answer, ReportStack)
+                if isinstance(answer, answers.ReportStack)
                 else ask.AwaitedExternalThreads(self._await_external_threads(me))
             )
         except BaseException:
@@ -285,7 +271,7 @@ class ThreadHost:
             return False
 
     def _raise_answer(self, me: RankThread, answer: Any) -> NoReturn:
-        if isinstance(answer, StrikeFault):
+        if isinstance(answer, answers.StrikeFault):
             fault = answer.fault
             me.fault = (
                 InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {answer.call_number})")
@@ -293,7 +279,7 @@ class ThreadHost:
                 else RankReturned()
             )
             raise me.fault
-        if isinstance(answer, RejectRequest):
+        if isinstance(answer, answers.RejectRequest):
             assert answer.kind == "ValueError"
             raise ValueError(answer.text)
         self._unwind_caller()
@@ -312,10 +298,7 @@ class ThreadHost:
         self.connect_task(child)
 
     def connect_task(self, child: RankThread) -> None:
-        """Give a started thread its task, which is the kernel's record of it.
-
-        The thread itself may be the first to call this.
-        """
+        """Give a started thread its task, the kernel's record of it; the thread itself may call this first."""
         if not child.has_task:
             number = next(number for number, thread in self.baton.started.items() if thread is child)
             child.connect_task(self.kernel.run.tasks[number])
@@ -326,7 +309,7 @@ class ThreadHost:
         """Tell the kernel that a thread has ended, and return the number of the thread that runs next; None if there is
         none."""
         answer = self.kernel.handle(ask.FinishTask(how))
-        while isinstance(answer, AwaitExternalThreads):
+        while isinstance(answer, answers.AwaitExternalThreads):
             answer = self.kernel.reply(self._carry_out_and_reply(me, answer))
         assert isinstance(answer, SwitchTask), f"{ask.FinishTask.__name__} was answered by {answer}"
         if not me.is_main and self.baton.started.pop(me.number, None) is not None:

@@ -235,16 +235,12 @@ def test_what_was_made_by_hand_is_replayed(debug, tmp_path):
         (["--at", "3", "--finding", *FUNCTION], "found --at and --finding, expected one first stop: leave"),
         ([*HANGS, "s1:0:e2f90957"], "was recorded for another program"),
         ([*HANGS, "s1:0:1"], "is not valid, expected something like"),
+        (["--commands", "nothing", *FUNCTION], "ddpsim: --commands is 'nothing', which cannot be read"),
     ],
 )
 def test_bad_input_is_one_line(debug, arguments, line):
     status, said = debug(arguments, "q")
     assert (status, said.count("\n"), line in said) == (2, 1, True), said
-
-
-def test_commands_that_cannot_be_read(debug):
-    status, said = debug(["--commands", "nothing", *FUNCTION])
-    assert (status, said.startswith("ddpsim: --commands is 'nothing', which cannot be read")) == (2, True)
 
 
 def test_typed_at_a_terminal(debug):

@@ -47,9 +47,6 @@ def test_a_brief_stack_counts_frames_of_packages_and_names_files_from_the_folder
     )
     assert shorten_stack(frame("/jobs/train.py"), "/job") == frame("/jobs/train.py")
     assert shorten_stack("(no Python stack)", "/job") == "(no Python stack)"
-
-
-def test_several_packages_in_a_row_are_named():
     assert frame_count_line(["lightning", "torch", "lightning"]) == "  ... 3 frames of lightning, torch"
 
 

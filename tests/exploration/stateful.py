@@ -143,7 +143,7 @@ def state_of(run: KernelRun, point: ChoicePoint) -> Hashable:
         tuple([_rank_state(rank, is_running=rank.main is running) for rank in kernel.ranks]),
         tuple([(left, rank) for left, _, rank in alarms]),
         frozenset(turns._polled_in_vain),
-        turns._vain_rounds,
+        turns.failed_poll_rounds,
         frozenset([(key, frozenset(slot.calls)) for key, slot in slots._open.items()]),
         tuple([(call.rank, call.sequence) for call in messages.open_calls()]),
         tuple([finding.code for finding in kernel.findings]),

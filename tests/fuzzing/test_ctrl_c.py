@@ -11,7 +11,7 @@ import pytest
 
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.fuzzing import keeping
+from ddpsim.scenarios.fuzzing import corpus
 from ddpsim.scenarios.fuzzing.batch import run_batch
 from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, campaign_summary, run_campaign
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
@@ -134,7 +134,7 @@ def test_one_that_is_lost_between_batches_ends_the_campaign(racy):
 
 @pytest.mark.parametrize("place", ["record_outcome", "save_failure", "shrink_scenario"])
 def test_while_a_failure_is_kept_it_is_summed_up(racy, monkeypatch, tmp_path, place):
-    before, calls = getattr(keeping, place), []
+    before, calls = getattr(corpus, place), []
 
     def pressed(*each, **options):
         calls.append(each)
@@ -142,7 +142,7 @@ def test_while_a_failure_is_kept_it_is_summed_up(racy, monkeypatch, tmp_path, pl
             press()
         return before(*each, **options)
 
-    monkeypatch.setattr(keeping, place, pressed)
+    monkeypatch.setattr(corpus, place, pressed)
     told = racy()
     assert told.end is CampaignEnd.INTERRUPT
     (kept,) = told.kept

@@ -6,16 +6,15 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import HealthCheck, Phase, find, settings
 
-from ddpsim import Pct, UsageError, Verdict, simulate
+from ddpsim import Pct, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import program_of_scenario, training_of_scenario
 from ddpsim.scenarios.fuzzing.batch import draw_values
 from ddpsim.scenarios.fuzzing.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
 from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.scenarios.ranks.interpreter import run_rank_steps
 from ddpsim.scenarios.training.oracle import check_has_defined_result
 from ddpsim.scenarios.training.training import Action, NetworkChoice, OptimizerName, Training
 from ddpsim.simulator.calls import ANY_SOURCE
@@ -258,12 +257,6 @@ def test_scenarios_are_of_each_kind_or_of_those_that_are_asked_for():
     assert all((training_of_scenario(each) is None) == (program_of_scenario(each) is not None) for each in chosen)
     assert Counter(each.engine for each in chosen if training_of_scenario(each))[Engine.DDP] > 15
     assert sum(bool(each.choices) for each in chosen) > 80
-
-
-@given(programs(max_ranks=3))
-@settings(max_examples=20)
-def test_as_the_docstring_shows(program):
-    assert simulate(run_rank_steps, program.world_size, args=(program,)).verdict is Verdict.PASS
 
 
 def test_strategies_still_have_their_old_name():

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ddpsim.scenarios.jobs.job_rank import RankMessage
-from ddpsim.scenarios.jobs.rank_child import RankChild
+from ddpsim.scenarios.jobs.supervisor import RankChild
 from ddpsim.scenarios.jobs.supervisor_notes import RankStarter
 
 

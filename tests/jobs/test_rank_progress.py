@@ -10,9 +10,8 @@ import torch.distributed as dist
 
 from ddpsim.scenarios.jobs import rank_progress
 from ddpsim.scenarios.jobs.job_rank import RankMessage
-from ddpsim.scenarios.jobs.rank_child import RankChild
 from ddpsim.scenarios.jobs.rank_progress import ActiveClock, JobRankProgress, LastCalls, UnchangedTimer, _sleep_count
-from ddpsim.scenarios.jobs.supervisor import _IdleDetector
+from ddpsim.scenarios.jobs.supervisor import RankChild, _IdleDetector
 from ddpsim.scenarios.jobs.supervisor_notes import RankStarter, SupervisorStore
 
 

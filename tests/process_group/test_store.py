@@ -147,21 +147,14 @@ def test_queues():
     assert returned(program) == ((1, True), [b"a", b"b"])
 
 
-def test_an_empty_queue_says_so():
+def test_an_empty_queue_says_so_and_a_key_with_a_plain_value_has_none_to_wait_for():
+    """As torch's HashStore and TCPStore: it waits for the key, and finds no queue there."""
+
     def program(rank):
         store = own_store()
         assert store.queue_len("none") == 0
         with pytest.raises(dist.QueueEmptyError, match="queue is empty"):
             store.queue_pop("none", block=False)
-
-    returned(program, 1)
-
-
-def test_a_key_with_a_plain_value_has_no_queue_to_wait_for():
-    """As torch's HashStore and TCPStore: it waits for the key, and finds no queue there."""
-
-    def program(rank):
-        store = own_store()
         store.set("plain", "value")
         with pytest.raises(dist.QueueEmptyError, match="queue is empty"):
             store.queue_pop("plain")

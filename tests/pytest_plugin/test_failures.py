@@ -78,16 +78,6 @@ def test_unused(rank):
     assert summary == "  ranks 0, 1 raised ValueError: of its own at test_it.py:8"
 
 
-def test_a_deadlock_is_its_diagnosis_and_nothing_else(fails):
-    failure = fails(marked("if rank != 2:\n    dist.barrier()", "ranks(4)"))
-    assert failure.lines[0] == "DEADLOCK  deadlock.missing_rank  at step 9"
-    assert failure.lines[1].split("  ")[1] == "where"
-    assert failure.lines[1].endswith("  dist.barrier()")
-    assert failure.lines[2].split("  ")[1:3] == ["rank 0", "waits in barrier #0"]
-    assert [line[:9] for line in failure.lines[6:]] == ["  cause  ", "  try    ", "  replay "]
-    assert failure.token
-
-
 FOR_EVER = "from ddpsim import Budget\n" + marked("while True:\n    dist.barrier()", "ranks(2{options})")
 
 

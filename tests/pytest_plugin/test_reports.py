@@ -127,13 +127,6 @@ def test_a_replay_that_diverges_has_a_report_of_how_it_went_on(fails, pytester):
     assert found.replay != f"pytest test_it.py::test_it --ddpsim-replay {token}"
 
 
-def test_without_the_option_nothing_is_written_or_said(run, pytester):
-    result = run(FAILURES)
-
-    assert [path.name for path in pytester.path.iterdir() if path.is_dir() and path.name != "__pycache__"] == []
-    result.stdout.no_fnmatch_line("ddpsim: *")
-
-
 def test_a_session_that_passes_leaves_no_page_of_one_that_failed(run, pytester):
     failed, passed = (marked(f"assert {each}") for each in (False, True))
     made = pytester.path / "made"

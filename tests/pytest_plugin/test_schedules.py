@@ -143,10 +143,6 @@ def test_a_hazard_is_expected_of_a_run_that_passes(run):
     run(marked(body + HANGS, mark)).assert_outcomes(failed=1)
 
 
-def test_an_expected_error_of_a_rank_still_skips_and_xfails(run):
-    run(marked('pytest.skip("not here")', 'ranks(2, expect="rank_error")')).assert_outcomes(skipped=1)
-
-
 def test_a_policy_and_a_seed_for_all(run):
     run(race()).assert_outcomes(passed=1)
     ways = [run("", f"--ddpsim-seed={seed}").parseoutcomes() for seed in range(6)]

@@ -109,16 +109,13 @@ def test_the_name_says_the_rank_where_the_content_does_not(name, rank):
     assert flight_recorder.read_dump(dump(0, [call()], {"0": tuple(range(20))}), name).rank == rank
 
 
-def test_the_content_says_the_rank_where_it_can():
+def test_the_content_says_the_rank_where_it_can_and_one_that_nothing_says_is_asked_for():
     messages = dump(2, [call("send", to=0)], WORLD)
     assert flight_recorder.read_dump(messages, "rank_0").rank == 2
     communicators = dump(0, [call()], WORLD) | {
         "nccl_comm_state": {"a": {"rank": "1", "nranks": "2"}, "b": {"rank": "3", "nranks": "4"}}
     }
     assert flight_recorder.read_dump(communicators, "dump").rank == 3
-
-
-def test_a_rank_that_nothing_says_is_asked_for():
     with pytest.raises(RecordError, match='rename the file to end in the rank, such as "rank_3"'):
         flight_recorder.read_dump(dump(0, [call()], WORLD), "dump.pickle")
 

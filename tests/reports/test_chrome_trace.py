@@ -92,7 +92,10 @@ def test_a_call_lasts_from_its_issue_to_the_end_of_its_wait_and_is_joined_to_tho
         free_from[thread] = span["ts"] + span["dur"]
 
 
-def test_a_call_says_what_it_is():
+def test_a_call_says_what_it_is_and_who_called_it_in_a_library_and_the_trace_what_its_clock_is():
+    other = json.loads(to_chrome_trace(document(MISSING)))["otherData"]
+    assert other["clock"].startswith("logical: the index of each event counts as one microsecond")
+    assert (other["title"], other["ddpsim"]) == (MISSING, document(MISSING).environment["ddpsim"])
     spans = [each for each in entries(MISSING, "X") if each["name"] == "all_reduce #9"]
     assert [(each["pid"], each["args"]["state"]) for each in spans] == [(rank, "open") for rank in (1003, 1000, 1002)]
     told = spans[0]["args"]
@@ -106,9 +109,6 @@ def test_a_call_says_what_it_is():
         "state": "open",
         "virtual_seconds": 0.0,
     }
-
-
-def test_a_call_in_a_library_says_who_called_it():
     story = Story(1)
     story.meet(call(0, site=0, caller=1), (0,))
     run = story.run(sites=(Site("metrics.py", 3, "update"), Site("train.py", 9, "main")))
@@ -149,9 +149,3 @@ def test_the_last_digits_of_a_process_are_its_rank(world_size, first):
     run = Run("n", world_size, Verdict.PASS, (), "", ranks=ranks)
     processes = [process for process, _ in named(Document("t", (run, run)), "process")]
     assert processes == [number * first + rank for number in (1, 2) for rank in range(world_size)]
-
-
-def test_it_says_what_its_clock_is():
-    other = json.loads(to_chrome_trace(document(MISSING)))["otherData"]
-    assert other["clock"].startswith("logical: the index of each event counts as one microsecond")
-    assert (other["title"], other["ddpsim"]) == (MISSING, document(MISSING).environment["ddpsim"])

@@ -154,9 +154,6 @@ def test_a_message_and_a_receive_with_another_tag_are_told_with_what_keeps_them_
     (near,) = near_misses(run)
     assert near.text == "tag 7 \N{NOT EQUAL TO} tag 8"
     assert [run.issued_call(issue).operation for issue in (near.send, near.receive)] == ["send", "recv"]
-
-
-def test_a_receive_from_another_rank_is_no_near_miss():
     assert near_misses(run_of(partial(sent_with_tag_7, received_from=2), 3)) == ()
 
 

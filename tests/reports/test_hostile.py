@@ -33,11 +33,8 @@ def whole(text):
     return text.replace("\udcff", "?")
 
 
-def test_every_form_is_written(text, tmp_path):
+def test_every_form_is_written_and_json_has_it_as_it_was(text, whole, tmp_path):
     assert all(path.stat().st_size for path in write_reports(hostile(text), tmp_path, tuple(FORMS)))
-
-
-def test_json_has_it_as_it_was(text, whole):
     data = to_json(hostile(text))
     assert from_json(data) == hostile(whole)
     Draft202012Validator(document_schema()).validate(json.loads(data))

@@ -51,7 +51,9 @@ def test_what_is_as_expected_passes_whatever_it_is(verdict, is_expected, result)
     assert (case.name, case.classname, case.time) == ("a run", "ddpsim", 0.25)
 
 
-def test_a_failure_has_code_conclusion_text_and_how_to_run_it_again():
+def test_a_failure_has_code_conclusion_text_and_how_to_run_it_again_and_a_pass_its_text():
+    case = only_case(to_junit(Document("t", (a_run(Verdict.FAIL, True, conclusion="as expected: fail"),))))
+    assert case.system_out == "as expected: fail\n\nthe whole of it"
     run = a_run(Verdict.FAIL, False, conclusion="not as expected: found this", replay="ddpsim replay x s1:0:1")
     case = only_case(to_junit(Document("t", (run,))))
     assert told(case) == ("rank_error", "not as expected: found this", "the whole of it")
@@ -63,11 +65,6 @@ def test_a_failure_has_code_conclusion_text_and_how_to_run_it_again():
 def told(case):
     (failure,) = case.result
     return failure.type, failure.message, failure.text
-
-
-def test_a_case_that_passes_shows_its_text():
-    case = only_case(to_junit(Document("t", (a_run(Verdict.FAIL, True, conclusion="as expected: fail"),))))
-    assert case.system_out == "as expected: fail\n\nthe whole of it"
 
 
 def test_an_exploration_is_one_case():

@@ -66,16 +66,13 @@ def test_where_everything_stands(ranks, text, shown, missing, bars):
     assert arrivals >= {bar for bar in bars if bar[2] is not None}
 
 
-def test_the_next_call_of_a_group_is_further_right_whichever_thread_made_it():
+def test_the_next_call_of_a_group_is_further_right_whichever_thread_made_it_and_groups_need_no_order():
     story = Story(1)
     for step in range(2):
         thread_meets(story, call(step), "helper")
     story.meet(call(2), [0])
     lanes = lanes_of(story.run())
     assert [columns(lanes, lane) for lane in (0, 1)] == [[2], [0, 1]]
-
-
-def test_threads_of_different_groups_need_no_order():
     story = Story(1)
     thread_meets(story, call(0, group="a"), "helper")
     story.meet(call(0, group="b"), [0])

@@ -240,7 +240,7 @@ def test_calls_of_ddp_say_bucket_parameters_and_shadow():
     assert not any(call.is_shadow for call in document(MISSING).runs[0].calls)
 
 
-def test_what_the_caller_says_and_what_the_result_knows():
+def test_what_the_caller_says_and_what_the_result_knows_with_the_events_of_its_trace():
     result = run_scenario(CYCLE)
     made = document_of(result, name="n", how="h", is_expected=False, conclusion="c", seconds=1.5)
     run = made.runs[0]
@@ -252,18 +252,15 @@ def test_what_the_caller_says_and_what_the_result_knows():
     assert len(run.events) == len(result.trace)
     assert made.environment["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert document_of(result).title == result.program
+    result = simulate(lambda rank: time.sleep(1.5), 2)
+    run = document_of(result).runs[0]
+    assert plain(run.events) == plain(result.trace)
+    assert run.virtual_seconds == 1.5
 
 
 def plain(events):
     """Events without their calls, which a document has in a table."""
     return [event._replace(call=None) for event in events]
-
-
-def test_events_are_those_of_the_trace():
-    result = simulate(lambda rank: time.sleep(1.5), 2)
-    run = document_of(result).runs[0]
-    assert plain(run.events) == plain(result.trace)
-    assert run.virtual_seconds == 1.5
 
 
 def test_an_exploration_has_both_runs_and_where_they_part():

@@ -25,7 +25,7 @@ def lanes(name, width=120):
     return draw_lanes_as_text(document(name).runs[0], width).plain.splitlines()
 
 
-def test_the_place_of_the_missing_call_is_marked():
+def test_the_place_of_the_missing_call_is_marked_and_nothing_where_none_is_missing():
     # At construction shapes are compared and parameters sent in two broadcasts of one bucket each; then there is an
     # all_reduce for each of 5 batches, after the first of which buckets are rebuilt by two broadcasts. Rank 1 has 4.
     assert lanes(MISSING) == [
@@ -36,9 +36,6 @@ def test_the_place_of_the_missing_call_is_marked():
         'rank 3  ABBRBBRRRR=  waits in all_reduce #9  SUM float32[11]  group "default"',
         "  A all_gather   B broadcast   R all_reduce   = waits forever   ? never came",
     ]
-
-
-def test_where_nothing_is_missing_nothing_is_marked():
     lines = lanes("uneven-inputs-without-join-repaired")
     assert not re.search("[?!=]", "".join(lines))
     assert [line.split("  ")[-1] for line in lines[1:5]] == ["returned"] * 4

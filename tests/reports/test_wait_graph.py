@@ -36,19 +36,16 @@ def test_who_waits_alike_is_one_node():
     ]
 
 
-def test_a_cycle_is_marked():
+def test_a_cycle_is_marked_and_ranks_on_both_sides_of_an_inversion_are_two_nodes():
+    graph = wait_graph_of(document("group-order-inversion").runs[0])
+    assert [node.label for node in graph.nodes] == ["ranks 0, 2", "ranks 1, 3"]
+    assert [(edge.source, edge.target, edge.in_cycle) for edge in graph.edges] == [(0, 1, True), (1, 0, True)]
     graph = wait_graph_of(ring(3))
     assert [(edge.source, edge.target, edge.label, edge.in_cycle) for edge in graph.edges] == [
         (0, 1, 'all_reduce #0 "0"', True),
         (1, 2, 'all_reduce #0 "1"', True),
         (2, 0, 'all_reduce #0 "2"', True),
     ]
-
-
-def test_ranks_on_both_sides_of_an_inversion_are_two_nodes():
-    graph = wait_graph_of(document("group-order-inversion").runs[0])
-    assert [node.label for node in graph.nodes] == ["ranks 0, 2", "ranks 1, 3"]
-    assert [(edge.source, edge.target, edge.in_cycle) for edge in graph.edges] == [(0, 1, True), (1, 0, True)]
 
 
 @pytest.mark.parametrize("name", [MISMATCH, THREADS, "rank0-eval-through-wrapper-with-buffers"])

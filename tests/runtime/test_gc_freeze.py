@@ -56,7 +56,7 @@ def test_an_exploration_sets_aside_once(monkeypatch):
     assert gc.get_freeze_count() == 0
 
 
-def test_a_collector_that_the_process_switched_off_stays_off():
+def test_a_collector_that_the_process_switched_off_stays_off_and_one_that_a_rank_does_stays_on():
     gc.disable()
     try:
         with fewer_collections(2):
@@ -64,6 +64,8 @@ def test_a_collector_that_the_process_switched_off_stays_off():
         assert not gc.isenabled()
     finally:
         gc.enable()
+    simulate(lambda rank: gc.disable(), 2)
+    assert gc.isenabled()
 
 
 def test_cycles_that_die_young_are_collected_during_a_run():
@@ -76,11 +78,6 @@ def test_cycles_that_die_young_are_collected_during_a_run():
         return dead() is None and len(objects)
 
     assert simulate(program, 1).returns == (200_000,)
-
-
-def test_a_rank_that_switches_the_collector_off_leaves_it_on():
-    simulate(lambda rank: gc.disable(), 2)
-    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])

@@ -46,14 +46,6 @@ def test_the_class_is_as_before_afterwards_also_after_an_error():
     assert simulate(wraps, 2).returns[0][0] is DistributedDataParallel
 
 
-def test_arguments_reach_our_engine():
-    def program(rank):
-        model = DistributedDataParallel(torch.nn.Linear(2, 1), find_unused_parameters=True, bucket_cap_mb=0.1)
-        return model.find_unused_parameters
-
-    assert run_scenario(Scenario("own", "", program, world_size=2), "ddp").returns == (True, True)
-
-
 def test_an_option_that_our_engine_does_not_have():
     def program(rank):
         DistributedDataParallel(torch.nn.Linear(2, 1), mixed_precision=None, batched_grad_copy=True)

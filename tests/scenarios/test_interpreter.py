@@ -89,16 +89,13 @@ def test_a_message_in_a_group(source):
     assert result.returns[2] == {"m": []}
 
 
-def test_only_what_was_waited_for_is_returned_and_a_return_ends_it():
-    issue = Issue("x", "barrier")
-    result = simulated(Program(2, (), ((issue, Return(), Wait("x")), (issue, Wait("x")))))
-    assert result.returns == ({}, {"x": []})
-
-
-def test_a_crash_raises():
+def test_only_what_was_waited_for_is_returned_and_a_return_ends_it_and_a_crash_raises():
     result = simulated(Program(2, (), ((), (CrashStep(),))))
     assert [finding.code for finding in result.findings] == [Code.RANK_ERROR]
     assert str(result.errors[1]) == "a crash that is a step of the program"
+    issue = Issue("x", "barrier")
+    result = simulated(Program(2, (), ((issue, Return(), Wait("x")), (issue, Wait("x")))))
+    assert result.returns == ({}, {"x": []})
 
 
 def test_outputs_are_plain_values_once_pickled():

@@ -10,8 +10,7 @@ from ddpsim.scenarios import Expectation, load, run_scenario, scenario, shrink_s
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import save_scenario
 from ddpsim.scenarios.files.value_scenarios import scenario_of_program, scenario_of_training, training_of_scenario
-from ddpsim.scenarios.fuzzing.shrinking.candidate import ScenarioCandidate
-from ddpsim.scenarios.fuzzing.shrinking.shrinker import SameFailure, try_candidate
+from ddpsim.scenarios.fuzzing.shrinking.shrinker import SameFailure, ScenarioCandidate, try_candidate
 from ddpsim.scenarios.fuzzing.shrinking.training_passes import (
     PASSES,
     PLAINEST_FIRST,

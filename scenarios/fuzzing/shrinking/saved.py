@@ -28,10 +28,7 @@ def default_output_path(name: str) -> Path:
 
 
 def check_output_file(path: Path, option: str = "-o") -> None:
-    """Raise UsageError if the file exists, or if its name is not that of a scenario file.
-
-    `option` is the command-line option that gives the file.
-    """
+    """Raise UsageError if the file exists, or if its name is not that of a scenario file."""
     if path.suffix != ".toml":
         raise UsageError(f"output is {str(path)!r}, expected a name that ends in .toml, so that `ddpsim run` reads it")
     check_file_is_new(path, option)
@@ -54,10 +51,7 @@ def shrunk_scenario_text(scenario: Scenario, name: str, path: Path, *, how: str 
 
 
 def _program_name(name: str) -> str:
-    """Return the name of the scenario's program.
-
-    If `name` is a TOML file that refers to another scenario, return the name of that scenario.
-    """
+    """Return the name of the scenario's program: the scenario that a TOML file refers to, or the name itself."""
     if not name.endswith(".toml"):
         return name
     other = read_toml_file(Path(name)).values.get("scenario", "")
@@ -65,8 +59,5 @@ def _program_name(name: str) -> str:
 
 
 def _relative_program_name(name: str, folder: Path, other: Path) -> str:
-    """Return a program's name with the relative path of its Python file adjusted from one folder to another.
-
-    Other names are unchanged.
-    """
+    """Return a program's name with the relative path of its Python file adjusted from one folder to another."""
     return replace_path_in_name(name, lambda file: os.path.relpath(folder / file, other))

@@ -44,10 +44,7 @@ State = tuple[Any, ...]
 
 
 class Isolation:
-    """Gives each rank its own state of the process, such as `os.environ`.
-
-    A rank's state is made when the rank first runs.
-    """
+    """Gives each rank its own state of the process, such as `os.environ`, made when the rank first runs."""
 
     def __init__(self, world_size: int, *, is_alike: bool = True) -> None:
         """`is_alike`: the random generators of all ranks start from one seed, instead of a seed for each rank."""

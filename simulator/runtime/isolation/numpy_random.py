@@ -128,10 +128,7 @@ class NumpyByPublicFunctions:
 
 
 class NumpyByCopy:
-    """Swaps numpy's random state by copying memory.
-
-    Uses numpy's functions only for a rank that replaced the bit generator.
-    """
+    """Swaps numpy's random state by copying memory; by numpy's functions for a rank that replaced the generator."""
 
     def __init__(self, random_state: Any, gauss_address: int) -> None:
         self._random_state = random_state

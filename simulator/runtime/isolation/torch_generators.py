@@ -61,10 +61,7 @@ class CudaGenerators:
         return tuple([generator.get_state() for generator in self._cuda["default_generators"]])
 
     def swap_states(self, states: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Restore saved states of the CUDA generators and return the previous ones.
-
-        The CPU generator must be swapped first.
-        """
+        """Restore saved states of the CUDA generators and return the previous ones; the CPU's is swapped first."""
         outgoing = self.save_states()
         generators = self._cuda["default_generators"]
         for generator, state in zip(generators, states, strict=False):

@@ -81,10 +81,7 @@ class _VirtualTimeSelector:
         return getattr(self._selector, name)
 
     def select(self, timeout: float | None = None) -> Any:
-        """Return the ready files.
-
-        The list may be empty before the time-out has passed: the loop then calls this again.
-        """
+        """Return the ready files; none if that is too early: the loop then calls this again."""
         ready = self._selector.select(0)
         if ready or (timeout is not None and timeout <= 0):
             self._woken.clear()

@@ -19,10 +19,7 @@ Key = Callable[[Any], tuple[int, ...]]
 
 
 def future_sort_key(future: Future[Any]) -> tuple[int, ...]:
-    """Return the sort key of a future.
-
-    Futures made by ranks come first, by the making thread and their number in it.
-    """
+    """Return the sort key of a future: those that ranks made come first, by the making thread and the number in it."""
     lock: Any = future._condition._lock  # type: ignore[attr-defined]
     return (0, *lock.made) if isinstance(lock, RankRLock) else (1,)
 

@@ -129,10 +129,7 @@ class LockSteps:
             self.host.send_request(ReportUse(kind))
 
     def record_release(self, me: RankThread, lock: Object) -> bool:
-        """Tell the exploration that a lock is released, which happens before its next acquire.
-
-        False without exploration.
-        """
+        """Tell the exploration that a lock is released, which happens before its next acquire. False without one."""
         if not self.host.is_observed or not me.of.has_started_threads:
             return False
         self.host.send_request(ReleaseObject(lock))

@@ -99,10 +99,7 @@ class RankLock:
     # --- methods that Python's own classes call -----------------------------------------------------------------------
 
     def _is_owned(self) -> bool:
-        """Return whether the lock is held.
-
-        Without this, a condition variable would try to take it, which would be a step.
-        """
+        """Return whether the lock is held. Without this, a condition variable would try to take it, which is a step."""
         return self._real.locked()
 
     def _at_fork_reinit(self) -> None:
@@ -132,10 +129,7 @@ class RankLock:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _choice_point_before_acquire(self, me: RankThread, *, may_wait: bool) -> None:
-        """Let other threads run before the caller asks for the lock.
-
-        A caller that will not wait also reads the lock's state.
-        """
+        """Let other threads run before the caller asks for the lock; if it will not wait, it also reads its state."""
         if self._is_inner:
             return
         if self._steps.host.is_unwinding(me):

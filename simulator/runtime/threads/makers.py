@@ -11,15 +11,10 @@ from functools import wraps
 from types import FrameType
 from typing import Any
 
+from ddpsim.simulator.runtime.threads import waiting
 from ddpsim.simulator.runtime.threads.event_loops import OUTSIDE
 from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
-from ddpsim.simulator.runtime.threads.waiting import (
-    class_that_makes_lock,
-    is_importing,
-    is_importing_library,
-    module_that_makes_lock,
-)
 
 
 class LockMakers:
@@ -28,7 +23,7 @@ class LockMakers:
     def __init__(self, steps: LockSteps, *, owns_modules: bool) -> None:
         """`owns_modules`: a lock that the program's own modules make during an import belongs to the rank."""
         self._steps = steps
-        self._outlasts = is_importing_library if owns_modules else is_importing
+        self._outlasts = waiting.is_importing_library if owns_modules else waiting.is_importing
         """True if an object made now outlives the run, or belongs to a library with threads of its own."""
 
     def wrap_condition_lock(self, original: Any) -> Any:
@@ -52,8 +47,8 @@ class LockMakers:
             if me is None or self._outlasts(caller):
                 return original(*arguments)
             if steps.host.is_observed:
-                steps.report_use(class_that_makes_lock(caller) or kind)
-            return make(steps, me, *arguments, is_external=module_that_makes_lock(caller).startswith(OUTSIDE))
+                steps.report_use(waiting.class_that_makes_lock(caller) or kind)
+            return make(steps, me, *arguments, is_external=waiting.module_that_makes_lock(caller).startswith(OUTSIDE))
 
         if not isinstance(original, type):
             return wraps(original)(lambda *arguments: made(sys._getframe(1), arguments))

@@ -39,16 +39,8 @@ from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.one_core import record_shared_core
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+from ddpsim.simulator.runtime.threads import executor_parts as parts
 from ddpsim.simulator.runtime.threads.event_loops import is_external_thread, may_wake_ranks, wrap_loop_constructor
-from ddpsim.simulator.runtime.threads.executor_parts import (
-    ShutdownFlagForRanks,
-    ShutdownLockForRanks,
-    counter_for_ranks,
-    future_sort_key,
-    wrap_acquire_futures,
-    wrap_set,
-    wrap_wait_results,
-)
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock, wrap_event_is_set
 from ddpsim.simulator.runtime.threads.makers import LockMakers
@@ -107,16 +99,16 @@ class RankThreads:
             (threading, "_allocate_lock", makers.wrap_condition_lock),
             (threading.Event, "is_set", wrap_event_is_set),
             (threading, "_time", now),
-            (threading, "_counter", lambda original: counter_for_ranks(steps, original, start=1)),
+            (threading, "_counter", lambda original: parts.counter_for_ranks(steps, original, start=1)),
             (queue, "SimpleQueue", partial(makers.wrap_maker, RankSimpleQueue, "SimpleQueue")),
             (queue, "time", now),
-            (_EXECUTOR, "_counter", lambda original: staticmethod(counter_for_ranks(steps, original, start=0))),
-            (executors, "_global_shutdown_lock", lambda original: ShutdownLockForRanks(steps, original)),
-            (executors, "_shutdown", lambda original: ShutdownFlagForRanks(steps, original)),
-            (executors, "set", lambda _: wrap_set(steps, self._thread_sort_key)),
-            (futures, "set", lambda _: wrap_set(steps, future_sort_key)),
-            (futures, "DoneAndNotDoneFutures", lambda original: wrap_wait_results(steps, original)),
-            (futures, "_AcquireFutures", lambda original: wrap_acquire_futures(steps, original)),
+            (_EXECUTOR, "_counter", lambda original: staticmethod(parts.counter_for_ranks(steps, original, start=0))),
+            (executors, "_global_shutdown_lock", lambda original: parts.ShutdownLockForRanks(steps, original)),
+            (executors, "_shutdown", lambda original: parts.ShutdownFlagForRanks(steps, original)),
+            (executors, "set", lambda _: parts.wrap_set(steps, self._thread_sort_key)),
+            (futures, "set", lambda _: parts.wrap_set(steps, parts.future_sort_key)),
+            (futures, "DoneAndNotDoneFutures", lambda original: parts.wrap_wait_results(steps, original)),
+            (futures, "_AcquireFutures", lambda original: parts.wrap_acquire_futures(steps, original)),
             (BaseSelectorEventLoop, "__init__", partial(wrap_loop_constructor, steps)),
         ):
             self._replaced.replace_attribute(owner, name, replacement)
