@@ -24,6 +24,7 @@ from torch.distributed.algorithms.join import Joinable
 from torch.nn import Parameter
 from torch.utils import _pytree
 
+from ddpsim.ddp import constructor_arguments
 from ddpsim.ddp.backward_progress import GraphKnowledge
 from ddpsim.ddp.broadcast import broadcast_coalesced
 from ddpsim.ddp.bucket import GradientScale
@@ -31,16 +32,6 @@ from ddpsim.ddp.bucket_plan import BucketCaps
 from ddpsim.ddp.buffer_strategies import BufferHook, Strategy, When
 from ddpsim.ddp.buffer_sync import BufferSync
 from ddpsim.ddp.communication_hooks import CommunicationHook
-from ddpsim.ddp.constructor_arguments import (
-    checked_bucket_cap,
-    checked_devices,
-    checked_group,
-    common_device,
-    count_samples,
-    device_for_messages,
-    sparse_parameters,
-    trainable_parameters,
-)
 from ddpsim.ddp.errors import JoinError, UsageError
 from ddpsim.ddp.join import EngineJoinHook, Join, check_no_other_join
 from ddpsim.ddp.join_coordinator import ForwardParticipants, JoinCoordinator
@@ -130,15 +121,17 @@ class DistributedDataParallel(nn.Module, Joinable):
         super().__init__()
         Joinable.__init__(self)
         self.parameters_to_ignore: frozenset[str] = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        self.process_group = checked_group(process_group)
+        self.process_group = constructor_arguments.checked_group(process_group)
         try:
-            parameters = trainable_parameters(module, self.parameters_to_ignore)
-            self.device = common_device(parameters)
-            self._caps = BucketCaps.from_megabytes(checked_bucket_cap(bucket_cap_mb))
-            self.device_ids, self.output_device = checked_devices(device_ids, output_device, self.device)
+            parameters = constructor_arguments.trainable_parameters(module, self.parameters_to_ignore)
+            self.device = constructor_arguments.common_device(parameters)
+            self._caps = BucketCaps.from_megabytes(constructor_arguments.checked_bucket_cap(bucket_cap_mb))
+            self.device_ids, self.output_device = constructor_arguments.checked_devices(
+                device_ids, output_device, self.device
+            )
         except UsageError as problem:
             if init_sync:
-                self._verify_problem(problem, device_for_messages(module, self.process_group))
+                self._verify_problem(problem, constructor_arguments.device_for_messages(module, self.process_group))
             raise
         self.module = module
         self.dim = dim
@@ -176,7 +169,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.process_group,
             owner=self,
             is_local=partial(_keeps_gradients_local, weakref.ref(self)),
-            sparse=sparse_parameters(self.module),
+            sparse=constructor_arguments.sparse_parameters(self.module),
             caps=self._caps,
             graph=GraphKnowledge.STATIC if self.static_graph else searched,
             keeps_views=self.gradient_as_bucket_view is not False,
@@ -199,11 +192,11 @@ class DistributedDataParallel(nn.Module, Joinable):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickle or copy, in the default process group."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.process_group = checked_group(None)
+        self.process_group = constructor_arguments.checked_group(None)
         self._world_size = dist.get_world_size(self.process_group)
         self._join_options = self._forward_context = None
         self._samples = ()
-        self._make_parts(trainable_parameters(self.module, self.parameters_to_ignore))
+        self._make_parts(constructor_arguments.trainable_parameters(self.module, self.parameters_to_ignore))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module; with gradients enabled, and outside of no_sync, the next backward reduces the gradients.
@@ -267,7 +260,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         options = self._join_options
         if options is None or not (options.coordinator.counts_ranks_in_rounds or self._join_config.enable):
             return ForwardParticipants(tuple(range(self._world_size)), 0)
-        samples = count_samples((inputs, kwargs), self.dim) if options.weighs_samples else 0
+        samples = constructor_arguments.count_samples((inputs, kwargs), self.dim) if options.weighs_samples else 0
         participants = options.coordinator.announce_forward(self, kind, samples, continues=continues)
         if options.weighs_samples and kind is not ForwardKind.EVALUATION:
             before = self._samples or (0,) * self._world_size

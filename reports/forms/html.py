@@ -11,17 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpsim.reports.document import MARKS, Document, Finding, Run
+from ddpsim.reports.forms import page_data
 from ddpsim.reports.forms.first_difference import first_difference_of, mark_text, marked_events
 from ddpsim.reports.forms.page import embed_json, render_page
-from ddpsim.reports.forms.page_data import (
-    FAMILIES,
-    KINDS,
-    TextTable,
-    colours_of,
-    family_of,
-    page_data_of,
-    source_excerpt,
-)
 from ddpsim.reports.layout.code_lines import SIDES, CodeLine, code_lines_of
 from ddpsim.reports.layout.lanes import shown_lanes
 from ddpsim.reports.layout.mismatches import differing_calls
@@ -52,18 +44,18 @@ SCRIPTS = (
 
 def to_html(document: Document) -> bytes:
     """Render the document as a page in UTF-8."""
-    texts = TextTable()
+    texts = page_data.TextTable()
     marked = marked_events(document)
     shown = [shown_lanes(run) for run in document.runs]
     views = [
-        page_data_of(run, lanes, texts, marked=marked.get(index))
+        page_data.page_data_of(run, lanes, texts, marked=marked.get(index))
         for index, (run, lanes) in enumerate(zip(document.runs, shown, strict=True))
     ]
-    verbs = {KINDS[kind]: verb for kind, verb in VERBS.items()}
+    verbs = {page_data.KINDS[kind]: verb for kind, verb in VERBS.items()}
     data = {
         "runs": views,
         "texts": texts.all_texts(),
-        "families": FAMILIES,
+        "families": page_data.FAMILIES,
         "verbs": verbs,
         "mark": mark_text(document),
     }
@@ -78,7 +70,7 @@ def to_html(document: Document) -> bytes:
         "graphs": [wait_graph_of(run) for run in document.runs],
         "pictures_of": pictures_of,
         "signs_of": legend_signs,
-        "excerpt_of": source_excerpt,
+        "excerpt_of": page_data.source_excerpt,
         "data": embed_json(data),
     }
     return render_page("report.html.j2", values, styles=STYLES, scripts=SCRIPTS)
@@ -102,9 +94,9 @@ def legend_signs(run: Run) -> frozenset[str]:
         "waits": bool(run.waiting),
         "blamed": not run.culprits.isdisjoint(waiting),
     }
-    families = {FAMILIES[family_of(call)] for call in issued}
+    families = {page_data.FAMILIES[page_data.family_of(call)] for call in issued}
     signs = families | kinds | {name for name, occurs in states.items() if occurs}
-    return frozenset(signs | {f"slot{colour}" for colour in colours_of(run).values()})
+    return frozenset(signs | {f"slot{colour}" for colour in page_data.colours_of(run).values()})
 
 
 _MOST_LINES = 6

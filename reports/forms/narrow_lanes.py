@@ -14,7 +14,7 @@ from rich.text import Text
 from ddpsim.reports.document import Call, End, Run
 from ddpsim.reports.layout.lanes import Lane, Lanes, lanes_of
 from ddpsim.reports.printable import escape_control_characters
-from ddpsim.simulator.wording import rank_list
+from ddpsim.simulator.wording import rank_list, values_by_key
 
 SEND, RECEIVE, OTHER = ">", "<", "*"
 MISSING, ODD, WAITS, LATE = "?", "!", "=", "-"
@@ -146,9 +146,7 @@ def _lane_ends(run: Run, lanes: Lanes) -> list[str]:
 
 
 def _merge_equal_rows(rows: Sequence[_LaneRow]) -> list[_LaneRow]:
-    alike: dict[tuple[str, str, str], list[_LaneRow]] = {}
-    for row in rows:
-        alike.setdefault((row.lane.who.thread, row.cells, row.text), []).append(row)
+    alike = values_by_key(((row.lane.who.thread, row.cells, row.text), row) for row in rows)
     return [replace(same[0], ranks=tuple(rank for row in same for rank in row.ranks)) for same in alike.values()]
 
 
@@ -232,10 +230,10 @@ def legend_of(calls: Iterable[Call], letters: dict[Kind, str], shown: Iterable[s
     """Return the meaning of each character that is shown, in the order of `calls`."""
     seen, kinds = set(shown), {kind_of(call): None for call in calls}
     groups = {group for _, group in kinds}
-    names: dict[str, list[str]] = {}
-    for operation, group in kinds:
-        name = f'{operation} "{group}"' if len(groups) > 1 else operation
-        names.setdefault(letters[operation, group], []).append(name)
+    names = values_by_key(
+        (letters[operation, group], f'{operation} "{group}"' if len(groups) > 1 else operation)
+        for operation, group in kinds
+    )
     entries = []
     for letter, named in names.items():
         if letter in seen or letter.lower() in seen:

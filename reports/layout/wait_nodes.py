@@ -14,7 +14,7 @@ import networkx as nx
 
 from ddpsim.reports.document import End, Run, Waiting
 from ddpsim.simulator.choices import RankOrThread
-from ddpsim.simulator.wording import rank_list
+from ddpsim.simulator.wording import rank_list, values_by_key
 
 Digraph: TypeAlias = "nx.DiGraph[int]"
 
@@ -106,11 +106,11 @@ def _group_ranks_into_nodes(
     for what in dict.fromkeys(map(_wait_key, waiting)):
         for target in targets[what]:
             awaited.setdefault(target, {})[what] = None
-    found: dict[tuple[object, ...], list[RankOrThread]] = {}
-    for who in sorted({*waits, *awaited}):
-        key = waits.get(who), tuple(awaited.get(who, ())), who if who.thread else None
-        found.setdefault(key, []).append(who)
-    return list(found.values())
+    keys = (
+        ((waits.get(who), tuple(awaited.get(who, ())), who if who.thread else None), who)
+        for who in sorted({*waits, *awaited})
+    )
+    return list(values_by_key(keys).values())
 
 
 def _make_nodes(run: Run, members: Iterable[list[RankOrThread]]) -> tuple[WaitNode, ...]:
@@ -225,19 +225,13 @@ def _neighbours(graph: DrawnWaitGraph) -> list[list[int]]:
 
 
 def _group_other_nodes(graph: DrawnWaitGraph, kept: set[int]) -> list[list[int]]:
-    found: dict[tuple[End, bool], list[int]] = {}
-    shown = kept.union(graph.cycle)
-    for index, node in enumerate(graph.nodes):
-        if index not in shown:
-            found.setdefault((node.end, node.is_culprit), []).append(index)
-    return list(found.values())
+    others = ((index, node) for index, node in enumerate(graph.nodes) if index not in kept.union(graph.cycle))
+    return list(values_by_key(((node.end, node.is_culprit), index) for index, node in others).values())
 
 
 def _merge_groups(graph: DrawnWaitGraph, groups: Sequence[Sequence[int]]) -> DrawnWaitGraph:
     number_of = {node: number for number, group in enumerate(groups) for node in group}
-    edges: dict[tuple[int, int], list[WaitEdge]] = {}
-    for edge in graph.edges:
-        edges.setdefault((number_of[edge.source], number_of[edge.target]), []).append(edge)
+    edges = values_by_key(((number_of[edge.source], number_of[edge.target]), edge) for edge in graph.edges)
     return DrawnWaitGraph(
         tuple(_merge_nodes([graph.nodes[node] for node in group]) for group in groups),
         tuple(_merge_edges(*ends, merged) for ends, merged in edges.items() if ends[0] != ends[1]),

@@ -9,20 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.scenarios.cli import options as cli_options
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
-from ddpsim.scenarios.cli.options import (
-    Name,
-    Opens,
-    OwnOrEngine,
-    ReportFolder,
-    Seed,
-    SimulatedTransport,
-    WorldSize,
-    engine_text,
-    output_option,
-    schedule_source_text,
-)
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
 from ddpsim.scenarios.cli.reporting import report_writer
@@ -41,14 +30,14 @@ if TYPE_CHECKING:
 
 @expand_option_sets
 def explore(
-    name: Name,
+    name: cli_options.Name,
     *,
-    engine: OwnOrEngine = None,
-    world_size: WorldSize = None,
-    transport: SimulatedTransport = "memory",
+    engine: cli_options.OwnOrEngine = None,
+    world_size: cli_options.WorldSize = None,
+    transport: cli_options.SimulatedTransport = "memory",
     options: OptionsOfRun,
     policy: Annotated[str, typer.Option(help=f"{exploring_policies_text()}.")] = DEFAULT_EXPLORING,
-    seed: Seed = 0,
+    seed: cli_options.Seed = 0,
     depth: Annotated[int | None, typer.Option(help=policy_option_text("pct"))] = None,
     preemptions: Annotated[int | None, typer.Option(help=policy_option_text("dfs"))] = None,
     executions: Annotated[int, typer.Option(help="Stop after so many schedules.")] = 1000,
@@ -61,10 +50,10 @@ def explore(
         typer.Option("--check-determinism", help="Run each schedule twice and compare; ranks get different seeds."),
     ] = False,
     out: Annotated[
-        Path | None, output_option("Save the first failure to this file: the scenario and its schedule.")
+        Path | None, cli_options.output_option("Save the first failure to this file: the scenario and its schedule.")
     ] = None,
-    report: ReportFolder = None,
-    opens: Opens = False,
+    report: cli_options.ReportFolder = None,
+    opens: cli_options.Opens = False,
     records: Records,
 ) -> int:
     """Run it under many schedules, until one fails or all are covered.
@@ -103,7 +92,7 @@ def explore(
             exploration, parting = explore_with_closest_pass(
                 exploration, scenario, chosen, transport=transport, policy=policy, seconds=seconds
             )
-        how = engine_text(chosen) + schedule_source_text(transport, policy, seed)
+        how = cli_options.engine_text(chosen) + cli_options.schedule_source_text(transport, policy, seed)
         status = _show_exploration(scenario, chosen, exploration, parting, how, reported)
         if out is not None:
             _save_first_failure(scenario, chosen, exploration, name, out)

@@ -11,24 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddpsim.scenarios.cli import options as cli_options
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
-from ddpsim.scenarios.cli.options import (
-    Name,
-    Opens,
-    OwnOrEngines,
-    OwnOrPolicy,
-    ReportFolder,
-    Seed,
-    Timeout,
-    TransportName,
-    WorldSize,
-    backends_named,
-    engine_text,
-    engines_named,
-    keep_servers_for,
-    schedule_source_text,
-)
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
 from ddpsim.scenarios.cli.reporting import report_writer, show_lanes
@@ -46,12 +31,12 @@ if TYPE_CHECKING:
 
 @expand_option_sets
 def run(
-    name: Name,
+    name: cli_options.Name,
     *,
-    engine: OwnOrEngines = None,
-    world_size: WorldSize = None,
-    policy: OwnOrPolicy = None,
-    seed: Seed = 0,
+    engine: cli_options.OwnOrEngines = None,
+    world_size: cli_options.WorldSize = None,
+    policy: cli_options.OwnOrPolicy = None,
+    seed: cli_options.Seed = 0,
     seeds: Annotated[
         str | None,
         typer.Option(
@@ -60,9 +45,9 @@ def run(
             f"{DEFAULT_DRAWING}.",
         ),
     ] = None,
-    transport: TransportName = "memory",
+    transport: cli_options.TransportName = "memory",
     options: OptionsOfRun,
-    timeout: Timeout = None,
+    timeout: cli_options.Timeout = None,
     seconds: Annotated[
         float | None, typer.Option(help="Stop after so many real seconds, as unknown.  [default: 600]")
     ] = None,
@@ -72,8 +57,8 @@ def run(
     lanes: Annotated[
         bool, typer.Option("--lanes", help="Draw a lane for each rank, one letter per call, below the report.")
     ] = False,
-    report: ReportFolder = None,
-    opens: Opens = False,
+    report: cli_options.ReportFolder = None,
+    opens: cli_options.Opens = False,
     records: Records,
 ) -> int:
     """Run a script, a function or a scenario, and report its outcome."""
@@ -101,10 +86,10 @@ def run(
     policy = DEFAULT_DRAWING if seeds is not None and policy is None else policy
     drawn = None if seeds is None else parse_seeds(seeds, str(policy), seed)
     own = load(name)
-    backends = backends_named(options.get("backend_semantics"), own.backend_semantics)
+    backends = cli_options.backends_named(options.get("backend_semantics"), own.backend_semantics)
     scenario = with_run_options(own, options)
-    engines = (scenario.engine,) if engine is None else engines_named(engine)
-    how = schedule_source_text(transport, policy, seed if drawn is None else drawn, scenario.choices)
+    engines = (scenario.engine,) if engine is None else cli_options.engines_named(engine)
+    how = cli_options.schedule_source_text(transport, policy, seed if drawn is None else drawn, scenario.choices)
     runs = len(engines) * len(backends)
     check_record_folders(records, runs=runs * len(drawn or (seed,)), transport=transport)
     with report_writer(report, opens=opens, title=name if runs > 1 else "") as reported:
@@ -129,7 +114,7 @@ def _run_cases(
 
     statuses = []
     found: dict[str, list[Result]] = {}
-    with keep_servers_for(transport):
+    with cli_options.keep_servers_for(transport):
         for number, (engine, scenario) in enumerate(cases):
             start = time.perf_counter()
             judged = partial(judge_result, scenario.expected_by(engine), transport=transport)
@@ -194,7 +179,7 @@ def _outcome_verb(result: Result, backend: str) -> str:
 def head_line(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
     """Return the head line of a run: name, world size, engine unless torch, policy, and backend unless gloo."""
     rules = "" if scenario.backend_semantics == "gloo" else f"  by the rules of {scenario.backend_semantics}"
-    return f"{scenario.name}  world size {result.world_size}  {engine_text(engine)}{how}{rules}"
+    return f"{scenario.name}  world size {result.world_size}  {cli_options.engine_text(engine)}{how}{rules}"
 
 
 # --- many seeds -------------------------------------------------------------------------------------------------------

@@ -9,21 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import (
-    EngineOrBoth,
-    Opens,
-    PolicyName,
-    ReportFolder,
-    Seed,
-    Tags,
-    Timeout,
-    TransportName,
-    engines_named,
-    keep_servers_for,
-    scenarios_with_tags,
-    schedule_source_text,
-)
+from ddpsim.scenarios.cli import options, output
 from ddpsim.scenarios.cli.reporting import report_writer
 from ddpsim.scenarios.cli.status import ExitStatus, worst_status
 from ddpsim.simulator.policies.named import DEFAULT
@@ -38,15 +24,15 @@ def zoo(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME", help="Only these scenarios, each with its repaired twin.")
     ] = None,
-    tags: Tags = None,
-    engine: EngineOrBoth = "torch",
-    policy: PolicyName = DEFAULT,
-    seed: Seed = 0,
-    transport: TransportName = "memory",
-    timeout: Timeout = None,
+    tags: options.Tags = None,
+    engine: options.EngineOrBoth = "torch",
+    policy: options.PolicyName = DEFAULT,
+    seed: options.Seed = 0,
+    transport: options.TransportName = "memory",
+    timeout: options.Timeout = None,
     with_twins: Annotated[bool, typer.Option("--repaired/--no-repaired", help="Run the repaired twins, too.")] = True,
-    report: ReportFolder = None,
-    opens: Opens = False,
+    report: options.ReportFolder = None,
+    opens: options.Opens = False,
 ) -> int:
     """Run the zoo of real bugs and their repaired twins.
 
@@ -57,7 +43,7 @@ def zoo(
     from ddpsim.scenarios.files.loader import registry
     from ddpsim.scenarios.running.runner import check_transport_options
 
-    engines = engines_named(engine)
+    engines = options.engines_named(engine)
     check_transport_options(transport, policy, seed, timeout)  # once, and not in every row
     simulate(lambda rank: None, 1, policy=policy, seed=seed)
     broken = () if names else registry.problems_of_files
@@ -69,13 +55,13 @@ def zoo(
         run = partial(
             run_for_zoo,
             report=reported,
-            how=schedule_source_text(transport, policy, seed),
+            how=options.schedule_source_text(transport, policy, seed),
             policy=policy,
             seed=seed,
             transport=transport,
             timeout_seconds=timeout,
         )
-        with keep_servers_for(transport):
+        with options.keep_servers_for(transport):
             outcomes = _run_and_show_rows(pairs, run)
     statuses = [each.status for each in outcomes if each.status is not None]
     return worst_status(statuses + [ExitStatus.OTHERWISE] * len(broken))
@@ -106,6 +92,6 @@ def _chosen_scenarios(names: Iterable[str] | None, tags: Iterable[str], *, with_
     pool: Mapping[str, Scenario] = registry
     if named:
         pool = named | {name: scenario for name, scenario in registry.items() if scenario.repairs in named}
-    found = scenarios_with_tags(pool, tags).items()
+    found = options.scenarios_with_tags(pool, tags).items()
     chosen = [scenario for name, scenario in found if with_twins or name in named or not scenario.repairs]
     return sorted(chosen, key=lambda scenario: (scenario.repairs or scenario.name, bool(scenario.repairs)))

@@ -9,18 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpsim import Result, UsageError
+from ddpsim.scenarios import model
 from ddpsim.scenarios.cli.judgement import is_found_at_wrong_line, judge_result
 from ddpsim.scenarios.cli.reporting import ReportWriter
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.jobs.job_result import reason_against_processes
-from ddpsim.scenarios.model import (
-    Expectation,
-    Scenario,
-    location_of_first_finding,
-    outcome_text,
-    outcome_text_on_processes,
-)
 from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
 from ddpsim.simulator.wording import count_with_noun
 
@@ -49,7 +43,7 @@ class ZooOutcome:
 
 
 def run_for_zoo(
-    scenario: Scenario,
+    scenario: model.Scenario,
     engine: Engine,
     report: ReportWriter,
     *,
@@ -79,13 +73,13 @@ def run_for_zoo(
     return ZooOutcome(scenario.name, engine, status, wanted, found, seconds, text)
 
 
-def _unexpected_outcome_text(expected: Expectation, result: Result, transport: str) -> str:
+def _unexpected_outcome_text(expected: model.Expectation, result: Result, transport: str) -> str:
     if transport == PROCESSES:
-        found = outcome_text_on_processes(result)
+        found = model.outcome_text_on_processes(result)
         return "" if found == _without_verdict(expected.text(result.world_size)) else found
-    found = outcome_text(result)
+    found = model.outcome_text(result)
     if is_found_at_wrong_line(expected, result):
-        return f"it at {location_of_first_finding(result)}"
+        return f"it at {model.location_of_first_finding(result)}"
     return "" if found == expected.text(result.world_size) and expected.is_met_by(result) else _without_verdict(found)
 
 
@@ -98,7 +92,7 @@ def _without_verdict(text: str) -> str:
 class ZooTable:
     """Formats the rows of the table, with columns as wide as their widest cell."""
 
-    def __init__(self, pairs: Sequence[tuple[Scenario, Engine]]) -> None:
+    def __init__(self, pairs: Sequence[tuple[model.Scenario, Engine]]) -> None:
         engines = {engine for _, engine in pairs}
         self._name_width = min(_NAME_WIDTH, max(map(len, ["name", *(scenario.name for scenario, _ in pairs)])))
         self._engine_width = max(len(engine.value) for engine in engines) if len(engines) > 1 else None

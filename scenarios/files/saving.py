@@ -13,23 +13,8 @@ from msgspec import structs
 
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files import toml_forms as forms
 from ddpsim.scenarios.files.toml_file import VERSION
-from ddpsim.scenarios.files.toml_forms import (
-    ALIKE,
-    FAULTS,
-    OPTION_KEYS,
-    Dtype,
-    ExpectedOfEngine,
-    ExpectedOfTraining,
-    ExpectedOutcome,
-    FaultTable,
-    MixedPrecision,
-    ProgramForm,
-    RankTable,
-    ReferenceForm,
-    ScenarioForm,
-    TrainingForm,
-)
 from ddpsim.scenarios.files.value_scenarios import expectation_of_program, program_of_scenario, training_of_scenario
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training.training import IterationRule, JoinOptions, Training
@@ -82,28 +67,30 @@ def scenario_as_toml(scenario: Scenario, *, summary: str = "", cause: str = "") 
 _LAST = ("fault", "expect")
 
 
-def _fault_tables(scenario: Scenario) -> tuple[FaultTable, ...]:
+def _fault_tables(scenario: Scenario) -> tuple[forms.FaultTable, ...]:
     """Return the TOML tables of the faults to write.
 
     If the file refers to a scenario by name, the named scenario's own faults are left out.
     """
     is_value = training_of_scenario(scenario) is not None or program_of_scenario(scenario) is not None
     said = scenario.faults if is_value else scenario.added_faults
-    faults = [form(**dataclasses.asdict(each)) for each in said for form, kind in FAULTS if type(each) is kind]
+    faults = [form(**dataclasses.asdict(each)) for each in said for form, kind in forms.FAULTS if type(each) is kind]
     return tuple(faults)  # from a list: in Python 3.10 tuple() of a generator is not the () object of the default
 
 
-def _form_of_scenario(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
+def _form_of_scenario(scenario: Scenario, said: dict[str, Any]) -> forms.ScenarioForm:
     """Return the form of a scenario, a class with one field per key of the file. `said` has the common keys."""
     training, program = training_of_scenario(scenario), program_of_scenario(scenario)
     if training is not None:
         return _form_of_training(_drop_unreached_exceptions(training, scenario.world_size), scenario, said)
     if program is None:
-        return ReferenceForm(**said, scenario=scenario.name)
+        return forms.ReferenceForm(**said, scenario=scenario.name)
     is_as_found = scenario.expected == expectation_of_program(program) and scenario.expected_under_ddp is None
     value = json.loads(to_json(program))
-    said |= {"group": value["groups"] or None, "rank": tuple(map(RankTable, value["ranks"]))}
-    return ProgramForm(**said, **({} if is_as_found else {"expect": _expect_table(ExpectedOutcome, scenario)}))
+    said |= {"group": value["groups"] or None, "rank": tuple(map(forms.RankTable, value["ranks"]))}
+    return forms.ProgramForm(
+        **said, **({} if is_as_found else {"expect": _expect_table(forms.ExpectedOutcome, scenario)})
+    )
 
 
 def _drop_unreached_exceptions(training: Training, world_size: int) -> Training:
@@ -119,23 +106,23 @@ def _drop_unreached_exceptions(training: Training, world_size: int) -> Training:
     return dataclasses.replace(training, exceptions=tuple(kept))
 
 
-def _form_of_training(training: Training, scenario: Scenario, said: dict[str, Any]) -> TrainingForm:
+def _form_of_training(training: Training, scenario: Scenario, said: dict[str, Any]) -> forms.TrainingForm:
     """Return the form of a declared training."""
     networks = tuple({"name": each.name, **each.options} for each in training.networks)
     rule, mixed = training.iterations, training.mixed_precision
-    expect = _expect_table(ExpectedOfTraining, scenario, oracle=scenario.reference is not None)
-    return TrainingForm(
+    expect = _expect_table(forms.ExpectedOfTraining, scenario, oracle=scenario.reference is not None)
+    return forms.TrainingForm(
         **said,
         network=networks[0] if len(networks) == 1 else networks,
         iterations=rule.start if isinstance(rule, IterationRule) and rule == IterationRule(rule.start) else rule,
-        dtype=Dtype(str(training.dtype).removeprefix("torch.")),
-        mixed_precision=None if mixed is None else MixedPrecision(str(mixed).removeprefix("torch.")),
+        dtype=forms.Dtype(str(training.dtype).removeprefix("torch.")),
+        mixed_precision=None if mixed is None else forms.MixedPrecision(str(mixed).removeprefix("torch.")),
         join=True if training.join == JoinOptions() else training.join or False,
         optimizer=training.optimizer,
         engine=dict(training.engine_options),
         exception=training.exceptions,
-        expect=None if expect == ExpectedOfTraining() else expect,
-        **{name: getattr(training, name) for name in ALIKE},
+        expect=None if expect == forms.ExpectedOfTraining() else expect,
+        **{name: getattr(training, name) for name in forms.ALIKE},
     )
 
 
@@ -150,9 +137,9 @@ def _one_step_per_line(steps: list[Any]) -> Any:
     return lines
 
 
-def _expect_table(kind: type[ExpectedOutcome], scenario: Scenario, **other: Any) -> Any:
+def _expect_table(kind: type[forms.ExpectedOutcome], scenario: Scenario, **other: Any) -> Any:
     under_ddp = scenario.expected_under_ddp
-    own = None if under_ddp is None else ExpectedOfEngine(**_expectation_keys(under_ddp, scenario.world_size))
+    own = None if under_ddp is None else forms.ExpectedOfEngine(**_expectation_keys(under_ddp, scenario.world_size))
     return kind(**_expectation_keys(scenario.expected, scenario.world_size), ddp=own, **other)
 
 
@@ -167,6 +154,6 @@ def _expectation_keys(expected: Expectation, world_size: int) -> dict[str, Any]:
 def _run_option_keys(scenario: Scenario) -> dict[str, Any]:
     """Return the keys of a scenario's run options that differ from the defaults."""
     defaults = {each.name: each.default for each in dataclasses.fields(Scenario)}
-    values = {name: getattr(scenario, name) for name in OPTION_KEYS}
+    values = {name: getattr(scenario, name) for name in forms.OPTION_KEYS}
     given = {name: value for name, value in values.items() if value != defaults[name]}
     return {name: NOTHING if value is None else value for name, value in given.items()}

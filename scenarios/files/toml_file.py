@@ -16,18 +16,8 @@ from typing import Any
 from msgspec import structs
 
 from ddpsim import UsageError, Verdict
+from ddpsim.scenarios.files import toml_forms as forms
 from ddpsim.scenarios.files.program_line import replace_path_in_name
-from ddpsim.scenarios.files.toml_forms import (
-    FAULTS,
-    OPTION_KEYS,
-    ExpectedOfEngine,
-    ExpectedOfTraining,
-    ExpectedOutcome,
-    ProgramForm,
-    ReferenceForm,
-    ScenarioForm,
-    TrainingForm,
-)
 from ddpsim.scenarios.files.toml_source import TomlFile, read_toml_file
 from ddpsim.scenarios.files.toml_training import check_ranks_exist, read_training, tables_with_paths
 from ddpsim.scenarios.files.value_scenarios import rank_function_of_training, scenario_of_program
@@ -62,15 +52,15 @@ def read_toml(path: Path, find: Find | None = None) -> Scenario:
         file.reject_value("ddpsim", expected=expected)
     if "rank" in file.values and "scenario" in file.values:
         file.reject_key("rank", says="cannot be combined with `scenario`: leave one of them out")
-    form: ScenarioForm
+    form: forms.ScenarioForm
     if "rank" in file.values:
-        form = program = file.read_form(ProgramForm)
+        form = program = file.read_form(forms.ProgramForm)
         scenario = _scenario_of_program(file, program)
     elif "scenario" in file.values:
-        form = other = file.read_form(ReferenceForm)
+        form = other = file.read_form(forms.ReferenceForm)
         scenario = _scenario_of_reference(file, other, find)
     else:
-        form = training = file.read_form(TrainingForm)
+        form = training = file.read_form(forms.TrainingForm)
         scenario = _scenario_of_training(file, training)
     scenario = _with_schedule_and_options(file, form, scenario)
     if not scenario.summary:
@@ -78,21 +68,21 @@ def read_toml(path: Path, find: Find | None = None) -> Scenario:
     return scenario
 
 
-def _with_schedule_and_options(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> Scenario:
+def _with_schedule_and_options(file: TomlFile, form: forms.ScenarioForm, scenario: Scenario) -> Scenario:
     """Return the scenario with the schedule, engine and run options that the file gives."""
     try:
         choices = parse_choices(form.schedule) if form.schedule else scenario.choices
     except ReplayError:
         file.reject_value("schedule", expected='choices as in a replay token: write one such as "0x12.1.2"')
     faults = _faults_in_form(file, form, scenario.world_size)
-    given = {name: getattr(form, name) for name in OPTION_KEYS}
+    given = {name: getattr(form, name) for name in forms.OPTION_KEYS}
     options: dict[str, Any] = {
-        name: None if value == NOTHING else value for name, value in given.items() if value != OPTION_KEYS[name]
+        name: None if value == NOTHING else value for name, value in given.items() if value != forms.OPTION_KEYS[name]
     }
     return replace(
         scenario,
         faults=(*scenario.faults, *faults),
-        added_faults=(*scenario.added_faults, *faults) if isinstance(form, ReferenceForm) else (),
+        added_faults=(*scenario.added_faults, *faults) if isinstance(form, forms.ReferenceForm) else (),
         engine=form.runs_on or scenario.engine,
         choices=choices,
         hash_seed=scenario.hash_seed if form.hash_seed is None else form.hash_seed,
@@ -100,7 +90,7 @@ def _with_schedule_and_options(file: TomlFile, form: ScenarioForm, scenario: Sce
     )
 
 
-def _faults_in_form(file: TomlFile, form: ScenarioForm, world_size: int) -> tuple[Fault, ...]:
+def _faults_in_form(file: TomlFile, form: forms.ScenarioForm, world_size: int) -> tuple[Fault, ...]:
     """Return the faults in the file.
 
     If a program chooses its own number of ranks, the faults' ranks cannot be checked yet.
@@ -109,14 +99,14 @@ def _faults_in_form(file: TomlFile, form: ScenarioForm, world_size: int) -> tupl
     for path, each in said:
         if 0 < world_size <= each.rank:
             file.reject_key(*path, "rank", says=f"is {each.rank}, expected a rank below world_size = {world_size}")
-    return tuple(kind(**structs.asdict(own)) for _, own in said for table, kind in FAULTS if type(own) is table)
+    return tuple(kind(**structs.asdict(own)) for _, own in said for table, kind in forms.FAULTS if type(own) is table)
 
 
-def _scenario_of_training(file: TomlFile, form: TrainingForm) -> Scenario:
+def _scenario_of_training(file: TomlFile, form: forms.TrainingForm) -> Scenario:
     """Return a declared training as a scenario."""
     world_size = form.world_size or 4
     training = read_training(file, form, world_size)
-    expect = form.expect or ExpectedOfTraining()
+    expect = form.expect or forms.ExpectedOfTraining()
     expected, under_ddp = _read_expectations(file, expect, world_size)
     if expect.oracle:
         try:
@@ -148,7 +138,7 @@ def _names_ranks(file: TomlFile, key: str) -> bool:
     return any("rank" in each or "ranks" in each for each in ([tables] if isinstance(tables, dict) else tables))
 
 
-def _scenario_of_program(file: TomlFile, form: ProgramForm) -> Scenario:
+def _scenario_of_program(file: TomlFile, form: forms.ProgramForm) -> Scenario:
     """Return the scenario that runs the steps of every rank.
 
     If the file has no expectation, the scenario expects what `check` predicts for the steps.
@@ -169,7 +159,7 @@ def _scenario_of_program(file: TomlFile, form: ProgramForm) -> Scenario:
     return _with_expectation(file, form, form.expect, scenario)
 
 
-def _scenario_of_reference(file: TomlFile, form: ReferenceForm, find: Find | None) -> Scenario:
+def _scenario_of_reference(file: TomlFile, form: forms.ReferenceForm, find: Find | None) -> Scenario:
     """Return the other scenario that the file refers to, by name or by its path from the folder of this file."""
     if find is None or form.scenario.endswith(".toml"):
         expected = "a name in `ddpsim list`, FILE.py:FUNCTION or a program, in a file of your own"
@@ -183,7 +173,7 @@ def _scenario_of_reference(file: TomlFile, form: ReferenceForm, find: Find | Non
 
 
 def _with_expectation(
-    file: TomlFile, form: ScenarioForm, expect: ExpectedOutcome | None, scenario: Scenario
+    file: TomlFile, form: forms.ScenarioForm, expect: forms.ExpectedOutcome | None, scenario: Scenario
 ) -> Scenario:
     """Return the scenario with the texts in the file, and with the expectation in the file if there is one."""
     if expect is not None:
@@ -192,7 +182,7 @@ def _with_expectation(
     return replace(scenario, **_description_fields(file, form))
 
 
-def _description_fields(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
+def _description_fields(file: TomlFile, form: forms.ScenarioForm) -> dict[str, Any]:
     """Return the file's name, summary and other texts, as fields of `Scenario`."""
     return {
         "name": file.path.stem.replace("_", "-") if form.name is None else form.name,
@@ -203,7 +193,7 @@ def _description_fields(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
 
 
 def _read_expectations(
-    file: TomlFile, expect: ExpectedOutcome, world_size: int
+    file: TomlFile, expect: forms.ExpectedOutcome, world_size: int
 ) -> tuple[Expectation, Expectation | None]:
     """Return the expected outcome, and the expected outcome on the engine of ddpsim if the two differ."""
     expected = _read_expectation(file, ("expect",), expect, world_size)
@@ -211,7 +201,9 @@ def _read_expectations(
     return expected, under_ddp or None
 
 
-def _read_expectation(file: TomlFile, path: tuple[str, ...], form: ExpectedOfEngine, world_size: int) -> Expectation:
+def _read_expectation(
+    file: TomlFile, path: tuple[str, ...], form: forms.ExpectedOfEngine, world_size: int
+) -> Expectation:
     code, ranks = form.finding, form.ranks
     verdict = form.verdict or (code.verdict if code else Verdict.PASS)
     if code is not None and code.verdict is not verdict:

@@ -9,20 +9,12 @@ from typing import Any
 import pytest
 
 from ddpsim.scenarios.names import suggest_nearest_name
-from ddpsim.simulator.policies.named import (
-    COVERING,
-    DEFAULT_EXPLORING,
-    DRAWING,
-    POLICIES,
-    RUNNING,
-    join_names,
-    uses_seed,
-)
+from ddpsim.simulator.policies import named
 from ddpsim.simulator.run_options import OPTIONS
 
 MARKER = "ranks"
 
-_EXPLORE = ("policy", *sorted(row.option.name for row in POLICIES.values() if row.option is not None))
+_EXPLORE = ("policy", *sorted(row.option.name for row in named.POLICIES.values() if row.option is not None))
 _LIMITS = {
     "executions": "the most runs of an exploration",
     "seconds": "the time limit of the test",
@@ -143,8 +135,8 @@ def _check_option_combination(values: Mapping[str, Any]) -> None:
         if one in values and other in values:
             raise MarkerError(f"{one} and {other} are both given, expected at most one: {remedy}")
     policy = values.get("policy")
-    if policy in RUNNING and not uses_seed(policy) and ("seed" in values or "seeds" in values):
-        drawing = join_names(map(repr, DRAWING))
+    if policy in named.RUNNING and not named.uses_seed(policy) and ("seed" in values or "seeds" in values):
+        drawing = named.join_names(map(repr, named.DRAWING))
         raise MarkerError(f"a seed is given, but policy {policy!r} uses no seed: write policy={drawing}")
 
 
@@ -193,7 +185,7 @@ def _exploration_options(explore: object, expect: object) -> Mapping[str, Any] |
     """Return the options of an exploration of schedules, with its policy; None if the test runs once."""
     if explore is None or explore is False:
         return None
-    chosen = DEFAULT_EXPLORING if explore is True else explore
+    chosen = named.DEFAULT_EXPLORING if explore is True else explore
     options = {"policy": chosen} if isinstance(chosen, str) else chosen
     if not isinstance(options, Mapping):
         raise MarkerError(
@@ -203,9 +195,9 @@ def _exploration_options(explore: object, expect: object) -> Mapping[str, Any] |
     unknown = [name for name in options if name not in _EXPLORE]
     if unknown:
         raise MarkerError(f"explore has {unknown[0]!r}, expected some of {', '.join(_EXPLORE)}: leave it out")
-    policy = options.get("policy", DEFAULT_EXPLORING)
-    if uses_seed(policy) and expect is None:
-        covering = join_names(map(repr, COVERING))
+    policy = options.get("policy", named.DEFAULT_EXPLORING)
+    if named.uses_seed(policy) and expect is None:
+        covering = named.join_names(map(repr, named.COVERING))
         raise MarkerError(
             f"explore is {policy!r}, which draws random schedules and never covers all, expected {covering}: "
             f"for a number of random schedules write policy={policy!r}, seeds=range(20)"

@@ -15,6 +15,7 @@ from ddpsim.scenarios.training.models.network import LayerSplit
 from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout
 from ddpsim.scenarios.training.parallel_trainer import torch_error_for_layout
 from ddpsim.scenarios.training.training import Action, Training
+from ddpsim.simulator.wording import values_by_key
 
 Problem = tuple[tuple["str | int", ...], str]
 """A problem: the path to a key of a scenario file, and the rest of a sentence that begins with this key."""
@@ -148,10 +149,8 @@ def _parameters_shared_by_stages(layout: ParallelLayout, network: Network) -> It
     def stage(name: str) -> int:
         return next(number for layer, number in stage_of.items() if f"{name}.".startswith(f"{layer}."))
 
-    names: dict[int, list[str]] = {}
-    for name, parameter in network.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    for alike in names.values():
+    named = network.named_parameters(remove_duplicate=False)
+    for alike in values_by_key((id(parameter), name) for name, parameter in named).values():
         yield from ((one, other) for one, other in pairwise(alike) if stage(one) != stage(other))
 
 

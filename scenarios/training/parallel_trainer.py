@@ -24,6 +24,7 @@ from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout, Pip
 from ddpsim.scenarios.training.snapshot import History, Snapshot, merge_stage_snapshots, part_snapshot
 from ddpsim.scenarios.training.trainer import make_optimizer
 from ddpsim.scenarios.training.training import Action, Training
+from ddpsim.simulator.wording import values_by_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +237,8 @@ def _mean_square(output: Tensor) -> Tensor:
 
 def _clip_gradients(job: _RankTraining, norm: float) -> None:
     """Clip like `clip_grad_norm_`, which supports neither several meshes nor pipeline stages on other ranks."""
-    parameters = [each for model in job.models for each in _unwrap_network(model).parameters() if each.grad is not None]
-    kinds: dict[Any, list[nn.Parameter]] = {}
-    for each in parameters:
-        kinds.setdefault(getattr(each, "device_mesh", None), []).append(each)
+    parameters = (each for model in job.models for each in _unwrap_network(model).parameters() if each.grad is not None)
+    kinds = values_by_key((getattr(each, "device_mesh", None), each) for each in parameters)
     squares = [_full_tensor(nn.utils.get_total_norm([own.grad for own in kind])) ** 2 for kind in kinds.values()]  # type: ignore[misc]
     total = torch.stack(squares).sum()
     if job.schedule is not None:

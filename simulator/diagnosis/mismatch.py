@@ -6,15 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.diagnosis import explain
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import (
-    TableRow,
-    finding_lines,
-    format_table,
-    ranks_outside_largest,
-    sides_text,
-    sites_culprits_first,
-)
 from ddpsim.simulator.diagnosis.mismatch_causes import FIELDS, advise_message_mismatch, advise_mismatch
 from ddpsim.simulator.diagnosis.uneven import loop_counts
 from ddpsim.simulator.matching import agreement
@@ -60,11 +53,11 @@ def _make_finding(
     calls: Sequence[Call], code: Code, step: int | None, culprits: tuple[int, ...], end: Sequence[LabelledLine]
 ) -> Finding:
     where = f'#{calls[0].sequence} on group "{calls[0].group}"'
-    sides = sides_text(_ranks_by_field(calls, code))
-    rows = [TableRow(c.rank, str(c), c.location, _origin_text(c, code), c.thread, c.coordinates) for c in calls]
-    lines = finding_lines(code, format_table(rows), end, step=step)
+    sides = explain.sides_text(_ranks_by_field(calls, code))
+    rows = [explain.TableRow(c.rank, str(c), c.location, _origin_text(c, code), c.thread, c.coordinates) for c in calls]
+    lines = explain.finding_lines(code, explain.format_table(rows), end, step=step)
     summary = f"calls {where} differ in {FIELDS[code]}: {sides}"
-    return Finding(code, culprits, summary, lines, sites_culprits_first(calls, culprits), calls=tuple(calls))
+    return Finding(code, culprits, summary, lines, explain.sites_culprits_first(calls, culprits), calls=tuple(calls))
 
 
 def _tie_note(calls: Sequence[Call], code: Code) -> list[LabelledLine]:
@@ -115,10 +108,12 @@ def agreed_values_finding(name: str, number: int, said: Sequence[AgreedValue], s
     """Return the finding for call `number` of `agree(name)`, given the values that the ranks passed."""
     said = sorted(said)
     sides = ranks_by_value((each.rank, each.value) for each in said)
-    culprits = ranks_outside_largest(sides.values())
-    summary = f"agree({name!r}) #{number}: {sides_text(sides)}"
-    rows = [TableRow(each.rank, f"{name} = {each.value}", str(each.site)) for each in said]
-    lines = finding_lines(Code.MISMATCH_VALUE, format_table(rows), Cause.VALUES_DIFFER.lines(fact=name), step=step)
+    culprits = explain.ranks_outside_largest(sides.values())
+    summary = f"agree({name!r}) #{number}: {explain.sides_text(sides)}"
+    rows = [explain.TableRow(each.rank, f"{name} = {each.value}", str(each.site)) for each in said]
+    lines = explain.finding_lines(
+        Code.MISMATCH_VALUE, explain.format_table(rows), Cause.VALUES_DIFFER.lines(fact=name), step=step
+    )
     ordered = sorted(said, key=lambda each: (each.rank not in culprits, each.rank))
     sites = tuple(dict.fromkeys(each.site for each in ordered))
     return Finding(Code.MISMATCH_VALUE, culprits, summary, lines, sites)

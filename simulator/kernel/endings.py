@@ -11,15 +11,7 @@ from ddpsim.simulator.diagnosis.deadlock import find_deadlocks, waiting_lines
 from ddpsim.simulator.diagnosis.mismatch import find_early_mismatches
 from ddpsim.simulator.diagnosis.uneven import add_batch_counts
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
-from ddpsim.simulator.kernel.answers import (
-    UNWIND,
-    Answer,
-    AwaitExternalThreads,
-    RejectRequest,
-    ReportStack,
-    StrikeFault,
-    Unwind,
-)
+from ddpsim.simulator.kernel import answers
 from ddpsim.simulator.kernel.requests import AwaitedExternalThreads, StackReport
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunEnding
@@ -34,7 +26,7 @@ _IN_EVENT_LOOP = re.compile(r"[/\\]asyncio[/\\]base_events\.py\", line \d+, in _
 class RequestEnded(Exception):
     """Raised while the kernel serves a request: the caller gets an answer after which its program does not continue."""
 
-    def __init__(self, answer: Unwind | StrikeFault | RejectRequest = UNWIND) -> None:
+    def __init__(self, answer: answers.Unwind | answers.StrikeFault | answers.RejectRequest = answers.UNWIND) -> None:
         super().__init__()
         self.answer = answer
 
@@ -49,7 +41,7 @@ def end_with_findings(run: RunState, ending: RunEnding, *findings: Finding) -> N
     raise RequestEnded
 
 
-def stop_without_enabled_task(run: RunState) -> Generator[Answer, AwaitedExternalThreads, bool]:
+def stop_without_enabled_task(run: RunState) -> Generator[answers.Answer, AwaitedExternalThreads, bool]:
     """Stop because no task can run and no time-out is pending. Report why tasks wait, if any do.
 
     Return True instead if a thread outside the simulation woke a task. A task is a rank's program or thread.
@@ -57,7 +49,7 @@ def stop_without_enabled_task(run: RunState) -> Generator[Answer, AwaitedExterna
     if all(rank.main.is_finished for rank in run.ranks):
         run.life.begin_stop(RunEnding.FINISHED)
         return False
-    if (yield AwaitExternalThreads()).woke_somebody:
+    if (yield answers.AwaitExternalThreads()).woke_somebody:
         return True
     try:
         mismatches = [finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls())]
@@ -75,9 +67,9 @@ def stop_without_enabled_task(run: RunState) -> Generator[Answer, AwaitedExterna
 
 def stop_at_limit(
     run: RunState, ending: RunEnding, me: Task, polls: int = 0
-) -> Generator[Answer, StackReport, NoReturn]:
+) -> Generator[answers.Answer, StackReport, NoReturn]:
     """Stop the run: it makes too many steps, or a rank checks for something again and again while none can run."""
-    stack = yield ReportStack()
+    stack = yield answers.ReportStack()
     end_with_findings(run, ending, limit_finding(run, ending, me, stack, polls=polls))
 
 

@@ -17,13 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from ddpsim.simulator.process_group.gpu_labels import (
-    LABEL,
-    first_gpu_number,
-    gpu_number_of,
-    put_on_gpu,
-    put_results_on_gpu,
-)
+from ddpsim.simulator.process_group import gpu_labels
 from ddpsim.simulator.virtual_gpus import sync_batch_norm
 from ddpsim.simulator.virtual_gpus.gpus import CPU, VirtualDevices
 
@@ -79,9 +73,9 @@ class VirtualGpuMode(TorchFunctionMode):
             return self._create_on(kwargs["device"], func, args, kwargs)
         if default_device.CURRENT_DEVICE is not None and func in self._constructors:
             return self._create_on(default_device.CURRENT_DEVICE, func, args, kwargs)
-        label = first_gpu_number(args)
+        label = gpu_labels.first_gpu_number(args)
         if label is None and kwargs:
-            label = first_gpu_number(kwargs.values())
+            label = gpu_labels.first_gpu_number(kwargs.values())
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
@@ -89,7 +83,7 @@ class VirtualGpuMode(TorchFunctionMode):
                 raise problem from error
             raise
         if label is not None:
-            put_results_on_gpu(result, label)
+            gpu_labels.put_results_on_gpu(result, label)
         return result
 
     def _create_on(self, device: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -97,16 +91,16 @@ class VirtualGpuMode(TorchFunctionMode):
         if label is None:
             return func(*args, **{**kwargs, "device": device})
         result = func(*args, **{**kwargs, "device": CPU})
-        put_results_on_gpu(result, label)
+        gpu_labels.put_results_on_gpu(result, label)
         return result
 
     def _label_moved(self, tensor: Tensor, result: Tensor, label: int | None) -> Tensor:
         """Return what a move to a GPU gives: the tensor itself only if nothing changed, otherwise a new one with a
         label."""
-        if result is tensor and gpu_number_of(tensor) != label:
+        if result is tensor and gpu_labels.gpu_number_of(tensor) != label:
             result = tensor.clone(memory_format=torch.preserve_format)
         if result is not tensor:
-            put_on_gpu(result, label)
+            gpu_labels.put_on_gpu(result, label)
         return result
 
     def _handle_cuda(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -115,25 +109,25 @@ class VirtualGpuMode(TorchFunctionMode):
 
     def _handle_to(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Replace `Tensor.to`: keep the tensor on the CPU, and label it with the GPU that the arguments name."""
-        tensor, label = args[0], gpu_number_of(args[0])
+        tensor, label = args[0], gpu_labels.gpu_number_of(args[0])
         rest = []
         for value in args[1:]:
             if isinstance(value, (str, torch.device)):
                 label = self._gpus.label_for(value)
                 value = CPU if label is not None else value
             elif isinstance(value, Tensor):
-                label = gpu_number_of(value)
+                label = gpu_labels.gpu_number_of(value)
             rest.append(value)
         if (device := kwargs.get("device")) is not None:
             label = self._gpus.label_for(device)
             kwargs = {**kwargs, "device": CPU if label is not None else device}
         elif isinstance(other := kwargs.get("other"), Tensor):
-            label = gpu_number_of(other)
+            label = gpu_labels.gpu_number_of(other)
         return self._label_moved(tensor, func(tensor, *rest, **kwargs), label)
 
     def _handle_type(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, wanted = args[0], args[1] if len(args) > 1 else kwargs.get("dtype")
-        label = gpu_number_of(tensor)
+        label = gpu_labels.gpu_number_of(tensor)
         if wanted is None:
             name = str(func(tensor))
             return name if label is None else name.replace("torch.", "torch.cuda.", 1)
@@ -144,7 +138,7 @@ class VirtualGpuMode(TorchFunctionMode):
 
     def _handle_set_data(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         func(*args, **kwargs)
-        put_on_gpu(args[0], gpu_number_of(args[1]))
+        gpu_labels.put_on_gpu(args[0], gpu_labels.gpu_number_of(args[1]))
 
     def _handle_device(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         label = self._visible_gpu(args[0])
@@ -156,7 +150,7 @@ class VirtualGpuMode(TorchFunctionMode):
 
     def _visible_gpu(self, tensor: Tensor) -> int | None:
         """Return the GPU that a program sees. A DTensor, which C++ makes without a label, is on its mesh's device."""
-        if (label := tensor.__dict__.get(LABEL)) is not None:
+        if (label := tensor.__dict__.get(gpu_labels.LABEL)) is not None:
             return label  # type: ignore[no-any-return]
         spec = None if type(tensor) in _PLAIN else getattr(tensor, "_spec", None)
         return self._gpus.current if spec is not None and spec.mesh.device_type == "cuda" else None
@@ -165,22 +159,22 @@ class VirtualGpuMode(TorchFunctionMode):
 def _reduce_without_label(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Pickle a tensor as a CPU tensor, so that saved files can be read without ddpsim."""
     tensor = args[0]
-    label = gpu_number_of(tensor)
-    put_on_gpu(tensor, None)
+    label = gpu_labels.gpu_number_of(tensor)
+    gpu_labels.put_on_gpu(tensor, None)
     try:
         return func(*args, **kwargs)
     finally:
-        put_on_gpu(tensor, label)
+        gpu_labels.put_on_gpu(tensor, label)
 
 
 def _call_instead(form: Function) -> Handler:
     """Return a function that calls another function, and copies the GPU label of its arguments to the result."""
 
     def handle(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        label = first_gpu_number([*args, *kwargs.values()])
+        label = gpu_labels.first_gpu_number([*args, *kwargs.values()])
         result = form(*args, **kwargs)
         if label is not None:
-            put_results_on_gpu(result, label)
+            gpu_labels.put_results_on_gpu(result, label)
         return result
 
     return handle

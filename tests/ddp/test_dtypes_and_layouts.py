@@ -49,6 +49,7 @@ def travels_as(dtype):
 @WORLDS
 @MODES
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.usefixtures("rank_order")
 def test_dtypes(dtype, as_view, world_size):
     options = {"gradient_as_bucket_view": as_view}
     result = check_backwards(partial(Product, dtype), of_rank, options=options, world_size=world_size)
@@ -192,6 +193,7 @@ class Tied(nn.Module):
 @WORLDS
 @MODES
 @pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.usefixtures("rank_order")
 def test_a_shared_parameter(sparse, as_view, world_size):
     result = check_backwards(
         partial(Tied, sparse), read, options={"gradient_as_bucket_view": as_view}, world_size=world_size

@@ -43,6 +43,7 @@ WORLDS = pytest.mark.parametrize("world_size", sweep([2, 3, 4], lambda size: siz
 JOINS = [(3, 1, 2), *(pytest.param(c, marks=NIGHTLY, id=str(c)) for c in [(1, 3), (3, 0), (0, 2, 2), (2, 4, 1, 0)])]
 
 pytestmark = [
+    pytest.mark.usefixtures("rank_order"),  # before it rebuilds them, torch has one bucket, whatever the cap
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),
     pytest.mark.filterwarnings("ignore:You passed find_unused_parameters=true to DistributedDataParallel"),
     pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides"),

@@ -123,6 +123,7 @@ def test_when_a_bucket_starts(order, cap_bytes, line):
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "random"])
+@pytest.mark.usefixtures("rank_order")
 def test_the_order_of_reduction_is_the_same_where_gradients_come_in_different_orders(policy):
     orders = ("abc", "cab", "bca", "cba")
     result = run(chained, 4, orders, policy=policy, seed=3)

@@ -54,6 +54,7 @@ def test_gradients(uses, as_view, cap_mb):
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "random"])
+@pytest.mark.usefixtures("rank_order")
 def test_four_ranks(policy):
     uses = using("a", "b", "c", ""), using("ab", "", "", "bc"), using("", "", "", "")
     check(Branches, *uses, world_size=4, policy=policy, seed=5)

@@ -189,6 +189,7 @@ def of_rank(model, rank):
         (("b", "ac", "b", "b"), "a.weight, a.bias, c.weight, c.bias on ranks 0, 2, 3; b.weight, b.bias on rank 1. If"),
     ],
 )
+@pytest.mark.usefixtures("rank_order")
 def test_who_misses_what_is_said_on_every_rank(uses, text, trains_before):
     def program(rank):
         model = DistributedDataParallel(seeded(Heads))

@@ -66,6 +66,7 @@ def test_allreduce(world_size, options):
 
 @BUCKETS
 @pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.usefixtures("rank_order")
 def test_fp16(world_size, options):
     hook = DDPCommHookType.FP16_COMPRESS
     check(
@@ -86,6 +87,7 @@ def test_fp16(world_size, options):
     ],
     ids=["allreduce", "fp16"],
 )
+@pytest.mark.usefixtures("rank_order")
 def test_builtin(kind, meet, options):
     check(plain(3), options, lambda model: model._register_builtin_comm_hook(kind), meet=meet)
 

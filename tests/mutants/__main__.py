@@ -20,6 +20,7 @@ from tests.mutants.session import Outcome, Wanted, run_tests
 
 TIERS = {"default": None, "ci": "ci"}
 ALSO = {
+    "kernel": ("process_group", "runtime", "exploration"),
     "matching": ("semantics",),
     "process_group": ("semantics",),
     "transport": ("semantics",),

@@ -35,17 +35,7 @@ from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.policies.named import RandomWalk
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from ddpsim.simulator.programs.program import Program
-from ddpsim.simulator.shrinking import program_passes, shrunk_schedule
-from ddpsim.simulator.shrinking.greedy import (
-    FailureKind,
-    OnShrinkProgress,
-    ShrinkAttempt,
-    ShrinkEnd,
-    ShrinkPass,
-    Size,
-    failure_kind_of,
-    shrink_value,
-)
+from ddpsim.simulator.shrinking import greedy, program_passes, shrunk_schedule
 from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET
 from ddpsim.simulator.wording import count_with_noun
 
@@ -59,19 +49,19 @@ class ShrunkScenario:
     fails."""
     result: Result
     """The result of running this scenario again. If `end` is flaky, the repeated run did not fail in the same way."""
-    size_before: Size
-    size: Size
+    size_before: greedy.Size
+    size: greedy.Size
     tries: int
     """The number of scenarios that were tried."""
     executions: int
     """The number of runs in which those scenarios were tried."""
-    end: ShrinkEnd
+    end: greedy.ShrinkEnd
     seconds: float
 
     @property
     def is_minimal(self) -> bool:
         """Return True if no single step makes the scenario simpler; if False, a simpler failing scenario may exist."""
-        return self.end is ShrinkEnd.MINIMAL
+        return self.end is greedy.ShrinkEnd.MINIMAL
 
 
 def shrink_scenario(
@@ -79,7 +69,7 @@ def shrink_scenario(
     engine: str | Engine | None = None,
     *,
     budget: Budget | None = None,
-    on_progress: OnShrinkProgress | None = None,
+    on_progress: greedy.OnShrinkProgress | None = None,
 ) -> ShrunkScenario:
     """Make a failing scenario, or the one of that name, simpler while it fails with the same leading code.
 
@@ -100,18 +90,18 @@ def shrink_scenario(
 
 
 def _shrink_loaded_scenario(
-    own: Scenario, engine: str | Engine | None, budget: Budget | None, on_progress: OnShrinkProgress | None
+    own: Scenario, engine: str | Engine | None, budget: Budget | None, on_progress: greedy.OnShrinkProgress | None
 ) -> ShrunkScenario:
     chosen = replace(own, engine=own.engine_named(engine))
     failure = run_scenario(chosen)
     if isinstance(chosen.program, Script):  # it may have started its own ranks, and chosen their number
         chosen = chosen.with_world_size(failure.world_size)
     expected = chosen.expected_by(chosen.engine)
-    kind = failure_kind_of(failure, f"{own.name} on {failure.world_size} ranks")
+    kind = greedy.failure_kind_of(failure, f"{own.name} on {failure.world_size} ranks")
     same = SameFailure(kind, chosen.engine, not expected.is_met_by(failure))
     start = ScenarioCandidate(replace(chosen, choices=without_trailing_defaults(failure.schedule.choices)))
     again = run_scenario(start.scenario)
-    shrunk = shrink_value(
+    shrunk = greedy.shrink_value(
         start,
         passes_for_scenario(chosen) if same.is_shown_by(start.scenario, again) else (),
         partial(try_candidate, same=same),
@@ -130,7 +120,7 @@ def _shrink_loaded_scenario(
         shrunk.size,
         shrunk.tries,
         shrunk.executions,
-        ShrinkEnd.FLAKY if is_flaky else shrunk.end,
+        greedy.ShrinkEnd.FLAKY if is_flaky else shrunk.end,
         shrunk.seconds,
     )
 
@@ -154,7 +144,7 @@ _WALKS = 4
 class SameFailure:
     """The condition for a run's result to count as the same failure."""
 
-    failure: FailureKind
+    failure: greedy.FailureKind
     engine: Engine
     is_surprise: bool
     """True if the scenario did not expect the failure. Then a simpler scenario must not expect the failure either."""
@@ -165,7 +155,7 @@ class SameFailure:
         return self.failure.matches_result(result) and not is_expected
 
 
-def try_candidate(candidate: ScenarioCandidate, same: SameFailure) -> ShrinkAttempt[ScenarioCandidate]:
+def try_candidate(candidate: ScenarioCandidate, same: SameFailure) -> greedy.ShrinkAttempt[ScenarioCandidate]:
     """Run a candidate for a simpler scenario under its own schedule, or under several schedules."""
     scenario, executions = candidate.scenario, 0
     try:
@@ -173,10 +163,10 @@ def try_candidate(candidate: ScenarioCandidate, same: SameFailure) -> ShrinkAtte
             executions += 1
             if same.is_shown_by(scenario, result):
                 choices = without_trailing_defaults(result.schedule.choices)
-                return ShrinkAttempt(ScenarioCandidate(replace(scenario, choices=choices)), executions)
+                return greedy.ShrinkAttempt(ScenarioCandidate(replace(scenario, choices=choices)), executions)
     except UsageError:  # a scenario that is refused does not fail
-        return ShrinkAttempt(None, executions + 1)
-    return ShrinkAttempt(None, executions)
+        return greedy.ShrinkAttempt(None, executions + 1)
+    return greedy.ShrinkAttempt(None, executions)
 
 
 def _run_candidate(candidate: ScenarioCandidate, engine: Engine) -> Iterator[Result]:
@@ -205,7 +195,7 @@ def _search_schedules(scenario: Scenario, engine: Engine) -> Iterator[Result]:
         yield run_scenario(scenario, engine, policy=RandomWalk(seed))
 
 
-def size_text(scenario: Scenario, size: Size) -> str:
+def size_text(scenario: Scenario, size: greedy.Size) -> str:
     """Return the known parts of a scenario's size as text. The iterations of a function are not known."""
     parts = [count_with_noun(size.ranks, "rank")]
     if training_of_scenario(scenario) is not None:
@@ -230,7 +220,7 @@ class ScenarioCandidate(NamedTuple):
     too."""
 
 
-def size_of_candidate(candidate: ScenarioCandidate) -> Size:
+def size_of_candidate(candidate: ScenarioCandidate) -> greedy.Size:
     """Return the size of a candidate, by which candidates are compared: ranks, iterations or calls, options and
     schedule."""
     scenario = candidate.scenario
@@ -238,7 +228,7 @@ def size_of_candidate(candidate: ScenarioCandidate) -> Size:
     if isinstance(part, DeclaredTraining):
         size = training_passes.size_of_training(part)
     else:
-        size = Size(scenario.world_size, 0) if part is None else program_passes.size_of_program(part)
+        size = greedy.Size(scenario.world_size, 0) if part is None else program_passes.size_of_program(part)
     return size.with_schedule(scenario.choices)
 
 
@@ -254,12 +244,12 @@ def key_of_candidate(candidate: ScenarioCandidate) -> Hashable:
     )
 
 
-def passes_for_scenario(scenario: Scenario) -> Sequence[ShrinkPass[ScenarioCandidate]]:
+def passes_for_scenario(scenario: Scenario) -> Sequence[greedy.ShrinkPass[ScenarioCandidate]]:
     """Return the passes that can shrink a scenario of this kind; the passes for its schedule come last."""
     part = _shrinkable_part(scenario)
-    passes: list[ShrinkPass[ScenarioCandidate]] = [_reduce_world_size]
+    passes: list[greedy.ShrinkPass[ScenarioCandidate]] = [_reduce_world_size]
     if part is not None:
-        of_part: Sequence[ShrinkPass[Any]] = (
+        of_part: Sequence[greedy.ShrinkPass[Any]] = (
             training_passes.PASSES if isinstance(part, DeclaredTraining) else program_passes.PASSES
         )
         passes = [partial(_shrink_part, shrink_pass) for shrink_pass in of_part]
@@ -275,7 +265,7 @@ def _shrinkable_part(scenario: Scenario) -> DeclaredTraining | Program | None:
 
 
 def _shrink_part(
-    shrink_pass: ShrinkPass[DeclaredTraining | Program], candidate: ScenarioCandidate
+    shrink_pass: greedy.ShrinkPass[DeclaredTraining | Program], candidate: ScenarioCandidate
 ) -> Iterator[ScenarioCandidate]:
     part = _shrinkable_part(candidate.scenario)
     assert part is not None
@@ -325,7 +315,7 @@ def _reduce_world_size(candidate: ScenarioCandidate) -> Iterator[ScenarioCandida
 
 
 def _shrink_schedule(
-    shrink_pass: ShrinkPass[shrunk_schedule.Choices], candidate: ScenarioCandidate
+    shrink_pass: greedy.ShrinkPass[shrunk_schedule.Choices], candidate: ScenarioCandidate
 ) -> Iterator[ScenarioCandidate]:
     for simpler in shrink_pass(candidate.scenario.choices):
         yield ScenarioCandidate(replace(candidate.scenario, choices=simpler))

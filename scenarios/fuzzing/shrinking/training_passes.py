@@ -25,15 +25,8 @@ from ddpsim.scenarios.training.training import (
     Training,
 )
 from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.shrinking import structure
 from ddpsim.simulator.shrinking.greedy import ShrinkPass, Size
-from ddpsim.simulator.shrinking.structure import (
-    Row,
-    StructureShrinker,
-    index_blocks,
-    smaller_numbers,
-    with_fewer_values,
-    with_one_simpler,
-)
 
 PLAINEST_FIRST = (
     "linear",
@@ -84,11 +77,11 @@ FEATURES = (
 """Fields of a training whose values count in its size if they differ from the default."""
 
 
-def _default_rows(plain: object, *names: str) -> dict[str, Row]:
+def _default_rows(plain: object, *names: str) -> dict[str, structure.Row]:
     return {name: (getattr(plain, name),) for name in names}
 
 
-STRUCTURE = StructureShrinker(
+STRUCTURE = structure.StructureShrinker(
     {
         DeclaredTraining: {"training": (), "faults": ()},
         Training: {
@@ -135,7 +128,7 @@ def _replace_fields(declared: DeclaredTraining, **fields: object) -> DeclaredTra
 
 def fewer_ranks(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Remove a block of ranks and what refers to these ranks. If few ranks are left, try only two or three ranks."""
-    for kept in with_fewer_values(range(declared.world_size)):
+    for kept in structure.with_fewer_values(range(declared.world_size)):
         if kept and declared.training.parallel is None:
             yield from _keep_ranks(kept, declared)
 
@@ -197,7 +190,7 @@ def _renumber_exception(exception: ExceptionalIterations, number: dict[int, int]
 def fewer_iterations(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Remove a block of iterations on all ranks. Exceptions for later iterations get smaller iteration numbers."""
     training = declared.training
-    for block in index_blocks(max(declared.iterations_by_rank)):
+    for block in structure.index_blocks(max(declared.iterations_by_rank)):
         iterations: tuple[int, ...] | IterationRule
         if isinstance(training.iterations, IterationRule):
             iterations = structs.replace(training.iterations, start=max(0, training.iterations.start - len(block)))
@@ -209,7 +202,7 @@ def fewer_iterations(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
 
 def fewer_iterations_on_one_rank(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Give one rank no iterations, half of its iterations, or one iteration less."""
-    for counts in with_one_simpler(declared.iterations_by_rank, partial(smaller_numbers, least=0)):
+    for counts in structure.with_one_simpler(declared.iterations_by_rank, partial(structure.smaller_numbers, least=0)):
         yield _replace_fields(declared, iterations=counts)
 
 

@@ -18,15 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from ddpsim import UsageError
 from ddpsim.scenarios.names import suggest_nearest_name
-from ddpsim.scenarios.training.models.dense import (
-    Branches,
-    EarlyExit,
-    GanDiscriminator,
-    GanGenerator,
-    Linear,
-    MixedDtypes,
-    Mlp,
-)
+from ddpsim.scenarios.training.models import dense
 from ddpsim.scenarios.training.models.images import Conv, Resnet
 from ddpsim.scenarios.training.models.network import Network
 from ddpsim.scenarios.training.models.normalized import BatchNorm, SyncBatchNormalized
@@ -35,15 +27,15 @@ from ddpsim.scenarios.training.models.tokens import Embedding, Shared, Transform
 NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
     {
         "batch_norm": BatchNorm,
-        "branches": Branches,
+        "branches": dense.Branches,
         "conv": Conv,
-        "discriminator": GanDiscriminator,
-        "early_exit": EarlyExit,
+        "discriminator": dense.GanDiscriminator,
+        "early_exit": dense.EarlyExit,
         "embedding": Embedding,
-        "generator": GanGenerator,
-        "linear": Linear,
-        "mixed_dtypes": MixedDtypes,
-        "mlp": Mlp,
+        "generator": dense.GanGenerator,
+        "linear": dense.Linear,
+        "mixed_dtypes": dense.MixedDtypes,
+        "mlp": dense.Mlp,
         "resnet": Resnet,
         "shared": Shared,
         "sync_batch_norm": SyncBatchNormalized,
