@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from ddpsim.simulator.transport import memory
 from tests.kit.replacements import refuse_what_has_no_row
 
 pytest_plugins = ["pytester", "tests.tiers"]
