@@ -61,7 +61,7 @@ class SimulatedGroup(NamedGroup):
     @dispatches_as("allreduce_coalesced_")
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, in place."""
-        rules = self._rules_for_call("allreduce_coalesced_", tensors, tensors[0])
+        rules = self._rules_for_call("allreduce_coalesced_", tensors, tensors)
         rules.check_all_reduce_coalesced(tensors)
         reduction, factor = _reduction_of(opts)
         signature = _signature_of("all_reduce_coalesced", tensors, reduction)
@@ -73,7 +73,7 @@ class SimulatedGroup(NamedGroup):
 
         The other ranks' tensors stay unchanged, or get values that show wrong use: gloo leaves partial sums there.
         """
-        rules = self._rules_for_call("reduce_", tensors, tensors[0])
+        rules = self._rules_for_call("reduce_", tensors, tensors)
         rules.check_in_place(tensors)
         reduction, factor = _reduction_of(opts)
         signature = _signature_of("reduce", tensors, reduction, self._global_root("reduce", opts.rootRank))
@@ -83,7 +83,7 @@ class SimulatedGroup(NamedGroup):
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Any:
         """Reduce lists of tensors, one tensor for each rank; each rank gets one of the results."""
         inputs = input_lists[0]
-        rules = self._rules_for_call("reduce_scatter_", [*outputs, *inputs], outputs[0])
+        rules = self._rules_for_call("reduce_scatter_", [*outputs, *inputs], outputs)
         rules.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
         reduction, factor = _reduction_of(opts)
         signature = _signature_of("reduce_scatter", inputs, reduction)
@@ -118,7 +118,7 @@ class SimulatedGroup(NamedGroup):
     @dispatches_as("broadcast_")
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
         """Copy the root's tensors to every rank."""
-        rules = self._rules_for_call("broadcast_", tensors, tensors[0])
+        rules = self._rules_for_call("broadcast_", tensors, tensors)
         rules.check_in_place(tensors)
         root = self._global_root("broadcast", opts.rootRank)
         signature = _signature_of("broadcast", tensors, root=root)
@@ -128,7 +128,7 @@ class SimulatedGroup(NamedGroup):
     def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         """Collect every rank's tensor on every rank."""
         outputs = output_lists[0]
-        rules = self._rules_for_call("allgather_", inputs, inputs[0])
+        rules = self._rules_for_call("allgather_", inputs, inputs)
         alike = rules.check_all_gather(outputs, inputs[0], self._group_rank, len(self._members))
         signature = _signature_of("all_gather", alike)
         return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
@@ -136,7 +136,7 @@ class SimulatedGroup(NamedGroup):
     @dispatches_as("_allgather_base_")
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """Collect every rank's tensor into one tensor on every rank."""
-        rules = self._rules_for_call("_allgather_base_", (output, tensor), tensor)
+        rules = self._rules_for_call("_allgather_base_", (output, tensor), [tensor])
         rules.check_all_gather_single(output, tensor, len(self._members))
         signature = _signature_of("all_gather_into_tensor", (tensor,))
         return self._issue_collective(rules, signature, Payload([tensor], [output]), [output])
@@ -146,7 +146,7 @@ class SimulatedGroup(NamedGroup):
     @dispatches_as("allgather_into_tensor_coalesced_")
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Make several all_gather_single calls in one call."""
-        rules = self._rules_for_call("allgather_into_tensor_coalesced_", [*outputs, *inputs], inputs[0])
+        rules = self._rules_for_call("allgather_into_tensor_coalesced_", [*outputs, *inputs], inputs)
         rules.check_all_gather_single_coalesced(outputs, inputs, len(self._members))
         signature = _signature_of("all_gather_into_tensor_coalesced", inputs)
         return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
@@ -156,7 +156,7 @@ class SimulatedGroup(NamedGroup):
     @dispatches_as("allgather_coalesced_")
     def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         """Make several all_gather calls in one call; `output_lists[r][i]` receives tensor i of rank r."""
-        rules = self._rules_for_call("allgather_coalesced_", inputs, inputs[0])
+        rules = self._rules_for_call("allgather_coalesced_", inputs, inputs)
         rules.check_all_gather_coalesced(output_lists, inputs, len(self._members))
         outputs = [tensor for outputs in output_lists for tensor in outputs]
         signature = _signature_of("all_gather_coalesced", inputs)
@@ -167,7 +167,7 @@ class SimulatedGroup(NamedGroup):
         """Collect every rank's tensor on the root."""
         is_root = opts.rootRank == self._group_rank
         outputs = output_lists[0] if output_lists and is_root else []
-        rules = self._rules_for_call("gather_", inputs, inputs[0])
+        rules = self._rules_for_call("gather_", inputs, inputs)
         root = self._global_root("gather", opts.rootRank)
         if is_root:
             rules.check_root_list("gather", "output", outputs, inputs[0], len(self._members))
@@ -187,7 +187,7 @@ class SimulatedGroup(NamedGroup):
         """Distribute the root's tensors, one to each rank."""
         is_root = opts.rootRank == self._group_rank
         inputs = input_lists[0] if input_lists and is_root else []
-        rules = self._rules_for_call("scatter_", outputs, outputs[0])
+        rules = self._rules_for_call("scatter_", outputs, outputs)
         root = self._global_root("scatter", opts.rootRank)
         if is_root:
             rules.check_root_list("scatter", "input", inputs, outputs[0], len(self._members))
@@ -197,7 +197,7 @@ class SimulatedGroup(NamedGroup):
     @dispatches_as("alltoall_")
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Exchange tensors: tensor j of rank i becomes tensor i of rank j."""
-        rules = self._rules_for_call("alltoall_", [*outputs, *inputs], inputs[0])
+        rules = self._rules_for_call("alltoall_", [*outputs, *inputs], inputs)
         rules.check_all_to_all(outputs, inputs, len(self._members))
         splits = (_element_counts(inputs), _element_counts(outputs))
         signature = _signature_of("all_to_all", inputs, splits=splits)
@@ -292,10 +292,10 @@ class SimulatedGroup(NamedGroup):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _rules_for_call(self, schema: str, tensors: Sequence[Tensor], model: Tensor) -> GlooRules:
-        """Check the tensors of a call as torch does, and return the backend's checks, for the device of `model`."""
+    def _rules_for_call(self, schema: str, tensors: Sequence[Tensor], models: Sequence[Tensor]) -> GlooRules:
+        """Check a call's tensors as torch does, and return the backend's checks, for the device of the first model."""
         arguments.check_tensors(schema, tensors)
-        return rules_for(self._rules, model)
+        return rules_for(self._rules, models[0])
 
     def _issue_reduction(
         self, rules: GlooRules, signature: Signature, inputs: list[Tensor], outputs: list[Tensor], factor: Any

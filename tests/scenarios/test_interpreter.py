@@ -67,6 +67,7 @@ COLLECTIVE = {
 """By operation, the shapes and options of a call, and what it leaves on each rank, given what each sends."""
 
 
+@pytest.mark.usefixtures("rank_order")
 @pytest.mark.parametrize("operation", COLLECTIVE)
 def test_outputs(operation):
     shapes, options, expected = COLLECTIVE[operation]

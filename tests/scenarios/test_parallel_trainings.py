@@ -131,7 +131,7 @@ def test_another_training_is_told_from_the_one_that_was_declared(mistake, code):
 
 
 def test_a_gradient_that_a_stage_scales_twice_is_found(monkeypatch):
-    monkeypatch.setattr(parallel_trainer, "_share_of_loss", lambda output, target, parts: output.square().mean())
+    monkeypatch.setattr(parallel_trainer, "_mean_square", lambda output: 2 * output.square().mean())
     result = run(replace(SHARDED, parallel=ParallelLayout(pp=2)), 2)
     assert result.findings[0].code is Code.DIVERGENCE_GRADIENTS
     assert result.findings[0].ranks == (0,)  # the first stage, whose names come first
