@@ -12,7 +12,7 @@ RANKS_AND_OTHERS = """
 import sys
 import pytest
 LISTED = {"named", "pct", "points", "random_walk", "round_robin"}  # the policies and what they are made of
-OPTIONS = (".run_options", ".backend_semantics", ".faults")  # those of a marker
+OPTIONS = (".run_options", ".backend_semantics", ".faults", ".wording")  # those of a marker
 BELOW = {"ddpsim.simulator" + name for name in ("", ".policies", ".choices", ".errors", *OPTIONS)}
 
 def nothing_is_loaded():
