@@ -48,7 +48,7 @@ class ExecutionView:
 
 
 def make_view(run: RunState, here: int | None, places: Mapping[int, Site], stacks: Mapping[int, str]) -> ExecutionView:
-    """Return a snapshot for a debugger in rank `here`; `places` and `stacks` are the ranks' current lines and stacks."""
+    """Return a snapshot for a debugger in rank `here`; `places` and `stacks` are the ranks' current lines, stacks."""
     early = tuple(finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls()))
     running = None if run.running is None else run.running.rank_number
     enabled = frozenset(rank.rank for rank in run.ranks if rank.main.is_enabled)

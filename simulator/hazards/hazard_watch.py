@@ -229,7 +229,7 @@ class HazardWatch:
         return [call for call in calls if call.origin.phase is _USER]
 
     def poisoned_calls(self, rank: int) -> Sequence[Call]:
-        """Return a rank's calls with poisoned (NaN) tensors: those in flight, and those that leave tensors undefined."""
+        """Return a rank's calls with poisoned (NaN) tensors: those in flight, and those with undefined tensors."""
         pendings = [each.pending for each in self._in_flight[rank].values()]
         in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
         left = [call for call, tensor in self._undefined_tensors(rank) if poison_marks.may_hold_poison(tensor)]
