@@ -100,12 +100,13 @@ class Script:
                 f"{path!r} cannot be read ({error.strerror}), expected a program: correct the path"
             ) from None
         except (SyntaxError, UnicodeDecodeError, ValueError) as error:
-            raise UsageError(f"{path!r} is no Python ({error}), expected a program in Python") from None
+            raise UsageError(f"{path!r} is no Python ({error}), expected a program in Python: name one") from None
         try:
             compile(source, path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             raise UsageError(
-                f"{path!r} does not compile ({error}): correct it, `python {path}` shows the line"
+                f"{path!r} does not compile ({error}), expected valid Python: "
+                f"correct it, `python {path}` shows the line"
             ) from None
 
     def _module_file(self) -> str:
