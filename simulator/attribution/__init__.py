@@ -1,1 +1,1 @@
-"""Attribution: finds the program line, or the DDP wrapper, phase, bucket and step, to which a call belongs."""
+"""Attribution: finds which program line, or which DDP wrapper, phase, bucket and step, a call belongs to."""

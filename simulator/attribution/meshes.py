@@ -37,7 +37,7 @@ class DeviceMeshGrid:
         return "" if own is None or len(own) < 2 else join_coordinates(zip(self.names, own, strict=True))
 
     def group_name(self, dimension: str, members: Sequence[int]) -> str:
-        """Return the name of the process group that these ranks form along a mesh dimension: `tp (dp 1)`."""
+        """Return the name of the process group that these ranks form along a mesh dimension, such as `tp (dp 1)`."""
         places = [self.coordinates[rank] for rank in members if rank in self.coordinates]
         if len(places) < len(members):
             return f"{dimension} of {rank_list(members)}"
@@ -51,14 +51,14 @@ class DeviceMeshGrid:
 
 
 def mesh_dimension_of(description: str | None) -> str | None:
-    """Return the mesh dimension that torch's description of a process group names; None if the group is of no mesh."""
+    """Return the mesh dimension that torch names in a process group's description; None if the group is of no mesh."""
     if description is None or not description.startswith(_DESCRIPTION) or description == "mesh_default":
         return None
     return readable_dimension(description.removeprefix(_DESCRIPTION))
 
 
 def find_mesh_under_construction(frame: FrameType | None) -> DeviceMeshGrid | None:
-    """Return the device mesh whose process groups this stack creates; it may be a slice or view of a mesh."""
+    """Return the device mesh that is creating process groups on this stack; it may be a slice or a view of a mesh."""
     for each in frames_outwards(frame):
         if each.f_globals.get("__name__") == "torch.distributed.device_mesh" and "self" in each.f_locals:
             mesh = each.f_locals["self"]
@@ -67,7 +67,7 @@ def find_mesh_under_construction(frame: FrameType | None) -> DeviceMeshGrid | No
 
 
 def grid_of_mesh(mesh: Any) -> DeviceMeshGrid | None:
-    """Return the names of the dimensions and the ranks of a device mesh; None if the mesh has no tensor of ranks."""
+    """Return a device mesh as a grid of ranks with names of dimensions; None if the mesh has no tensor of ranks."""
     ranks = getattr(mesh, "mesh", None)
     if not isinstance(ranks, torch.Tensor):
         return None
@@ -78,7 +78,7 @@ def grid_of_mesh(mesh: Any) -> DeviceMeshGrid | None:
 
 
 def readable_dimension(dimension: str) -> str:
-    """Return a mesh dimension's name; `dim 0` for `dim_0`, which torch uses in a mesh without names."""
+    """Return a mesh dimension's name; `dim 0` for `dim_0`, torch's name in a mesh without names."""
     return dimension.replace("_", " ") if dimension.removeprefix("dim_").isdecimal() else dimension
 
 

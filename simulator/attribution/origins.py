@@ -1,6 +1,7 @@
-"""Origins: the DDP wrapper, phase, bucket and step to which a call belongs, or that the user's program made it.
+"""Origins: the DDP wrapper, phase, bucket and step to which a call belongs, or the fact that the user's program made
+it.
 
-The origin of every call is found when it is issued. For calls from Python it is read from the stack (phases.py); for
+The origin of every call is found when it is issued. For calls from Python it is read from the stack (phases.py). For
 calls that the Reducer makes from C++, inside backward, it follows from the order of its buckets (wrapper_registry.py).
 """
 
@@ -42,7 +43,7 @@ _OWN_FRAMES = 3
 
 _USER_SHADOW = Origin(shadow=True)
 _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUILD})
-"""Phases whose calls need no step: they happen once, or on all ranks at the end of join."""
+"""The phases of DDP whose calls need no step number: they happen once, or on all ranks at the end of join."""
 
 Located = tuple[Origin, Site, Site | None, tuple[TensorName, ...]]
 """Where a call comes from: its origin (wrapper, phase, bucket, step), its program line, that line's caller, and the
@@ -64,7 +65,10 @@ class OriginTracker:
         """The coordinates of the rank in the program's device mesh, as text."""
 
     def locate_call(self, signature: Signature, tensors: Sequence[Tensor], start: FrameType | None = None) -> Located:
-        """Return where a call with `tensors` comes from, read outwards from `start`, by default the group's method."""
+        """Return where a call with `tensors` comes from.
+
+        The stack is read outwards from `start`, by default the group's method.
+        """
         known, learn = self._phases.known.get, self._phases.find_reader
         frame: FrameType | None = start or sys._getframe(_OWN_FRAMES)
         reading: StackFacts | None = None
@@ -111,7 +115,7 @@ class OriginTracker:
         return origin, self._phases.known_site_at(innermost), caller, names
 
     def _compiled_sites(self, frame: FrameType, reading: StackFacts | None) -> tuple[Site, Site | None]:
-        """Return the program line from which torch.compile traced the current call, and that line's caller."""
+        """Return the program line at which torch.compile traced the current call, and the caller of its function."""
         traced = traced_sites(reading.graph) if reading is not None and reading.graph is not None else []
         if not traced:
             return site_of_user_frame(frame), self._caller_site(frame, "")
@@ -120,7 +124,7 @@ class OriginTracker:
         return traced[0], within or self._caller_site(frame, path)
 
     def _caller_site(self, frame: FrameType, path: str) -> Site | None:
-        """Return the innermost line of the user's program that is outside a frame and not in the file `path`."""
+        """Return the innermost line of the user's program that is further out than a frame, and not in file `path`."""
         known, learn = self._phases.known.get, self._phases.find_reader
         outer = frame.f_back
         while outer is not None:
@@ -194,7 +198,7 @@ class OriginTracker:
 
 
 def _step_of_wrapper(wrapper: DdpWrapper) -> int:
-    """Return the current step of a wrapper; for a wrapper of another DDP engine, the step that the engine reports."""
+    """Return the current step of a wrapper; for one of another DDP engine, the step that the engine reports."""
     progress: Mapping[str, Any] = getattr(wrapper.module, PROGRESS, dict)()
     step: int = progress.get("step", wrapper.step)
     return step
@@ -209,7 +213,7 @@ def _origin_in_wrapper(wrapper: DdpWrapper, phase: Phase, bucket: int | None, *,
 
 
 def _declared_origin(reading: StackFacts, declared: Mapping[str, Any], wrapper: DdpWrapper) -> Origin:
-    """Return the origin of a call that a DDP engine other than torch's declares (see phases.py)."""
+    """Return the origin that a DDP engine other than torch's declares for its call (see phases.py)."""
     wrapper.reports_steps = True
     assert reading.phase is not None
     step: int | None = None

@@ -1,4 +1,5 @@
-"""Parts: the FSDP2 unit, pipeline message, DTensor redistribution, checkpoint or optimizer step that a call is part of.
+"""Parts: the FSDP2 unit, pipeline message, DTensor redistribution, checkpoint or optimizer step to which a call
+belongs.
 
 They are read from the frames and objects of torch 2.11 to 2.15 while the call is issued. If another version lacks a
 name, the call counts as one of the user's line.
@@ -23,12 +24,11 @@ from ddpsim.simulator.transport.payload import Payload
 # --- FSDP2 ------------------------------------------------------------------------------------------------------------
 
 _GATHER_TIMES = {"FORWARD": " before forward", "PRE_BACKWARD": " before backward"}
-"""When an FSDP2 unit's all-gather happens, by the unit's training state; in other states, the program unshards the
-unit."""
+"""By an FSDP2 unit's training state, when its all-gather happens; in other states, the program unshards the unit."""
 
 
 class StepCounter:
-    """Counts the steps of one rank's optimizers, also for each unit that they update, by one parameter of the unit."""
+    """Counts the steps of one rank's optimizers, in total and for each FSDP2 unit, given by one of its parameters."""
 
     def __init__(self) -> None:
         self._of_optimizers: Any = WeakIdKeyDictionary()
@@ -36,8 +36,8 @@ class StepCounter:
         self._has_stepped = False
 
     def current_step(self, stepped: Optimizer | Tensor | None) -> int | None:
-        """Return the step, from 1, of an optimizer, or of a unit given by its parameter; None if the optimizers that
-        have stepped do not update the unit."""
+        """Return the step, from 1, of an optimizer, or of an FSDP2 unit given by a parameter; None if no optimizer that
+        has stepped updates the unit."""
         if stepped is None:
             return None
         if isinstance(stepped, Optimizer):
@@ -46,7 +46,7 @@ class StepCounter:
         return steps + 1 if steps or not self._has_stepped else None
 
     def count_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Count a step of an optimizer, and of the units whose parameters it updates."""
+        """Count a step of an optimizer, and of the FSDP2 units whose parameters it updates."""
         self._of_optimizers[optimizer] = self._of_optimizers.get(optimizer, 0) + 1
         self._has_stepped = True
         if not self._of_units:
@@ -94,7 +94,7 @@ def _read_redistribution(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _reader_of_distribution(what: str) -> Reader:
-    """Return the frame reader for a function that sends a tensor from one rank of a mesh dimension to the others."""
+    """Return a frame reader for a function that sends a tensor from one rank of a mesh dimension to the others."""
 
     def read(reading: StackFacts, frame: FrameType) -> None:
         if reading.part is None:
@@ -123,7 +123,7 @@ def _placement_text(placement: Any) -> str:
 
 
 def _read_dtensor_operation(reading: StackFacts, frame: FrameType) -> None:
-    """Recognise, on the stack, a redistribution that an operation on DTensors needs: the part's detail is `for mm`."""
+    """Recognise, on the stack, a redistribution that an operation on DTensors needs: shown as `for mm`."""
     schema = frame.f_locals.get("suggested_input_schema")
     operation = getattr(getattr(schema, "op", None), "_schema", None)
     name = str(getattr(operation, "name", "")).rpartition("::")[2]
@@ -168,8 +168,8 @@ _MESSAGE_METHODS = {
     "get_bwd_recv_ops": ("gradients", "bwd_chunk_id", 1, "before its backward"),
     "get_bwd_send_ops": ("gradients", "bwd_chunk_id", -1, "after its backward"),
 }
-"""By method of a stage that makes messages: their contents, its argument for the micro-batch, the distance to the other
-stage, and when the messages are exchanged."""
+"""By method of a pipeline stage: the contents of its messages, its argument for the micro-batch, the distance to the
+other stage, and when the messages are exchanged."""
 
 _GREETS = "_get_init_p2p_neighbors_ops"
 _STAGE = "torch.distributed.pipelining.stage"
@@ -178,8 +178,8 @@ _STAGE = "torch.distributed.pipelining.stage"
 class PipelineMessages:
     """The messages that one rank's pipeline stages have made and not yet sent or received, by their tensors.
 
-    A stage makes a P2POp of torch for one micro-batch. A schedule issues several of them together later, when the stack
-    does not show which is which.
+    A stage makes a P2POp of torch for one micro-batch. A schedule issues several P2POps later, when the stack does not
+    show their micro-batches.
     """
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class PipelineMessages:
                 return
 
     def attribute_message(self, origin: Origin, payload: Payload) -> Origin:
-        """Return the origin of a send or receive, with the part of the pipeline message if a stage has made it."""
+        """Return the origin of a send or receive, with the pipeline message if a stage has made it."""
         if not self._parts or origin.part is not None:
             return origin
         tensor = (*payload.inputs, *payload.outputs)[0]
@@ -214,8 +214,7 @@ _SCHEDULES = "torch.distributed.pipelining.schedules"
 
 
 def _schedule_action(stage: FrameType) -> str:
-    """Return the pipeline schedule in which a stage creates a message; with the current action, if the schedule lists
-    actions."""
+    """Return the pipeline schedule in which a stage makes a message, with the current action if the schedule has it."""
     when, frame = _MESSAGE_METHODS[stage.f_code.co_name][3], stage.f_back
     while frame is not None and frame.f_globals.get("__name__") in (_STAGE, _SCHEDULES):
         schedule, action = frame.f_locals.get("self"), frame.f_locals.get("action")
@@ -227,7 +226,7 @@ def _schedule_action(stage: FrameType) -> str:
 
 
 def _message_part(frame: FrameType, inner: FrameType) -> CallPart | None:
-    """Return the part for a message that a stage's method makes; `inner` is the method's frame, or its helper's."""
+    """Describe a message that a stage's method makes; `inner` is the frame of the method or of its helper."""
     stage, name = frame.f_locals.get("self"), frame.f_code.co_name
     carried, argument, distance, _ = _MESSAGE_METHODS[name]
     own, batch = getattr(stage, "stage_index", None), frame.f_locals.get(argument)
@@ -252,7 +251,7 @@ def _read_metadata_message(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _read_shape_inference(reading: StackFacts, frame: FrameType) -> None:
-    """Recognise shape inference (torch 2.11): a stage receives the previous stage's shapes and sends its own on."""
+    """Recognise shape inference (torch 2.11): a stage receives the shapes of the previous stage and sends its own."""
     own = getattr(frame.f_locals.get("self"), "stage_index", None)
     if isinstance(own, int) and reading.operation in ("send", "recv"):
         source = own if reading.operation == "send" else own - 1
@@ -320,14 +319,14 @@ def _read_parameter_average(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _set_optimizer_part(reading: StackFacts, optimizer: Any, action: str) -> None:
-    """Name an optimizer as the call's part, with the optimizer that it wraps: `ZeroRedundancyOptimizer(Adam)`."""
+    """Name an optimizer as the origin of a call, with the optimizer that it wraps: `ZeroRedundancyOptimizer(Adam)`."""
     if reading.part is None:
         what = f"{type(optimizer).__name__}({type(getattr(optimizer, 'optim', None)).__name__})"
         reading.part = CallPart(Parallelism.OPTIMIZER, what, action)
 
 
 def _read_gradient_norm(reading: StackFacts, frame: FrameType) -> None:
-    """Recognise, on the stack, a redistribution for a norm of gradients; the outermost function gives the detail."""
+    """Recognise, on the stack, a redistribution for a norm of gradients; the outermost function is named."""
     part = reading.part
     if part is not None and part.parallelism in (Parallelism.DTENSOR, Parallelism.NORM):
         name = frame.f_code.co_name.removeprefix("_")

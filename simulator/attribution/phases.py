@@ -26,16 +26,15 @@ DECLARATION = "__ddp_phases__"
 
 
 class FrameReaders:
-    """Finds and caches a reader for each frame of a stack: a function that reads what the frame says about a call."""
+    """Finds and keeps a reader for each frame of a stack: a function that reads what the frame says about a call."""
 
     def __init__(self) -> None:
         self.known: dict[int, Reader] = {}
-        """The reader of each known function, by the id of the function's code object (hashing the object itself is
-        slow)."""
+        """By the id of a function's code object, its reader (hashing the code object itself is slow)."""
         self.compiled: set[int] = set()
         """The ids of the functions of the user's program that torch's compiler has rewritten."""
         self._sites: dict[tuple[int, int], Site] = {}
-        """Known program lines, by id of the code object and instruction: to find the line of an instruction is slow."""
+        """By the ids of code object and instruction, the program line, because it is slow to find."""
         self._codes: list[CodeType] = []
         # Kept, so that no other code object gets the id of one of them.
 
@@ -61,13 +60,12 @@ def skip_frame(reading: StackFacts, frame: FrameType) -> None:
 
 
 def mark_backward_engine(reading: StackFacts, frame: FrameType) -> None:
-    """Read a frame of autograd's engine: a call made directly below the frame comes from the Reducer; one from Python,
-    from the user."""
+    """Read a frame of autograd's engine: the Reducer makes the calls directly below it, the user those from Python."""
     reading.is_complete = True
 
 
 def mark_issuing_frame(reading: StackFacts, frame: FrameType) -> None:
-    """Read a frame of the simulator between the caller of an operation and the call that the operation issues."""
+    """Read a frame of the simulator, which lies between the caller of an operation and the operation's call."""
 
 
 def mark_user_frame(reading: StackFacts, frame: FrameType) -> None:
@@ -75,7 +73,7 @@ def mark_user_frame(reading: StackFacts, frame: FrameType) -> None:
 
 
 def mark_program_entry(reading: StackFacts, frame: FrameType) -> None:
-    """Read the frame that runs a rank's program: frames further out are not read."""
+    """Read the frame that runs a rank's program: it is the last frame that is read."""
 
 
 def _reader_of_function(frame: FrameType) -> Reader:
@@ -108,7 +106,7 @@ def _reader_of_declared_phase(phase: Phase) -> Reader:
 
 
 def _reader_of_phase(phase: Phase) -> Reader:
-    """Return a reader for a function that sets the phase of a call; a frame further out may give the wrapper."""
+    """Return a frame reader for a function that sets a call's DDP phase; a frame further out may give the wrapper."""
 
     def read(reading: StackFacts, frame: FrameType) -> None:
         if reading.phase is None:
@@ -119,7 +117,7 @@ def _reader_of_phase(phase: Phase) -> Reader:
 
 
 def _reader_of_wrapper_method(name: str, phase: Phase) -> Reader:
-    """Return a reader that takes the local variable `name` as the DDP wrapper, and sets `phase` if none is set."""
+    """Return a frame reader that takes the variable `name` as the DDP wrapper, and sets `phase` if none is set yet."""
 
     def read(reading: StackFacts, frame: FrameType) -> None:
         reading.phase = reading.phase or phase
@@ -227,17 +225,17 @@ _TORCH: dict[tuple[str, str], Reader] = {
 as the user's."""
 
 _GRAPH = "<eval_with_key>"
-"""The beginning of the file names of functions that torch.fx has made from a graph."""
+"""The beginning of the file names that torch.fx gives functions made from a graph."""
 _COMPILED = "__compiled_fn"
-"""The beginning of the names under which a function that torch.compile has rewritten calls its graph."""
+"""The beginning of the names under which a function rewritten by torch.compile calls its graph."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
 
 
 def traced_sites(graph: FrameType) -> list[Site]:
     """Return the lines of the program from which the current node of a graph was traced, innermost first.
 
-    A compiled function stays at its first line while its graph runs, but the nodes of the graph remember the stack in
-    which they were traced. Code from inductor remembers nothing: then the result is [].
+    A compiled function stays at its first line while its graph runs, but each node keeps the stack of its tracing. Code
+    from inductor keeps nothing: then the result is [].
     """
     module: Any = graph.f_locals.get("self")
     index = getattr(module, "_lineno_map", {}).get(graph.f_lineno - getattr(module, "_prologue_start", 0))

@@ -12,7 +12,7 @@ from ddpsim.simulator.calls import CallPart, Phase
 class StackFacts:
     """The facts about a call that were read from its stack so far, from the innermost frame outwards.
 
-    A call sets only a few of them, so the defaults are attributes of the class.
+    Most calls set only a few, so the defaults are attributes of the class.
     """
 
     def __init__(self, operation: str) -> None:
@@ -21,32 +21,32 @@ class StackFacts:
 
     phase: Phase | None = None
     owner: Any = None
-    """The DDP instance that makes the call, or the object that another DDP engine gives as its wrapper."""
+    """The DDP instance that makes the call, or the object that another DDP engine names as its wrapper."""
     innermost: FrameType | None = None
-    """The frame that set the phase; the frame's `self` is the owner unless a frame further out gives another owner."""
+    """The frame that set the phase; its `self` is the `owner` unless a frame further out names another one."""
     reducer: Any = None
     """The Reducer that makes the call from C++, if it is known."""
     bucket: int | None = None
     has_joined: Any = None
-    """The join context that makes this call for a rank that ran out of input."""
+    """The join context that makes this call on behalf of a rank that ran out of input."""
     joining: Any = None
-    """The members of a join; set in the first call that a rank makes after it ran out of input."""
+    """The members of a join context; set in the first call that a rank makes after it ran out of input."""
     ends_join: bool = False
     continues: Any = None
-    """The pending call whose completion led to this one."""
+    """The pending call whose completion led to this call."""
     declared: dict[str, Any] | None = None
-    """The facts that another DDP engine declares about the call; see phases.py."""
+    """The facts that a DDP engine other than torch's declares about the call; see phases.py."""
     is_hooks: bool = False
     """True if a communication hook makes the call."""
     part: CallPart | None = None
     """The part of another parallelism (FSDP2, pipeline, DTensor) that makes the call; set by the innermost frame that
     knows it."""
     parameters: tuple[str, ...] = ()
-    """Names of the parameters that the part moves."""
+    """The names of the parameters that the part (see `part`) moves."""
     stepped: Any = None
-    """The optimizer whose updates count as the part's steps, or a parameter that those updates change."""
+    """The optimizer whose updates count as the steps of the part (see `part`), or a parameter that it updates."""
     step: int | None = None
-    """The step of the part, if torch counts steps for it."""
+    """The step of the part (see `part`), if torch counts its steps."""
     graph: FrameType | None = None
     """The innermost frame of a graph that torch.compile has made."""
     is_complete: bool = False

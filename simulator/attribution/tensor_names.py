@@ -29,17 +29,17 @@ _COMBINING = frozenset(
     for row in OPERATIONS.values()
     if (row.reduces or row.name == "broadcast") and row.shapes is not ShapeCount.PER_MEMBER
 )
-"""Operations that combine the tensors of all ranks into one: another name on some rank is an error."""
+"""Operations that combine the tensors of all ranks into one: a tensor with another name on some rank is an error."""
 _GATHERING = frozenset(row.name for row in OPERATIONS.values() if row.gathers)
-"""Operations that collect the tensors of all ranks side by side; a program may pass different ones on purpose."""
+"""Operations that collect the tensors of all ranks side by side: a program may pass different ones on purpose."""
 NAMED = _COMBINING | _GATHERING
-"""Operations whose tensors are named. Not messages: an exchange of borders sends `left` and receives `right`. Not
-operations with a list that has a tensor for each rank: the list is in rank order."""
+"""The operations whose tensors are named. Not messages: an exchange of borders sends `left` and receives `right`. Not
+operations with one tensor for each rank: these tensors are in rank order."""
 
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _PLAIN = (Tensor, Parameter)
 _UNSEARCHED_TYPES = frozenset({*_PLAIN, bool, int, float, str, NoneType, FunctionType, ModuleType})
-"""Types of local variables in which no tensor name is found: neither modules and optimizers nor containers."""
+"""Types of local variables that contain no named tensors: neither modules and optimizers nor containers."""
 _FRAMES = 3
 _MISSES = 8
 _MOST_TENSORS = 64
@@ -138,7 +138,7 @@ def _name_of_parameter_or_gradient(tensor: Tensor, named: list[tuple[str, Tensor
 
 
 def _has_same_memory(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have the same memory, such as a parameter and its `.data`."""
+    """Return whether two tensors use the same memory, such as a parameter and its `.data`."""
     is_plain = type(one) in _PLAIN and one.layout is other.layout is torch.strided
     return is_plain and one.shape == other.shape and one.numel() > 0 and one.data_ptr() == other.data_ptr() != 0
 

@@ -53,13 +53,13 @@ class DdpWrapper:
         self.key = key
         self.rank = rank
         self.step = 0
-        """The current step of the wrapper, see Note [Steps]."""
+        """The current step of the wrapper: the number of its latest synchronising forward, see Note [Steps]."""
         self.reports_steps = False
         """True for a wrapper of another engine that reports the step of each call."""
         self.is_joined = False
         """True after the wrapper's rank ran out of input, so that it only answers the collectives of other ranks."""
         self.aligned_step = 0
-        """The wrapper's step when a join ended last."""
+        """The wrapper's step at the end of the last join context."""
         self.has_late_gradients = False
         """True if a backward accumulated gradients after the reduction of the step had ended."""
         self.chosen_buffers: Mapping[str, str] = {}
@@ -67,16 +67,16 @@ class DdpWrapper:
         self._module = ref(module)
         self._buckets: Sequence[BucketContents] = ()
         self.reduced: Collection[str] = ()
-        """The names of the parameters in the buckets that the Reducer made last; empty if the buckets are not known."""
+        """The names of the parameters in the Reducer's latest buckets; empty if the buckets are not known."""
         self._unreduced: tuple[int, Sequence[str]] | None = None
-        """The first bucket that another DDP engine has not reduced in this step."""
+        """The first bucket that a DDP engine other than torch's has not reduced in this step."""
         self.has_hook = False
         """True if a communication hook of the program reduces the wrapper's buckets."""
         self._observer = observer
         self._backward = -1
-        """The latest backward whose end was reported to the observer."""
+        """The latest backward whose end was reported to the observer (`WrapperObserver`)."""
         self._names: dict[int, str] = {}
-        """The names of the wrapper's parameters, by id."""
+        """By the id of a parameter of the wrapper, its name."""
         self._next_bucket = 0
         self._uncounted_forward = False
 
@@ -89,7 +89,7 @@ class DdpWrapper:
 
     @property
     def number_in_group(self) -> int:
-        """The wrapper's number in its process group."""
+        """The wrapper's number among the wrappers of its process group."""
         return self.key[1]
 
     @property
@@ -103,7 +103,7 @@ class DdpWrapper:
         return getattr(self.module, "module", None)
 
     def note_bucket_launch(self, bucket: int) -> None:
-        """Note that the Reducer launches a bucket."""
+        """Record that the Reducer starts to reduce a bucket."""
         self._next_bucket = bucket + 1
         if self._uncounted_forward:
             self._uncounted_forward = False
@@ -111,7 +111,7 @@ class DdpWrapper:
             self._notify_step_changed()
 
     def begin_step(self, *, is_training: bool) -> None:
-        """Note that a synchronising forward begins: the Reducer's next call is for bucket 0."""
+        """Record that a synchronising forward begins: the Reducer's next call is for bucket 0."""
         self.is_joined = self.has_late_gradients = False
         self._next_bucket = 0
         self._uncounted_forward = not is_training
@@ -120,7 +120,7 @@ class DdpWrapper:
             self._observer.wrapper_step_begins(self)
 
     def update_progress(self, call_step: int = 0) -> None:
-        """Ask another DDP engine for its wrapper's progress; `call_step` is the step of the current call, if any."""
+        """Ask a DDP engine other than torch's for its wrapper's progress; `call_step` is the current call's step."""
         if self._observer is None:
             return
         progress: Mapping[str, Any] = getattr(self.module, PROGRESS, dict)()
@@ -135,7 +135,7 @@ class DdpWrapper:
             self._observer.wrapper_step_begins(self)
 
     def note_gradient(self) -> None:
-        """Note that a parameter gets its gradient; the gradient is late if all buckets are launched already."""
+        """Record that a parameter gets its gradient; the gradient is late if all buckets are being reduced already."""
         if self._buckets and self._next_bucket >= len(self._buckets):
             self.has_late_gradients = True
         backward = torch._C._current_graph_task_id()
@@ -148,7 +148,7 @@ class DdpWrapper:
     def take_bucket_for(self, signature: Signature) -> int | None:
         """Return the bucket that an all_reduce of the Reducer is for; None if no bucket fits.
 
-        Buckets are launched in order, but unused ones may be left out (`skip_all_reduce_unused_params`). So the result
+        Buckets are reduced in order, but unused ones may be left out (`skip_all_reduce_unused_params`). So the result
         is the next bucket of the tensor's size.
         """
         if signature.operation != "all_reduce":
@@ -169,7 +169,7 @@ class DdpWrapper:
         return self._buckets[bucket].parameters if bucket < len(self._buckets) else ()
 
     def learn_buckets(self) -> None:
-        """Read what the Reducer's buckets contain, once per layout; not in backward, which locks the Reducer."""
+        """Read the contents of the Reducer's buckets, once per layout; not in backward, which locks the Reducer."""
         if not self._buckets:
             module = self.module
             if not self._names:
@@ -183,7 +183,7 @@ class DdpWrapper:
 
     @property
     def unreduced_bucket_text(self) -> str:
-        """Describe the first bucket that was not launched in this step; "" if all were launched."""
+        """Describe the first bucket that was not reduced in this step; "" if all were."""
         index, names = self._unreduced or (self._next_bucket, self.bucket_parameters(self._next_bucket))
         return f"bucket {index} ({', '.join(names)})" if names else ""
 
@@ -196,7 +196,7 @@ class DdpWrapper:
         return (reported or launched) and is_plain and not self.is_joined and self.step > 0
 
     def note_join(self) -> None:
-        """Note that the rank ran out of input: from now on it only answers the other ranks' collectives."""
+        """Record that the rank ran out of input: from now on it only answers the other ranks' collectives."""
         self.is_joined = True
         self._notify_step_changed()
 
@@ -220,16 +220,16 @@ class DdpWrapper:
 
 
 class WrapperObserver(Protocol):
-    """Interface: receives what DDP wrappers do."""
+    """Interface for code that wants to know what DDP wrappers do."""
 
     def wrapper_step_changed(self, wrapper: DdpWrapper) -> None:
-        """A wrapper's rank ran out of input, or all ranks have reached the end of a join."""
+        """Called when a wrapper's rank ran out of input, or all ranks have reached the end of a join context."""
 
     def wrapper_step_begins(self, wrapper: DdpWrapper) -> None:
-        """A synchronising forward of a wrapper has begun, or another DDP engine reports one."""
+        """Called when a synchronising forward of a wrapper has begun, or a DDP engine of the program reports one."""
 
     def wrapper_constructed(self, wrapper: DdpWrapper) -> None:
-        """A DDP wrapper is constructed, and its inner module is known."""
+        """Called when a DDP wrapper is constructed and its wrapped module is known."""
 
     def wrapper_backward_ended(self, wrapper: DdpWrapper) -> None:
-        """A backward that gave parameters of a wrapper their gradients has ended."""
+        """Called when a backward has ended in which parameters of a wrapper got gradients."""

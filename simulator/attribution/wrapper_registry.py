@@ -26,10 +26,10 @@ class WrapperRegistry:
         self.running_rank = running_rank
         """A function that returns the rank of the current thread; None outside ranks."""
         self.latest_step = latest_step
-        """A function that returns the latest step of a wrapper on any rank, by the label of the wrapper's group and its
-        number there."""
+        """A function that returns a wrapper's latest step on any rank; its arguments: the group's label, the number
+        there."""
         self._wrappers_by_owner_id: dict[int, DdpWrapper] = {}
-        """The wrappers by id of their DDP instance (an id may be reused later); a WeakKeyDictionary is slower."""
+        """The wrappers by the id of their DDP instance, which may be reused later; a WeakKeyDictionary is slower."""
         self.of_reducer: WeakKeyDictionary[Any, DdpWrapper] = WeakKeyDictionary()
         """The wrapper to which each Reducer belongs."""
         self._by_rank: dict[int, list[DdpWrapper]] = {}
@@ -38,10 +38,10 @@ class WrapperRegistry:
         self.observer: WrapperObserver | None = None
 
     def wrapper_of(self, owner: Any) -> DdpWrapper | None:
-        """Return the wrapper record of a DDP instance or of another engine's object; None if the object has no process
-        group.
+        """Return the record of the wrapper for a DDP instance or another engine's object; None if the object has no
+        process group.
 
-        The wrapper gets its number at the first use: its first call, or the end of its construction.
+        The wrapper gets its number at its first call or at the end of its construction.
         """
         wrapper = self._wrappers_by_owner_id.get(id(owner))
         return wrapper if wrapper is not None and wrapper.module is owner else self._number_wrapper(owner)
@@ -51,12 +51,12 @@ class WrapperRegistry:
         return self._by_rank.get(rank, ())
 
     def wrappers_around(self, module: Any) -> Sequence[DdpWrapper]:
-        """Return the running rank's DDP wrappers whose inner module is `module`."""
+        """Return the running rank's DDP wrappers that wrap the module `module`."""
         rank = self.running_rank()
         return [] if rank is None else [each for each in self._by_rank.get(rank, ()) if each.inner_module is module]
 
     def reducing_wrapper(self, rank: int) -> DdpWrapper | None:
-        """Return the DDP wrapper whose Reducer makes the current call in the rank's backward."""
+        """Return the DDP wrapper whose Reducer makes the current call, inside the rank's backward."""
         wrappers = self._by_rank.get(rank, ())
         return wrappers[0] if len(wrappers) == 1 else self._last_hooked.get(rank)
 
@@ -104,7 +104,7 @@ class WrapperRegistry:
         return prepare_for_backward
 
     def replace_register_comm_hook(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Replace `torch.distributed._register_comm_hook`, so that the stack shows the function that runs the hook."""
+        """Replace `torch.distributed._register_comm_hook`, so that the stack shows when a communication hook runs."""
 
         def register_comm_hook(reducer: Any, state: Any, hook: Callable[[Any, Any], Any]) -> None:
             wrapper = self.of_reducer.get(reducer)
@@ -121,7 +121,7 @@ class WrapperRegistry:
         return register_comm_hook
 
     def remove_hooks(self) -> None:
-        """Remove our autograd hooks from the parameters, because a program may have returned the parameters."""
+        """Remove ddpsim's autograd hooks from the parameters, because a program may have returned them."""
         for hook in self._hooks:
             hook.remove()
 
@@ -140,10 +140,11 @@ class WrapperRegistry:
         return wrapper
 
     def _hook_if_needed(self, wrapper: DdpWrapper) -> None:
-        """Hook the parameters of a rank with several wrappers, to know whose Reducer makes the next call in a backward.
+        """Add hooks to the parameters of a rank with several wrappers, to know whose Reducer makes the next call in a
+        backward.
 
         A post-accumulate-grad hook runs just before the Reducer's hook of the same parameter. A single wrapper needs
-        hooks only if an observer wants late gradients.
+        hooks only if late gradients have to be noticed.
         """
         mine = self._by_rank[wrapper.rank]
         if self.observer is not None:
@@ -166,11 +167,11 @@ class WrapperRegistry:
 
 
 def reducer_parameter_names(wrappers: WrapperRegistry, rank: int, indices: Sequence[int]) -> tuple[str, ...]:
-    """Return the names of parameters that an error of torch's Reducer reports by index.
+    """Return the names of parameters that an error of torch's Reducer gives as indices; () if the rank has several
+    wrappers or its model was deleted.
 
-    The result is () if the rank has several wrappers or its model was deleted. A Reducer counts the parameters that
-    required a gradient when the model was wrapped, without ignored ones; FROZEN follows the name of a parameter that no
-    longer requires one.
+    A Reducer counts the parameters that required a gradient when the model was wrapped, except ignored ones. FROZEN is
+    added to the name of a parameter that no longer requires a gradient.
     """
     mine = wrappers.wrappers_of_rank(rank)
     names = _reduced_parameter_names(mine[0]) if len(mine) == 1 else []

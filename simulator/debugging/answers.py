@@ -33,7 +33,7 @@ class ExecutionView:
     here: int | None = None
     """The rank in which the debugger is open."""
     findings: tuple[Finding, ...] = ()
-    """The findings so far. Calls that differ are among them, even if other ranks have not made theirs yet."""
+    """The errors found so far. Calls that differ between ranks are among them, even if other ranks lack theirs."""
     enabled: frozenset[int] = frozenset()
     """The ranks that can run, including the rank that runs now."""
     places: Mapping[int, Site] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class ExecutionView:
 
 
 def make_view(run: RunState, here: int | None, places: Mapping[int, Site], stacks: Mapping[int, str]) -> ExecutionView:
-    """Return a snapshot for a debugger in rank `here`; `places` and `stacks` are the lines and stacks of the ranks."""
+    """Return a snapshot for a debugger in rank `here`; `places` and `stacks` are the ranks' current lines, stacks."""
     early = tuple(finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls()))
     running = None if run.running is None else run.running.rank_number
     enabled = frozenset(rank.rank for rank in run.ranks if rank.main.is_enabled)
@@ -57,7 +57,7 @@ def make_view(run: RunState, here: int | None, places: Mapping[int, Site], stack
 
 
 def reason_not_debuggable(run: RunState, rank: int, has_begun: Callable[[], bool]) -> str:
-    """Return why no debugger can be opened in a rank; "" if it can. `has_begun` is called only for an existing rank."""
+    """Return why no debugger can be opened in a rank; "" if one can. `has_begun` is called only if the rank exists."""
     if rank >= len(run.ranks):
         return f"there is no rank {rank}, expected 0 to {len(run.ranks) - 1}"
     main = run.ranks[rank].main
@@ -96,7 +96,7 @@ def _rows_of_rank(view: ExecutionView, rank: int) -> list[TableRow]:
 
 
 def answer_slots(view: ExecutionView) -> str:
-    """Return text for `slots`: the calls that wait for other ranks, with the arrived and the missing ranks."""
+    """Return the text of command `slots`: the calls that wait for other ranks, with the arrived and missing ranks."""
     lines = []
     for slot in view.snapshot.open_slots:
         lines.append(f"  {slot.calls[0]}   {_arrived_and_missing(slot)}")
@@ -142,7 +142,7 @@ def _format_calls(calls: Sequence[Call], waits: Callable[[Call], bool]) -> list[
 
 
 def answer_why(view: ExecutionView) -> str:
-    """Return the findings; if there are none yet, which ranks can run and which ranks wait for which."""
+    """Return the errors found; if there are none yet, which ranks can run, and which ranks wait for which."""
     if view.findings:
         return "\n\n".join(finding.body for finding in view.findings)
     lines = ["  nothing is wrong so far"]

@@ -1,7 +1,7 @@
 """Breakpoints that apply to all ranks. pdb keeps one table of breakpoints per process.
 
-The table of the process that started the run is authoritative: later runs in that process use it, too. Hit counts and
-the `commands` of a breakpoint stay with the debugger in which they were made.
+The table of the process that started the run counts: later runs in that process use it, too. Hit counts and the
+`commands` of a breakpoint belong to the debugger in which they were made.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ _values_of = attrgetter("number", "file", "line", "temporary", "cond", "funcname
 
 
 class Breakpoints(NamedTuple):
-    """All breakpoints of a process."""
+    """All breakpoints of a process, as a message to other processes."""
 
     those: tuple[tuple[Any, ...], ...] = ()
-    """Each breakpoint, as the values of its attributes (`_values_of`)."""
+    """For each breakpoint, the values of its attributes (`_values_of`)."""
     next_number: int = 1
 
 
 def current_breakpoints() -> Breakpoints:
-    """Return pdb's breakpoints of this process, without an import of `bdb`: if it is not loaded, there are none."""
+    """Return pdb's breakpoints of this process, without importing `bdb`: if `bdb` is not loaded, there are none."""
     bdb: Any = sys.modules.get("bdb")
     if bdb is None:
         return Breakpoints()

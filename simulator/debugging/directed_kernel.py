@@ -1,4 +1,7 @@
-"""The kernel of a run under `ddpsim debug`. A director (director.py) decides where it pauses for the user."""
+"""The kernel (scheduler) of a run under `ddpsim debug`.
+
+A director (director.py) decides where the run pauses for the user.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from ddpsim.simulator.kernel.states import RunEnding, RunLife, RunPhase
 from ddpsim.simulator.kernel.tasks import Task
 
 _EXPLAINABLE_ENDINGS = (RunEnding.DEADLOCK, RunEnding.MISMATCH, RunEnding.STEPS, RunEnding.POLLS)
-"""Reasons of a run's end that a debugger can explain: every rank is still at the line that it reached."""
+"""Reasons for the end of a run that a debugger can explain, because every rank is still at the line that it reached."""
 
 
 class _LifeWithEndHook(RunLife):
@@ -33,16 +36,16 @@ class _LifeWithEndHook(RunLife):
 
 
 class DirectedKernel(Kernel):
-    """A `Kernel` that asks the run's director where to pause."""
+    """A `Kernel` (scheduler of ranks) that asks the run's director where to pause."""
 
     def __init__(self, world_size: int, director: RunDirector, *, are_threads: bool, **terms: Any) -> None:
-        """`are_threads`: a rank is still at the call that it issues; a rank process may have run further."""
+        """`are_threads`: a rank that is a thread is at the call that it issues; a process may have run further."""
         super().__init__(world_size, policy=director, **terms)
         self._director = director
         self._are_threads = are_threads
         self.run.life = _LifeWithEndHook(self._pause_at_finding)
         self._due: dict[int, str] = {}
-        """The ranks in which a debugger opens at their next request, each with the reason."""
+        """The ranks in which a debugger opens at their next request to the kernel, each with the reason."""
 
     def handle(self, request: Request) -> Answer:
         """Take a request of the running task (a rank's program or thread), and pause first if the director says so."""
@@ -82,7 +85,7 @@ class DirectedKernel(Kernel):
             self._due[call.rank] = f"step {self.run.steps}: rank {call.rank} makes {call}"
 
     def _pause_before_request(self) -> None:
-        """Pause before a request at which another rank may run first, if the user's goal is there."""
+        """Pause before a request at which another rank may run first, if the user wants to pause there."""
         rank, steps = self._running_task.rank_number, self.run.steps
         if not self._is_running:
             return
@@ -101,7 +104,7 @@ class DirectedKernel(Kernel):
             self._director.pause_run(self._running_task.rank_number, header)
 
     def _pause_at_finding(self, ending: RunEnding) -> None:
-        """Pause in a rank that caused the finding, else in a waiting one: in an ended rank there is nothing to see."""
+        """Pause in a rank that caused the finding (error); if all of these have ended, in a rank that waits."""
         self._pause_at_call()  # a rank process has run further since its call
         if not self._is_running:
             return

@@ -17,45 +17,45 @@ from ddpsim.simulator.runtime.prompt_server import ReadLine, read_edited_line
 
 
 class PauseAtStep(NamedTuple):
-    """Pause before the step with this number, in whichever rank runs then."""
+    """Goal: pause before the step with this number, whichever rank makes it."""
 
     step: int
 
 
 class PauseAtRequest(NamedTuple):
-    """Pause before a request at which another rank may run first; `number` counts only such requests, from 1."""
+    """Goal: pause before a request at which another rank may run first; `number` counts only such requests, from 1."""
 
     number: int
 
 
 class PauseAtStart(NamedTuple):
-    """Pause at the first line of a rank's program."""
+    """Goal: pause at the first line of a rank's program."""
 
     rank: int
 
 
 class PauseAtNextCall(NamedTuple):
-    """Pause where a given rank makes its next communication call."""
+    """Goal: pause where a given rank makes its next communication call."""
 
     rank: int
 
 
 class PauseAtCall(NamedTuple):
-    """Pause where any rank makes a given call, such as all_reduce #9."""
+    """Goal: pause where any rank makes a given call, such as all_reduce #9."""
 
     operation: str
     sequence: int
 
 
 class PauseAtCallOfRank(NamedTuple):
-    """Pause where a rank makes its call with this number, counted over all its groups from 0."""
+    """Goal: pause where a rank makes its call with this number, counted from 0 over all its process groups."""
 
     rank: int
     number: int
 
 
 class PauseWhereRankRuns(NamedTuple):
-    """Pause as soon as a given rank runs next."""
+    """Goal: pause as soon as a given rank runs next."""
 
     rank: int
 
@@ -79,7 +79,7 @@ _CALL = re.compile(r"call\s+(\w+)\s+#?(\d+)")
 
 
 def parse_until_call(argument: str) -> PauseAtCall:
-    """Return the goal of `until call all_reduce #9`. Raises DebuggerCommandError for other words."""
+    """Return the goal (where to pause) of `until call all_reduce #9`. Raises DebuggerCommandError for other words."""
     found = _CALL.fullmatch(argument.strip())
     if found is None:
         raise DebuggerCommandError(
@@ -89,12 +89,14 @@ def parse_until_call(argument: str) -> PauseAtCall:
 
 
 Save = Callable[[tuple[int, ...], str], str]
-"""A function that saves the choices made so far, under a name or "", and returns the reply to the user. Raises
-DebuggerCommandError."""
+"""Saves the choices so far, under a name or "", and returns the reply to the user. Raises DebuggerCommandError."""
 
 
 class RunDirector:
-    """The director of one run. As a policy it gives the recorded choices, then the user's, else the default."""
+    """Decides where one debugged run pauses.
+
+    As its policy, it takes the recorded choices, then the user's, else the default.
+    """
 
     def __init__(
         self,
@@ -105,18 +107,18 @@ class RunDirector:
         read: ReadLine = read_edited_line,
         save: Save | None = None,
     ) -> None:
-        """`choices` are the recorded ones to replay; `goal` is where to pause first, by default the first finding."""
+        """`choices` are recorded ones to repeat; `goal` is where to pause first, by default at the first error."""
         self.goal = goal
         self.start = start
-        """How the ranks start in the recorded run; None for the program's default."""
+        """How rank processes started in the recorded run (such as by fork); None for the program's default."""
         self.read = read
         self.open_debugger: Callable[[int, str], None] | None = None
         """A function (rank, header) that opens a debugger in a rank until the user continues the program; the run may
-        have ended then. Set by the code that runs the ranks."""
+        be over then. The code that runs the ranks sets it."""
         self._requests = 0
-        """How many requests so far were ones before which another rank may run."""
+        """How many requests were made so far before which another rank may run."""
         self._is_made = True
-        """False while the run is paused before the latest of the requests that `_requests` counts."""
+        """False while the run is paused before the latest request that `_requests` counts."""
         self._call: PauseAtCallOfRank | None = None
         """The call at which the run is paused. If the rank is a process, it has already issued the call."""
         self._choices = tuple(choices)
@@ -127,7 +129,7 @@ class RunDirector:
     # --- the policy ---------------------------------------------------------------------------------------------------
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the index of the option (which rank runs next) to take."""
+        """Return the index of the option to take: which rank runs next, or which message is received."""
         self._made += 1
         if self._made <= len(self._choices):
             return self._choices[self._made - 1] % len(options)
@@ -140,7 +142,7 @@ class RunDirector:
 
     @property
     def rank_of_start_goal(self) -> int | None:
-        """The rank at whose first line the run has to pause; None if the user's goal is another one."""
+        """The rank at whose first line the user wants to pause; None if the user wants to pause elsewhere."""
         return self.goal.rank if isinstance(self.goal, PauseAtStart) else None
 
     def pauses_at_request(self, steps: int) -> bool:
@@ -160,7 +162,7 @@ class RunDirector:
             self._is_made = True
 
     def pauses_at_call(self, call: Call, number: int) -> bool:
-        """True if the run has to pause at a call, which is the `number`-th of its rank, counted from 0."""
+        """True if the run has to pause at this call of a rank; `number` counts the rank's calls from 0."""
         goal, here = self.goal, PauseAtCallOfRank(call.rank, number)
         goals = PauseAtNextCall(call.rank), here, PauseAtCall(call.operation, call.sequence)
         is_it = any(type(goal) is type(each) and goal == each for each in goals)
@@ -173,7 +175,10 @@ class RunDirector:
         return isinstance(self.goal, PauseWhereRankRuns) and self.goal.rank == rank
 
     def pause_run(self, rank: int, header: str, *, steps: int | None = None) -> None:
-        """Open a debugger here. `steps` is given at the end of a run. The user's next command sets the next goal."""
+        """Open a debugger here. `steps` is given at the end of a run.
+
+        The user's next command decides where to pause next.
+        """
         if steps is not None and (missed := self.missed_goal_text(steps)):
             header = f"{missed}\n{header}"
         self.goal = None
@@ -184,7 +189,7 @@ class RunDirector:
             self._call = None
 
     def missed_goal_text(self, steps: int) -> str:
-        """Return a line that says which goal a run of `steps` steps did not reach; "" if it reached its goal."""
+        """Return a line that says which goal a run of `steps` steps missed; "" if the run reached its goal."""
         goal = self.goal
         if isinstance(goal, PauseAtStep) and goal.step > steps:
             return f"there is no step {goal.step}: the run ends at step {steps}"
@@ -213,7 +218,10 @@ class RunDirector:
         return ""
 
     def _earlier_goal(self, argument: str, rank: int, run: RunState) -> Goal:
-        """Return the goal of `back` or `back call`. Raises DebuggerCommandError at the beginning of the run."""
+        """Return the goal of the commands `back` and `back call`.
+
+        Raises DebuggerCommandError at the beginning of the run.
+        """
         if argument == "call":
             made = sum(event.rank == rank for event in run.events if event.kind.value == "issue")
             if self._call is not None and self._call.rank == rank:

@@ -19,7 +19,7 @@ class DebuggerStream(io.TextIOBase):
         self._written = ""
 
     def write(self, text: str) -> int:
-        """Keep a text for the next prompt."""
+        """Keep a text until the debugger prompts for input."""
         self._written += text
         return len(text)
 
@@ -32,14 +32,14 @@ class DebuggerStream(io.TextIOBase):
             return ""
 
     def flush_output(self) -> None:
-        """Show the text that was written since the last prompt."""
+        """Show the text that was written after the last prompt."""
         text, self._written = self._written, ""
         if text:
             self._session_host.show_text(text, self._streams)
 
 
 def _exit_console() -> None:
-    """Leave the console. Python's own `exit` would close standard input, too."""
+    """End the interactive console. Python's own `exit` would close standard input, too."""
     raise SystemExit
 
 

@@ -19,14 +19,14 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.call_sites import frames_outwards, installed_package_of, is_project_code
 
 _NOT_STEPPED_INTO = ("ddpsim.simulator", "ddpsim.simulator.*", "ddpsim.scenarios.pytest_plugin.*")
-"""Modules of Python that run the user's program and are no part of it, so the debugger does not step into them."""
+"""Modules of Python that run the user's program; the debugger does not step into them."""
 
 
 class RankDebugger(pdb.Pdb):
     """pdb with commands that show or steer all ranks. Outside of ranks it behaves exactly as pdb."""
 
     session_host: ClassVar[SessionHost]
-    """The link to the run to which the debugged rank belongs."""
+    """The connection to the run to which the debugged rank belongs."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -53,7 +53,7 @@ class RankDebugger(pdb.Pdb):
 
     @contextmanager
     def _opened_session(self, frame: FrameType | None) -> Iterator[None]:
-        """A context that sets prompt, streams and stack for commands in a frame; it does nothing outside of ranks."""
+        """A context in which commands have the rank's prompt, streams and stack; outside of ranks it does nothing."""
         who = self.session_host.debugged_thread_name()
         if not who or isinstance(self.stdin, DebuggerStream):
             yield
@@ -85,8 +85,8 @@ class RankDebugger(pdb.Pdb):
     def debug_paused_rank(self) -> str:
         """Open a debugger in a paused rank, on the rank's own thread.
 
-        Return the command that the asking rank has to carry out; "" for none. If the program has raised an exception,
-        this is a post-mortem session.
+        Return the command that the rank with the first debugger has to carry out; "" for none. If the program has
+        raised an exception, this is a post-mortem session.
         """
         self._is_visit, self._visit_ended_by = True, ""
         frame, error = stacks.program_frame(sys._getframe()), sys.exc_info()[1]
@@ -129,7 +129,7 @@ class RankDebugger(pdb.Pdb):
         self._trace_program()
 
     def stop_here(self, frame: FrameType) -> bool:
-        """True if the program has to pause in a frame, which it never does while it is being ended early."""
+        """True if the program has to pause in this frame; false while the program is being ended early."""
         if self.session_host.is_unwinding_rank():
             self.set_continue()
             return False
@@ -201,7 +201,7 @@ class RankDebugger(pdb.Pdb):
                 self.print_stack_entry(entry)
 
     def _error_exc(self) -> None:
-        """Print the error of a typed command; for a UsageError only its text."""
+        """Print the error of a typed command; of a UsageError only the text."""
         error = sys.exc_info()[1]
         if isinstance(error, UsageError):
             self.error(str(error))
@@ -211,8 +211,8 @@ class RankDebugger(pdb.Pdb):
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
         """Return the stack and the index of the frame to select.
 
-        After an exception in another rank that the user looks at, select the innermost frame of the project's own
-        files. `down` then reaches the library frames below it.
+        For an exception in a rank that the user only looks at, select the innermost frame of the project's own files:
+        `down` then reaches the library frames.
         """
         stack, index = super().get_stack(f, t)
         if t is None or not self._is_visit:
@@ -316,7 +316,7 @@ class RankDebugger(pdb.Pdb):
         return self.do_continue("") if self._send_director_command(command.strip()) else None
 
     def _send_director_command(self, command: str) -> bool:
-        """Carry out a command that steers the run, such as `switch`. False if it cannot be done."""
+        """Carry out a command that steers the run, such as `switch`. Return False if it cannot be carried out."""
         try:
             reply = self.session_host.run_director_command(command)
         except DebuggerCommandError as error:
@@ -329,7 +329,10 @@ class RankDebugger(pdb.Pdb):
     # --- continuing ---------------------------------------------------------------------------------------------------
 
     def onecmd(self, line: str) -> bool:
-        """Carry out a typed command. If the user only looks at this rank, the paused rank continues instead."""
+        """Carry out a typed command.
+
+        If it continues a rank that the user only looks at, the paused rank continues instead.
+        """
         is_over = bool(super().onecmd(line))
         if is_over and self._is_visit and not self._visit_ended_by:
             self._visit_ended_by = "quit" if self.quitting else "continue"
@@ -340,7 +343,7 @@ class RankDebugger(pdb.Pdb):
         return is_over
 
     def _trace_program(self) -> None:
-        """Trace this thread, from its program's current frame on."""
+        """Trace this thread from the current frame of its program on."""
         for frame in frames_outwards(stacks.program_frame(sys._getframe())):
             frame.f_trace = self.trace_dispatch
         sys.settrace(self.trace_dispatch)

@@ -26,20 +26,20 @@ NOT_DIRECTED = "{} works only in a run that `ddpsim debug` has started"
 
 
 class DebuggerCommandError(UsageError):
-    """A typed command cannot be done. The error's text says why, in one line, and the debugger session continues."""
+    """A typed command cannot be carried out. The text says why, in one line, and the debugger session continues."""
 
 
 class VisitResult(NamedTuple):
     """The result of debugging another rank with the `rank R` command."""
 
     then: str = ""
-    """The command typed in that rank that the paused rank has to carry out; "" if there is none."""
+    """The command, typed in the other rank, that the paused rank has to carry out; "" if there is none."""
     problem: str = ""
-    """Why the other rank cannot be debugged; "" if it could."""
+    """Why the other rank cannot be debugged; "" if it was debugged."""
 
 
 class SessionHost(Protocol):
-    """What a debugger in a rank needs from the run that the rank belongs to."""
+    """Interface between a debugger in a rank and the run to which the rank belongs."""
 
     _host: ThreadHost
 
@@ -54,7 +54,10 @@ class SessionHost(Protocol):
         return self._host.is_stopping and self._debugged_thread() is not None
 
     def opened_debugger(self, frame: FrameType | None) -> AbstractContextManager[object]:
-        """Mark a debugger as open, in a frame of the program. Raises RankUnwound if the run has ended."""
+        """In the `with` block, mark a debugger as open in a frame of the program.
+
+        Raises RankUnwound if the run has ended.
+        """
 
     def read_line(self, text: str, streams: tuple[Any, Any]) -> str:
         """Show a text whose last line is the prompt, and wait for a typed line. Raises EOFError at the input's end."""
@@ -66,7 +69,7 @@ class SessionHost(Protocol):
         """Return the text that answers a command about all ranks. Raises DebuggerCommandError."""
 
     def visit_rank(self, rank: int) -> VisitResult:
-        """Open a debugger in another rank until the user leaves that rank."""
+        """Open a debugger in another rank, until the user leaves that rank."""
 
     def share_breakpoints(self) -> None:
         """Set the pdb breakpoints of this process in all ranks."""
@@ -75,7 +78,7 @@ class SessionHost(Protocol):
         """Carry out a command that steers the run, and return the reply. Raises DebuggerCommandError, RankUnwound."""
 
     def abort_run(self, error: BaseException) -> NoReturn:
-        """End the run with an error that is raised to the run's caller."""
+        """End the run with an error, which the run's caller gets."""
         running = self._host.baton.running
         self._host.kernel.run.life.abort(error, None if running is None else running.rank)
         raise RankUnwound

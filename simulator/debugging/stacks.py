@@ -1,4 +1,5 @@
-"""Selects the stack frames that a debugger in a rank shows: the program's, not those of the code that runs it.
+"""Selects the stack frames that a debugger in a rank shows: those of the program, not of the code that runs the
+program.
 
 Stacks are shown in short: paths relative to the working folder, and frames of installed packages only counted.
 """
@@ -30,7 +31,7 @@ def shorten_stack(stack: str, folder: str) -> str:
 
 
 def frame_count_line(packages: Iterable[str]) -> str:
-    """Return the line that stands for consecutive stack frames of installed packages."""
+    """Return the line that replaces consecutive stack frames of installed packages."""
     names = list(packages)
     return f"  ... {len(names)} frame{'s' * (len(names) != 1)} of {', '.join(dict.fromkeys(names))}"
 
@@ -41,7 +42,7 @@ def _package_of_entry(frame: str) -> str:
 
 
 def program_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame of the program that a rank runs; None if the rank does not run its program now."""
+    """Return the innermost frame of the program that a rank runs; None if the rank's program is not running."""
     found = None
     for each in frames_outwards(frame):
         if each.f_globals.get("__name__") in STARTS:
@@ -68,7 +69,7 @@ def traceback_in_program(error: BaseException | None) -> TracebackType | None:
 
 
 def outermost_program_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the outermost frame of the user's program. Frames outside it belong to the code that runs it."""
+    """Return the outermost frame of the user's program; the frames outside this one run the program."""
     found = None
     for each in frames_outwards(frame):
         if each.f_globals.get("__name__") in STARTS:

@@ -36,7 +36,7 @@ class ThreadSessionHost(SessionHost):
     """Connects the debuggers in the ranks of one run with that run."""
 
     def __init__(self, host: ThreadHost, kernel: Kernel, switch: Switch, director: RunDirector | None = None) -> None:
-        """`director` is given for a run that `ddpsim debug` started."""
+        """`director` decides where a run under `ddpsim debug` pauses; None in other runs."""
         run = kernel.run
         self._kernel = kernel
         self._director = director
@@ -45,11 +45,9 @@ class ThreadSessionHost(SessionHost):
         self._switch = switch
         self._visited: RankThread | None = None
         self._streams = DebuggerStreams(None, None)
-        """The streams of the debugger that was opened first. Another rank's program may have replaced its own
-        streams."""
+        """The streams of the debugger that was opened first: other ranks' programs may have replaced their streams."""
         self._open: dict[int, FrameType] = {}
-        """For each rank with an open debugger, the program's frame in which it was opened. Inner frames are the
-        debugger's."""
+        """For each rank with an open debugger, the program's frame at which it was opened; inner frames are pdb's."""
         self._breakpoints = current_breakpoints()
         """The breakpoints that are set in all ranks."""
 
@@ -66,7 +64,7 @@ class ThreadSessionHost(SessionHost):
 
     @contextmanager
     def opened_debugger(self, frame: FrameType | None) -> Iterator[None]:
-        """Mark a debugger as open. Communication calls are refused while it is."""
+        """In the `with` block, mark a debugger as open: communication calls are refused."""
         me = self._debugged_thread()
         assert me is not None, "a debugger asks before it opens"
         if self._host.is_stopping:
@@ -114,7 +112,7 @@ class ThreadSessionHost(SessionHost):
     # --- other ranks --------------------------------------------------------------------------------------------------
 
     def visit_rank(self, rank: int) -> VisitResult:
-        """Open a debugger on another rank's thread, with that rank's state of the process."""
+        """Open a debugger on another rank's thread, with that rank's process state, such as `os.environ`."""
         if problem := reason_not_debuggable(self._run, rank, lambda: rank in self._frames_by_rank()):
             return VisitResult(problem=problem)
         me, other = self._debugged_thread(), self._host.ranks[rank].main
@@ -190,8 +188,7 @@ class ThreadSessionHost(SessionHost):
         return visited.then or f"rank {me.rank if me.rank in frames else next(iter(frames))}"
 
     def prepare_program(self, rank: int) -> None:
-        """Before a rank's program: set breakpoints, and pause at the program's first line if the director's goal is
-        there."""
+        """Before a rank's program: set breakpoints, and pause at its first line if the user wants to pause there."""
         if current_breakpoints().those:
             debugger_class(self).apply_breakpoints()
         director = self._director

@@ -17,16 +17,16 @@ from ddpsim.simulator.transcript import TakenChoice
 from ddpsim.simulator.verdict import Verdict
 
 Run = Callable[[tuple[int, ...]], tuple[Result, Sequence[TakenChoice]]]
-"""A function that runs the program under given choices (clipped to the options), then the default, and returns all
+"""A function that runs the program under given choices (each clipped to its options), then the default; returns all
 choices that the run offered."""
 
 
 @dataclass(frozen=True, slots=True)
 class DivergencePoint:
-    """The first choice in which a failing and a passing run differ."""
+    """The first choice in which a failing and a passing run differ, and what comes before it."""
 
     before: tuple[TakenChoice, ...]
-    """The equal choices before the differing choice, in order."""
+    """The equal choices before the choice that differs, in order."""
     failing: TakenChoice
     passing: TakenChoice
 
@@ -78,13 +78,13 @@ def _random_choices(seed: int, length: int) -> tuple[int, ...]:
 
 
 def _shared_prefix_length(failed: Sequence[int], passing: Sequence[TakenChoice]) -> int:
-    """Return how many choices at its beginning a run shares with the failed run."""
+    """Return how many choices a run has in common with the failed run, counted from the start."""
     pairs = enumerate(zip(failed, passing, strict=False))
     return next((number for number, (taken, choice) in pairs if taken != choice.taken), 0)
 
 
 def _first_divergence(failed: Sequence[int], passing: Sequence[TakenChoice]) -> DivergencePoint | None:
-    """Return the first choice in which a run differs from the failed run; None if no choice differs."""
+    """Return the first choice in which a run differs from the failed run; None if there is none."""
     for number, (taken, choice) in enumerate(zip(failed, passing, strict=False)):
         if taken != choice.taken:
             if taken >= len(choice.options):

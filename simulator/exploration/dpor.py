@@ -69,7 +69,7 @@ _COMPARED = OF_THE_STORE | OF_THREADS
 
 
 def uncompared_features(used: Iterable[str]) -> list[str]:
-    """Return those used features for which DPOR was never compared with running all schedules, sorted."""
+    """Return, sorted, the used features with which DPOR was never tested against running all schedules."""
     return sorted(set(used) - _COMPARED)
 
 
@@ -83,8 +83,7 @@ class Dpor:
         self._world_size = world_size
         self._path: list[ChoiceNode] = []
         self._new_from = 0
-        """The number of nodes at the start of the path that equal those of the previous run, so that their races are
-        known."""
+        """How many nodes (choice points) at the path's start are those of the previous run: their races are known."""
         self._loops: dict[Location, bool] = {}
         self._run: DporRun | None = None
         self._differs: Finding | None = None
@@ -93,14 +92,13 @@ class Dpor:
 
     @property
     def outside(self) -> str:
-        """Effects between ranks that DPOR does not see, and used features for which DPOR was not compared with all
-        schedules."""
+        """Effects between ranks that DPOR does not see, and used features with which DPOR was never tested."""
         names = uncompared_features(self._used)
         used = f", and for {join_names(names)}, for which DPOR was not tested" if names else ""
         return f"files, shared objects, hash order and time{used}"
 
     def next_policy(self) -> DporRun | None:
-        """Return the policy of the next execution; None once all classes were explored."""
+        """Return the policy of the next execution; None once all classes of interleavings were explored."""
         if self._run is not None and not self._differs and not self._run.spins.has_learned:
             self._run.find_alternatives()
             self._choose_next_path()
@@ -110,7 +108,7 @@ class Dpor:
         return self._run
 
     def take(self, result: Result) -> Finding | None:
-        """Return a finding if the execution did not repeat the choices that it shares with the previous execution."""
+        """Learn from an execution; return a finding if it did not repeat the choices shared with the one before."""
         assert self._run is not None
         self._run.spins.conclude_execution()
         self._differs = self._run.find_divergence(is_cut=result.verdict is Verdict.UNKNOWN)
@@ -126,7 +124,7 @@ class Dpor:
 
 
 class DporRun(HappensBefore):
-    """The policy of one execution, and its observer, which records the happens-before order and the choices."""
+    """The policy of one execution, and its observer: it records the happens-before order and the choices."""
 
     def __init__(
         self, world_size: int, path: list[ChoiceNode], new_from: int, spins: SpinDetection, used: set[str]
@@ -136,7 +134,7 @@ class DporRun(HappensBefore):
         self._used = used
         self.spins = spins
         self.is_redundant = False
-        """True if a rank took a step that was in the sleep set."""
+        """True if a rank took a step of the sleep set (steps that need no try)."""
         self._path = path
         self._known = len(path)
         self._new_from = new_from
@@ -145,18 +143,18 @@ class DporRun(HappensBefore):
         self._old_races = 0
         self._intents: list[Accesses] = [()] * world_size
         self._failed_poll: tuple[int, int] | None = None
-        """The rank whose last step was a failed poll, and the index of the node that chose it."""
+        """The rank whose last step was a failed poll, and the index of the node (choice point) that chose the rank."""
         self._sleep: Sleep = {}
         self._tried_sources: dict[int, frozenset[int]] = {}
-        """By rank, the message sources that its next receive need not try."""
+        """By rank, the message sources that the rank's next receive need not try."""
         self._open_receives: dict[Object, int] = {}
         self._ended_by: int | None = None
-        """The index of the node that chose the rank which ended the run early."""
+        """The index of the node (choice point) that chose the rank whose step ended the run early."""
 
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the index of the option on the planned path; after the path's end, of the first option worth a try."""
+        """Return the index of the option on the planned path; after its end, of the first option worth trying."""
         offer = OfferedChoice(point, tuple(options))
         if self._differs is not None:
             return 0
@@ -181,7 +179,7 @@ class DporRun(HappensBefore):
         return offer.options.index(chosen)
 
     def _continue_failed_poll(self, rank: int, node: int, offer: OfferedChoice) -> int | None:
-        """Choose the rank whose poll failed if the same ranks can still run; else count the failed poll as a step."""
+        """Choose again the rank whose poll failed, if the same ranks can run; else count the failed poll as a step."""
         self._failed_poll = None
         if set(self._path[node].offer.options) == set(offer.options):
             return rank
@@ -197,7 +195,10 @@ class DporRun(HappensBefore):
         return offer.options.index(node.chosen_option)
 
     def _can_be_observed(self, rank: int) -> bool:
-        """Return whether the rank's next step may depend on other ranks' steps; it decides which rank is first."""
+        """Return whether the rank's next step may depend on steps of other ranks.
+
+        Ranks for which it cannot are tried first.
+        """
         return any(
             mode is not AccessMode.CONTRIBUTE
             and (mode is not AccessMode.SEND or self._open_receives.get(object, 0) > 0)
@@ -221,7 +222,7 @@ class DporRun(HappensBefore):
         return node
 
     def _wake_rank(self, rank: int) -> None:
-        """Remove a chosen rank from the sleep set (ranks that need no try), if it is in the set."""
+        """Remove a chosen rank from the sleep set (the ranks that need no try)."""
         self._tried_sources.pop(rank, None)
         if rank in self._sleep:
             self._tried_sources[rank] = self._sleep[rank].sources
@@ -261,7 +262,7 @@ class DporRun(HappensBefore):
     # --- observing ----------------------------------------------------------------------------------------------------
 
     def about_to_access(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
-        """Note the accesses of a rank's next step; the rank's accesses until now belong to the step before."""
+        """Record the accesses of a rank's next step; the rank's accesses until now belong to the step before."""
         if rank in self._sleep:
             self.is_redundant = True
         # It belonged to the step that ends here; the next receive may take from any source.
@@ -277,7 +278,7 @@ class DporRun(HappensBefore):
         self.begin_step(rank, None)
 
     def issued_call(self, rank: int, name: CallName, call: Call) -> None:
-        """Note that a rank issued a call."""
+        """Record that a rank issued a call."""
         self.spins.issued_call(rank, name, call)
         super().issued_call(rank, name, call)
         if call.peer == ANY_SOURCE:
@@ -285,23 +286,23 @@ class DporRun(HappensBefore):
             self._open_receives[channel] = self._open_receives.get(channel, 0) + 1
 
     def started_thread(self, rank: int, thread: int) -> None:
-        """Note a thread that a rank started; it can be chosen from now on."""
+        """Record that a rank started a thread, which can be chosen from now on."""
         self.spins.started_thread(rank, thread)
         self._intents.append(())
         super().started_thread(rank, thread)
 
     def woke_task(self, by: int | None, rank: int) -> None:
-        """Note that rank `by` (None: the clock) let `rank` continue."""
+        """Record that rank `by` (None: the clock) let `rank` continue."""
         self.spins.woke_task(by, rank)
         super().woke_task(by, rank)
 
     def cancelled_thread(self, rank: int) -> None:
-        """Note that a rank's thread was cancelled: the thread's next step will not happen."""
+        """Record that a rank's thread was cancelled, so that its next step will not happen."""
         self._intents[rank] = ()
         self._sleep = {each: sleeper for each, sleeper in self._sleep.items() if each != rank}
 
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """Note an access of a rank: it wakes sleeping ranks whose steps depend on the access, and may be in races."""
+        """Record an access of a rank: it wakes sleeping ranks whose steps depend on the access, and may be in races."""
         self.spins.accessed(rank, access)
         self._failed_poll = None
         if access.mode in (AccessMode.RECEIVE, AccessMode.ANSWER):
@@ -320,7 +321,7 @@ class DporRun(HappensBefore):
         super().accessed(rank, access, source, candidates)
 
     def _note_message_source(self, rank: int, source: int) -> None:
-        """Note the source of a received message; the run is redundant if this receive took it in an earlier run."""
+        """Record the source of a received message; the run is redundant if an earlier run received from it here."""
         self._tried_sources[rank] = taken = self._tried_sources.get(rank, frozenset())
         if rank in self._sleep:
             taken |= self._sleep[rank].sources
@@ -329,9 +330,9 @@ class DporRun(HappensBefore):
             self.is_redundant = True
 
     def used_feature(self, kind: str) -> None:
-        """Note a feature that the program used; whether DPOR covers the program may depend on it."""
+        """Record a feature that the program used, because it may depend on this whether DPOR covers the program."""
         self._used.add(kind)
 
     def run_cut_short(self, rank: int) -> None:
-        """Note which rank's step ended the run early."""
+        """Record the rank whose step ended the run early."""
         self._ended_by = self._nodes[rank]

@@ -48,8 +48,8 @@ class Exploration:
     complete: bool
     """True if the executions cover every schedule."""
     verdict: Verdict
-    """Fail if an execution failed, pass if every schedule is covered, otherwise unknown. So random policies do not pass
-    a program whose schedule has a choice."""
+    """Fail if an execution failed, pass if every schedule is covered, otherwise unknown. So random policies cannot pass
+    a program with choices."""
     first_failure: Result | None
     """The first execution that failed; its schedule and its replay line reproduce it."""
     first_pass: Result | None
@@ -60,7 +60,7 @@ class Exploration:
     end: ExplorationEnd
     seconds: float
     limits: str = ""
-    """A limit on all schedules, such as "with at most 2 preemptions"."""
+    """The limit on the schedules that were explored, such as "with at most 2 preemptions"."""
     outside: str = ""
     """Effects between ranks that the strategy does not see, such as "files"."""
 

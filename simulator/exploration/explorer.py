@@ -23,7 +23,7 @@ from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Code, Verdict
 
 Run = Callable[[Policy, Budget], Result]
-"""A function that runs one execution under a policy, within the rest of the exploration's budget."""
+"""A function that runs one execution under a policy, within the budget that is left to the exploration."""
 
 OnProgress = Callable[[Progress], object]
 
@@ -32,7 +32,7 @@ _P = TypeVar("_P")
 
 
 def report_progress(on_progress: Callable[[_P], object] | None, progress: _P) -> Callable[[_P], object] | None:
-    """Call a user's progress function, if there is one; return the function, or None if it raised."""
+    """Call a user's progress function, if there is one; return the function, or None if there is none or it raised."""
     if on_progress is not None:
         try:
             on_progress(progress)
@@ -43,7 +43,7 @@ def report_progress(on_progress: Callable[[_P], object] | None, progress: _P) ->
 
 
 class Explorer:
-    """One exploration, and its results so far."""
+    """Runs one exploration, and keeps its results so far."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Explorer:
         self._outcomes: Counter[Outcome] = Counter()
         self._verdicts: Counter[Verdict] = Counter()
         self._first: dict[Verdict, Result] = {}
-        """The first execution with each verdict."""
+        """By verdict, the first execution that had it."""
 
     def explore(self, program: str) -> Exploration:
         """Run executions until the exploration ends. Ctrl-C ends the exploration and keeps the results so far."""

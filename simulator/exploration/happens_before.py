@@ -23,8 +23,8 @@ from ddpsim.simulator.matching.slots import channel_object
 from ddpsim.simulator.policies.observer import CallName, Observer
 
 Clock = list[int]
-"""A vector clock: by rank, how many of the rank's steps came before. Threads that were started later are left out. A
-clock is never changed after a rank, a call or a key has received it."""
+"""A vector clock: by rank, how many of the rank's steps came before. Threads that started later are left out. A clock
+is never changed once it is stored for a rank, a call or a key."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class ObservedStep:
     clock: Clock
     """The vector clock of the step, which includes the step itself."""
     node: int | None
-    """The index of the choice node that chose the rank; None if no other rank could run."""
+    """The index of the choice node (choice point) that chose the rank; None if no other rank could run."""
 
 
 class Race(NamedTuple):
@@ -50,7 +50,7 @@ class Race(NamedTuple):
 
 
 def initial_ranks(race: Race, steps: Sequence[ObservedStep]) -> list[int]:
-    """Return the ranks that can run instead of the earlier step, so that the later step comes before it.
+    """Return the ranks that can run in place of the earlier step, so that the later step comes before it.
 
     Let `v` be the steps after the earlier one that do not depend on it, up to the later one. The result is the ranks
     whose first step in `v` has no other step of `v` before it. `steps` are all steps of the run, by position.
@@ -78,7 +78,7 @@ def join_clocks(clocks: Iterable[Clock]) -> Clock:
 
 
 class MessageMatch(NamedTuple):
-    """The step that issued a message, and the step that issued the receive from any source that took the message."""
+    """The step that sent a message, and the step that issued the receive from any source which took the message."""
 
     send: ObservedStep
     receive: ObservedStep
@@ -113,21 +113,21 @@ class MessageRaces:
         self._matches: dict[Object, dict[CallName, MessageMatch]] = {}
         """By channel and receive, the matched messages; without receives that the rank waited for at once."""
         self._races_if_not_awaited: dict[CallName, list[Race]] = {}
-        """By receive: the races of its message, which count unless the rank waits for the receive at once."""
+        """By receive, the races of its message, which count only if the rank does not wait for the receive at once."""
 
     def note_call(self, name: CallName, step: ObservedStep, channel: Object, *, is_wild: bool) -> None:
-        """Note that a step issued a message or a receive; `is_wild` is true for a receive from any source."""
+        """Record that a step issued a message or a receive; `is_wild` is true for a receive from any source."""
         self._steps[name] = step
         if is_wild:
             self._channels[name] = channel
 
     def note_match(self, send: CallName, receive: CallName) -> None:
-        """Note that a receive from any source took a message."""
+        """Record that a receive from any source took a message."""
         if (channel := self._channels.get(receive)) is not None:
             self._matches.setdefault(channel, {})[receive] = MessageMatch(self._steps[send], self._steps[receive])
 
     def note_completion_seen(self, name: CallName, rank: int, number: int) -> None:
-        """Note that a rank, in its step `number`, has seen that a call of its own is complete."""
+        """Record that a rank, in its step `number`, has seen that a call of its own is complete."""
         matches = self._matches.get(self._channels.get(name, ()), {})
         match = matches.get(name)  # None if it was waited for before
         if match and not match.was_receive_first and (match.receive.rank, match.receive.number) == (rank, number):
@@ -135,7 +135,7 @@ class MessageRaces:
             self._races_if_not_awaited.pop(name, None)
 
     def races_of_message(self, channel: Object, step: ObservedStep, clock: Clock) -> list[Race]:
-        """Return the races between earlier receives and a new message, issued in `step` by a rank with this clock."""
+        """Return the races between earlier receives and a new message, sent in `step` by a rank with this clock."""
         found = []
         for name, match in self._matches.get(channel, {}).items():
             send, receive = match
@@ -149,7 +149,7 @@ class MessageRaces:
         return found
 
     def remaining_races(self) -> Iterator[Race]:
-        """Return, at the end of a run, the races of messages whose receives were not waited for at once."""
+        """Return, at the end of a run, the races of messages that receives took without being waited for at once."""
         return chain.from_iterable(self._races_if_not_awaited.values())
 
 
@@ -171,23 +171,21 @@ class HappensBefore(Observer):
         self._messages = MessageRaces()
         self._clocks: list[Clock] = [[0] * world_size for _ in range(world_size)]
         self._current: list[ObservedStep | None] = [None] * world_size
-        """By rank, the rank's current step, once the step has done something that other ranks can observe."""
+        """By rank, its current step, once this step has done something that other ranks can observe."""
         self._nodes: list[int | None] = [None] * world_size
-        """By rank, the index of the choice node that chose the rank for its current step."""
+        """By rank, the index of the choice node (choice point) that chose the rank for its current step."""
         self._of_calls: dict[CallName, Clock] = {}
-        """By call, the clock of the rank that issued it."""
+        """By call, the vector clock of the rank that issued it."""
         self._of_keys: dict[Object, tuple[Clock, int]] = {}
-        """By store key, the clock of the rank that created the key, and how many accesses of the key there were by
-        then."""
+        """By store key, the vector clock of the rank that created the key, and the number of its accesses before."""
         self._touches: dict[Object, list[RecordedAccess]] = {}
         self._could_have_come_sooner: dict[int, list[ObservedStep]] = {}
-        """By rank, the steps that removed a key which was created again before the rank needed it."""
+        """By rank, the steps that removed a store key which was created again before the rank needed the key."""
 
         self._waits: dict[int, ObservedStep | None] = {}
         """By rank, the step in which the rank began to wait for store keys; None if the rank polls again afterwards."""
         self._races_if_removed: dict[Object, list[Race]] = {}
-        """By key, the races between a wait and the step that ended the wait; these races count only if the key is
-        removed."""
+        """By store key, the races between a wait and the step that ended it; they count only if the key is removed."""
 
     def begin_step(self, rank: int, node: int | None) -> None:
         """Begin the next step of a rank."""
@@ -195,13 +193,13 @@ class HappensBefore(Observer):
         self._nodes[rank] = node
 
     def created_key(self, rank: int, key: Object) -> None:
-        """Note that a rank created a store key."""
+        """Record that a rank created a store key."""
         self._of_keys[key] = self._clocks[rank], len(self._touches.get(key, ()))
 
     def needed_key(self, rank: int, key: Object) -> None:
-        """Note that a rank could not have continued before the key was created.
+        """Record that a rank could not have continued before the store key was created.
 
-        So the rank's step is in no race with that creation. It may be in a race with an earlier removal of the key.
+        So the rank's step is in no race with that creation, but may be in a race with an earlier removal of the key.
         """
         if key in self._of_keys:
             clock, count = self._of_keys[key]
@@ -212,11 +210,11 @@ class HappensBefore(Observer):
             self._join_clock(rank, clock)
 
     def began_to_wait(self, rank: int, *, is_for_good: bool) -> None:
-        """Note that a rank begins to wait for store keys, in its current step."""
+        """Record that a rank begins to wait for store keys, in its current step."""
         self._waits[rank] = self._current[rank] if is_for_good else None
 
     def released_rank(self, by: int, rank: int, keys: Sequence[Object]) -> None:
-        """Note that rank `by` created the last of the keys that `rank` waits for.
+        """Record that rank `by` created the last of the store keys for which `rank` waits.
 
         The waiting rank might have come after the keys. That makes no difference, unless one of the keys is removed.
         """
@@ -226,11 +224,11 @@ class HappensBefore(Observer):
                 self._races_if_removed.setdefault(key, []).append(Race(began, made))
 
     def removed_key(self, key: Object) -> None:
-        """Note that a store key was removed."""
+        """Record that a store key was removed."""
         self.races += self._races_if_removed.pop(key, ())
 
     def issued_call(self, rank: int, name: CallName, call: Call) -> None:
-        """Note that a rank issued a call."""
+        """Record that a rank issued a call."""
         self._of_calls[name] = self._clocks[rank]
         if call.peer is not None:
             step = self._current[rank]
@@ -238,7 +236,7 @@ class HappensBefore(Observer):
             self._messages.note_call(name, step, channel_object(call), is_wild=call.peer == ANY_SOURCE)
 
     def completed_calls(self, names: Sequence[CallName]) -> None:
-        """Note calls that completed together: who sees its call complete knows what the ranks of all of them knew."""
+        """Record calls that completed together: a rank that sees its call complete knows what all their ranks knew."""
         if len(names) == 2:
             self._messages.note_match(*names)
         together = join_clocks(self._of_calls[name] for name in names)
@@ -246,7 +244,7 @@ class HappensBefore(Observer):
             self._of_calls[name] = together
 
     def started_thread(self, rank: int, thread: int) -> None:
-        """Note that a rank started a thread, which begins with the clock of that rank."""
+        """Record that a rank started a thread, which begins with the vector clock of that rank."""
         assert thread == len(self._clocks)
         # So that it is a step that leads to more.
         self._record_access(rank, Access(("start", thread), AccessMode.WRITE))
@@ -255,20 +253,20 @@ class HappensBefore(Observer):
         self._nodes.append(None)
 
     def joined_thread(self, rank: int, thread: int) -> None:
-        """Note that a rank has seen a thread end."""
+        """Record that a rank has seen a thread end."""
         self._join_clock(rank, self._clocks[thread])
 
     def saw_completion(self, rank: int, name: CallName) -> None:
-        """Note that a rank has seen its own call complete."""
+        """Record that a rank has seen its own call complete."""
         self._messages.note_completion_seen(name, rank, self._clocks[rank][rank])
         self._join_clock(rank, self._of_calls[name])
 
     def woke_task(self, by: int | None, rank: int) -> None:
-        """Note that rank `by` let `rank` continue; if `by` is None, virtual time passed after all were blocked."""
+        """Record that rank `by` let `rank` continue; if `by` is None, virtual time passed while all were blocked."""
         self._join_clock(rank, join_clocks(self._clocks) if by is None else self._clocks[by])
 
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """Note an access of a rank, and the races between the rank's step and earlier steps."""
+        """Record an access of a rank, and the races between the rank's step and earlier steps."""
         self._record_access(rank, access, candidates)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -308,8 +306,8 @@ class HappensBefore(Observer):
     def _racing_steps(
         self, rank: int, access: Access, before: Iterable[RecordedAccess]
     ) -> tuple[list[ObservedStep], Clock]:
-        """Return the earlier steps that could also come after this access, and the rank's clock joined with the clocks
-        of those steps.
+        """Return the earlier steps that could also have come after this access, and the rank's vector clock joined with
+        theirs.
 
         `before` are the earlier accesses, the last one first.
         """
@@ -329,8 +327,7 @@ class HappensBefore(Observer):
         return rivals, clock
 
     def _earlier_accesses(self, object: Object) -> Iterator[RecordedAccess]:
-        """Return the earlier accesses of an object, the last first; for a store key, also the accesses of all keys at
-        once."""
+        """Return the earlier accesses of an object, the last first; for a store key, also those of all keys at once."""
         if object[0] == "key" and (object == ALL_KEYS or ALL_KEYS in self._touches):
             kept = [
                 touch

@@ -12,26 +12,26 @@ from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice
 
 
 class ExploredStep(NamedTuple):
-    """A step that was explored already; it is taken again only after a step that it depends on."""
+    """A step that earlier runs have explored; it is tried again only after a step on which it depends."""
 
     accesses: tuple[Access, ...]
     sources: frozenset[int] = frozenset()
     """For a receive from any source: the ranks whose messages it has taken."""
     has_more: bool = False
-    """For a receive: True if there are messages that the receive has not taken yet."""
+    """For a receive: True if there are messages that no run has received here yet."""
 
 
 Sleep = Mapping[int, ExploredStep]
-"""The sleep set: by rank, the rank's explored step. A set is never changed after a node has received it."""
+"""The sleep set (steps that need no try): by rank, its explored step. A set is never changed once a node has it."""
 
 
 def may_run(sleep: Sleep, rank: int) -> bool:
-    """Return whether a rank has to be tried: it does not sleep, or its next step can differ from the explored step."""
+    """Return whether a rank has to be tried: it is not in the sleep set, or has more than its explored step to try."""
     return rank not in sleep or sleep[rank].has_more
 
 
 def sleep_after_access(sleep: Sleep, rank: int, access: Access) -> Sleep:
-    """Return the sleep set after an access of a rank, without the steps that depend on the access."""
+    """Return the sleep set (steps that need no try) after a rank's access: steps that depend on it leave the set."""
     left = {}
     for number, sleeper in sleep.items():
         if number != rank and any(are_dependent(own, access) for own in sleeper.accesses):
@@ -50,13 +50,13 @@ class ChoiceNode:
     options: Sequence[int]
     """The options that are worth a try."""
     sleep: Sleep
-    """The sleep set at this choice point, including the options that were tried."""
+    """The sleep set (steps that need no try) at this choice point, including the options that were tried."""
     todo: list[int]
-    """The options to try, in the order in which they were found; options that were tried remain in the list."""
+    """The options to try, in the order in which they were found; they stay in the list when they were tried."""
     is_compared: bool = True
     """True if each run must offer the same options at this choice point; a run that does not shows nondeterminism."""
     tried: int = 0
-    """How many of `todo` were tried."""
+    """How many of the options in `todo` were tried."""
     accesses: dict[Access, None] = field(default_factory=dict)
     """The accesses of the chosen rank's step."""
     sources: set[int] = field(default_factory=set)
@@ -68,7 +68,7 @@ class ChoiceNode:
         return self.todo[self.tried]
 
     def advance_to_next_option(self) -> bool:
-        """Put the explored option into the sleep set and choose the next option; return False if none is left."""
+        """Put the explored option into the sleep set (steps that need no try); choose the next, or return False."""
         if self.tried + 1 == len(self.todo):
             return False
         if self.offer.point.kind is ChoiceKind.RANK:
@@ -79,7 +79,7 @@ class ChoiceNode:
         return True
 
     def add_one_of(self, initials: Sequence[int]) -> None:
-        """Add one of these ranks to `todo`, unless one is there already, or its step was explored elsewhere."""
+        """Add one of these ranks to the options to try, unless one is there or its step was explored elsewhere."""
         if any(rank in self.todo for rank in initials):
             return
         able = [rank for rank in initials if rank in self.options]
@@ -88,7 +88,7 @@ class ChoiceNode:
         self.todo += able[:1] or [rank for rank in self.options if rank not in self.todo and may_run(self.sleep, rank)]
 
     def add_another_rank(self) -> None:
-        """Add another rank to `todo`, if some rank is not in the sleep set."""
+        """Add another rank to the options to try, if some rank is not in the sleep set (ranks that need no try)."""
         if len(self.todo) == 1:
             awake = [rank for rank in self.options if rank not in self.todo and may_run(self.sleep, rank)]
             self.todo += awake[:1]

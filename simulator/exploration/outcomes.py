@@ -39,7 +39,7 @@ def outcome_of_result(result: Result) -> Outcome:
 
 
 def count_outcomes(outcomes: Counter[Outcome]) -> Counter[str]:
-    """Count outcomes by their text, which has the returned values only if executions differ in them."""
+    """Count outcomes by their text. The text has the returned values only if executions differ in them."""
     variants = Counter(outcome.judgement for outcome in outcomes)
     counts = Counter[str]()
     for (judgement, returned), count in outcomes.items():
@@ -48,10 +48,10 @@ def count_outcomes(outcomes: Counter[Outcome]) -> Counter[str]:
 
 
 def _stable_findings(result: Result) -> list[Finding]:
-    """Return the findings that do not depend on the progress of other ranks.
+    """Return the findings (errors) that do not depend on the progress of other ranks.
 
-    A mismatch ends a run at once, so whether an uninvolved rank raised an error before is chance; such errors are left
-    out. So are the hazards of a run that did not pass.
+    A mismatch ends a run at once, so it is chance whether an uninvolved rank raised an error before: such errors are
+    left out. So are the hazards of a run that did not pass.
     """
     mismatches = [each for each in result.findings if each.code.value.startswith("mismatch.")]
     if mismatches:
@@ -66,12 +66,12 @@ def _finding_text(finding: Finding) -> str:
 
 _LONGEST = 80
 _MOST_NUMBERS = 4096
-"""A tensor with more numbers is shown by its first numbers and their sum."""
+"""A tensor with more numbers than this is shown by its first numbers and their sum."""
 _DEEPEST = 20
 
 
 def value_text(value: Any) -> str:
-    """Return a returned value as text; a long text is cut, and ends in a digest of the whole text."""
+    """Return a value that a rank returned as text; a long text is cut, and ends in a digest of the whole text."""
     text = _nested_value_text(value, 0)
     if len(text) <= _LONGEST:
         return text
@@ -105,7 +105,7 @@ def _nested_value_text(value: Any, depth: int) -> str:
 
 
 def _object_text(value: Any, inside: Callable[[Any], str]) -> str:
-    """Return an object as text; `inside` returns the text of a value in it."""
+    """Return an object as text; `inside` is a function that returns the text of a value inside the object."""
     name = type(value).__name__
     if isinstance(value, BaseException):
         return f"{name}({value})"

@@ -16,7 +16,7 @@ from ddpsim.simulator.verdict import Finding
 
 
 class Strategy(Protocol):
-    """The interface of strategies. `next_policy` and `take` alternate.
+    """The interface of strategies. `next_policy` and `take` are called in turn.
 
     If an execution raises RedundantRun, `take` is not called for it; `take` may raise RedundantRun, too.
     """
@@ -60,7 +60,7 @@ class ForwardingStrategy:
         return self._strategy.next_policy()
 
     def take(self, result: Result) -> Finding | None:
-        """Pass an execution's result to the wrapped strategy."""
+        """Give an execution's result to the wrapped strategy."""
         return self._strategy.take(result)
 
     def __getattr__(self, name: str) -> Any:
@@ -82,7 +82,7 @@ class RandomSchedules:
         self._policy = policy
         """A function that makes a policy from a seed and the expected number of choices."""
         self._choices = 0
-        """The largest number of choices of an execution so far."""
+        """The largest number of choices that an execution had so far."""
         self.is_complete = False
 
     def next_policy(self) -> Policy | None:
@@ -103,8 +103,7 @@ COVERING: dict[str, Callable[[int, int | None], Strategy]] = {
     "dpor": lambda world_size, option: Dpor(world_size),
     "dfs": lambda world_size, option: Dfs(preemptions=option),
 }
-"""By policy name, a function that makes a strategy from a world size and the policy's option. These strategies can be
-complete."""
+"""By policy name, a function that makes a strategy, which can cover all schedules, from world size and option."""
 
 
 def strategy_by_name(

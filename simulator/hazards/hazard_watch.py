@@ -28,19 +28,19 @@ from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
 _TENSORS_WATCHED = 8
-"""The most inputs and outputs of a call that are watched: all_gather has as many outputs as there are ranks."""
+"""The most inputs and outputs of a call that are watched: an all_gather has as many outputs as there are ranks."""
 
 _USER = Phase.USER  # faster to look up, see scheduler.py
 _NOTHING = Payload((), ())
 _COPIED_BYTES = 1 << 20
-"""A part of a storage larger than this is not watched."""
+"""A tensor with more bytes that is only a part of a storage is not watched."""
 
 _Span = tuple[int, int]
 """The first address of a tensor's memory, and the address after its end."""
 
 
 class _WatchedTensor:
-    """A watched tensor that shares its storage with no other tensor: a new version counter means a change."""
+    """A watched tensor that is alone in its storage: if its version counter is new, it was changed."""
 
     __slots__ = ("_tensor", "_version")
 
@@ -62,7 +62,7 @@ class _WatchedPart:
         self._tensor = tensor
         self._is_output = is_output
         self._is_current = not is_output
-        """False for an output until its content was copied after the call had written it."""
+        """False for an output until its content is copied, after the call has written it."""
         self._has_changed = False
         self._copy_content()
 
@@ -71,11 +71,11 @@ class _WatchedPart:
         self._content = _as_bytes(self._tensor).clone()
 
     def note_outputs_written_next(self) -> None:
-        """Note that the call is about to write its outputs."""
+        """Record that the call is about to write its outputs."""
         self._has_changed = self._is_output and self._has_other_content()
 
     def note_completion_delivered(self) -> None:
-        """Note that the call has written its outputs, and that its rank is about to run again."""
+        """Record that the call has written its outputs, and that its rank is about to run again."""
         if self._is_output:
             self._copy_content()
             self._is_current = True
@@ -99,7 +99,7 @@ class _CallInFlight:
         self.watched = watched
         """The watched tensors of the call."""
         self.is_sharing = False
-        """True if another call uses the same memory, and so may change this call's tensors."""
+        """The tensors of the call that are watched for changes."""
         self._passed_tensors = brought
         """The tensors that the rank passed to the call."""
         self._read: Sequence[_Span] | None = None
@@ -107,7 +107,7 @@ class _CallInFlight:
 
     @property
     def watched_parts(self) -> list[_WatchedPart]:
-        """Those watched tensors of the call that are parts of larger storages."""
+        """The watched tensors of the call that are only parts of a storage."""
         return [each for each in self.watched if isinstance(each, _WatchedPart)]
 
     def has_changed_tensors(self) -> bool:
@@ -120,7 +120,7 @@ class _CallInFlight:
         return _overlap_in_memory(mine[1], theirs[0]) or _overlap_in_memory(theirs[1], mine[0])
 
     def _memory_spans(self) -> tuple[Sequence[_Span], Sequence[_Span]]:
-        """Return the memory that the call reads or writes on its rank, and the part of it that the call may write."""
+        """Return the memory that the call reads or writes on its rank, and which part of that memory it may write."""
         if self._read is None:
             inputs, outputs, *_ = self._passed_tensors
             call = self.pending.call
@@ -133,11 +133,11 @@ class _CallInFlight:
 
 @dataclass(slots=True, eq=False)
 class _NumberedCall:
-    """A call whose tensors hold poison (NaN) that contains the call's number."""
+    """A call whose tensors hold poison (NaN values) that contains the number of the call."""
 
     call: Call
     is_done: bool = False
-    """True if no further early read of the call's tensors needs a report."""
+    """True if further reads of the call's tensors before the wait need not be reported."""
 
 
 _Watched = _WatchedTensor | _WatchedPart | PoisonedTensors
@@ -150,24 +150,24 @@ class HazardWatch:
         """`ask` is a function that sends a request to the kernel."""
         self._ask = ask
         self._in_flight: list[dict[int, _CallInFlight]] = [{} for _ in range(world_size)]
-        """By rank and handle, the calls of the user and of communication hooks that were not waited for yet."""
+        """By rank and handle (id), the calls of the program and of communication hooks that were not waited for yet."""
         self.listeners: list[Callable[[PendingCall], None]] = []
-        """Functions that are called with each call of the user."""
+        """Functions that are called with each call of the user's program."""
         self.has_poisoned = False
         """True if some call's tensors were poisoned (filled with NaN)."""
         self._undefined: list[list[tuple[Call, ref[Tensor]]]] = [[] for _ in range(world_size)]
-        """By rank, the tensors whose contents calls leave undefined."""
+        """By rank, the tensors that calls leave with undefined content."""
         self.numbered: dict[int, _NumberedCall] = {}
         """By number, the latest call with that number."""
         self._count = [0] * world_size
         """By rank, how many calls got a number."""
         self._latest_unnumbered: dict[int, _NumberedCall] = {}
-        """By rank, the latest call whose tensors have no room for the call's number."""
+        """By rank, the latest call whose tensors have no room for a call number."""
 
     # --- reads of a call's tensors before its wait, by the poison in them ---------------------------------------------
 
     def mark_number(self, call: Call) -> int:
-        """Give a call the number that its poison contains; after 65535 calls, numbers repeat."""
+        """Give a call its number, which its poison (NaN values) contains; after 65535 calls, numbers repeat."""
         number = (self._count[call.rank] * len(self._count) + call.rank) % poison_marks.MOST + 1
         self._count[call.rank] += 1
         numbered = self.numbered[number] = _NumberedCall(call)
@@ -176,11 +176,11 @@ class HazardWatch:
         return number
 
     def _undefined_tensors(self, rank: int) -> Sequence[tuple[Call, Tensor]]:
-        """Return those tensors that a rank's calls have left undefined and that still exist."""
+        """Return the tensors that a rank's calls have left undefined, without tensors that no longer exist."""
         return [(call, tensor) for call, left in self._undefined[rank] if (tensor := left()) is not None]
 
     def check_for_poison(self, rank: int, value: Any, where: str) -> None:
-        """Search a value of the program for poison, and report the calls whose tensors were thus read too early."""
+        """Search a value of the program for poison (marked NaN), and report the calls that were read too early."""
         for number in sorted(poison_marks.call_numbers_in(value)) if self.numbered else ():
             is_unknown = number == poison_marks.UNKNOWN
             numbered = self._latest_unnumbered.get(rank) if is_unknown else self.numbered.get(number)
@@ -191,7 +191,7 @@ class HazardWatch:
     # --- all hazards --------------------------------------------------------------------------------------------------
 
     def call_issued(self, pending: PendingCall) -> None:
-        """Note that a rank issued a call."""
+        """Record that a rank has issued a call."""
         call = pending.call
         if pending.poisoned is not None:
             self.has_poisoned = True
@@ -218,32 +218,32 @@ class HazardWatch:
             self.check_for_poison(call.rank, pending.payload.inputs, where)
 
     def call_settled(self, pending: PendingCall) -> None:
-        """Note that a rank waits for a call or has found it complete, and so may use the call's tensors again."""
+        """Record that a rank waits for a call or has found it complete: from now on it may use the call's tensors."""
         in_flight = self._in_flight[pending.call.rank].pop(pending.handle, None)
         if in_flight is not None and not in_flight.is_sharing and in_flight.has_changed_tensors():
             self._report_hazard(NoticedKind.CHANGED, pending.call)
 
     def unwaited_calls(self, rank: int) -> Sequence[Call]:
-        """Return the user's calls that a rank has not waited for yet."""
+        """Return the calls of the user's program that a rank has not waited for yet."""
         calls = [each.pending.call for each in self._in_flight[rank].values()]
         return [call for call in calls if call.origin.phase is _USER]
 
     def poisoned_calls(self, rank: int) -> Sequence[Call]:
-        """Return a rank's calls with poisoned tensors: calls in flight, and calls that leave tensors undefined."""
+        """Return a rank's calls with poisoned (NaN) tensors: those in flight, and those with undefined tensors."""
         pendings = [each.pending for each in self._in_flight[rank].values()]
         in_flight = [pending.call for pending in pendings if pending.poisoned is not None]
         left = [call for call, tensor in self._undefined_tensors(rank) if poison_marks.may_hold_poison(tensor)]
         return in_flight + [call for call in left if call not in in_flight]
 
     def program_returned(self, rank: int, value: Any) -> None:
-        """Search the value that a rank's program returned for early reads, except those of calls without a wait."""
+        """Search the value that a rank's program returned for reads before a wait, except in calls without a wait."""
         unwaited = [each.pending.call for each in self._in_flight[rank].values()]
         for numbered in (*self.numbered.values(), *self._latest_unnumbered.values()) if unwaited else ():
             numbered.is_done = numbered.is_done or any(numbered.call is each for each in unwaited)
         self.check_for_poison(rank, value, "what the program returned")
 
     def collective_matched(self, pendings: Sequence[PendingCall]) -> None:
-        """Note that the calls of a collective are matched with each other, and are about to write their outputs."""
+        """Record that the calls of a collective are matched between ranks, and are about to write their outputs."""
         for pending in pendings:
             in_flight = self._in_flight[pending.call.rank].get(pending.handle)
             if in_flight is not None and pending.call.peer is None:
@@ -251,14 +251,14 @@ class HazardWatch:
                     part.note_outputs_written_next()
 
     def rank_ended(self, rank: int) -> None:
-        """Note that a rank's program returned."""
+        """Record that a rank's program returned."""
         self._remove_marks(rank)
         for each in list(self._in_flight[rank].values()):
             self.call_settled(each.pending)
             self._report_hazard(NoticedKind.UNWAITED, each.pending.call)
 
     def run_ended(self) -> None:
-        """Note that no rank runs any more."""
+        """Record that no rank runs any more."""
         for rank in range(len(self._in_flight)):
             self._remove_marks(rank)
 
@@ -268,9 +268,9 @@ class HazardWatch:
         self._ask(Noticed(kind, (call,)))
 
     def _report_shared_memory(self, mine: _CallInFlight, others: Iterable[_CallInFlight]) -> None:
-        """Report a call that shares memory with other calls in flight, if one of these calls writes that memory.
+        """Report a call that shares memory with other calls in flight, if one of these calls writes the shared memory.
 
-        Not reported: the greetings of a pipeline in torch 2.11, which share a tensor that nothing reads.
+        Not reported: the first messages of a pipeline in torch 2.11, which share a tensor that nothing reads.
         """
         sharing = [other for other in others if mine.shares_memory_with(other)]
         if sharing:
@@ -281,7 +281,7 @@ class HazardWatch:
                 each.is_sharing = True
 
     def _remove_marks(self, rank: int) -> None:
-        """Remove the calls' numbers from poisoned memory, which later tensors may use again without writing to it."""
+        """Remove the calls' numbers from poisoned memory (NaN), which later tensors may use without writing to it."""
         if not self.has_poisoned:
             return
         for each in self._in_flight[rank].values():
@@ -308,7 +308,7 @@ def _watch_tensors(payload: Any) -> Sequence[_WatchedTensor | _WatchedPart]:
 
 
 def _only_writes_tensors(call: Call) -> bool:
-    """Return whether the call is a broadcast on a rank other than the root: such a rank only writes its tensors."""
+    """Return whether the call is a broadcast on a rank other than the root, which only writes its tensors."""
     return call.signature.operation == "broadcast" and call.signature.root != call.rank
 
 
@@ -317,8 +317,7 @@ def _overlap_in_memory(written: Sequence[_Span], others: Sequence[_Span]) -> boo
 
 
 def _memory_span(tensor: Tensor) -> _Span:
-    """Return the memory of a tensor; an empty span if the tensor is not contiguous, as other tensors may lie in its
-    gaps."""
+    """Return the memory of a tensor; an empty span if it is not contiguous: other tensors may lie in its gaps."""
     if tensor.layout is not torch.strided or not tensor.is_contiguous() or not tensor.nbytes:
         return 0, 0
     start = tensor.data_ptr()

@@ -31,20 +31,20 @@ from ddpsim.simulator.transport.payload import Payload
 _MAKING_CALLS = distributed_c10d._rank_not_in_group.__code__.co_filename
 _WAIT_INSIDE = frozenset({"send", "recv"})
 _OWN_FRAMES = 4
-"""The number of innermost stack frames that are skipped, because they are the simulator's."""
+"""The number of innermost stack frames that are skipped, because they are always the simulator's."""
 _FRAMES = 10
-"""The number of stack frames in which the function of torch that makes a call is searched."""
+"""The number of stack frames that are searched for the function of torch that makes a call."""
 
 _USER, _BUCKET = Phase.USER, Phase.BUCKET  # faster to look up, see scheduler.py
 
 
 class PoisonedTensors:
-    """The poisoned tensors of one call that is in flight."""
+    """The tensors of one call in flight that are poisoned: filled with NaN until the wait."""
 
     def __init__(
         self, brought: Payload, outputs: Sequence[Tensor], number: int, *, undefined: Sequence[Tensor] = ()
     ) -> None:
-        """The rank passed `brought` to the call, which writes `outputs` and leaves `undefined` undefined."""
+        """The rank passed the tensors `brought` to the call; it writes `outputs`, and leaves `undefined` undefined."""
         self.brought = brought
         self.undefined = undefined
         self._number = number
@@ -87,7 +87,7 @@ class PoisonedTensors:
                 poison_marks.remove_marks(tensor)
 
     def reveal_results(self) -> None:
-        """Copy the call's results to the program's tensors, which the program may read from now on."""
+        """Copy the call's results into the program's tensors, which the program may read from now on."""
         if self._is_revealed:
             return
         self._is_revealed = True
@@ -108,7 +108,7 @@ class PoisonedTensors:
 
 
 def poison_call(call: Call, payload: Payload, number: Callable[[Call], int]) -> PoisonedTensors | None:
-    """Poison the tensors of a call that is being issued; return None if it needs no poison or cannot be poisoned."""
+    """Fill the tensors of a call that is being issued with poison (NaN); return None if it needs or allows none."""
     phase, tensors = call.origin.phase, (*payload.inputs, *payload.outputs)
     if not (phase is _USER or phase is _BUCKET) or not tensors:
         return None
@@ -132,7 +132,7 @@ def _written_tensors(signature: Signature, payload: Payload, rank: int) -> Seque
 
 
 def _share_storage(output: Tensor, inputs: Sequence[Tensor]) -> bool:
-    """Return whether an input of the call lies in the storage of an output."""
+    """Return whether an input of the call lies in the same storage as one of its outputs."""
     if not inputs:
         return False
     storage = output.untyped_storage().data_ptr()
@@ -155,7 +155,7 @@ def _is_synchronous_call() -> bool:
 
 
 def _has_own_version(tensor: Tensor) -> bool:
-    """Return whether a new version counter means a change of this tensor: no other shares its storage."""
+    """Return whether a new version counter means that this tensor was changed: no other tensor uses its storage."""
     return not tensor.is_inference() and tensor.nbytes >= tensor.untyped_storage().nbytes()
 
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 MOST = (1 << 16) - 1
-"""The largest number that a call can have in a mark."""
+"""The largest call number that a mark (in a NaN) can contain."""
 UNKNOWN = 0
-"""The number in marks of types that have no room for a call's number."""
+"""The number in the marks of types that have no room for a call's number."""
 
 _OURS = 0b101101
 _BITS = {
@@ -30,14 +30,13 @@ _BITS = {
     torch.float16: (torch.int16, 0x7E00, -13),
     torch.bfloat16: (torch.int16, 0x7FC0, -16),
 }
-"""By dtype: the integer type of the same size, a NaN, and the left shift of the mark's 22 bits (signature and
-number)."""
+"""By dtype: the integer type of the same size, a NaN, and the left shift of the mark's 22 bits."""
 SHORT = frozenset({"float16", "bfloat16"})
 """Types of tensors that have room for ddpsim's signature, but not for a call's number."""
 _LONG = 0x7FFF_FFFF_D1CE_0000
-"""The mark in an integer of 64 bits, to which the call's number is added."""
+"""The 64-bit integer that is a mark; the call's number is added to it."""
 _ITEMS = 10_000
-"""The most numbers and tensors of one value that are searched for marks."""
+"""The most numbers and tensors that are searched for marks in one value."""
 
 
 def is_plain_tensor(tensor: Tensor) -> bool:
@@ -46,7 +45,7 @@ def is_plain_tensor(tensor: Tensor) -> bool:
 
 
 def fill_with_mark(tensor: Tensor, number: int) -> None:
-    """Fill a tensor with the mark of a call; with the largest value of its type if the type has no room for a mark."""
+    """Fill a tensor with the mark (NaN with call number) of a call, or with its type's largest value if too small."""
     if tensor.is_complex():
         fill_with_mark(torch.view_as_real(tensor.resolve_conj()), number)
     elif tensor.dtype in _BITS:
@@ -63,19 +62,19 @@ def fill_with_mark(tensor: Tensor, number: int) -> None:
 
 
 def integer_mark(dtype: torch.dtype, number: int | None) -> int:
-    """Return the mark of a call for a tensor of integers or booleans; the type's largest value if it has no number."""
+    """Return the mark of a call for integers or booleans; the type's largest value if it has no room for a number."""
     if dtype is torch.bool:
         return True
     return torch.iinfo(dtype).max if number is None or dtype is not torch.int64 else _LONG | number
 
 
 def has_room_for_signature(tensor: Tensor) -> bool:
-    """Return whether `fill_with_mark` puts a mark with ddpsim's signature into the tensor."""
+    """Return whether `fill_with_mark` would write a mark with ddpsim's signature into the tensor."""
     return tensor.dtype in _BITS or tensor.dtype is torch.int64 or tensor.is_complex()
 
 
 def remove_marks(tensor: Tensor) -> None:
-    """Replace the marks of calls in a tensor by plain NaN or by the largest integer."""
+    """Replace the marks (call numbers) in a tensor by plain NaN or by the largest integer."""
     with torch._C._AutoDispatchBelowADInplaceOrView():
         if tensor.is_floating_point() or tensor.is_complex():
             tensor.masked_fill_(tensor != tensor, float("nan"))
@@ -91,7 +90,7 @@ def may_hold_poison(tensor: Tensor) -> bool:
 
 
 def call_numbers_in(value: Any) -> set[int]:
-    """Return the numbers of the calls whose marks are in a value, which is a number, tensor, array or container."""
+    """Return the call numbers in the marks that a value contains: a number, a tensor, an array or a container."""
     found: set[int] = set()
     for each, _ in zip(_numbers_and_tensors_in(value, set()), range(_ITEMS), strict=False):
         if isinstance(each, float):
@@ -101,7 +100,7 @@ def call_numbers_in(value: Any) -> set[int]:
 
 
 def _numbers_and_tensors_in(value: Any, seen: set[int]) -> Iterator[float | int | Tensor]:
-    """Yield the numbers and tensors that a value (a number, tensor, array or container) contains."""
+    """Yield the numbers and tensors in a value: a number, a tensor, an array or a container."""
     if isinstance(value, (float, int, Tensor)):
         yield value
     elif isinstance(value, complex):
@@ -128,9 +127,10 @@ def _children_of(value: Any) -> Iterable[Any]:
 
 
 def may_hold_mark(tensor: Tensor) -> bool:
-    """Return whether a tensor may contain a mark: a fast check, made for every tensor that is passed to a call.
+    """Return whether a tensor may contain a mark: a fast check, made for each tensor that is passed to a call.
 
-    A tensor with NaN is not equal to itself; on a GPU torch may not compare a tensor with itself.
+    A tensor with NaN is not equal to itself; on a GPU this may return True for any tensor, because torch may not
+    compare there.
     """
     if not is_plain_tensor(tensor):
         return False

@@ -25,14 +25,14 @@ from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.own_process import torchrun_environment
 
 LAUNCHERS = (launcher_api, launcher_package)
-"""The modules that have `launch_agent`."""
+"""The modules in which torch keeps its function `launch_agent`."""
 
 _HARMLESS = ("-u", "-B")
-"""Options of Python that a command line may have."""
+"""The options of Python that a rank's command line may have."""
 
 
 class ElasticAgent:
-    """Replaces torchrun's agent, which starts the processes of ranks."""
+    """Replaces torchrun's agent, the part of torchrun that starts the processes of ranks."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
@@ -80,7 +80,7 @@ class ElasticAgent:
         return [rank.sentinel for rank in ranks], lambda rank: int(ranks[rank].wait() or 0), []
 
     def _parse_command(self, words: Sequence[str]) -> Script:
-        """Parse the command line of a rank, and reject one that does not run Python."""
+        """Parse a rank's command line. Raises an error if the command does not run Python."""
         command = list(words)
         if os.path.basename(words[0]).startswith("python") or words[0] == sys.executable:
             command = command[1:]
@@ -101,7 +101,7 @@ class ElasticAgent:
 
 _Settings = Sequence[Mapping[str, str]]
 _StartedRanks = tuple[list[int], Callable[[int], int], list[Any]]
-"""A sentinel for each rank, a function that returns the exit code of a rank, and the pipes for the ranks' results."""
+"""A sentinel (file) for each rank, a function that returns a rank's exit code, and the pipes for the results."""
 
 
 def _collect_results(sentinels: Sequence[int], returned: Sequence[Any]) -> dict[int, Any]:

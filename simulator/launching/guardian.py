@@ -18,7 +18,7 @@ _ENTRY_BYTES = 8
 
 
 class Guardian:
-    """The process that kills what the ranks of one run have started."""
+    """The process that outlives the coordinator, and kills the processes that the ranks of one run have started."""
 
     def __init__(self) -> None:
         """Raises UsageError if the system has no process or file left."""
@@ -49,7 +49,10 @@ class Guardian:
             os.write(self._writing, pid.to_bytes(_ENTRY_BYTES, "little"))
 
     def kill_groups(self) -> None:
-        """Kill the rest of the groups, and end the guardian. Raises InternalError if the guardian failed."""
+        """Kill all recorded process groups that are left, and end the guardian.
+
+        Raises InternalError if the guardian failed.
+        """
         os.close(self._writing)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)

@@ -27,17 +27,17 @@ from ddpsim.simulator.runtime.outcome import RaisedError
 
 _POLL_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
-"""A launcher that has started ranks and uses no CPU for this long waits for them in a way that is not replaced."""
+"""A launcher without CPU use for this long after it started ranks waits in a way that ddpsim does not replace."""
 
 
 class LauncherRun:
-    """A program that runs as its own launcher, and the ranks that it has started."""
+    """A run of a program that starts its ranks itself (a launcher), and of these ranks."""
 
     def __init__(self, config: ProcessConfig) -> None:
         """Start the program. Raises UsageError if the system starts no process."""
         self.children: list[ChildProcess] = []
         self._exit_files: list[int] = []
-        """The pipes on which the launcher waits for the exit codes of the ranks."""
+        """The pipes from which the launcher reads the exit codes of the ranks."""
         self._guardian = Guardian()
         self._line, theirs = PacketConnection.pair()
         self._adopting = ExitStack()
@@ -73,7 +73,7 @@ class LauncherRun:
         return bool(self.children)
 
     def _receive_message(self, seconds: float) -> Any:
-        """Wait for a message of the launcher; return None if no message arrives in time."""
+        """Wait for a message of the launcher, and return it; None if no message arrives in time."""
         if not select.select([self._line], [], [], seconds)[0]:
             return None
         message, files = self._line.receive()
@@ -91,7 +91,7 @@ class LauncherRun:
         return message
 
     def configure_ranks(self, config: ProcessConfig) -> list[ChildProcess]:
-        """Send the ranks their configuration, and return them."""
+        """Send the ranks their configuration, and return the processes of the ranks."""
         for child in self.children:
             with suppress(OSError):  # the rank is gone, which the coordinator notices
                 child.channel.send(fields_for_launched_rank(config))
@@ -124,13 +124,13 @@ class LauncherRun:
         return None
 
     def discard_program(self) -> None:
-        """End a program that starts no ranks, and discard its output: its ranks will write it again."""
+        """End a program that has started no ranks, and discard its output: the program runs again as each rank."""
         self._launcher.kill_process()
         self._launcher.new_output()
         self.close()
 
     def close(self) -> None:
-        """End the launcher and its ranks, and release everything."""
+        """End the launcher and its ranks, and release their files."""
         for child in (self._launcher, *self.children):
             child.kill_process()
         self.forward_output()
@@ -143,7 +143,7 @@ class LauncherRun:
 
 
 def start_own_ranks(config: ProcessConfig, seconds: float, external_processes: ExternalProcesses) -> LauncherRun | None:
-    """Run a program until it has started its ranks; None if it does not start them itself."""
+    """Run a program until it has started its ranks, and return that run; None if it does not start ranks itself."""
     program = config.program
     if not isinstance(program, Script) or not may_start_own_ranks(program):
         return None

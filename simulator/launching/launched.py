@@ -1,4 +1,4 @@
-"""The program of a rank that a launcher starts: a process of multiprocessing, or a command."""
+"""What a rank of a launcher (a program that starts its ranks itself) runs: a multiprocessing process or a command."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ddpsim.simulator.launching.script import Script
 
 
 def is_worker_of_spawn(worker: Any) -> bool:
-    """Return whether `torch.multiprocessing` made a process, for a function such as `mp.spawn`."""
+    """Return whether a function of `torch.multiprocessing`, such as `mp.spawn`, made a process."""
     return worker._target is _worker_of_spawn
 
 
 class WorkerBody:
-    """A process of multiprocessing that becomes a rank."""
+    """A process of multiprocessing that becomes a rank: when called, it runs in the rank."""
 
     DupFd = popen_spawn_posix._DupFd
-    """A class of multiprocessing that pickle needs here, as it needs `duplicate_for_child`."""
+    """A class that multiprocessing expects here when it pickles file descriptors; see `duplicate_for_child`."""
 
     def __init__(self, worker: Any, *, is_forked: bool) -> None:
-        """Runs in the launcher. A worker that is not forked is pickled, as multiprocessing does it for "spawn"."""
+        """Made in the launcher. A process that is not forked is pickled here, as multiprocessing does for "spawn"."""
         self.is_forked = is_forked
         self._worker = worker
         self._preparation: dict[str, Any] = {}
@@ -89,7 +89,7 @@ class CommandBody:
     program: Script
     environment: Mapping[str, str]
     path: Sequence[str]
-    """`sys.path` without the folder that the program adds."""
+    """`sys.path` of the launcher, without the folder of the program."""
     is_forked: bool = False
 
     def __call__(self, rank: int) -> None:
@@ -101,4 +101,4 @@ class CommandBody:
 
 
 Body = WorkerBody | CommandBody
-"""The program of a rank. Forked, it has the launcher's state; otherwise it starts anew and imports its modules."""
+"""What a rank of a launcher runs. Forked, it has the launcher's state; otherwise it starts anew, with imports."""

@@ -45,7 +45,7 @@ from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _GLANCES = 10
-"""A program that polls a process more often than this waits for it; printing processes polls them a few times."""
+"""A program that asks more often than this for a process's exit code waits for it; printing asks a few times."""
 
 
 def run_launcher(rank_config: RankConfig, line: PacketConnection) -> NoReturn:
@@ -120,7 +120,7 @@ class RankPopen:
 
 
 class Launcher:
-    """Replaces the functions that start processes, so that those which are ranks become ranks of the simulation."""
+    """Replaces the functions that start processes, so that the processes which are ranks belong to the simulation."""
 
     def __init__(self, line: PacketConnection, config: ProcessConfig) -> None:
         self.line = line
@@ -162,7 +162,7 @@ class Launcher:
         self._replaced.restore_attributes()
 
     def begin_ranks(self) -> None:
-        """Let the ranks begin: the program waits for them, so it has started all."""
+        """Tell the coordinator to let the ranks begin: the program waits for them, so it has started all."""
         if self._ranks and not self.has_begun:
             self.has_begun = True
             self.line.send(launcher_line.RanksMayBegin())
@@ -188,7 +188,7 @@ class Launcher:
         return self._start_rank(CommandBody(program, environment, self._path))
 
     def reject_program(self, line: str) -> NoReturn:
-        """End the run with an error message."""
+        """End the run with an error message about the program."""
         self.line.send(launcher_line.LaunchRejected(line))
         os._exit(0)
 
@@ -253,7 +253,7 @@ class Launcher:
         return wait
 
     def _group_creation_replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Replace a function that makes a process group, which would wait here for ranks that do not run."""
+        """Replace a function that makes a process group: a program that calls it before it starts ranks starts none."""
 
         def make(*arguments: Any, **options: Any) -> Any:
             if os.getpid() != self._pid:
@@ -267,7 +267,7 @@ class Launcher:
 
 
 class _UnsetByProgram(bytes):
-    """The value of a variable that the program has not set."""
+    """Stands for the value of an environment variable that the program has not set."""
 
 
 def _environment_entries() -> Any:
@@ -276,7 +276,7 @@ def _environment_entries() -> Any:
 
 
 def _fork_without_parent(run: Callable[[], NoReturn]) -> int:
-    """Fork an orphan, which becomes the coordinator's child; return its process id."""
+    """Fork a process that becomes a child of the coordinator, because its parent ends; return its process id."""
     reading, writing = os.pipe()
     between = os.fork()
     if not between:

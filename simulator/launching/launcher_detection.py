@@ -21,10 +21,10 @@ _STARTS = frozenset({
     *("elastic_launch", "launch_agent"),
     *("notebook_launcher", "debug_launcher"),
 })  # fmt: skip
-"""The functions that start ranks."""
+"""The names of functions that start ranks."""
 
 _STRATEGIES = ("ddp_spawn", "ddp_fork", "ddp_notebook")
-"""Strategies of a Trainer that start processes."""
+"""The names of a Trainer's strategies that start processes."""
 
 _IS_WORTH_READING = re.compile(rf"\b({'|'.join([*_STARTS, *_STRATEGIES])}|distributed\W+(run|import\s+run))\w*")
 
@@ -33,16 +33,16 @@ _OF_RANKS = frozenset({
     *("init_process_group", "init_device_mesh", "DistributedDataParallel", "DDP", "FSDP", "fully_shard"),
     *("Accelerator", "PartialState", "Fabric", "Trainer"),
 })  # fmt: skip
-"""Names that a function uses if it makes a process group, or calls code that does."""
+"""Names that occur in a function that makes a process group, or calls code that makes one."""
 
 _HARMLESS_PACKAGES = frozenset({*sys.stdlib_module_names, "torch", "numpy"}) - {"importlib", "runpy", "subprocess"}
-"""Packages whose functions make no group, apart from the names above."""
+"""Packages whose functions make no process group, except functions with the names above."""
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def may_start_own_ranks(program: Script) -> bool:
-    """Return whether a program, or a project file that it imports, may start ranks."""
+    """Return whether a program, or a file of its project that it imports, may start ranks."""
     trees: dict[str, ast.AST] = {}
     processes: list[ast.Call] = []
     for file, text, tree in _project_files(program):
@@ -57,7 +57,7 @@ def may_start_own_ranks(program: Script) -> bool:
 
 
 def uses_trainer_strategy(program: Script) -> bool:
-    """Return whether a Trainer may start the ranks; a Trainer starts none under the environment of torchrun."""
+    """Return whether a Trainer in the program may start ranks; under torchrun's environment, it starts none."""
     trees = (tree for _, text, tree in _project_files(program) if _IS_WORTH_READING.search(text))
     return any(any(map(_names_strategy, ast.walk(tree))) for tree in trees)
 
@@ -100,7 +100,7 @@ def _names_strategy(node: ast.AST) -> bool:
 
 
 def _imported_paths(tree: ast.AST, file: str, root: str) -> Iterator[str]:
-    """Yield the paths, without suffix, at which imported modules would be if they belong to the project."""
+    """Yield the paths, without suffix, that the imported modules would have if they belonged to the project."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for each in node.names:
@@ -122,12 +122,12 @@ def _existing_files(name: str) -> Iterator[str]:
 
 
 class ProjectDefinitions:
-    """The definitions and imports of the files of a program."""
+    """The functions, classes and imports in the files of a program."""
 
     def __init__(self, trees: Mapping[str, ast.AST]) -> None:
         self._definitions: dict[str, list[_Definition]] = {}
         self._modules: dict[str, set[str]] = {}
-        """The modules that a name may come from, by each name that an import binds."""
+        """By each name that an import binds, the modules from which the name may come."""
         self._own = {part for file in trees for part in file.removesuffix(".py").split("/")[-2:]}
         """The names of the project's modules and packages."""
         for tree in trees.values():
@@ -159,7 +159,7 @@ class ProjectDefinitions:
         return False
 
     def _is_unknown_name(self, name: str) -> bool:
-        """Return whether a name is imported from a package that may make groups."""
+        """Return whether a name is imported from a package whose functions may make process groups."""
         if name in self._definitions:
             return False
         roots = {module.split(".")[0] for module in self._modules.get(name, ())}
@@ -181,7 +181,7 @@ def _referenced_names(node: ast.AST) -> Iterator[str]:
 
 
 def _imported_names(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield each name that an import binds, and its module; "" for a relative import."""
+    """Yield each name that an import binds, and the module it comes from; "" for a relative import."""
     if isinstance(node, ast.Import):
         for each in node.names:
             yield (each.asname or each.name.split(".")[0]), each.name

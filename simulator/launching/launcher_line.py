@@ -12,7 +12,7 @@ EXIT_CODE = struct.Struct("<i")
 
 
 class RankStarted(NamedTuple):
-    """A rank is started and waits. The rank's files come with the message, in the order of `RankPopen`."""
+    """A rank has been started and waits. The rank's files come with the message, in the order of `RankPopen`."""
 
     pid: int
 
@@ -26,16 +26,16 @@ class MakesOwnGroup(NamedTuple):
 
 
 class StartsRanksAgain(NamedTuple):
-    """The program starts ranks a second time."""
+    """The program starts ranks a second time, which is an error."""
 
 
 class LaunchRejected(NamedTuple):
-    """The program starts its ranks in a way that cannot be simulated."""
+    """The program starts its ranks in a way that cannot be simulated; the run ends with the error."""
 
     line: str
 
 
 class ProgramEnded(NamedTuple):
-    """The program has ended."""
+    """The program that started its ranks itself has ended."""
 
     raised: RaisedError | None

@@ -1,4 +1,4 @@
-"""Starts the processes of a program, its ranks or its launcher: servers fork them."""
+"""Starts the processes of a program (its ranks, or its launcher), which servers fork."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ddpsim.simulator.rank_processes.rank_files import RankFiles
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 _AT_ONCE = MOST_FILES // (FILES_OF_A_RANK + 1)
-"""The number of processes that a server is asked for at a time."""
+"""The most processes that a server is asked to fork with one message."""
 
 
 class ProcessResources(NamedTuple):
-    """The resources of a process that is not forked yet."""
+    """The files and the shared memory of a rank's process that is not forked yet."""
 
     rank: int
     channel: MessageChannel
@@ -53,12 +53,12 @@ class ProcessResources(NamedTuple):
         return cls(rank, channel, theirs, arena, arena_file, files)
 
     def close_process_ends(self) -> None:
-        """Close the process's ends, after it has been forked."""
+        """Close those ends of the connections that the forked process uses itself."""
         self.theirs.close()
         os.close(self.arena_file)
 
     def close_all(self) -> None:
-        """Close all, because the process is not forked."""
+        """Close everything, because no process was forked for these resources."""
         self.close_process_ends()
         self.channel.close()
         self.arena.close()
@@ -75,7 +75,7 @@ def start_ranks(config: ProcessConfig, guardian: Guardian) -> list[ChildProcess]
 
 
 def start_launcher(config: ProcessConfig, guardian: Guardian, line: int) -> ChildProcess:
-    """Start the process of a program that starts its ranks itself; `line` is its end of the line to the coordinator."""
+    """Start the process of a program that starts its ranks itself; `line` is its connection to the coordinator."""
     return _start_with_retry(config, 1, guardian, [line])[0]
 
 
@@ -89,7 +89,7 @@ def _start_with_retry(config: ProcessConfig, count: int, guardian: Guardian, mor
 
 
 def _start_processes(config: ProcessConfig, count: int, guardian: Guardian, more: list[int]) -> list[ChildProcess]:
-    """Fork the processes from the servers of the program; kill those that are started if one fails."""
+    """Fork the processes from the servers of the program; if one fails, kill the others."""
     assert isinstance(config.program, Script)
     children: list[ChildProcess] = []
     keys = server_keys(config.program, config.start.hash_seeds[:count], config.preload)
@@ -174,7 +174,7 @@ def _fork_in_servers(
 
 @contextmanager
 def adopting_orphans() -> Iterator[None]:
-    """Make this process the parent of descendants whose parent ends, so that it can wait for them."""
+    """In the `with` block: make this process the parent of orphaned descendants, so that it can wait for them."""
     system = ctypes.CDLL(None)
     before = ctypes.c_int()
     system.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
@@ -187,7 +187,7 @@ def adopting_orphans() -> Iterator[None]:
 
 @contextmanager
 def _ctrl_c_delayed() -> Iterator[None]:
-    """Delay Ctrl-C, which would leave processes that are forked and not recorded yet."""
+    """In the `with` block: delay Ctrl-C, which would lose processes that are forked and not recorded yet."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

@@ -22,10 +22,10 @@ _USES_DYNAMO = re.compile(
     r"\b(_dynamo|_inductor|checkpoint|compile|distributed\.tensor|DTensor|export|FSDP|FullyShardedDataParallel|fully_shard"
     r"|parallelize_module|pipelining|profiler)\b"
 )
-"""Names in torch that load its compiler; optimizers and DDP do not (patches/late_dynamo.py)."""
+"""Pattern of names in torch that load its compiler; optimizers and DDP do not load it (patches/late_dynamo.py)."""
 
 _READS_ARGUMENTS = re.compile(r"argv|argparse|optparse|fileinput|unittest|distributed\.(run|launch)|common_utils|runpy")
-"""Modules of Python and torch that read a program's arguments."""
+"""Pattern of the modules of Python and torch that read a program's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Script:
 
     command: tuple[str, ...]
     counts_ranks: bool = False
-    """True if the program starts its ranks itself, so that their number is the world size."""
+    """True if the program starts its ranks itself, so that the number of ranks it starts is the world size."""
     within: Callable[[], AbstractContextManager[object]] | None = None
-    """A function that makes a context manager for the program's run. It belongs to a module, because it is pickled."""
+    """A function that returns a context manager for the program's run. It is pickled, so a module must contain it."""
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Script:
 
     @property
     def folder(self) -> str:
-        """The folder in which the program's modules are searched first."""
+        """The folder from which the program's modules are imported first."""
         return os.getcwd() if self.is_module else os.path.dirname(os.path.abspath(self.command[0]))
 
     def may_need_dynamo(self) -> bool:
@@ -100,16 +100,17 @@ class Script:
                 f"{path!r} cannot be read ({error.strerror}), expected a program: correct the path"
             ) from None
         except (SyntaxError, UnicodeDecodeError, ValueError) as error:
-            raise UsageError(f"{path!r} is no Python ({error}), expected a program in Python") from None
+            raise UsageError(f"{path!r} is no Python ({error}), expected a program in Python: name one") from None
         try:
             compile(source, path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             raise UsageError(
-                f"{path!r} does not compile ({error}): correct it, `python {path}` shows the line"
+                f"{path!r} does not compile ({error}), expected valid Python: "
+                f"correct it, `python {path}` shows the line"
             ) from None
 
     def _module_file(self) -> str:
-        """Return the module's file; "" if that is not Python. Raises UsageError if there is no such module."""
+        """Return the file of the module; "" if the file is not Python. Raises UsageError if there is no such module."""
         if len(self.command) < 2:
             raise UsageError("-m is the last word, expected a module after it: add the module's name")
         path = _find_module_file(self.command[1])
@@ -162,7 +163,7 @@ def _read_source(path: str) -> str:
 
 
 def program_seeds(alike: bool) -> RankSeeds:
-    """Return the seeds of a program's ranks. The caller's PYTHONHASHSEED applies to all ranks, as under torchrun."""
+    """Return the hash seeds of a program's ranks. The caller's PYTHONHASHSEED applies to all, as under torchrun."""
     own = environment_hash_seed()
     if own is not None:
         return RankSeeds(alike, (own,))
@@ -228,7 +229,7 @@ def _find_spec(name: str) -> ModuleSpec | None:
 
 
 def _package_source(spec: ModuleSpec) -> str:
-    """Return the source of a package's `__init__.py`; "" if it has none."""
+    """Return the source of a package's `__init__.py`; "" if the package has no such file."""
     if spec.origin is None or not spec.origin.endswith(".py"):
         return ""
     with open(spec.origin, errors="replace") as file:

@@ -23,13 +23,13 @@ from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
 
 FILES_OF_A_RANK = 6
-"""Its channel, arena, output, errors and stack, and the file of `Announcement`; a launcher also has its line."""
+"""A rank's channel, arena, output, errors and stack, and the file of `Announcement`; a launcher has one file more."""
 
 WHERE = "a server, from which ranks are forked"
-"""The name of a server in reports of internal errors."""
+"""The name of a server in messages about internal errors."""
 
 MOST_FILES = 240
-"""The most files that are sent at a time; the system allows 253."""
+"""The most files that are sent with one message; the operating system allows 253."""
 
 
 class LoadModules(NamedTuple):
@@ -40,17 +40,17 @@ class LoadModules(NamedTuple):
 
     modules: tuple[str, ...]
     is_by_request: bool
-    """The user has named the modules, so problems are reported."""
+    """True if the user has named the modules, so that problems with them are reported."""
 
 
 class ForkProcesses(NamedTuple):
-    """Fork processes. Their files come with the message, equally many for each. Answered by `ForkResult`."""
+    """A request to fork processes. Files come with the message, equally many for each. Answered by `ForkResult`."""
 
     processes: int
 
 
 class ForkResult(NamedTuple):
-    """The processes that a server has forked."""
+    """The ids of the processes that a server has forked."""
 
     pids: tuple[int, ...]
     error: int
@@ -58,7 +58,7 @@ class ForkResult(NamedTuple):
 
 
 class RankStart(NamedTuple):
-    """The first message to a forked process: the rank that it becomes, and the state of the coordinator's process."""
+    """The first message to a forked process: which rank it becomes, and the state of the coordinator's process."""
 
     rank: int
     config: dict[str, Any]
@@ -74,7 +74,7 @@ def read_search_path(file: int) -> list[str]:
 
 
 def run_server(number: int, caller: int) -> NoReturn:
-    """Answer requests of the process `caller`, which has the other end of socket `number`, until that process ends."""
+    """Fork ranks for the process `caller`, at the other end of socket `number`, until that process ends."""
     try:
         is_caller_there = os.pidfd_open(caller)
         if os.getppid() != caller:  # the caller has ended already
@@ -92,7 +92,10 @@ def run_server(number: int, caller: int) -> NoReturn:
 
 
 class _CallerWatch:
-    """Ends this server if its caller ends while the server is busy. Its thread ends, too, so that forks are safe."""
+    """Ends this server if its caller ends while the server is busy.
+
+    It ends its own thread before a fork, which is then safe.
+    """
 
     def __init__(self, is_caller_there: int) -> None:
         self._files = is_caller_there, os.eventfd(0)
@@ -120,7 +123,7 @@ def _import_common_modules() -> None:
 
 
 def _import_simulator_module(name: str) -> Any:
-    """Import a module of the simulator that imports torch; this module does not, so that `_Watch` starts before."""
+    """Import a module of the simulator that imports torch; late, so that `_CallerWatch` starts before."""
     return importlib.import_module(f"ddpsim.simulator.{name}")
 
 
@@ -129,7 +132,7 @@ class _RankServer:
         self._line = line
         self._is_caller_there = is_caller_there
         self._changed: dict[str, str] = {}
-        """Environment variables that modules named by the user have set."""
+        """The environment variables that modules named by the user have set."""
 
     def serve_requests(self) -> NoReturn:
         while True:
@@ -164,7 +167,7 @@ class _RankServer:
         return ""
 
     def _fork_processes(self, request: ForkProcesses, files: list[int]) -> ForkResult:
-        """Fork processes from a process that then ends, so that they are orphans."""
+        """Fork processes through a process in between, which ends at once: they become the coordinator's children."""
         reading, writing = os.pipe()
         try:
             between = os.fork()
@@ -221,7 +224,7 @@ def _import_for_preload(name: str) -> str:
             f"{name} initialises CUDA when it is imported, which no process that is forked afterwards can use, "
             "expected a module that leaves that to the program: do not preload it"
         )
-    count = len(os.listdir("/proc/self/task")) - 2  # without this thread and that of `_Watch`
+    count = len(os.listdir("/proc/self/task")) - 2  # without this thread and that of `_CallerWatch`
     if count > 0:
         return (
             f"{name} starts {count} thread{'s' * (count > 1)} when it is imported, which no process that is forked "
@@ -231,7 +234,7 @@ def _import_for_preload(name: str) -> str:
 
 
 def _begin_process(files: list[int], changed: dict[str, str]) -> NoReturn:
-    """Become a rank or a launcher when its `RankStart` arrives."""
+    """Wait for `RankStart` in a new fork, and then become a rank or a launcher."""
     try:
         _become_rank_or_launcher(files, changed)
     except BaseException as error:  # an internal error: `main` handles those of a program

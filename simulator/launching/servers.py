@@ -35,28 +35,28 @@ run_server({file}, {caller})
 
 
 class ServerGone(UsageError):
-    """A server has ended unexpectedly."""
+    """A server that forks ranks has ended unexpectedly."""
 
     was_ready = False
     """True if the server was ready before it ended, so that a new server may succeed."""
 
 
 class ServerKey(NamedTuple):
-    """The properties of a server; runs that need equal properties share the server."""
+    """The properties of a server that forks ranks; runs that need equal properties share the server."""
 
     hash_seed: int
     preload: tuple[str, ...] = ()
     folder: str = ""
-    """The folder in which those modules are searched first; "" without them."""
+    """The folder in which the modules to load are searched first; "" if there are none."""
 
     @property
     def is_default(self) -> bool:
-        """True for the server of a run with default options."""
+        """True for a server that runs with default options use."""
         return self.hash_seed in HASH_SEEDS and not self.preload
 
 
 def server_keys(program: Script, hash_seeds: Sequence[int], preload: Sequence[str]) -> list[ServerKey]:
-    """Return the servers of a program; its ranks are distributed over them in turn."""
+    """Return the properties of the servers that a program needs; its ranks are distributed over them in turn."""
     folder = program.folder if preload else ""
     return [ServerKey(seed, tuple(preload), folder) for seed in dict.fromkeys(hash_seeds)]
 
@@ -66,7 +66,7 @@ _APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) els
 
 
 class ServerProcess:
-    """One server. It loads torch after the constructor has returned; `settle` waits for that."""
+    """One server, a process that forks ranks. It loads torch after the constructor has returned."""
 
     def __init__(self, key: ServerKey) -> None:
         """Start the process. Raises OSError if the system has no process or files left."""
@@ -110,7 +110,7 @@ class ServerProcess:
             self._request_load(("torch._dynamo",), sys.path, is_by_request=False)
 
     def await_ready(self) -> None:
-        """Wait until the server has loaded everything. Raises UsageError if it cannot."""
+        """Wait until the server has loaded all modules. Raises UsageError if it cannot load them."""
         while self._awaited:
             problem = self.receive_answer()
             self._awaited -= 1
@@ -135,7 +135,7 @@ class ServerProcess:
         os.close(self._errors)
 
     def release_after_fork(self) -> None:
-        """Release the server in a fork of the process that owns it."""
+        """Forget the server, in a fork of the process that started it."""
         self._line.close()
         os.close(self._errors)
         self._process.returncode = 0
@@ -148,7 +148,10 @@ class ServerProcess:
         self._awaited += 1
 
     def receive_answer(self) -> Any:
-        """Wait for the answer to the oldest message. Raises ServerGone or InternalError if the server has ended."""
+        """Wait for the answer to the oldest unanswered message.
+
+        Raises ServerGone or InternalError if the server has ended.
+        """
         try:
             answer, _ = self._line.receive()
         except ConnectionError:
@@ -175,7 +178,7 @@ class ServerProcess:
 
 
 def _python_flags() -> list[str]:
-    """Return the options of this Python, without those that ignore the environment, which has the hash seed."""
+    """Return the options of this Python, without those that ignore the environment: the hash seed is set there."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [flag for flag in flags if flag not in ("-E", "-I")]
 
@@ -189,7 +192,7 @@ def write_search_path(path: Sequence[str]) -> int:
 
 
 class ServerPool:
-    """The servers of one process, which later runs use again."""
+    """The servers (processes that fork ranks) of this process, which later runs use again."""
 
     def __init__(self) -> None:
         self._servers: dict[ServerKey, ServerProcess] = {}
@@ -213,8 +216,9 @@ class ServerPool:
 
     @contextmanager
     def use_servers(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> Iterator[list[ServerProcess]]:
-        """Yield servers that are ready. An exception in the `with` block ends them, except for an OSError, for which
-        they are not responsible.
+        """Yield servers that are ready.
+
+        If the `with` block raises, they are ended, except after an OSError, which is not their fault.
         """
         servers = self.start_servers(keys, wants_dynamo=wants_dynamo)
         try:

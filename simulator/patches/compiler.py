@@ -31,13 +31,13 @@ class CompilerLock:
         simulated."""
 
     def install(self) -> None:
-        """Replace torch's lock, if the compiler is loaded. May be called again."""
+        """Replace the lock of torch's compiler, if the compiler is loaded. May be called again."""
         module: Any = sys.modules.get(_MODULE)
         if module is not None and module.compile_lock is not self:
             self._replaced.set_attribute(module, "compile_lock", self)
 
     def uninstall(self) -> None:
-        """Restore torch's lock."""
+        """Restore the lock of torch's compiler."""
         self._replaced.restore_attributes()
 
     def __enter__(self) -> Any:
@@ -50,10 +50,10 @@ class CompilerLock:
 
 
 def skip_simulator_in_dynamo() -> None:
-    """Make dynamo skip the simulator's own functions, if dynamo is loaded; late_dynamo.py repeats this when it is.
+    """Make dynamo skip the simulator's own functions, if dynamo is loaded; late_dynamo.py calls this again when it is.
 
-    The collectives below torch's DDP are C++, which is not traced. The simulator has Python there: traced, it would be
-    compiled with the program, and so would its requests to the kernel.
+    The collectives of torch's DDP are C++ code, which dynamo does not trace. The simulator has Python code there:
+    traced, it would be compiled with the program, and so would its requests to the kernel (the scheduler).
     """
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None and not any(simulator.__file__.startswith(folder) for folder in rules.SKIP_DIRS):
@@ -61,8 +61,8 @@ def skip_simulator_in_dynamo() -> None:
 
 
 def ignoring_own_hook(ours: int, original: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the replacement of torch's `_has_any_global_hook`, which ignores the simulator's module hook, whose id is
-    `ours`.
+    """Return the replacement of torch's `_has_any_global_hook`: it ignores the simulator's module hook, which has the
+    id `ours`.
 
     With torch's own function, compiled modules would warn of that hook.
     """

@@ -1,4 +1,4 @@
-"""Reports the data that each rank reads: its data loaders' numbers of batches, and its part of a data set.
+"""Reports the data that each rank reads: the number of batches of its data loaders, and its part of a data set.
 
 A rank with fewer batches leaves its loop first. The part is reported as the inputs from which torch's
 DistributedSampler computes it.
@@ -74,8 +74,7 @@ def _number_of_batches(loader: Any) -> int | None:
 
 
 def _sampler_inputs(sampler: Any) -> SamplerSettings | None:
-    """Return the inputs from which a sampler computes its part; None if the program replaced a number by something
-    else."""
+    """Return the inputs from which a sampler computes its part of a data set; None if the program replaced one."""
     try:
         return SamplerSettings(
             int(sampler.num_replicas),

@@ -24,9 +24,9 @@ from weakref import WeakKeyDictionary
 
 _DYNAMO = "torch._dynamo"
 _KEPT = "__dynamo_disable"
-"""The attribute in which `torch._disable_dynamo` keeps the disabled version of a function."""
+"""The attribute in which `torch._disable_dynamo` keeps the version of a function for which dynamo is disabled."""
 _KNOWN_BEFORE = ("__class__", "__file__", "__loader__", "__name__", "__package__", "__spec__")
-"""Attributes that a module has before it is executed. Code that iterates over sys.modules reads them."""
+"""Attributes that a module has before it is executed, because code that iterates over sys.modules reads them."""
 
 
 @contextmanager
@@ -86,8 +86,7 @@ class _LateLoader(Loader):
         self._lock = _thread.RLock()  # a real one, also in a rank
         self._is_executing = False
         self._disabled: WeakKeyDictionary[FunctionType, tuple[tuple[Any, ...], dict[str, Any]]] = WeakKeyDictionary()
-        """Functions for which torch.compile was disabled before the module was executed, with the other arguments of
-        `disable`."""
+        """Functions for which compilation was disabled before the execution, with the other arguments of `disable`."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -99,7 +98,7 @@ class _LateLoader(Loader):
         module.__class__ = _LateModule
 
     def read_attribute(self, module: ModuleType, name: str, asking: str) -> Any:
-        """Return an attribute of torch._dynamo; `asking` is the name of the module that reads the attribute."""
+        """Return an attribute of torch._dynamo; `asking` is the name of the module whose code reads it."""
         with self._lock:
             if _is_not_executed(module) and not self._is_executing:
                 if (asking, name) == ("torch._compile", "disable"):
@@ -110,7 +109,10 @@ class _LateLoader(Loader):
         return ModuleType.__getattribute__(module, name)
 
     def execute_module(self, module: ModuleType) -> ModuleType:
-        """Execute torch._dynamo and return it. If the run that imported it has ended, return a new import of it."""
+        """Execute torch._dynamo and return it.
+
+        If the run that imported it has ended, import it again and return that module.
+        """
         with self._lock:
             if not _is_not_executed(module) or self._is_executing:
                 return module
@@ -150,7 +152,7 @@ class _LateLoader(Loader):
 
 
 class _LateModule(ModuleType):
-    """The module torch._dynamo before it is executed."""
+    """Stands for the module torch._dynamo before that module is executed."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in _KNOWN_BEFORE:

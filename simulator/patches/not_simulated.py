@@ -1,4 +1,4 @@
-"""Parts of torch.distributed that are not simulated: rpc is rejected, and a torch without NCCL gets its constants."""
+"""Parts of torch.distributed that are not simulated: rpc raises an error; a torch without NCCL gets its constants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ NCCL_TIMEOUT = timedelta(minutes=10)
 
 
 def not_simulated_replacements(host: Host) -> list[Replacement]:
-    """Return the replacements. A program that names NCCL needs its time-out, and torch's error log its version."""
+    """Return the replacements of functions and constants of torch.
+
+    Programs that name NCCL need its time-out, and torch's error log its version.
+    """
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def begin(*arguments: Any, **options: Any) -> Any:

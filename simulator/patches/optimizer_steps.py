@@ -16,7 +16,7 @@ Listener = Callable[[int, Optimizer], None]
 
 
 def watch_optimizer_steps(host: Host, listeners: Sequence[Listener]) -> Any:
-    """Count each rank's optimizer steps and call `listeners` after each, until the handle's `remove()` is called."""
+    """Report each end of an optimizer step and call `listeners` then, until the result's `remove()` is called."""
 
     def step_done(optimizer: Optimizer, arguments: Any, options: Any) -> None:
         if host.is_rank_thread() and not _is_nested_step():
@@ -29,6 +29,6 @@ def watch_optimizer_steps(host: Host, listeners: Sequence[Listener]) -> Any:
 
 
 def _is_nested_step() -> bool:
-    """True for the step of an optimizer inside another one's, as in ZeroRedundancyOptimizer."""
+    """True for the step of an optimizer inside another optimizer's step, as in ZeroRedundancyOptimizer."""
     wrapper = sys._getframe(2)
     return any(frame.f_code is wrapper.f_code for frame in frames_outwards(wrapper.f_back))

@@ -1,10 +1,8 @@
-"""torch's profiler inside ranks.
+"""torch's profiler inside ranks. A process has one profiler.
 
-A process has one profiler. If two ranks of one process used it at once, torch would not reject that, and the process
-would crash with a segmentation fault. So the second rank ends the run with an error.
-
-The events that gloo reports to it for a call are asynchronous. Python cannot report such events, so they are marked as
-asynchronous when torch reads them.
+If two ranks in one process used it at once, torch would crash the process with a segmentation fault. So the second rank
+ends the run with an error. Events of a call of gloo are asynchronous; Python cannot report such events, so they are
+marked as asynchronous when torch reads them.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from ddpsim.simulator.runtime.replaced import Replacement
 
 STARTS = ("_prepare_profiler", "_enable_profiler")
 ENDS = "_disable_profiler"
-"""Functions that every profiler of torch (torch.profiler, torch.autograd.profiler) looks up in this module."""
+"""Functions for the end of a profiler, which all of torch's profiler classes look up in this module."""
 
 GLOO = "gloo:"
 """The prefix of the names of gloo's events."""

@@ -47,7 +47,7 @@ class _PathChoice:
 
 
 def _can_continue(offer: OfferedChoice) -> bool:
-    """Return whether the running rank can continue, so that every choice except 0 is a preemption."""
+    """Return whether the running rank can continue; every choice except 0 is then a preemption."""
     point = offer.point
     return point.kind is ChoiceKind.RANK and point.number > 0 and offer.options[0] == point.rank
 
@@ -67,7 +67,7 @@ class Dfs:
         self._loops: dict[Location, bool] = {}
         self._execution: _RepeatingPolicy | None = None
         self._is_cut = False
-        """True if schedules were left out, by the bound or because an execution did not repeat the previous one."""
+        """True if schedules were left out, by the bound or because an execution did not repeat the one before."""
         self._is_over = False
 
     # --- the interface of a strategy ----------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Dfs:
 
     @property
     def coverage(self) -> float:
-        """The estimated share of schedules that were run, if all options of a choice lead to equally many schedules."""
+        """The estimated share (0 to 1) of schedules that were run, if all options of a choice lead to equally many."""
         if self._is_over:
             return 1.0
         covered, share = 0.0, 1.0
@@ -105,8 +105,7 @@ class Dfs:
         return self._execution
 
     def take(self, result: Result) -> Finding | None:
-        """Learn the choices of an execution; return a finding if it did not repeat the choices of the previous
-        execution."""
+        """Learn the choices of an execution; return a finding if it did not repeat the choices of the one before."""
         assert self._execution is not None
         self._execution.observer.conclude_execution()
         is_cut = result.verdict is Verdict.UNKNOWN
@@ -147,7 +146,7 @@ class Dfs:
 
 
 class _RepeatingPolicy:
-    """One execution's policy. It repeats the choices of a given path, then takes the default; all are recorded."""
+    """One execution's policy. It repeats the choices of a given path, then takes the default; it records all."""
 
     def __init__(self, path: Sequence[_PathChoice], spins: SpinDetection) -> None:
         self.observer = spins
@@ -178,7 +177,7 @@ class _RepeatingPolicy:
         return choice.taken
 
     def find_divergence(self, *, is_cut: bool) -> Finding | None:
-        """Return the finding if this execution offered other choices than the one whose path it repeats."""
+        """Return the finding if this execution offered other choices than the execution whose path it repeats."""
         missing = self._known[len(self.path)].offer if len(self.path) < len(self._known) else None
         return find_offer_divergence(self._differs, missing, is_cut=is_cut)
 

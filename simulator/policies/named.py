@@ -1,7 +1,7 @@
-"""The list of policies by name, which command line, pytest plugin and tests read; and the two simplest policies.
+"""The list of policies by name, for command line, pytest plugin and tests; and the two simplest policies.
 
-The rows are in the order in which texts list them. This module imports no torch, as `--help` and the pytest plugin load
-it. Strategies that learn from whole executions are in exploration/strategy.py.
+The list has the order in which texts name the policies. This module imports no torch, as `--help` and the pytest plugin
+load it. Strategies that learn from whole executions are in exploration/strategy.py.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class PolicyOption(NamedTuple):
 
 
 class NamedPolicy(NamedTuple):
-    """A policy by name: how it is made, and which schedules an exploration by it runs."""
+    """A policy by name: how it is made, and which schedules an exploration with it runs."""
 
     name: str
     make: Callable[[int, Any, int], Policy] | None = None
     """A function that makes the policy from a seed, its option and the expected number of choices; None if the policy
     can only explore."""
     draws: bool = False
-    """True if the seed decides the schedule; no seed covers all schedules."""
+    """True if the seed decides the schedule; no number of seeds is sure to cover all schedules."""
     explores: str = ""
-    """The schedules that an exploration by it runs, for `--help`; "" if it cannot explore."""
+    """The schedules that an exploration with this policy runs, for `--help`; "" if it cannot explore."""
     option: PolicyOption | None = None
 
     def make_policy(self, seed: int, option: int | None = None, choices: int = CHOICES) -> Policy:
@@ -87,11 +87,11 @@ _ROWS = (
 
 POLICIES = {row.name: row for row in _ROWS}
 RUNNING = tuple(row.name for row in _ROWS if row.make is not None)
-"""Policies of a single run."""
+"""The policies that can be used for a single run."""
 EXPLORING = tuple(row.name for row in _ROWS if row.explores)
 DRAWING = tuple(row.name for row in _ROWS if row.draws)
 COVERING = tuple(name for name in EXPLORING if name not in DRAWING)
-"""Policies whose exploration can be complete."""
+"""The policies with which an exploration can cover all schedules."""
 
 DEFAULT = "round_robin"
 """The default policy of a single run."""
@@ -112,7 +112,7 @@ def join_names(names: Iterable[str], word: str = "or") -> str:
 
 
 def exploring_policies_text() -> str:
-    """Return, for `--help`, which schedules each exploring policy runs; policies with equal texts are together."""
+    """Return the `--help` text on the schedules that exploring policies run; policies with equal ones are together."""
     by_text: dict[str, list[str]] = {}
     for name in EXPLORING:
         by_text.setdefault(POLICIES[name].explores, []).append(name)

@@ -12,16 +12,16 @@ CallName = tuple[int, int]
 
 
 class Observer:
-    """Receives what ranks are about to do, have done, and have learned of each other.
+    """Interface that receives what ranks are about to do, have done, and have learned of each other.
 
-    `rank` is a task's number: the rank for the rank's program, and a higher number for a thread that it started. A
+    `rank` is a task's number: the rank itself for its program, and a higher number for a thread that it started. A
     method that a subclass does not define does nothing.
     """
 
     def about_to_access(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
-        """A rank is at a choice point; `accesses` are the objects that its next step uses.
+        """A rank is at a choice point; its next step uses the objects in `accesses`.
 
-        `looks_again`: the step repeats a check that has just failed.
+        `looks_again` is true if the step repeats a check that has just failed.
         """
 
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
@@ -31,7 +31,7 @@ class Observer:
         """A rank stored a key that did not exist. `accessed` was called before."""
 
     def needed_key(self, rank: int, key: Object) -> None:
-        """A rank continues because a store key exists; otherwise it would have waited. It accesses the key next."""
+        """A rank continues because a store key exists; without it, it would have waited. It accesses the key next."""
 
     def removed_key(self, key: Object) -> None:
         """A store key was removed. `accessed` was called before for the rank that removed the key."""
@@ -62,7 +62,7 @@ class Observer:
         """A rank has seen that a thread that it started has ended."""
 
     def cancelled_thread(self, rank: int) -> None:
-        """A rank's thread, which is at a choice point or in a wait, will end early instead of continuing."""
+        """A thread of a rank, at a choice point or in a wait, will end early instead of continuing."""
 
     def used_feature(self, kind: str) -> None:
         """A rank used a feature: an operation of the store, a class of `threading`, or injected faults."""

@@ -24,14 +24,14 @@ from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 from ddpsim.simulator.errors import UsageError
 
 CHOICES = 100
-"""The number of choices of an execution that is assumed if the number is unknown."""
+"""The number of choices that an execution is assumed to have, if the number is unknown."""
 
 DEPTH = 3
 """The default depth (number of deciding orderings) of the bugs to find."""
 
 
 class Pct:
-    """Runs the enabled rank of the highest priority. The same seed gives the same schedule for the same program."""
+    """Runs the enabled rank with the highest priority. The same seed gives the same schedule for the same program."""
 
     def __init__(self, seed: int, *, depth: int = DEPTH, choices: int = CHOICES) -> None:
         if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
@@ -41,15 +41,14 @@ class Pct:
         """The priorities by rank. Initial priorities are from 0 to 1. Lowered priorities are negative, and decrease
         with time."""
         self._lowered_priorities_at: dict[int, list[int]] = {}
-        """By the number of a choice, the lowered priorities that the ranks which run at that choice get."""
+        """By the number of a choice, the lowered priorities for the ranks that run at this choice."""
         for low in range(-1, -depth, -1):
             self._lowered_priorities_at.setdefault(self._draw_index(max(1, choices)), []).append(low)
         self._lowest = -depth
         self._made = 0
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the index of the option with the highest priority; for the source of a receive, a uniformly drawn
-        index."""
+        """Return the index of the option with the highest priority; for the choice of a message, a random index."""
         if point.kind is not ChoiceKind.RANK:
             return self._draw_index(len(options))
         for rank in options:

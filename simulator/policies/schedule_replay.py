@@ -18,7 +18,7 @@ from ddpsim.simulator.transcript import TakenChoice, texts_of_call, transcript_l
 
 
 class GuidedPolicy:
-    """The policy that takes given choices, each modulo the number of options, then the default; it never raises.
+    """Policy that takes given choices, each modulo the number of options, then the default; it never raises.
 
     It is for choices that were recorded from another version of the program, or drawn without knowing the program.
     """
@@ -45,10 +45,10 @@ _CHANGED = "the program or its input has changed since the recording"
 
 @dataclass(frozen=True, slots=True)
 class ReplayDivergence:
-    """The first choice of a recording that the run does not offer."""
+    """The first recorded choice that the run does not offer: there the run diverges from the recording."""
 
     number: int
-    """How many recorded choices before the divergence were possible."""
+    """How many recorded choices the run repeated before the divergence."""
     choices: tuple[int, ...]
     """The recorded choices from the divergence on."""
     point: ChoicePoint | None
@@ -75,14 +75,14 @@ _QUESTIONS = {ChoiceKind.RANK: "which rank runs next", ChoiceKind.SOURCE: "whose
 
 
 class ReplayPolicy:
-    """The policy that repeats recorded choices in order, then takes 0 (zeros at the end are not recorded)."""
+    """Policy that repeats recorded choices in order, then takes 0 (zeros at the end are not recorded)."""
 
     def __init__(self, schedule: Schedule, *, keeps_choices: bool = False) -> None:
         self._recorded = schedule.choices
         self.start = schedule.start
         """The way in which rank processes started in the recorded execution."""
         self._keeps_choices = keeps_choices
-        """True if the options are recorded, too: with a thousand ranks, each choice may have a thousand options."""
+        """True if each choice's options are recorded, too: with a thousand ranks, they may be a thousand."""
         self.choices: list[TakenChoice] = []
         """All choices with their options, if these are recorded."""
         self.made = 0
@@ -109,13 +109,13 @@ class ReplayPolicy:
         return self._divergence
 
     def check_divergence(self, trace: Trace) -> None:
-        """Raise ReplayDivergedError if the run of this trace diverged from the recording."""
+        """Raise ReplayDivergedError if the run with this trace diverged from the recording."""
         if (found := self.divergence) is not None:
             raise divergence_error(found, trace, self.choices)
 
 
 def divergence_error(divergence: ReplayDivergence, trace: Trace, choices: Sequence[TakenChoice]) -> ReplayDivergedError:
-    """Return the error for a divergence: it shows the recorded choice, the options, and the steps before."""
+    """Return the error for a divergence: its text shows the recorded choice, the options, and the steps before."""
     before = transcript_of(*steps_until_divergence(divergence, trace, choices))[-_STEPS_BEFORE:]
     lines = [divergence.summary_text, f"  recorded   {_recorded_choices_text(divergence)}"]
     if divergence.point is not None:
@@ -154,7 +154,7 @@ def _count_events_before(divergence: ReplayDivergence, trace: Trace) -> int:
 
 
 def _is_before_choice(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
-    """Return whether an event, which is in the same step as the choice, came before the choice.
+    """Return whether an event, in the same step as the choice, came before the choice.
 
     Ranks among the options have done nothing in this step yet, except the rank whose receive chooses a message.
     """
@@ -172,12 +172,12 @@ def _recorded_choices_text(divergence: ReplayDivergence) -> str:
 
 
 def _with_title(title: str, lines: list[str]) -> list[str]:
-    """Return lines, indented, with a title before the first line."""
+    """Return the lines indented, after a title line."""
     return [f"  {title if number == 0 else '':<9}{line}" for number, line in enumerate(lines)]
 
 
 def _rank_table(divergence: ReplayDivergence, trace: Trace, *, is_open: bool) -> list[str]:
-    """Return a line for each rank that is an option at the divergence; for each other rank if `is_open` is false."""
+    """Return a table row for each rank that is an option at the divergence; for the others if `is_open` is false."""
     point = divergence.point
     assert point is not None
     end = _count_events_before(divergence, trace)

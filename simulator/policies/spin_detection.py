@@ -19,22 +19,21 @@ from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.policies.observer import Observer
 
 MOST_POLLS = 100
-"""A thread that polls one object from one location more often than this, without progress elsewhere, is in a polling
-loop."""
+"""A thread that polls an object from one location more often than this, without progress, is in a polling loop."""
 
 Location = tuple[str | int, ...]
-"""File, function's first line and current line of every frame on the stack. Lines, because Python compiles a `while`'s
+"""File, function's first line and current line of each frame on the stack. Lines, because Python compiles a `while`'s
 condition twice; all frames, because a function that polls may be called inside a loop and elsewhere."""
 _Poll = tuple[int, Location, Accesses]
 """A poll: the thread, its location on the stack, and the objects that it reads."""
 
 
 class SpinDetection(Observer):
-    """Counts the failed polls of one execution, and finds polling loops; it can be the observer of the execution."""
+    """Counts the failed polls of one execution, and finds polling loops; it can also be the execution's observer."""
 
     def __init__(self, loops: dict[Location, bool]) -> None:
         self._loops = loops
-        """By location, True if the location is a polling loop; kept for all executions."""
+        """By location, whether it is a polling loop; kept for all executions."""
         self._progress = 0
         self._counts: dict[_Poll, tuple[int, int]] = {}
         """By poll, the progress counter at that time, and how often the poll was repeated without progress."""
@@ -51,7 +50,7 @@ class SpinDetection(Observer):
         return look is not None and self._failed_polls(look) > (1 if self._loops.get(look[1]) else MOST_POLLS)
 
     def thread_to_run_alone(self, options: Sequence[int]) -> int | None:
-        """Return the thread that must run alone, if there is one.
+        """Return the thread that must run alone; None if there is none.
 
         Raises RedundantRun once it is known whether that thread's location is a polling loop.
         """
@@ -80,7 +79,7 @@ class SpinDetection(Observer):
         self.has_learned = True
 
     def note_progress(self) -> None:
-        """Count progress: something happened for which a thread may poll."""
+        """Count progress: something has happened for which a thread may poll."""
         self._progress += 1
 
     def _failed_polls(self, look: _Poll) -> int:
@@ -88,14 +87,14 @@ class SpinDetection(Observer):
         return count if progress == self._progress else 0
 
     def _unclassified_polls(self, options: Sequence[int]) -> list[_Poll]:
-        """Return the repeated polls at locations of which it is not known yet whether they are polling loops."""
+        """Return the repeated polls at locations of which it is unknown whether they are polling loops."""
         looks = [look for number in options if (look := self._next_polls.get(number)) is not None]
         return [look for look in looks if look[1] not in self._loops and self._failed_polls(look) > 1]
 
     # --- observing ----------------------------------------------------------------------------------------------------
 
     def about_to_access(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
-        """Note the next poll of a thread, if its next step is a poll."""
+        """Record the next poll of a thread, if the thread's next step is a poll."""
         if not looks_again:
             self._next_polls.pop(rank, None)
             return
@@ -104,24 +103,24 @@ class SpinDetection(Observer):
         self._next_polls[rank] = look
 
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """Note an access for which other threads may poll; `issued_call` does so for calls."""
+        """Record an access for which other threads may poll; `issued_call` does so for calls."""
         if access.mode is AccessMode.WRITE or (access.mode is AccessMode.CONTRIBUTE and access.object[0] != "call"):
             self.note_progress()
 
     def issued_call(self, rank: int, name: object, call: object) -> None:
-        """Note that a rank issued a call, which is progress."""
+        """Record that a rank issued a call, which is progress."""
         self.note_progress()
 
     def started_thread(self, rank: int, thread: int) -> None:
-        """Note that a thread started, which is progress."""
+        """Record that a thread started, which is progress."""
         self.note_progress()
 
     def woke_task(self, by: int | None, rank: int) -> None:
-        """Note that a thread continues, which is progress."""
+        """Record that a thread continues, which is progress."""
         self.note_progress()
 
     def cancelled_thread(self, rank: int) -> None:
-        """Note that a thread was cancelled, so that it polls no more."""
+        """Record that a thread was cancelled, so that it polls no more."""
         self._next_polls.pop(rank, None)
 
 

@@ -14,7 +14,7 @@ _LENGTH = struct.Struct("<Q")
 _READ_BYTES = 1 << 16
 _PACKET_BYTES = 1 << 17
 _MOST_FILES = 253
-"""The most files that are sent with a packet; the system sends no more."""
+"""The most open files that the operating system sends with one packet."""
 
 
 class _ConnectionEnd:
@@ -71,7 +71,7 @@ class MessageChannel(_ConnectionEnd):
         return value
 
     def read_bytes(self) -> None:
-        """Wait until bytes arrive. Raises EOFError if the other end is closed."""
+        """Wait until bytes arrive, and keep them for `take_message`. Raises EOFError if the other end is closed."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except ConnectionResetError:
@@ -82,7 +82,7 @@ class MessageChannel(_ConnectionEnd):
 
 
 class PacketConnection(_ConnectionEnd):
-    """One end of a connection that transports messages with open files: of a launcher, or of a server of ranks."""
+    """One end of a connection between the coordinator and a launcher or a server; messages may carry open files."""
 
     _kind = socket.SOCK_SEQPACKET
 

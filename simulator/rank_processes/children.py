@@ -25,13 +25,13 @@ from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
 from ddpsim.simulator.runtime.stopwatch import core_seconds
 
 _LEAVE_SECONDS = 5.0
-"""The time that a process has from its last message to its end."""
+"""The seconds that a rank's process has to end after its last message."""
 
 _LEAST_BYTES = 8 << 20
-"""The least memory that a rank needs for itself."""
+"""The least memory that the process of one rank needs, in bytes."""
 
 _STACK_SECONDS = 0.5
-"""The time that a rank has to write its stack, first by Python and then without it."""
+"""The seconds that a rank has to write its stack: first by Python code, and then again by native code."""
 
 
 class ChildProcess:
@@ -44,7 +44,7 @@ class ChildProcess:
         self.arena = arena
         self.ended: RankEnded | None = None
         self.exited_at: Site | None = None
-        """The line that ended the process by os._exit, if known."""
+        """The program line at which the process called os._exit, if known."""
         self.status: int | None = None
         """The exit status from `os.waitpid`; None while the process runs."""
         self._files = files
@@ -72,13 +72,13 @@ class ChildProcess:
             return False
 
     def new_output(self, until: WrittenBytes | None = None) -> tuple[str, str]:
-        """Return what the process has written to standard output and error since the last call, or up to `until`."""
+        """Return the new standard output and error of the process; with `until`, only up to those byte counts."""
         output, errors = until or (sys.maxsize, sys.maxsize)
         out, err = self._files.output, self._files.errors
         return self._read_new_bytes(0, out, output), self._read_new_bytes(1, err, errors)
 
     def skip_output(self, until: WrittenBytes) -> None:
-        """Discard what the process has written up to `until`."""
+        """Discard the output of the process up to the byte counts `until`."""
         self._read = [max(read, end) for read, end in zip(self._read, until, strict=True)]
 
     def _read_new_bytes(self, index: int, file: int, end: int) -> str:
@@ -135,7 +135,10 @@ class ChildProcess:
         self._files.close()
 
     def describe_end(self) -> str:
-        """Describe how a process without a last message ended. Raises InternalError if the simulator failed in it."""
+        """Return a text on how the process ended without a last message.
+
+        Raises InternalError if the simulator failed in it.
+        """
         self.await_exit()
         if self._is_reaped_elsewhere:
             return "ended with an unknown status (SIGCHLD is ignored, or another wait has taken the status)"

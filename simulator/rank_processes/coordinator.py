@@ -30,11 +30,11 @@ from ddpsim.simulator.rank_processes.watchdog import RankWatchdog
 _WATCH_SECONDS = 0.05
 
 _LAST_WORD_SECONDS = 30.0
-"""The time that a rank has to pickle the result of its program."""
+"""The seconds that a rank has to pickle the result of its program."""
 
 
 class RankCoordinator:
-    """Runs one execution."""
+    """Runs the ranks of one execution, each of which is a process."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class RankCoordinator:
         ctrl_c: CtrlCGuard,
         director: RunDirector | None,
     ) -> None:
-        """`director` is the debugger's control of a run that is debugged from its beginning; None without one."""
+        """`director` decides where a run under `ddpsim debug` pauses; None in other runs."""
         self.raisers: list[int] = []
         """The ranks that raised, in the order in which they did."""
         self._kernel = kernel
         self._children = children
         self._watchdog = RankWatchdog(kernel)
         self.lost: dict[int, str] = {}
-        """By rank whose process sent no last message, how the process ended."""
+        """How a rank's process ended that sent no last message, by rank."""
         self._are_programs = config.is_program
         """True if ranks are programs: one that ends its process with status 0 has succeeded, as under torchrun."""
         self._left: set[int] = set()
@@ -79,7 +79,7 @@ class RankCoordinator:
             answer = self._carry_out_answer(answer)
 
     def _carry_out_answer(self, answer: Answer) -> Answer | None:
-        """Carry out an answer of the kernel; return the next one, or None once all ranks have ended."""
+        """Carry out a decision of the kernel (the scheduler); return the next, or None once all ranks have ended."""
         if isinstance(answer, answers.SwitchTask):
             return self._switch_task(answer.to)
         if isinstance(answer, answers.MoveTensors):
@@ -151,7 +151,7 @@ class RankCoordinator:
         return self._inboxes[self._running_task.rank_number]
 
     def _serve_messages(self) -> Answer:
-        """Wait for messages of the running task, and handle them until the kernel gives an answer."""
+        """Handle messages of the running task (a rank's program or thread) until the kernel (scheduler) answers one."""
         while True:
             mine = self._running_inbox
             entry = self._await_next_entry(mine)
@@ -165,7 +165,7 @@ class RankCoordinator:
                 return answer
 
     def _handle_message(self, mine: RankInbox, entry: QueuedMessage) -> Answer | None:
-        """Carry out a message; return the kernel's answer, or None if the task has another message to send."""
+        """Handle a message of a task; return the kernel's answer, or None if the task has another message to send."""
         message = entry.message
         if isinstance(message, messages.SendRequest):
             mine.handled = entry
@@ -248,7 +248,7 @@ class RankCoordinator:
             life.abort(message.error, self._running_task.rank_number)
 
     def _handle_lost_rank(self, inbox: RankInbox) -> Answer | None:
-        """Note that a rank's process is gone; if the rank was running, the kernel's answer is for the next task."""
+        """Record that a rank's process is gone; if the rank was running, return the answer for the next task."""
         child = inbox.child
         rank = self._kernel.run.ranks[child.rank]
         inbox.handled = None
@@ -264,7 +264,7 @@ class RankCoordinator:
         return self._kernel.remove_lost_rank(rank, error)
 
     def _await_next_entry(self, mine: RankInbox) -> QueuedMessage | None:
-        """Return the next message of the running task's process; None if the process is gone."""
+        """Wait for the next message of the running rank's process, and return it; None if the process is gone."""
         since = self._watchdog.clock.elapsed_seconds()
         while not mine.entries:
             if mine.is_gone:

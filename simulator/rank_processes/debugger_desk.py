@@ -44,7 +44,7 @@ class DebuggerServer:
         ctrl_c: CtrlCGuard,
         director: RunDirector | None,
     ) -> None:
-        """`clock` is the clock of the limits; `director` controls a run that is debugged from its beginning."""
+        """`clock` measures the time limits; `director` decides where a run under `ddpsim debug` pauses."""
         self._kernel = kernel
         self._inboxes = inboxes
         self._clock = clock
@@ -119,7 +119,7 @@ class DebuggerServer:
             return DebuggerReply(problem=str(error))
 
     def _is_program_running(self, inbox: RankInbox) -> bool:
-        """Return whether the program of a rank has begun and not ended."""
+        """Return whether the program of a rank is running: it has begun and not ended."""
         has_begun = inbox.handled is None or inbox.handled.message is not None
         return has_begun and not inbox.is_gone and not self._kernel.run.ranks[inbox.child.rank].main.is_finished
 
@@ -169,7 +169,7 @@ class DebuggerServer:
 
 
 def _user_sites(stacks: Mapping[int, str]) -> dict[int, Site]:
-    """Return the innermost line of user code of each stack that has one."""
+    """Return the innermost line of the user's code in each stack, without stacks that have no such line."""
     found = {}
     for rank, text in stacks.items():
         for path, line, function in _LINE.findall(text):

@@ -57,7 +57,7 @@ def wait_before_external_effects(wait: Callable[[], None]) -> None:
 
 
 def _is_code_file(path: Any, mode: Any, flags: int) -> bool:
-    """Return whether an import reads a file: no rank writes it, and cached bytecode is equal for all ranks."""
+    """Return whether an import opens this file: no rank writes such files; cached bytecode is equal for all."""
     if not isinstance(path, (str, bytes)):
         return isinstance(path, int)  # a file that is already open
     name = os.fsdecode(path)
@@ -65,7 +65,7 @@ def _is_code_file(path: Any, mode: Any, flags: int) -> bool:
 
 
 def _waiting_function(wait: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of a function of `os`, which calls `wait` first."""
+    """Return a replacement for a function of `os`; the replacement calls `wait` first."""
 
     @wraps(original)
     def watched(*arguments: Any, **options: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Detects processes that are not ranks and create a process group: undetected, they would communicate over real gloo.
+"""Detects processes that create a process group and are not ranks: undetected, they would communicate over real gloo.
 
-A forked process of a rank or launcher inherits a replaced torch function, which raises instead of creating a group. A
-new Python (`spawn`, `subprocess`, loky) imports `in_children/sitecustomize.py` because of its environment, which
-replaces the same function. Both report to a socket of the coordinator, which ends the run with the message.
+In a forked process of a rank or launcher, torch's function raises instead of creating a group. A new Python (`spawn`,
+`subprocess`, loky) imports `in_children/sitecustomize.py` because of its environment, which replaces the same function.
+Both report to a socket of the coordinator, which ends the run with the message.
 
 Not noticed: a Python that ignores its environment (`python -I`), and one that is given another environment.
 """
@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 12
 
 
 class ExternalProcesses:
-    """Receives the reports of processes that are not ranks and create a process group, for one run."""
+    """Receives, for one run, the reports of processes that create a process group and are not ranks."""
 
     def __init__(self) -> None:
         """Open the socket. Raises OSError if the system has no file descriptors left."""
@@ -35,7 +35,7 @@ class ExternalProcesses:
         self._socket.bind(f"\0{self.address}")
 
     def raise_if_reported(self) -> None:
-        """Raise UsageError if a process has reported."""
+        """Raise UsageError if a process has reported that it creates a process group."""
         with suppress(BlockingIOError):
             raise UsageError(self._socket.recv(_MOST_BYTES).decode())
 
@@ -45,7 +45,7 @@ class ExternalProcesses:
 
 
 def detect_groups_in_new_pythons(address: str, who: str) -> None:
-    """In a rank or a launcher: detect process groups in the Pythons that it starts."""
+    """In a rank or a launcher: make new Python processes that it starts report when they create a process group."""
     if not address:
         return
     os.environ[in_children.NAME] = f"{address} {who}"
@@ -55,7 +55,7 @@ def detect_groups_in_new_pythons(address: str, who: str) -> None:
 
 
 def reject_groups_in_forks() -> None:
-    """In a rank or a launcher: make the creation of process groups raise in its forks."""
+    """In a rank or a launcher: make the creation of a process group fail in processes that it forks."""
     only_here = partial(_only_in_process, os.getpid())
     ReplacedAttributes().replace_attribute(distributed_c10d, "_new_process_group_helper", only_here)
 

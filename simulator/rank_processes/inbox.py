@@ -30,40 +30,40 @@ from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
 MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
-"""The function `move` of a transport."""
+"""The type of a transport's function `move`, which moves the data of a call."""
 
 _WAITING = (messages.SendRequest, messages.SendReply, messages.AwaitTurn, messages.CountTasks, messages.WatchCall)
-"""The messages after which a rank waits for an answer."""
+"""The types of messages after which a rank waits for an answer."""
 
 
 @dataclass(slots=True, eq=False)
 class QueuedMessage:
-    """A message in a queue."""
+    """A message of a rank in the coordinator's queue."""
 
     message: NamedTuple | None
-    """The message (messages.py); None for the beginning of the rank."""
+    """The message (messages.py); None marks the beginning of the rank's program."""
     written: messages.WrittenBytes
     is_answered: bool = False
-    """True if the rank has received its answer before the kernel has given it."""
+    """True if the rank has already been sent the answer, before the kernel (the scheduler) handled the message."""
 
 
 class RankInbox:
-    """The message queue of one rank."""
+    """The queue of one rank's messages in the coordinator."""
 
     def __init__(self, child: ChildProcess) -> None:
         self.child = child
         self.completions = UnsentResults()
         self.last_posted = 0
-        """The handle of the rank's latest call in the kernel."""
+        """The handle (id) of the rank's latest call in the kernel."""
         self.entries: deque[QueuedMessage] = deque()
         self.debugger: deque[messages.DebuggerMessage] = deque()
-        """The messages of a debugger in the rank, which are served at once."""
+        """The messages of a debugger in the rank, which are handled at once."""
         self.handled: QueuedMessage | None = QueuedMessage(None, messages.WrittenBytes(0, 0))
-        """The message that the kernel works on, until the kernel's last answer to it."""
+        """The message that the kernel (the scheduler) is handling, until its last answer to the message."""
         self.is_gone = False
         """True if the rank's process has ended; its earlier messages are still handled."""
         self.ran_too_far = False
-        """The rank has computed past the point where the run stops: its messages are dropped until it leaves."""
+        """True if the rank has run past the point where the run stops: its messages are dropped until it leaves."""
 
     def read_messages(self) -> None:
         """Read the messages that have arrived, or notice that the channel is closed."""
@@ -84,7 +84,7 @@ class RankInbox:
                 self.entries.append(QueuedMessage(message, written))
 
     def unanswered_message(self) -> QueuedMessage | None:
-        """Return the message that the rank waits for an answer to; None if it waits for none."""
+        """Return the message to which the rank waits for an answer; None if it waits for none."""
         entry = self.entries[-1] if self.entries else self.handled
         if entry is None or entry.is_answered or not (entry.message is None or isinstance(entry.message, _WAITING)):
             return None
@@ -96,7 +96,7 @@ class RankInbox:
         return self.is_gone and not self.entries and (self.handled is None or not self.handled.is_answered)
 
     def forward_output(self, until: messages.WrittenBytes | None = None) -> None:
-        """Copy the rank's output to the caller's own streams, all of it or up to `until`."""
+        """Copy the rank's output to the caller's own streams, all of it or up to the byte counts `until`."""
         if self.ran_too_far:
             self.child.skip_output(until or messages.WrittenBytes(0, 0))
             return
@@ -114,7 +114,7 @@ class RankInbox:
 
 @dataclass(slots=True, eq=False)
 class _PostedCall:
-    """A call that a rank has made, in the form that a transport needs."""
+    """A call that a rank has made, as the transport (the code that moves the data) needs it."""
 
     call: Call
     parcel: PackedPayload
@@ -129,7 +129,7 @@ class PostedCalls:
         self._inboxes = inboxes
         self._move_data = move_data
         self._posted: dict[tuple[int, int], _PostedCall] = {}
-        """The calls by rank and handle."""
+        """The calls, by rank and by handle (the id of a call)."""
 
     def add_call(self, rank: int, handle: int, call: Call, parcel: PackedPayload) -> None:
         """Record a call that a rank has made."""
@@ -153,28 +153,28 @@ class PostedCalls:
 
 
 Known = tuple[tuple[int, messages.CallResult], ...]
-"""Results that an answer carries, by the handle of the call."""
+"""The results that are sent with an answer to a rank, by the handle (id) of the call."""
 
 _IN_TURN = (requests.Poll, requests.Sleep, requests.IsComplete, requests.Block, requests.StoreOperation)
-"""Requests that are answered only while the rank has the baton (the right to run), with results of calls."""
+"""The requests that are answered only while the rank has the baton (the right to run); results of calls come along."""
 
 _ALSO_BEFORE = (requests.BeginCall, requests.Checkpoint, WaitFor)
-"""Requests that may be answered before the rank has the baton."""
+"""The requests that may also be answered before the rank has the baton (the right to run)."""
 
 
 class UnsentResults:
-    """The results that one rank has not received yet."""
+    """The results of calls that one rank has not received yet."""
 
     def __init__(self) -> None:
         self.outcomes: dict[int, messages.CallResult] = {}
-        """The results that the rank has not received, by handle, in the order in which calls completed."""
+        """The results that the rank has not received, by the call's handle (id), in the order of completion."""
         self._deliverable: set[int] = set()
-        """The handles of the calls whose results the kernel would have delivered by now."""
+        """The handles (ids) of the calls whose results the kernel would have delivered by now."""
         self.watched: set[int] = set()
-        """The handles of undelivered calls on which a future depends."""
+        """The handles (ids) of undelivered calls on which a future depends."""
 
     def watch_call(self, handle: int) -> messages.CallResult | None:
-        """A future now depends on a call: return the call's result if the kernel has delivered it, else None."""
+        """Record that a future depends on a call now; return the call's result if it has been delivered, else None."""
         if handle in self._deliverable:
             self._deliverable.remove(handle)
             return self.outcomes.pop(handle)
@@ -182,12 +182,12 @@ class UnsentResults:
         return None
 
     def postpone_delivery(self, handle: int) -> None:
-        """The kernel delivers a call: the rank gets the result with a later answer, unless it already has it."""
+        """Record that the kernel delivers a call: the result goes with a later answer, unless the rank has it."""
         if handle in self.outcomes:
             self._deliverable.add(handle)
 
     def take_for_answer(self, answer: Answer, message: NamedTuple | None, *, by_turns: bool) -> Known:
-        """Return the results that an answer to a message carries; `by_turns` means that the rank never speculates."""
+        """Return the results to send with an answer to a message; `by_turns`: the rank never computes ahead."""
         if isinstance(answer, DeliverCompletion):
             return (*self.take_all_due(), *self._take_results([answer.handle]))
         if message is None or isinstance(message, messages.SendReply):
@@ -203,11 +203,11 @@ class UnsentResults:
         return self.take_up_to(request.handles) if is_in_time else self.take_all_due()
 
     def take_all_due(self) -> Known:
-        """Return the results that the kernel would have delivered by now."""
+        """Return all results that the kernel (the scheduler) would have delivered by now."""
         return self._take_results([handle for handle in self.outcomes if handle in self._deliverable])
 
     def take_up_to(self, waited: Sequence[int]) -> Known:
-        """Return the results that a rank waited for, and all that were complete before them."""
+        """Return the results of the calls that a rank waited for, and all results that were complete before them."""
         known = list(self.outcomes)
         last = max((known.index(handle) for handle in waited if handle in self.outcomes), default=-1)
         return self._take_results(known[: last + 1])

@@ -1,8 +1,8 @@
 """Messages between a rank's process and the coordinator, as frozen values.
 
-A rank sends `SendRequest` for each request, and `SendReply` for its reply to an answer that asks for more. Each is
-answered by one `TurnToRun`, except the messages under "not answered". `RankEnded` is a rank's last message. Each
-message carries how much the rank has written by then (`rank_channel.py`).
+A rank sends `SendRequest` for each request, and `SendReply` if the answer asks for more. Each is answered by one
+`TurnToRun`, except the messages under "not answered". `RankEnded` is a rank's last message. Each message carries how
+many bytes of output the rank has written by then (`rank_channel.py`).
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from ddpsim.simulator.runtime.threads import ThreadError
 
 
 class SendRequest(NamedTuple):
-    """A request of the running thread."""
+    """A request of a rank's running thread to the kernel (the scheduler)."""
 
     request: Request
 
 
 class SendReply(NamedTuple):
-    """The running thread's reply to the last answer."""
+    """The reply of a rank's running thread to an answer that asks for more."""
 
     reply: Reply | None
 
 
 class AwaitTurn(NamedTuple):
-    """Wait for the baton (the right to run), in a rank that may compute without it."""
+    """A rank that may compute without the baton (the right to run) waits for it."""
 
 
 class CountTasks(NamedTuple):
-    """Ask for the number of the next thread that is started. Answered by that number."""
+    """Ask for the number that the next started thread gets. Answered by that number."""
 
 
 class WatchCall(NamedTuple):
-    """A future now depends on the completion of a call. Answered by `WatchedResult`."""
+    """Report that a future depends on the completion of a call now. Answered by `WatchedResult`."""
 
     handle: int
 
@@ -55,13 +55,13 @@ class WatchCall(NamedTuple):
 
 
 class SendUnansweredRequest(NamedTuple):
-    """A request that has no answer (`UNANSWERED`)."""
+    """A request to which the kernel (the scheduler) gives no answer."""
 
     request: Request
 
 
 class PostCall(NamedTuple):
-    """The running thread makes a call, and continues."""
+    """The running thread makes a communication call, and continues without an answer."""
 
     handle: int
     call: Call
@@ -69,7 +69,7 @@ class PostCall(NamedTuple):
 
 
 class GiveUpRequest(NamedTuple):
-    """The rank gives up its request, because it cannot carry out the last answer."""
+    """The rank gives up its request, because it cannot carry out the kernel's last answer."""
 
 
 class InternalFailure(NamedTuple):
@@ -80,7 +80,7 @@ class InternalFailure(NamedTuple):
 
 
 class RankEnded(NamedTuple):
-    """The result of a rank."""
+    """The last message of a rank: the result of its program."""
 
     value: bytes
     """The return value of its program, pickled; b"" for None."""
@@ -88,10 +88,10 @@ class RankEnded(NamedTuple):
     """The exception of its program, pickled; b"" if it did not raise."""
     raised: RaisedError | None
     thread_errors: tuple[ThreadError, ...]
-    """The errors of threads that the rank started, each kind once."""
+    """The errors of the threads that the rank started, without repetitions of equal ones."""
     has_poisoned: bool
     leaving: RaisedError | None = None
-    """The exception that was leaving the program when the run ended."""
+    """The exception that was leaving the rank's program when the run ended."""
 
 
 class ExitsByOsExit(NamedTuple):
@@ -111,18 +111,18 @@ class WrittenBytes(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """The result of a call, sent with the answer that reports it to the rank."""
+    """The result of a call, sent to the rank with an answer."""
 
     error: Exception | None
     source: int | None
     """For a receive: the sender's global rank."""
     members: tuple[int, ...]
     left: Any = None
-    """Output tensors outside the shared memory, by the index of the output; -1 for a gathered tensor."""
+    """Output tensors outside the shared memory, by the index of the output; -1 stands for a gathered tensor."""
 
 
 class TurnToRun(NamedTuple):
-    """Tells a thread of the rank to continue."""
+    """Answer to a rank: tells one of its threads to continue."""
 
     number: int | None
     """The number of the thread; None if the rank has ended."""
@@ -130,17 +130,17 @@ class TurnToRun(NamedTuple):
     steps: int
     is_stopping: bool
     states: tuple[tuple[int, TaskState], ...] = ()
-    """The states of the rank's threads by number, if it has started any."""
+    """The states of the rank's threads by thread number, if the rank has started any."""
     outcomes: tuple[tuple[int, CallResult], ...] = ()
-    """By handle, the results that the rank receives now; the last is that of a call which the answer delivers."""
+    """The results that the rank receives now, by the call's handle (id); the delivered call is the last."""
     error: Exception | None = None
-    """The exception of the kernel, instead of an answer."""
+    """The exception that the thread gets instead of an answer."""
     is_speculative: bool = False
     """True if the rank continues without the right to run (baton); its requests are handled once it has that right."""
 
 
 class WatchedResult(NamedTuple):
-    """The result of a call; None if the rank may not have it yet."""
+    """Answer to `WatchCall`: the result of the call; None if the rank may not have the result yet."""
 
     outcome: CallResult | None
 
@@ -163,10 +163,10 @@ class ShowText(NamedTuple):
 
 
 class VisitEnded(NamedTuple):
-    """The debugger that `OpenDebugger` has opened in this rank has ended."""
+    """The debugger that `OpenDebugger` opened in this rank has ended."""
 
     then: str = ""
-    """The command that ended it, such as "rank 2"; "" to return to the rank that asked."""
+    """The command that ended the debugger, such as "rank 2"; "" to return to the rank that opened it."""
 
 
 class ReadLine(NamedTuple):
@@ -181,7 +181,7 @@ class QueryRanks(NamedTuple):
     topic: DebuggerTopic
     argument: str
     stack: str
-    """The stack of the rank that asks."""
+    """The stack of the rank whose debugger asks."""
 
 
 class VisitRank(NamedTuple):
@@ -192,7 +192,7 @@ class VisitRank(NamedTuple):
 
 
 class DirectRun(NamedTuple):
-    """Choose how the run continues. Answered by `DebuggerReply`."""
+    """A debugger command that chooses how the run continues. Answered by `DebuggerReply`."""
 
     command: str
 
@@ -200,11 +200,11 @@ class DirectRun(NamedTuple):
 DebuggerMessage = (
     SessionOpened | SessionClosed | ShowText | VisitEnded | ReadLine | QueryRanks | VisitRank | DirectRun | Breakpoints
 )
-"""All messages of a debugger; `Breakpoints` are set in all ranks, and not answered."""
+"""All messages of a debugger. One of them, `Breakpoints`, sets breakpoints in all ranks and is not answered."""
 
 
 class OpenDebugger(NamedTuple):
-    """Open a debugger in a rank that waits for an answer; the answer follows later."""
+    """Asks a rank that waits for an answer to open a debugger; the awaited answer follows later."""
 
 
 class DebuggerReply(NamedTuple):
@@ -222,10 +222,10 @@ class DebuggerReply(NamedTuple):
 
 
 def pickle_value(value: Any) -> bytes:
-    """Pickle a return value or an exception of a user's program. Raises pickle's error if it does not pickle.
+    """Pickle a return value or an exception of a user's program. Raises pickle's error if that fails.
 
-    A class that pickle cannot find, such as one in a function's body, is identified by its address and its name. A
-    class from before the fork has the same address in both processes. `unpickle_value` accepts only known classes.
+    A class that pickle cannot find, such as one in a function's body, is identified by its address and its name: it has
+    the same address in the forked processes. `unpickle_value` accepts only known classes.
     """
     buffer = io.BytesIO()
     _ValuePickler(buffer).dump(value)
@@ -233,7 +233,7 @@ def pickle_value(value: Any) -> bytes:
 
 
 def unpickle_value(data: bytes) -> Any:
-    """Unpickle a value. Raises pickle's error if a class or function is missing here."""
+    """Unpickle a value. Raises pickle's error if a class or function of the value does not exist in this process."""
     return _ValueUnpickler(io.BytesIO(data)).load()
 
 

@@ -33,11 +33,11 @@ from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
 _PR_SET_PDEATHSIG = 1
 
 _OF_PROCESSES = ("concurrent.futures.process", "loky", "joblib.externals.loky")
-"""The modules of executors that start processes."""
+"""Modules whose executors start processes."""
 
 
 def make_own_process(rank_config: RankConfig) -> None:
-    """Release the coordinator's resources, set up streams and environment, and end with the coordinator."""
+    """Give up the coordinator's resources, set up streams and environment, and end whenever the coordinator ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != rank_config.common.coordinator:  # the coordinator has been killed already
         os._exit(1)
@@ -68,7 +68,7 @@ def make_own_process(rank_config: RankConfig) -> None:
 
 
 def _clear_exit_handlers() -> None:
-    """Drop the coordinator's exit handlers; handlers that the rank registers later do run."""
+    """Remove the exit handlers of the coordinator from this fork; handlers that the rank registers later do run."""
     atexit._clear()
     finalize: Any = weakref.finalize
     finalize._registry.clear()
@@ -90,7 +90,7 @@ def _redirect_stdin(path: str) -> None:
 
 
 def _reset_python_settings() -> None:
-    """Import, log and warn as if Python had just started: the caller may be a pytest session."""
+    """Reset imports, logs and warnings as if Python had just started: the caller may be a pytest session."""
     sys.meta_path[:] = [each for each in sys.meta_path if not type(each).__module__.startswith("_pytest.")]
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)

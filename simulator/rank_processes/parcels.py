@@ -1,7 +1,7 @@
-"""Tensors in transit: a rank copies what it passes to a call into memory that the coordinator shares.
+"""Tensors in transit: a rank copies the tensors of a call into memory that it shares with the coordinator.
 
-Each rank has an arena: memory that it shares with the coordinator, mapped before the fork. Only used pages take memory.
-An arena is cleared when its rank has no open call. Tensors that are not strided are pickled.
+Each rank has an arena: shared memory, mapped before the fork. Only used pages take memory. An arena is cleared when its
+rank has no open call. Tensors that are not strided are pickled.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class TensorPlace(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     offset: int
-    """In bytes."""
+    """The offset in the arena, in bytes."""
 
 
 class PackedPayload(NamedTuple):
-    """A `Payload` in transit."""
+    """The tensors of a call (a `Payload`) in transit: places in shared memory instead of tensors."""
 
     inputs: tuple[TensorPlace | Tensor, ...]
     outputs: tuple[TensorPlace | Tensor, ...] | None
-    """None if they are the inputs."""
+    """The output tensors; None if they are the inputs."""
     factor: Any = None
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     gathers: bool = False
@@ -63,18 +63,18 @@ class SharedArena:
         self._top = 0
 
     def close(self) -> None:
-        """Release the memory; tensors that still lie in it keep it alive."""
+        """Unmap the memory; it lives on while tensors still lie in it."""
         with suppress(BufferError):
             self._memory.close()
 
     def free_all(self) -> None:
-        """Free all space: no call of the rank is open any more."""
+        """Free all space, because no call of the rank is open any more."""
         if self._top > _KEPT_BYTES:
             self._memory.madvise(mmap.MADV_REMOVE, 0, -(-self._top // mmap.PAGESIZE) * mmap.PAGESIZE)
         self._top = 0
 
     def reserve_place(self, tensor: Tensor) -> TensorPlace | Tensor:
-        """Reserve space for a tensor, without copying it; a tensor that is not strided is its own piece."""
+        """Reserve space for a tensor, without copying it; a tensor that is not strided is returned unchanged."""
         if tensor.layout is not torch.strided:
             return tensor.detach()
         size = tensor.numel() * tensor.element_size()
@@ -122,7 +122,7 @@ class SharedArena:
         return Payload(inputs, outputs, parcel.factor, parcel.splits, gathered, parcel.on_nccl)
 
     def copy_result_out(self, payload: Payload, parcel: PackedPayload, left: Any) -> None:
-        """Copy the result of a call into the rank's tensors, as a backend writes memory."""
+        """Copy the result of a call from the shared memory into the rank's tensors."""
         pieces = parcel.inputs if parcel.outputs is None else parcel.outputs
         left = left or {}
         with suspend_modes(), torch._C._AutoDispatchBelowADInplaceOrView():

@@ -22,33 +22,33 @@ class ProcessConfig(NamedTuple):
     world_size: int
     program: Callable[[int], Any]
     is_program: bool
-    """True if ranks start as under torchrun, and make their process groups themselves."""
+    """True if ranks start as under torchrun, and their program makes the process groups itself."""
     announcement: FirstUseAnnouncement
     is_observed: bool = False
     """True if the run is explored, so that each step reports what it reads and writes."""
     checks_replicas: bool = False
     gpus: int | None = None
-    """The number of virtual GPUs; None to create them when a program asks for a GPU and the machine has none."""
+    """The number of virtual GPUs; None to create them only when a program asks for a GPU that the machine lacks."""
     is_speculative: bool = False
-    """Ranks may compute before they have the baton, which is the right to run."""
+    """True if ranks may compute before they have the baton, which is the right to run."""
     is_launched: bool = False
-    """The program starts its ranks itself, so the environment variables of torchrun are not set."""
+    """True if the program starts its ranks itself, so that the environment variables of torchrun are not set."""
     external_processes: str = ""
-    """The socket for processes that are not ranks and make a process group (`ExternalProcesses.address`)."""
+    """The address of the socket to which other processes report that they make a process group."""
     is_forked_by_program: bool = False
-    """The program has forked its ranks, so they keep its settings."""
+    """True if the program has forked its ranks, so that they keep its settings."""
     start: RankSeeds = RankSeeds(is_alike=True)
     preload: tuple[str, ...] = ()
     poisons: bool = False
     """True if output buffers are filled with NaN until their call is waited for."""
     semantics: BackendSemantics = GLOO
     debugs_rank: int | None = None
-    """The rank that a debugger stops at its first line."""
+    """The rank whose program a debugger stops at the first line."""
     breakpoints: Breakpoints = Breakpoints()
 
 
 def fields_for_launched_rank(config: ProcessConfig) -> dict[str, Any]:
-    """Return the fields that a rank of a launcher has to receive; it has the others because it was forked."""
+    """Return the fields that are sent to a rank of a launcher; it has inherited the others by its fork."""
     values = config._asdict()
     del values["program"], values["announcement"], values["is_forked_by_program"]
     return values

@@ -36,7 +36,7 @@ class ProcessRun:
         start: Callable[[ProcessConfig], Sequence[ChildProcess]] = fork_ranks,
         director: RunDirector | None = None,
     ) -> None:
-        """`start` starts the processes of the ranks. `director` controls a run that is debugged from its beginning."""
+        """`start` starts the processes of the ranks. `director` decides where a run under `ddpsim debug` pauses."""
         self._director = director
         self._config = config
         self._start = start
@@ -46,7 +46,7 @@ class ProcessRun:
         self._coordinator: RankCoordinator
 
     def run_to_end(self) -> None:
-        """Run to the end. Raises UsageError if the system has no processes left, and any internal error."""
+        """Run the ranks to their end. Raises UsageError if the system has no processes left, and any internal error."""
         check_process_support(self._config.world_size, forks_from_here=not self._config.is_program)
         # Ctrl-C must not raise here: the ranks could not be unwound.
         ctrl_c = CtrlCGuard(raises=False)
@@ -96,7 +96,7 @@ class ProcessRun:
         return {rank: self._raised_exception(rank) for rank in self._coordinator.raisers}
 
     def collect_findings(self, divergences: Sequence[Finding] = ()) -> tuple[Finding, ...]:
-        """Return the findings, as of an execution whose ranks are threads."""
+        """Return the findings (the errors found), in the same form as when ranks are threads."""
         run = self._kernel.run
         ended = [child.ended for child in self._children if child.ended is not None]
         errors = {rank: self._describe_exception(rank) for rank in self._coordinator.raisers}

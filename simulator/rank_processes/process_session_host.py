@@ -89,7 +89,7 @@ class ProcessSessionHost(SessionHost):
         return text
 
     def _exchange_messages(self, question: Any) -> Any:
-        """Return the coordinator's answer; leave the program if the run ends."""
+        """Send a message to the coordinator and return its answer; leave the program if the run ends."""
         answer = self._own_channel.exchange_messages(question)
         if isinstance(answer, DebuggerReply) and answer.is_over:
             self._host.kernel.run.life.begin_stop(RunEnding.INTERRUPTED)
@@ -102,7 +102,7 @@ class ProcessSessionHost(SessionHost):
         return visited
 
     def serve_other_rank(self, asked: messages.OpenDebugger | Breakpoints) -> None:
-        """Do what a debugger in another rank asks for, while this rank waits for an answer."""
+        """Do what the coordinator asks on behalf of a debugger in another rank, while this rank waits for an answer."""
         if isinstance(asked, Breakpoints):
             set_breakpoints(asked)
             self._breakpoints = asked
@@ -126,16 +126,16 @@ class ProcessSessionHost(SessionHost):
             self._set_breakpoints()
 
     def _set_breakpoints(self) -> None:
-        """Set the breakpoints in the program's main thread, too, which sleeps if another thread runs here."""
+        """Set the breakpoints also in the program's main thread, which sleeps if another thread runs here."""
         main, heed = self._host.ranks[0].main, debugger_class(self).apply_breakpoints
         if main.ident != get_ident() and not main.is_finished:
             main.run_while_sleeping(heed)
         heed()
 
     def run_director_command(self, command: str) -> str:
-        """Choose how the run continues."""
+        """Send a command that chooses how the run continues to the coordinator, and return the reply."""
         return self._ask_coordinator(messages.DirectRun(command)) or ""
 
     def begin(self) -> None:
-        """Stop at the first line of the program."""
+        """Open the debugger at the first line of the program."""
         debugger_class(self)().pause_at_first_line()

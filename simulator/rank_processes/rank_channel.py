@@ -1,4 +1,4 @@
-"""A rank's end of its channel: only the rank's process uses it, for one exchange at a time."""
+"""A rank's connection to the coordinator: only the rank's process uses it, for one exchange at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RankChannel:
         self.heed_debugger: Callable[[OpenDebugger | Breakpoints], None] | None = None
         """A function that answers a debugger in another rank, while this rank waits for an answer."""
         self.is_in_use = False
-        """True during an exchange. Leaving the program then would give its answer to the next exchange."""
+        """True during an exchange of messages: to leave the program now would give the answer to a later message."""
 
     def send_message(self, value: Any) -> None:
         """Send a message that is not answered."""
@@ -56,7 +56,7 @@ class RankChannel:
             return _ALL
 
     def receive_message(self) -> Any:
-        """Wait for a message of the coordinator; end the rank if the coordinator is gone."""
+        """Wait for a message of the coordinator, and return it; end the rank if the coordinator is gone."""
         before, self.is_in_use = self.is_in_use, True
         try:
             while (
@@ -84,7 +84,7 @@ class SignalBlocker:
     """Blocks the signals of a program during a request.
 
     A signal handler may make a request itself, or raise, which would mix with the request in progress. So the handler
-    runs after the request, as it would after a call into native code.
+    runs after the request.
     """
 
     def __init__(self) -> None:

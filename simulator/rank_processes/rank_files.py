@@ -1,4 +1,4 @@
-"""Files in memory that a rank writes besides its messages: output and stack; and the signals that ask for them."""
+"""Files in memory in which a rank writes its output and stack, and the signals that the coordinator sends to it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NATIVE_LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 # Real-time signals, which programs do not use.
 TELL_STACK = signal.SIGRTMIN + 11
-"""Makes a rank write the stack of its running thread, by Python code."""
+"""The signal that makes a rank write the stack of its running thread, by Python code."""
 TELL_NATIVE_STACK = signal.SIGRTMIN + 12
-"""Makes a rank write the stacks of all threads without running Python, because the program may be in native code."""
+"""The signal that makes a rank write the stacks of all threads by native code, in case Python code cannot run."""
 UNWIND_PROGRAM = signal.SIGRTMIN + 13
-"""Makes a rank leave its program, by an exception in the main thread."""
+"""The signal that makes a rank leave its program, by an exception in the main thread."""
 
 
 class RankFiles(NamedTuple):
@@ -50,7 +50,7 @@ class RankFiles(NamedTuple):
 
 
 BROKEN_STATUS = 70
-"""The exit status after an internal error; EX_SOFTWARE of sysexits.h."""
+"""The exit status after an internal error of the simulator; EX_SOFTWARE of sysexits.h."""
 
 _BROKEN = b"broken:"
 

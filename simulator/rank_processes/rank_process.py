@@ -58,7 +58,7 @@ def run_rank_process(rank_config: RankConfig) -> NoReturn:
 
 
 def leave_program(kernel: RemoteKernel) -> None:
-    """Leave the rank's program, which has not noticed that the execution has ended."""
+    """Make the rank leave its program, which has not noticed that the execution has ended."""
     if kernel.note_interruption():
         raise RankUnwound
 
@@ -138,7 +138,10 @@ class _RankProcess:
             GpuRequestProbes(self._gpus, config.world_size, config.announcement.announce_gpus).install_probes()
 
     def stop_communicating(self) -> BaseException | None:
-        """Make replaced functions stop waiting for the baton. Returns the first internal error here, if known."""
+        """End all communication here: nothing waits for the baton (the right to run) any more.
+
+        Returns the first internal error.
+        """
         self._own_channel.is_in_use = True
         return self._kernel.run.life.failure
 
@@ -177,7 +180,7 @@ class _RankProcess:
 
     @contextmanager
     def _os_exit_replaced(self) -> Iterator[None]:
-        """Make os._exit report the end of the rank first, as at a normal end."""
+        """Replace os._exit: the rank first reports its end, as at a normal end."""
         own_process, leave, replaced = os.getpid(), os._exit, ReplacedAttributes()
 
         def end_process(status: int) -> NoReturn:

@@ -26,7 +26,7 @@ from ddpsim.simulator.runtime.rank_thread import PendingCall
 _ENDING = (Continue, answers.Unwind, answers.StrikeFault, answers.RejectRequest)
 
 UndeliveredCalls = dict[int, PendingCall]
-"""By handle, the rank's calls whose results are not delivered yet."""
+"""The rank's calls whose results are not delivered yet, by the call's handle (id)."""
 
 
 class _RemoteLife(RunLife):
@@ -52,7 +52,7 @@ class _RemoteLife(RunLife):
 
 
 class RemoteRun:
-    """The state of the execution at the last answer."""
+    """The state of the execution, as of the last answer to this rank."""
 
     def __init__(self, rank: int, channel: RankChannel, *, is_observed: bool) -> None:
         record = RankRecord(rank)
@@ -65,7 +65,7 @@ class RemoteRun:
 
     @property
     def started(self) -> int:
-        """The number of the next task, from the coordinator, because it counts the tasks of all ranks."""
+        """The number that the next started thread gets; the coordinator counts the threads of all ranks."""
         number: int = self._own_channel.exchange_messages(messages.CountTasks())
         return number
 
@@ -83,9 +83,9 @@ class RemoteKernel:
         self._parcels: dict[int, PackedPayload] = {}
         self._running = self.run.ranks[0].main
         self._answers: deque[Answer] = deque()
-        """The answers of the last turn that are not used yet. A thread that only begins uses none."""
+        """The unused answers of the coordinator's last message. A thread that only begins uses none."""
         self._is_final = True
-        """True if the last turn ends its request."""
+        """True if the coordinator's last message ends the request in progress."""
         self.is_speculative = False
         """True if the rank may run without the baton (the right to run)."""
         self._is_interrupted = False
@@ -120,7 +120,7 @@ class RemoteKernel:
         return answer
 
     def watch_completion(self, handle: int) -> bool:
-        """Report that a future depends on the completion of a call. Returns whether the call is already delivered."""
+        """Report that a future depends on the completion of a call. Returns whether the call is delivered already."""
         outcome = self._exchange_messages(messages.WatchCall(handle)).outcome
         if outcome is not None:
             self._accept_call_result(handle, outcome)
@@ -134,13 +134,16 @@ class RemoteKernel:
         return True
 
     def note_interruption(self) -> bool:
-        """Note that the execution has ended. Returns whether the rank may leave here, not with its next answer."""
+        """Record that the execution has ended.
+
+        Returns whether the rank may leave its program here, not at its next answer.
+        """
         self.run.life.begin_stop(RunEnding.INTERRUPTED)
         self._is_interrupted = self._own_channel.is_in_use
         return not self._is_interrupted
 
     def reply(self, reply: Reply | None) -> Answer:
-        """Answer the kernel's question to the running thread, and continue the thread's request."""
+        """Answer a question of the kernel (scheduler) to the running thread, and continue the thread's request."""
         return self._take_answer() if self._answers else self._exchange_for_answer(messages.SendReply(reply))
 
     def drop_request(self) -> None:
@@ -151,17 +154,17 @@ class RemoteKernel:
         self._signals.unblock_signals(self._running.number)
 
     def resume_task(self, task: Task) -> Answer:
-        """Resume a thread of the rank, which has the baton (the right to run) now."""
+        """Continue a thread of the rank, which has the baton (the right to run) now."""
         self._running = task
         return self._take_answer()
 
     def give_baton(self, number: int | None) -> None:
-        """Note that the host has given the baton (the right to run) to a thread."""
+        """Record that a thread has been given the baton (the right to run)."""
         if number is not None:
             self._running = self.run.tasks[number]
 
     def is_unwinding(self, task: Task) -> bool:
-        """Return whether a thread of the rank runs, or will run, only to leave its program."""
+        """Return whether a thread of the rank runs, or will run, only to leave the program."""
         return self.run.life.phase is not RunPhase.RUNNING or task.state is TaskState.CANCELLED
 
     def _exchange_for_answer(self, message: messages.SendRequest | messages.SendReply) -> Answer:
@@ -175,7 +178,7 @@ class RemoteKernel:
         return answers.SwitchTask(turn.number)
 
     def _take_answer(self) -> Answer:
-        """Return the next answer; one that ends a request unblocks the program's signals."""
+        """Return the next answer of the coordinator; if it ends a request, unblock the program's signals."""
         answer = self._answers.popleft()
         if type(answer) in _ENDING:
             self._signals.unblock_signals(self._running.number)

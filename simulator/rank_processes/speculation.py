@@ -21,21 +21,21 @@ from ddpsim.simulator.rank_processes.inbox import Known, RankInbox
 from ddpsim.simulator.rank_processes.messages import SendRequest, TurnToRun
 
 _MOST_UNHANDLED = 1_000
-"""The most messages of a rank that may wait to be handled."""
+"""The most messages of one rank that may wait to be handled."""
 
 _STEPS_LEFT = 10_000
-"""Ranks do not speculate this near to the limit of steps, because the run may stop before their messages."""
+"""Ranks do not compute ahead when this few steps are left to the step limit, because the run may stop before."""
 
 
 class Speculation:
-    """Sends certain answers early, for one execution."""
+    """For one execution: lets ranks compute ahead, by sending answers early that are certain."""
 
     def __init__(self, kernel: Kernel, *, is_allowed: bool) -> None:
         self._run = kernel.run
         self._is_allowed = is_allowed
 
     def answer_if_certain(self, inbox: RankInbox) -> None:
-        """Answer a rank that waits, if the kernel's answer is certain."""
+        """Send a waiting rank its answer early, if it is certain what the kernel (the scheduler) will answer."""
         entry = inbox.unanswered_message()
         if entry is None or not self._may_speculate(inbox):
             return

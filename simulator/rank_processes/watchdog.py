@@ -9,13 +9,13 @@ from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.runtime.stopwatch import Stopwatch
 
 _BUSY_SHARE = 0.1
-"""A computing rank uses more of a core than this; one that waits in a polling loop uses less."""
+"""A rank that uses more than this share of a core computes; one that uses less waits in a polling loop."""
 
 _LATE_SECONDS = 1.0
-"""A check later than this after the last one is late: checks come several times a second."""
+"""A check that comes more seconds than this after the last one is late: checks come several times a second."""
 
 _GRACE_SECONDS = 1.0
-"""The time in which a rank must notice the end of the run before it is interrupted, and again before it is killed."""
+"""The seconds that a rank has to notice the end of the run before it is interrupted, and again before it is killed."""
 
 
 class RankWatchdog:
@@ -26,13 +26,13 @@ class RankWatchdog:
         self.clock = Stopwatch()
         self._start = self.clock.elapsed_seconds()
         self._seen: tuple[int, float] = (-1, 0.0)
-        """The turn, identified by its start, and the rank's CPU time when it was last seen computing."""
+        """When the current rank began to run, and the rank's CPU time when it was last seen computing."""
         self._seen_at = self._looked_at = self._start
         self._interrupted_at: dict[int, float] = {}
         """The time at which each rank was interrupted; a rank is interrupted once, then killed."""
 
     def check_rank(self, me: Task, child: ChildProcess, since: float) -> None:
-        """Check the limits for a rank that has sent nothing for a while; it has had the right to run since `since`."""
+        """Check the time limits for a rank that has sent nothing for a while; it has been running since `since`."""
         now = self.clock.elapsed_seconds()
         if self._kernel.run.life.phase is RunPhase.RUNNING:
             self._check_limits(me, child, since, now)

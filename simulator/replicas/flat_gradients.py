@@ -22,15 +22,15 @@ from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.modes import suspend_modes
 
 _ROUNDINGS = 8
-"""The rounding error that is allowed in a scaled gradient, in units in the last place."""
+"""The rounding error that a scaled gradient may have, in units in the last place."""
 
 PartReader = Callable[[ReplicaTensor], Tensor | None]
-"""A function that returns what a flat tensor holds of a parameter: the parameter's gradient or its value."""
+"""A function that returns a parameter's part of a flat tensor: the parameter's gradient, or its value."""
 
 
 gradient_of: PartReader = attrgetter("tensor.grad")
 value_of: PartReader = attrgetter("tensor")
-"""Returns the parameter itself, for flat tensors that hold parameters."""
+"""Return the parameter itself: used for flat tensors that hold parameters, not gradients."""
 
 
 class FlatTensorCall:
@@ -44,7 +44,7 @@ class FlatTensorCall:
         before: Tensor,
         of: PartReader = gradient_of,
     ) -> None:
-        """`tensor` is the rank's flat tensor; `before` are the concatenated gradients when the call is issued."""
+        """`tensor` is the rank's flat tensor; `before` are the concatenated gradients at the time of the call."""
         self.pending = pending
         self.parameters = parameters
         self.of = of
@@ -78,7 +78,7 @@ def flat_tensor_call(
     parameters: Sequence[ReplicaTensor],
     of: PartReader = gradient_of,
 ) -> FlatTensorCall | None:
-    """Return the flat tensor of a call that is being issued, if it holds these parameters or their gradients."""
+    """Return the flat tensor that a rank passes to a call if it holds these parameters or gradients, else None."""
     if not is_plain_tensor(tensor) or not tensor.is_floating_point():
         return None
     with torch.no_grad(), suspend_modes():
@@ -92,7 +92,7 @@ def flat_tensor_call(
 
 
 def _equals_whole_or_share(tensor: Tensor, whole: Tensor, size: int) -> bool:
-    """Return whether a tensor equals another tensor, or the other tensor divided by `size`."""
+    """Return whether a tensor equals the other one, or the other one divided by `size`."""
     if whole.dtype != tensor.dtype and _are_equal(tensor, (whole / size).to(tensor.dtype)):
         return True  # divided before the conversion to a smaller dtype
     whole = whole.to(tensor.dtype)
@@ -115,7 +115,7 @@ def _concatenated(parameters: Sequence[ReplicaTensor], of: PartReader) -> Tensor
 
 
 def _are_parts_of(tensor: Tensor, parameters: Sequence[ReplicaTensor], of: PartReader) -> bool:
-    """Return whether the gradients are consecutive parts of a tensor."""
+    """Return whether the gradients are views of consecutive parts of one tensor."""
     address = tensor.data_ptr()
     for each in parameters:
         gradient = of(each)
@@ -126,7 +126,7 @@ def _are_parts_of(tensor: Tensor, parameters: Sequence[ReplicaTensor], of: PartR
 
 
 def _write_versions(parameters: Sequence[ReplicaTensor], of: PartReader) -> list[tuple[int, int]]:
-    """Return identifiers of the gradients, which change when a gradient is written to or replaced."""
+    """Return identifiers of the gradients: an identifier changes when its gradient is written to or replaced."""
     gradients = [of(each) for each in parameters]
     return [(0, 0) if each is None else (id(each), each._version) for each in gradients]
 

@@ -44,7 +44,7 @@ from ddpsim.simulator.runtime.rank_thread import PendingCall
 
 
 def check_reads_first(notice: NoticeReplica, came_to_light: Callable[[int, Any, str], None]) -> NoticeReplica:
-    """Return a function that first checks whether the replicas show early reads (poison.py), then calls `notice`."""
+    """Return a function that first checks the replicas for reads before a wait (poison.py), then calls `notice`."""
 
     def notice_reads(fact: replica_tensors.ReplicaFact) -> None:
         if isinstance(fact, ReplicaSample):
@@ -62,7 +62,7 @@ NOT_REDUCED = -1
 
 @dataclass(slots=True)
 class _ComparisonProgress:
-    """The progress of a wrapper on one rank.
+    """How far a DDP wrapper is on one rank.
 
     "Then" means the time when the wrapper's parameters were last compared at a forward.
     """
@@ -74,9 +74,9 @@ class _ComparisonProgress:
     optimizer_steps: int = 0
     """The number of optimizer steps since that time."""
     all_steps: int = 0
-    """The number of all optimizer steps."""
+    """The number of all optimizer steps so far."""
     communicated: int = 0
-    """The number of elements that the program had passed to its own calls at that time."""
+    """The number of elements that the program had passed to its own communication calls at that time."""
     backward: int = 0
     """The latest step of the wrapper whose gradients were compared."""
     gradients_of: int = NOT_REDUCED
@@ -92,22 +92,22 @@ class ReplicaSampler:
     ) -> None:
         self._wrappers = wrappers
         self._unwaited = unwaited
-        """A function that returns the user's calls that a rank has not waited for."""
+        """A function that returns the program's calls that a rank has not waited for."""
         self._notice = notice
         self._communicated = Counter[int]()
-        """By rank, how many elements the program has passed to its own calls, which shows averages of parameters."""
+        """By rank, how many elements the program has passed to its own calls: it may have averaged parameters."""
         self._by_hand = UnwrappedReplicas(wrappers, notice, self._communicated)
         self._sharded = ShardedReplicas(notice, self._communicated)
         self._progress: WeakKeyDictionary[DdpWrapper, _ComparisonProgress] = WeakKeyDictionary()
         self._optimizer_steps: dict[tuple[DdpWrapper, int], tuple[int, int]] = {}
-        """By optimizer, the wrapper's step at the optimizer's latest step, and how many steps the optimizer made since.
-        See Note [Several optimizers]."""
+        """By optimizer, the wrapper's step at the optimizer's latest step, and how many steps the optimizer has made
+        since. See Note [Several optimizers]."""
         self._optimizers: dict[DdpWrapper, WeakSet[Any]] = {}
         """The optimizers that have stepped."""
         self._latest_parameters: dict[DdpWrapper, Sequence[ReplicaTensor]] = {}
         """The parameters when last compared, kept because a program may delete its modules before it returns."""
         self._starts: dict[DdpWrapper, tuple[str, ...]] = {}
-        """Fingerprints (short texts) of the parameters when the wrapper's step began."""
+        """Fingerprints (short texts) of the parameters at the beginning of the wrapper's step."""
         self._has_run: set[DdpWrapper] = set()
         """The wrappers whose inner module has run, with or without the wrapper, so that buffers may have changed."""
         self._has_trained: set[WrapperKey] = set()
@@ -115,7 +115,7 @@ class ReplicaSampler:
         wrappers.observer = self
 
     def call_issued(self, pending: PendingCall) -> None:
-        """Note that a rank's program makes a call."""
+        """Record that a rank's program makes a communication call."""
         call = pending.call
         self._communicated[call.rank] += sum([prod(shape) for shape in call.signature.shapes])
         self._by_hand.call_issued(pending)
@@ -123,7 +123,7 @@ class ReplicaSampler:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def module_forward_begins(self, module: Any, arguments: Any) -> None:
-        """Note that any module begins its forward.
+        """Record that any module begins its forward.
 
         This is torch's global hook: a hook of the inner module would be copied and pickled with the module.
         """
@@ -151,13 +151,13 @@ class ReplicaSampler:
             self._has_trained.add(wrapper.key)
 
     def wrapper_step_changed(self, wrapper: DdpWrapper) -> None:
-        """Note that a wrapper's rank ran out of input, or that all ranks have reached the end of a join."""
+        """Record that a wrapper's rank ran out of input, or that all ranks have reached the end of a DDP join."""
         steps = wrapper.step, wrapper.aligned_step
         reduced = frozenset(wrapper.reduced)
         self._notice(replica_tensors.WrapperProgress(wrapper.key, wrapper.rank, *steps, wrapper.is_joined, reduced))
 
     def wrapper_step_begins(self, wrapper: DdpWrapper) -> None:
-        """Note that a synchronising forward has begun, or that another DDP engine reports one."""
+        """Record that a forward that synchronises has begun, or that a DDP engine other than torch's reports one."""
         self.wrapper_step_changed(wrapper)
         self.wrapper_constructed(wrapper)
         if wrapper.inner_module is not None:
@@ -167,7 +167,7 @@ class ReplicaSampler:
                 self._compare_at_forward(wrapper, parameters)
 
     def wrapper_constructed(self, wrapper: DdpWrapper) -> None:
-        """Note that a wrapper is constructed, so that its inner module is known."""
+        """Record that a DDP wrapper is constructed, so that the wrapped module is known."""
         if wrapper.inner_module is not None and wrapper not in self._progress:
             self._progress[wrapper] = _ComparisonProgress(int(wrapper.module.process_group.size()))
             self._wrappers.observe_backwards(wrapper)
@@ -180,7 +180,7 @@ class ReplicaSampler:
             self._send_sample(wrapper, moment, without_values)
 
     def wrapper_backward_ended(self, wrapper: DdpWrapper) -> None:
-        """Note that a backward has ended that gave parameters of a wrapper their gradients."""
+        """Record that a backward has ended in which parameters of a wrapper got gradients."""
         wrapper.update_progress()
         progress = self._progress_of(wrapper)
         if progress.backward == wrapper.step:
@@ -194,12 +194,12 @@ class ReplicaSampler:
         self._send_sample(wrapper, moment, replica_tensors.gradient_tensors(parameters))
 
     def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
-        """Note that any optimizer is about to use gradients."""
+        """Record that an optimizer is about to use gradients."""
         if (rank := self._wrappers.running_rank()) is not None:
             self._by_hand.optimizer_step_begins(rank, replica_tensors.parameter_ids_of(optimizer))
 
     def optimizer_step_ended(self, rank: int, optimizer: Any) -> None:
-        """Note that a rank's optimizer has changed parameters."""
+        """Record that a rank's optimizer has changed parameters."""
         self._sharded.optimizer_step_ended(rank, optimizer, self._by_hand.parameter_names_of_rank(rank))
         for wrapper in self._wrappers.wrappers_of_rank(rank):
             wrapper.update_progress()
@@ -229,7 +229,7 @@ class ReplicaSampler:
             self._send_sample(wrapper, moment, tensors, inputs)
 
     def rank_returned(self, rank: int) -> None:
-        """Note that a rank's program returned."""
+        """Record that a rank's program returned."""
         latest = self._latest_parameters
         for wrapper in self._wrappers.wrappers_of_rank(rank):
             self.wrapper_step_changed(wrapper)
@@ -256,11 +256,8 @@ class ReplicaSampler:
             self._compare_at_forward(wrapper, self._latest_parameters.get(wrapper, ()))
 
     def _compare_at_forward(self, wrapper: DdpWrapper, parameters: Sequence[ReplicaTensor]) -> None:
-        """Compare parameters at the beginning of a forward, synchronising or not.
-
-        They are compared if no optimizer has stepped before it, or if the program has passed as many elements to its
-        own calls as the parameters have: it may have averaged them.
-        """
+        """Compare parameters at the beginning of a forward, if no optimizer has stepped before it, or if the program
+        may have averaged the parameters: it has passed as many elements to its own calls as the parameters have."""
         progress, communicated = self._progress_of(wrapper), self._communicated[wrapper.rank]
         is_new = progress.step < wrapper.step
         has_averaged = communicated - progress.communicated >= sum(each.tensor.numel() for each in parameters)
@@ -272,7 +269,7 @@ class ReplicaSampler:
             progress.step, progress.communicated, progress.optimizer_steps = wrapper.step, communicated, 0
 
     def _compare_at_inner_forward(self, wrapper: DdpWrapper, *, is_training: bool) -> None:
-        """Compare buffers when the inner module runs without its wrapper."""
+        """Compare buffers when the wrapped module runs without its wrapper."""
         wrapper.update_progress()
         if not is_training and not wrapper.is_joined:
             moment = ComparisonPoint(wrapper.number_in_group, wrapper.step, text="in an evaluation of the inner module")
@@ -281,8 +278,7 @@ class ReplicaSampler:
     def _comparable_parameters(
         self, wrapper: DdpWrapper, optimizer: Any, own: Container[int], parameters: Sequence[ReplicaTensor]
     ) -> list[ReplicaTensor]:
-        """Return the parameters to compare after an optimizer's step: all except those that only other optimizers
-        change."""
+        """Return the parameters to compare after one optimizer's step: all that not only other optimizers change."""
         optimizers = self._optimizers.setdefault(wrapper, WeakSet())
         optimizers.add(optimizer)
         rest = [other for other in optimizers if other is not optimizer]

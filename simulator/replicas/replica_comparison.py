@@ -13,7 +13,7 @@ from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.replicas.replica_tensors import ReplicaSample, ReplicaTensor
 
 _MOST_SIDES = 8
-"""The most sets of agreeing ranks that are distinguished; further ranks join the last set."""
+"""The most groups of agreeing ranks that are kept apart; further ranks join the last group."""
 
 
 class AgreeingRanks:
@@ -32,11 +32,11 @@ class ReplicaComparison:
 
     groups: list[AgreeingRanks] = field(default_factory=list)
     sites: dict[int, Site] = field(default_factory=dict)
-    """The current line of each rank."""
+    """The current program line of each rank."""
     steps: list[ReplicaSample] = field(default_factory=list)
     """The samples of the ranks, without tensors, if the replicas are compared after an optimizer step."""
     communicated: int = 0
-    """The largest number of elements that a rank's program had passed to its own calls."""
+    """The largest number of elements that any rank's program had passed to its own calls."""
 
     @property
     def compared_ranks(self) -> Collection[int]:
@@ -45,7 +45,7 @@ class ReplicaComparison:
 
     @property
     def first_different_input(self) -> Advice[[]]:
-        """The cause, by the input of the optimizer step that differs: parameters at its start, gradients, neither."""
+        """The cause of a difference, by the differing input of the optimizer step: parameters, gradients or neither."""
         inputs = [each.inputs for each in self.steps if each.inputs is not None]
         if len({each.start for each in inputs}) > 1:
             return Cause.STARTED_APART
@@ -63,7 +63,7 @@ class ReplicaComparison:
         communicated: int = 0,
         in_any_order: bool = False,
     ) -> None:
-        """Add a rank to the ranks with an equal replica; with `in_any_order`, the order of the tensors may differ."""
+        """Add a rank to those with an equal replica, or as a new group; `in_any_order`: tensor order may differ."""
         self.sites[rank] = site
         self.communicated = max(self.communicated, communicated)
         for group in self.groups:
@@ -96,7 +96,7 @@ def first_different_tensor(
 
 
 def _has_same_tensors(first: dict[str, ReplicaTensor], second: Sequence[ReplicaTensor], tolerance: float) -> bool:
-    """Return whether two replicas have the same tensors, in any order and with any names."""
+    """Return whether two replicas have equal tensors, in any order and under any names."""
     left = list(second)
     for mine in first.values():
         index = next((i for i, each in enumerate(left) if _are_equal(mine.tensor, each.tensor, tolerance)), None)
@@ -129,7 +129,7 @@ def _are_equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
 
 
 def first_different_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Return the index of the first element that differs between two tensors; () for scalars and different shapes."""
+    """Return the index of the first element in which two tensors differ; () for scalars and for different shapes."""
     first = tensors[0]
     for tensor in tensors[1:]:
         if tensor.shape == first.shape and first.dim():

@@ -29,32 +29,32 @@ from ddpsim.simulator.replicas.replica_tensors import ReplicaSample, ReplicaTens
 from ddpsim.simulator.verdict import Code, Finding
 
 _CHECKS = 64
-"""How often per comparison the judge checks whether all ranks have sent their samples."""
+"""How often per comparison it is checked whether all ranks have sent their samples."""
 
 
 class _SkippedStep(NamedTuple):
-    """An optimizer step after the last synchronising forward, which some ranks made and others left out."""
+    """The last optimizer step, which some ranks made and others left out."""
 
     moment: ComparisonPoint
     skipper_sites: dict[int, Site]
-    """By rank that left the step out, the line of the last optimizer step that the rank made."""
+    """By rank that left the step out, the program line of the rank's own last optimizer step."""
     other_sites: dict[int, Site]
 
 
 class ReplicaJudge:
-    """Compares the replicas of all ranks in one execution, and makes the findings."""
+    """Compares the replicas of all ranks in one execution, and makes the findings (errors)."""
 
     def __init__(self, *, tolerance: float = 0.0) -> None:
         self._progress: dict[WrapperKey, dict[int, WrapperProgress]] = {}
-        """By wrapper, the progress of each rank."""
+        """By wrapper, how far each rank is."""
         self._tolerance = tolerance
         self._open: dict[WrapperKey, dict[ComparisonPoint, ReplicaComparison]] = {}
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
         self._last_skips: dict[WrapperKey, list[_SkippedStep]] = {}
         self._sites: dict[tuple[WrapperKey, int], Site] = {}
-        """By wrapper and rank, the program line at which the replica was last compared."""
+        """By wrapper and rank, the program line at which the rank's replica was last compared."""
         self._latest_sites: dict[tuple[WrapperKey, int], Site] = {}
-        """By wrapper and rank, the line of the rank's last optimizer step."""
+        """By wrapper and rank, the program line of the rank's last optimizer step."""
         self._ends: dict[WrapperKey, ReplicaComparison] = {}
         """By wrapper, the final parameters of the ranks that returned."""
         self._sizes: dict[WrapperKey, int] = {}
@@ -69,7 +69,7 @@ class ReplicaJudge:
     # --- samples ------------------------------------------------------------------------------------------------------
 
     def take_fact(self, fact: replica_tensors.ReplicaFact) -> None:
-        """Process a report about replicas that a rank has sent."""
+        """Handle a report about replicas that a rank has sent."""
         if isinstance(fact, WrapperProgress):
             self._progress.setdefault(fact.key, {})[fact.rank] = fact
         elif isinstance(fact, ReplicaSample):
@@ -108,11 +108,11 @@ class ReplicaJudge:
             end.add_rank(final.rank, parameters, site=site, tolerance=self._tolerance, communicated=final.communicated)
 
     def _progress_on_ranks(self, key: WrapperKey) -> Sequence[WrapperProgress]:
-        """Return the progress of a wrapper on each rank that has constructed the wrapper so far."""
+        """Return how far a wrapper is on each rank that has constructed it so far."""
         return tuple(self._progress.get(key, {}).values())
 
     def findings(self) -> Sequence[Finding]:
-        """Return the findings: for each wrapper the first divergence of parameters and of buffers."""
+        """Return the findings (errors): for each wrapper, the first difference in parameters and in buffers."""
         for key, comparisons in self._open.items():
             for moment in sorted(comparisons):
                 self._judge_comparison(key, moment, comparisons[moment])
@@ -135,10 +135,9 @@ class ReplicaJudge:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _is_complete(self, sample: ReplicaSample, comparison: ReplicaComparison) -> bool:
-        """Return whether every rank that still can send its sample has sent it.
+        """Return whether all ranks that can still send a sample have sent it.
 
-        In a large world, this is not checked at every arrival, for speed; a later comparison completes those that were
-        missed.
+        In a large world, this is not checked at every arrival, for speed.
         """
         here, size = comparison.compared_ranks, sample.size
         if len(here) < size and len(here) % max(1, size // _CHECKS):
@@ -233,7 +232,7 @@ class ReplicaJudge:
         return replica_divergence.divergence_finding(code, moment, name, sides, sites=sites, index=where, known=known)
 
     def _has_passed(self, peer: WrapperProgress, moment: ComparisonPoint) -> bool:
-        """Return whether a rank has passed this step of the wrapper, and has not run out of input (joined)."""
+        """Return whether a rank is past this step of the wrapper; false for a rank that ran out of input (joined)."""
         return peer.step > moment.step and peer.aligned_step < moment.step and not peer.is_joined
 
     def _note_skipped_last_step(self, key: WrapperKey, moment: ComparisonPoint, comparison: ReplicaComparison) -> None:
@@ -252,7 +251,7 @@ class ReplicaJudge:
     def _ended_with_different_parameters(self, key: WrapperKey, skippers: Iterable[int], others: Iterable[int]) -> bool:
         """Return whether a rank that left out the last step ended with other parameters than a rank that made it.
 
-        The parameters may be equal after a broadcast, or after loading a state.
+        A broadcast, or loading a state, may have made the parameters equal.
         """
         groups = self._ends[key].groups if key in self._ends else []
         group_of = {rank: index for index, group in enumerate(groups) for rank in group.ranks}
@@ -261,7 +260,7 @@ class ReplicaJudge:
 
 
 def _with_names_of(first: Iterable[str], tensors: Sequence[ReplicaTensor]) -> Sequence[ReplicaTensor]:
-    """Return the tensors with the names that another rank uses at the same positions, if both have equally many."""
+    """Return the tensors under the names that another rank has at the same positions, if both have equally many."""
     names = list(first)
     if len(names) != len(tensors):
         return tensors
@@ -273,25 +272,25 @@ _Key = tuple[WrapperKey, Code]
 
 @dataclass(slots=True)
 class _DivergencePeriod:
-    """A period from when parameters differ until they are equal again."""
+    """A period in which parameters differ between ranks, until they are equal again."""
 
     elements: int
-    """The number of elements that differed at first."""
+    """The number of elements that differed at the beginning."""
     communicated: int
-    """The number of elements that the program had passed to its own calls at first."""
+    """The number of elements that the program had passed to its own calls at the beginning."""
     moments: int = 1
     """The number of comparisons in which the parameters differed."""
 
 
 class PersistentDivergences:
-    """The differences between replicas that are not repaired later, in one execution."""
+    """The differences between the replicas of one execution that were not repaired later."""
 
     def __init__(self, found: Mapping[_Key, Finding]) -> None:
-        """`found` are the findings of comparisons after optimizer steps."""
+        """`found` are the findings (errors) of the comparisons after optimizer steps."""
         self._found = found
         self._divergences: dict[WrapperKey, _DivergencePeriod] = {}
         self._longest: dict[WrapperKey, int] = {}
-        """The number of comparisons in the longest period of difference that the program ended by an average."""
+        """The number of comparisons in the longest period of difference that the program ended by averaging."""
         self._later: dict[_Key, Finding] = {}
 
     def note_parameters_differ(self, key: WrapperKey, elements: int, communicated: int) -> None:
@@ -312,12 +311,12 @@ class PersistentDivergences:
         return True
 
     def is_average_due(self, key: WrapperKey) -> bool:
-        """Return whether the parameters have differed no longer than in an earlier period that ended by an average."""
+        """Return whether the parameters have differed no longer than in an earlier period ended by averaging."""
         divergence = self._divergences.get(key)
         return divergence is not None and divergence.moments <= self._longest.get(key, 0)
 
     def note_difference(self, key: WrapperKey, finding: Finding) -> None:
-        """Record a difference that was found elsewhere than after an optimizer step."""
+        """Record a difference that was found at another time than after an optimizer step."""
         self._later.setdefault((key, finding.code), finding)
 
     def note_agreement(self, key: WrapperKey, code: Code) -> None:
@@ -325,8 +324,7 @@ class PersistentDivergences:
         self._later.pop((key, code), None)
 
     def remaining_findings(self) -> list[Finding]:
-        """Return the findings that were made elsewhere than after optimizer steps; those on parameters precede those on
-        gradients."""
+        """Return the findings (errors) not made after optimizer steps; parameters come before gradients."""
         parameters_found = {key for key, code in self._found if code is not Code.DIVERGENCE_BUFFERS}
         later = [key for key, code in self._later if code is Code.DIVERGENCE_PARAMETERS]
         parameters_found |= {key for key in later if not self.is_average_due(key)}

@@ -24,11 +24,11 @@ class ReplicaTensor(NamedTuple):
     tensor: Tensor
     code: Code
     is_optional: bool = False
-    """True if other ranks need not have the tensor, such as state of a sharded optimizer."""
+    """True if other ranks need not have the tensor: for example, state of a sharded optimizer."""
     is_state: bool = False
 
     def __reduce__(self) -> tuple[type[ReplicaTensor], tuple[Any, ...]]:
-        """Pickle the tensor without its autograd graph, and without the rest of its storage."""
+        """Pickle the tensor without its autograd graph and without the unused part of its storage."""
         return ReplicaTensor, (self.name, self.tensor.detach().cpu().clone(), *self[2:])
 
 
@@ -38,14 +38,14 @@ def parameter_ids_of(optimizer: Any) -> set[int]:
 
 
 def wrapper_parameters(wrapper: DdpWrapper) -> list[ReplicaTensor]:
-    """Return all parameters, in the module's order, without those that the wrapper ignores."""
+    """Return all parameters of a wrapped module in order, except those that the DDP wrapper ignores."""
     named: Iterable[tuple[str, Tensor]] = wrapper.inner_module.named_parameters()
     ignored = _ignored_names(wrapper.module)
     return [ReplicaTensor(name, tensor, Code.DIVERGENCE_PARAMETERS) for name, tensor in named if name not in ignored]
 
 
 def wrapper_buffers(wrapper: DdpWrapper, chosen: Collection[str | None]) -> list[ReplicaTensor]:
-    """Return the buffers that are synchronised at one of the chosen times; None means the default time."""
+    """Return the buffers that are synchronised at one of these times; None stands for the default time."""
     named: Iterable[tuple[str, Tensor]] = wrapper.inner_module.named_buffers()
     ignored, times = _ignored_names(wrapper.module), wrapper.chosen_buffers
     return [
@@ -56,7 +56,7 @@ def wrapper_buffers(wrapper: DdpWrapper, chosen: Collection[str | None]) -> list
 
 
 def optimizer_state_of(parameters: Sequence[ReplicaTensor], optimizer: Any) -> list[ReplicaTensor]:
-    """Return those tensors of the optimizer state that have the shape of their parameter."""
+    """Return the tensors of the optimizer state that have the same shape as their parameter."""
     return [
         ReplicaTensor(f"{key} of {name}", _to_dense(value), Code.DIVERGENCE_PARAMETERS, is_optional=True, is_state=True)
         for name, parameter, *_ in parameters
@@ -66,7 +66,7 @@ def optimizer_state_of(parameters: Sequence[ReplicaTensor], optimizer: Any) -> l
 
 
 def gradient_tensors(parameters: Sequence[ReplicaTensor]) -> list[ReplicaTensor]:
-    """Return the gradients of these parameters, as far as gradients exist."""
+    """Return the gradients of these parameters, without parameters that have no gradient."""
     return [
         ReplicaTensor(f"gradient of {name}", _to_dense(gradient.detach()), Code.DIVERGENCE_GRADIENTS, is_optional=True)
         for name, parameter, *_ in parameters
@@ -80,21 +80,21 @@ def fingerprint(tensors: Iterable[Tensor | None]) -> tuple[str, ...]:
 
 
 def _tensor_fingerprint(tensor: Tensor) -> str:
-    """Return a checksum of a tensor as text: the sum of its running sums, which depends on the order of elements.
+    """Return a checksum of a tensor: the sum of its running sums, which depends on the order of elements.
 
-    As text, because nan does not equal nan.
+    It is a text, because nan does not equal nan.
     """
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return str(values.flatten().cumsum(0, dtype=torch.float64).sum().item())
 
 
 def syncs_buffers(module: Any) -> bool:
-    """Return whether the wrapper is configured to synchronise buffers in forwards, though not in every forward."""
+    """Return whether the DDP wrapper is configured to synchronise buffers in its synchronising forwards."""
     return bool(getattr(module, "forward_sync_buffers", getattr(module, "broadcast_buffers", True)))
 
 
 def syncs_buffers_last(module: Any) -> bool:
-    """Return whether the wrapper's buffer hook runs after the forward."""
+    """Return whether the DDP wrapper synchronises buffers after the forward."""
     hook = getattr(module, "buffer_hook", None)
     return hook is not None and getattr(hook.buffer_comm_hook_location, "name", "") == "POST_FORWARD"
 
@@ -112,12 +112,12 @@ class StepInputs(NamedTuple):
     """The inputs of one rank's optimizer step, as fingerprints: equal texts mean equal tensors."""
 
     start: tuple[str, ...]
-    """The parameters when the forward of the step began."""
+    """The parameters at the beginning of the step's forward."""
     gradients: tuple[str, ...]
 
 
 class ReplicaSample(NamedTuple):
-    """The tensors of one replica, at a time when they should be equal to those of the other ranks."""
+    """The tensors of one rank's replica of a model, at a time when they should equal those of the other ranks."""
 
     key: WrapperKey
     rank: int
@@ -126,38 +126,37 @@ class ReplicaSample(NamedTuple):
     moment: ComparisonPoint
     tensors: Sequence[ReplicaTensor]
     site: Site | None
-    """The program line of the sample; None once the program has returned, as findings then name the line of the latest
-    sample."""
+    """The program line of the sample; None after the program returned: findings then name the latest line."""
     has_trained: bool
     """True if the wrapper has made a training forward."""
     inputs: StepInputs | None = None
-    """The inputs of the optimizer step; set, like the next three fields, only in samples taken after a step."""
+    """The inputs of the optimizer step; like the next three fields, only set in samples taken after one."""
     unreduced: str = ""
-    """The first bucket that was not launched in the wrapper's step."""
+    """The first gradient bucket that was not reduced in the wrapper's step."""
     is_late: bool = False
-    """True if gradients came after the reduction of the step had ended."""
+    """True if gradients were accumulated after the reduction of the step had ended."""
     unwaited: Call | None = None
-    """A call of the user that the rank had not waited for."""
+    """A call of the program that the rank had not waited for."""
     communicated: int = 0
     """The number of elements that the rank's program has passed to its own calls so far."""
 
 
 class WrapperProgress(NamedTuple):
-    """The progress of a wrapper on one rank."""
+    """How far a DDP wrapper is on one rank."""
 
     key: WrapperKey
     rank: int
     step: int
-    """The number of its latest synchronising forward."""
+    """The number of the wrapper's latest synchronising forward."""
     aligned_step: int
-    """The wrapper's step when a join ended last."""
+    """The wrapper's step at the end of the last join context."""
     is_joined: bool
     """True after the wrapper's rank ran out of input, so that it only answers the collectives of other ranks."""
     reduced: frozenset[str]
     """The names of the parameters in the wrapper's buckets; empty if the buckets are not known."""
 
     def is_reduced(self, parameter: str) -> bool:
-        """Return whether a parameter is in one of the wrapper's buckets, as far as the buckets are known."""
+        """Return whether a parameter is in one of the wrapper's buckets; true if the buckets are not known."""
         return not self.reduced or parameter in self.reduced
 
 

@@ -32,11 +32,11 @@ _DATA_PARALLEL = re.compile(r"(^|_)(dp|ddp|data|replicate|replicas?)(_|$)")
 
 
 class _GroupReplica(NamedTuple):
-    """The tensors that a rank has in common with the ranks of one process group."""
+    """The tensors that a rank should have in common with the other ranks of one process group."""
 
     group: Any
     is_beside: bool
-    """True if the group is along a mesh dimension that the DTensors do not use."""
+    """True if the group lies along a mesh dimension that the DTensors do not use."""
     tensors: list[ReplicaTensor]
 
 
@@ -49,11 +49,10 @@ class ShardedReplicas:
         self._steps: Counter[tuple[int, str, bool]] = Counter()
         """The number of optimizer steps, by rank, group and `_GroupReplica.is_beside`."""
         self._latest: dict[int, list[_GroupReplica]] = {}
-        """The tensors that each rank's latest step changed."""
+        """The tensors that the latest step of each rank changed."""
 
     def optimizer_step_ended(self, rank: int, optimizer: Any, names: Mapping[int, str]) -> None:
-        """Note that a rank's optimizer has changed parameters; `names` has the parameters' names by id, as far as
-        known."""
+        """Record that a rank's optimizer has changed parameters; `names` has known parameter names by id."""
         kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
         if kind is None:
             return
@@ -76,7 +75,7 @@ class ShardedReplicas:
             self._send_sample(rank, replica)
 
     def rank_returned(self, rank: int) -> None:
-        """Note that a rank's program returned."""
+        """Record that a rank's program returned."""
         for replica in self._latest.pop(rank, []):
             self._send_sample(rank, replica, has_ended=True)
 
@@ -96,7 +95,7 @@ def _local_tensor(parameter: Any) -> Tensor:
 
 
 def _data_parallel_groups(parameter: Any) -> Iterator[Any]:
-    """Yield the data-parallel groups along those dimensions of the whole mesh that a DTensor does not use."""
+    """Yield the process groups along those data-parallel dimensions of the whole mesh that a DTensor does not use."""
     mesh = parameter.device_mesh
     root = getattr(mesh, "_get_root_mesh", lambda: mesh)()
     if root is mesh or root.get_coordinate() is None or not _local_tensor(parameter).numel():
@@ -110,7 +109,7 @@ def _data_parallel_groups(parameter: Any) -> Iterator[Any]:
 
 
 def _replicating_groups(parameter: Any) -> Iterator[Any]:
-    """Yield the process groups whose ranks have the same part of a DTensor as the current rank."""
+    """Yield the process groups in which all ranks hold the same part of a DTensor as the current rank."""
     mesh = parameter.device_mesh
     if mesh.get_coordinate() is None or not _local_tensor(parameter).numel():
         return

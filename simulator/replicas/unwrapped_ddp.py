@@ -61,37 +61,36 @@ class _SummedParameter:
 _REDUCTIONS = frozenset({"SUM", "AVG", "PREMUL_SUM"})
 _OPERATIONS = frozenset({"all_reduce", "all_reduce_coalesced"})
 _MOST_SEARCHES = 64
-"""How often per forward a call's tensor is searched among all gradients."""
+"""How often per forward the tensor of a call is searched among all gradients."""
 
 
 class _ReducedParameters(NamedTuple):
-    """The parameters whose gradients a rank has reduced in one process group."""
+    """The parameters whose gradients a rank has reduced in one process group, by calls of its program."""
 
     size: int
     latest: PendingCall
-    """The latest call that reduced the gradients."""
+    """The latest call that reduced such gradients."""
     parameters: dict[int, ReplicaTensor]
     """The parameters by id, in the order in which their gradients were first reduced."""
 
 
 class _RankModules:
-    """The modules of one rank, and those of their gradients and parameters that the program passed to calls."""
+    """The modules of one rank, and which of their gradients and parameters the program has passed to calls."""
 
     def __init__(self) -> None:
         self.roots: list[ref[Module]] = []
         self.known: dict[int, ref[Module]] = {}
-        """By id, the root modules (those in no other module) and all modules inside them."""
+        """By id, the root modules (modules that are part of no other module) and all modules inside them."""
         self.gradients: dict[int, ReplicaTensor] = {}
         """The parameters by the memory address of their gradient."""
         self.flat: dict[int, list[tuple[list[ReplicaTensor], flat_gradients.PartReader]]] = {}
-        """By number of elements, the parameters of each root module; a flat tensor of that size may hold their
-        gradients or values."""
+        """By number of elements, each root module's parameters: a flat tensor of that size may hold all of them."""
         self.awaited: list[FlatTensorCall] = []
-        """Flat tensors that were passed to calls, and whose sums the gradients do not hold yet."""
+        """Flat tensors that were passed to calls whose sums the gradients do not hold yet."""
         self.parameters: dict[int, ReplicaTensor] = {}
         """The parameters by their memory address."""
         self.summed: dict[int, _SummedParameter] = {}
-        """By the id of a parameter, the latest all_reduce of the parameter since the last forward, the latest last."""
+        """By the id of a parameter, its latest all_reduce since the last forward; the latest of all is the last."""
         self.averaged_flat: list[FlatTensorCall] = []
         """Flat tensors of all parameters of a root module that were passed to calls since the last forward."""
         self.looks = 0
@@ -109,7 +108,7 @@ class UnwrappedReplicas:
         self._ranks: dict[int, _RankModules] = {}
 
     def training_forward_begins(self, rank: int, module: Module) -> None:
-        """Note that a module begins a training forward."""
+        """Record that a module begins a training forward."""
         mine = self._ranks.setdefault(rank, _RankModules())
         known = mine.known.get(id(module))
         if known is None or known() is not module:
@@ -121,7 +120,7 @@ class UnwrappedReplicas:
             self._sample_averaged(rank, mine)
 
     def call_issued(self, pending: PendingCall) -> None:
-        """Note that a rank's program makes a call."""
+        """Record that a rank's program makes a communication call."""
         call = pending.call
         mine = self._ranks.get(call.rank)
         signature = call.signature
@@ -147,19 +146,19 @@ class UnwrappedReplicas:
         self._record_reduction(mine, pending, found)
 
     def optimizer_step_begins(self, rank: int, own: Container[int]) -> None:
-        """Note that an optimizer is about to use the gradients of its `own` parameters, given by their ids."""
+        """Record that an optimizer is about to use gradients; `own` has the ids of the optimizer's parameters."""
         if (mine := self._ranks.get(rank)) is not None and mine.awaited:
             self._record_applied_sums(mine)
             mine.awaited = [each for each in mine.awaited if not _has_parameter_of(each, own)]
 
     def parameter_names_of_rank(self, rank: int) -> dict[int, str]:
-        """Return the names of the parameters of a rank's models that have run, by id."""
+        """Return the names of the parameters of the models that have run on a rank, by the id of the parameter."""
         roots = [root() for root in self._ranks[rank].roots] if rank in self._ranks else []
         named = [pair for root in roots if root is not None for pair in root.named_parameters()]
         return {id(parameter): name for name, parameter in named}
 
     def rank_returned(self, rank: int) -> None:
-        """Note that a rank's program returned."""
+        """Record that a rank's program returned."""
         if (mine := self._ranks.pop(rank, None)) is not None:
             self._record_applied_sums(mine)
             self._sample_averaged(rank, mine, has_ended=True)
@@ -168,7 +167,7 @@ class UnwrappedReplicas:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _record_module(self, rank: int, mine: _RankModules, module: Module) -> None:
-        """Record a module as a root, if it is in no module that ran before."""
+        """Record a module as a root (part of no other module), unless it is part of a module that ran before."""
         inside = list(module.modules())
         mine.known.update((id(each), ref(each)) for each in inside)
         wrappers = self._wrappers.wrappers_of_rank(rank)
@@ -177,13 +176,13 @@ class UnwrappedReplicas:
             mine.roots.append(ref(module))
 
     def _record_applied_sums(self, mine: _RankModules) -> None:
-        """Record the calls on flat tensors whose sums the gradients hold now."""
+        """Record those calls on flat tensors whose sums the gradients hold now."""
         for each in [each for each in mine.awaited if each.is_applied()]:
             mine.awaited.remove(each)
             self._record_reduction(mine, each.pending, each.parameters)
 
     def _record_reduction(self, mine: _RankModules, pending: PendingCall, found: Sequence[ReplicaTensor]) -> None:
-        """Record that a call reduced the gradients of these parameters."""
+        """Record that a call of the program reduced the gradients of these parameters."""
         if found:
             _, latest, parameters = mine.replicated.get(pending.call.group, (0, pending, {}))
             for each in found:
@@ -194,7 +193,7 @@ class UnwrappedReplicas:
     def _find_gradients(
         self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor
     ) -> ReplicaTensor | FlatTensorCall | None:
-        """Return the parameters whose gradients a tensor holds: one parameter, or all of a flat tensor."""
+        """Return the parameters whose gradients a tensor holds: one parameter, or all parameters of a flat tensor."""
         found = self._find_gradients_of_parameters(mine, pending, tensor, content)
         if found is None and mine.looks < _MOST_SEARCHES:
             mine.looks += 1
@@ -217,7 +216,7 @@ class UnwrappedReplicas:
         )
 
     def _find_parameter(self, mine: _RankModules, tensor: Tensor) -> ReplicaTensor | None:
-        """Return the parameter that a tensor is, or whose `.data` the tensor is."""
+        """Return the parameter that is this tensor, or whose `.data` is this tensor; None if there is none."""
         found = None if tensor.is_sparse else mine.parameters.get(tensor.data_ptr())
         is_there = found is not None and found.tensor.data_ptr() == tensor.data_ptr()
         return found if found is not None and is_there and found.tensor.numel() == tensor.numel() > 0 else None

@@ -14,12 +14,12 @@ class FirstUseAnnouncement:
     """Prints lines on standard error; the first rank that has a line prints it."""
 
     def __init__(self, file: int | None = None) -> None:
-        """Share the record of printed lines through a file in memory, a new one if `file` is None."""
+        """Share the record of printed lines between ranks, in a file in memory; a new file if `file` is None."""
         self.file = os.memfd_create("said") if file is None else file
         os.ftruncate(self.file, mmap.PAGESIZE)
         self._said = mmap.mmap(self.file, mmap.PAGESIZE)
         self.wait: Callable[[], None] = lambda: None
-        """A function that is called before it is decided whether this rank is the first."""
+        """A function that is called before this rank checks whether it is the first with a line."""
 
     def close(self) -> None:
         """Close the file in this process."""
@@ -35,7 +35,7 @@ class FirstUseAnnouncement:
         )
 
     def announce_no_compilation(self) -> None:
-        """Print that torch.compile does nothing."""
+        """Print that torch.compile does nothing on virtual GPUs."""
         self._print_once(_COMPILE, "torch.compile is left out on virtual GPUs: functions run as they are written")
 
     def _print_once(self, number: int, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Keeps the mode of virtual GPUs active in Python code that runs inside a backward, where autograd suspends modes."""
+"""Keeps the mode (function mode) of virtual GPUs active in Python code in a backward, where autograd suspends modes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 
 def keep_mode_in_backward(mode: Any) -> None:
-    """Run all Python code inside a backward under the mode: functions, hooks and callbacks."""
+    """Run all Python code inside a backward under the mode of virtual GPUs: functions, hooks and callbacks."""
     function: Any = BackwardCFunction
     ReplacedAttributes().set_attribute(function, "apply", _under_mode(mode, function.apply))
     _wrap_function_argument(mode, Tensor, "register_hook", 0)
@@ -33,7 +33,7 @@ def keep_mode_in_backward(mode: Any) -> None:
 
 
 class _ModeKeepingEngine:
-    """Autograd's engine; callbacks for the end of a backward run under the mode."""
+    """Replaces autograd's engine; callbacks for the end of a backward run under the mode of virtual GPUs."""
 
     def __init__(self, mode: Any, engine: Any) -> None:
         self._mode = mode
@@ -44,12 +44,12 @@ class _ModeKeepingEngine:
         return getattr(self._engine, name)
 
     def queue_callback(self, callback: Callable[[], None]) -> None:
-        """Call a function under the mode when the current backward ends."""
+        """Let a function be called at the end of the current backward, under the mode of virtual GPUs."""
         self._engine.queue_callback(_under_mode(self._mode, callback))
 
 
 def _ignore_devices_in_checkpoints() -> None:
-    """Make checkpoints compare tensors without devices: they record one under the mode, and one outside it."""
+    """Make checkpoints compare tensors without devices, which they record differently under the virtual GPUs' mode."""
     checks = checkpoint._allowed_determinism_checks_to_fns
     look = checks[checkpoint._DEFAULT_DETERMINISM_MODE]
 
@@ -72,7 +72,7 @@ def _under_mode(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_function_argument(mode: Any, owner: Any, name: str, position: int) -> None:
-    """Make a method run the function in its argument at `position` (after `self`) under the mode."""
+    """Make a method run the function in its argument at `position` (after `self`) under the mode of virtual GPUs."""
     original = getattr(owner, name)
 
     @functools.wraps(original)

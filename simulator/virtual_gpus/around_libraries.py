@@ -28,7 +28,7 @@ from ddpsim.simulator.virtual_gpus.gpus import VirtualDevices
 
 
 def replace_when_imported(gpus: VirtualDevices) -> None:
-    """Change these modules now if they are imported already, otherwise when a program imports them."""
+    """Change safetensors and parts of torch's DTensor now if they are imported, otherwise at their import."""
     changes: dict[str, Callable[[ModuleType], None]] = {
         "safetensors": _replace_safe_open,
         "torch.distributed.tensor._random": partial(replace_tracker, gpus),
@@ -40,7 +40,7 @@ def replace_when_imported(gpus: VirtualDevices) -> None:
 
 
 class _ChangingFinder(MetaPathFinder):
-    """Finds the modules as the other finders do, and changes each after it has been executed."""
+    """Import hook that finds modules as usual, and changes each module after it has been executed."""
 
     def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
         self._changes = changes
@@ -113,7 +113,7 @@ def replace_shape_tensors(op_schema: ModuleType) -> None:
 
 
 class _TrackerState:
-    """The generator state of a rank's tracker; seeding a generator resets it."""
+    """The generator state of a rank's tracker of random numbers; seeding a generator resets it."""
 
     def __init__(self, gpus: VirtualDevices) -> None:
         self._gpus = gpus
@@ -122,7 +122,7 @@ class _TrackerState:
 
     @property
     def current_state(self) -> Tensor:
-        """The seed and the offset, as sixteen bytes."""
+        """The seed and the offset of the tracker, as sixteen bytes."""
         if self._times_seeded != self._gpus.times_seeded:
             self._times_seeded = self._gpus.times_seeded
             self._kept = torch.tensor([torch.default_generator.initial_seed() % 2**63, 0])
@@ -130,12 +130,12 @@ class _TrackerState:
         return state
 
     def set_state(self, state: Tensor) -> None:
-        """Set the seed and the offset, given as sixteen bytes."""
+        """Set the seed and the offset of the tracker, given as sixteen bytes."""
         self._kept = state.detach().clone().view(torch.int64)
 
 
 class _DeviceModule:
-    """Replaces the device module that the tracker uses, such as torch.cuda."""
+    """Replaces the device module (such as torch.cuda) that the tracker of random numbers uses."""
 
     @staticmethod
     def is_available() -> bool:

@@ -1,4 +1,4 @@
-"""Replacements outside torch.cuda, in functions that read a device before any mode of torch can intercept them."""
+"""Replaces functions outside torch.cuda that read a device before any mode of torch can intercept them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpsim.simulator.virtual_gpus.gpus import CPU, VirtualDevices
 
 
 def replace_moves(gpus: VirtualDevices) -> None:
-    """Accept numbers as devices in `to`, label parameters like their data, and make pinning do nothing."""
+    """Make `to` accept numbers as devices, give parameters the GPU label of their data, make pinning do nothing."""
     native: Any = torch._C._nn
     parse, move, make = native._parse_to, Tensor.to, nn.Parameter.__new__
 
@@ -47,7 +47,7 @@ def replace_moves(gpus: VirtualDevices) -> None:
 
 
 def _name_device(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments in which a device that is given by its number is a GPU."""
+    """Return the arguments; a device that is given by its number becomes a GPU."""
     if arguments and type(arguments[0]) is int:
         arguments = (torch.device("cuda", arguments[0]), *arguments[1:])
     if type(number := options.get("device")) is int:
@@ -56,7 +56,7 @@ def _name_device(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[t
 
 
 def replace_generator() -> None:
-    """Make torch.Generator return a generator of the CPU for a GPU."""
+    """Make torch.Generator return a CPU generator if a program asks for a GPU's."""
     original = torch.Generator
 
     class Kind(type):
@@ -75,7 +75,7 @@ def replace_generator() -> None:
 
 
 def replace_load(gpus: VirtualDevices) -> None:
-    """Make torch.load read CPU tensors, and label them with the GPU of `map_location`."""
+    """Make torch.load read tensors to the CPU, and label them with the GPU that `map_location` names."""
     original = torch.load
 
     @functools.wraps(original)
@@ -117,7 +117,7 @@ def replace_autocast() -> None:
 
 
 def replace_profiler() -> None:
-    """Make the profiler ignore GPUs: virtual ones run no kernels."""
+    """Make the profiler ignore GPUs, because virtual GPUs run no kernels."""
     kind: Any = torch.autograd.profiler.profile
     begin = kind.__init__
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from ddpsim.simulator.virtual_gpus.gpus import VirtualDevices
 
 MEMORY_BYTES = 80 << 30
-"""The memory that each virtual GPU reports; tensors use the memory of the CPU, and are not counted."""
+"""The memory in bytes that each virtual GPU reports; tensors use the memory of the CPU, and are not counted."""
 
 NAME = "ddpsim virtual GPU"
 CAPABILITY = (9, 0)
 
 _SHORTEST_MILLISECONDS = 0.001
-"""The shortest time between two events, because programs divide by it."""
+"""The shortest time between two events that is reported: a program may divide by it."""
 
 
 class Event:
@@ -30,7 +30,7 @@ class Event:
         self._recorded_at: float | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Record the time of the rank's clock."""
+        """Record the current time of the rank's (virtual) clock."""
         self._recorded_at = time.perf_counter()
 
     def wait(self, stream: Any = None) -> None:
@@ -121,7 +121,7 @@ def cuda_functions(gpus: VirtualDevices) -> dict[str, Any]:
 
 
 def accelerator_functions(gpus: VirtualDevices) -> dict[str, Any]:
-    """Return functions by their names in torch.accelerator: functions of torch.cuda under other names."""
+    """Return the functions of torch.accelerator by name: they are functions of torch.cuda under other names."""
     devices, memory = _device_functions(gpus), _memory_functions()
     return {
         "is_available": lambda: True,
@@ -142,7 +142,10 @@ def accelerator_functions(gpus: VirtualDevices) -> dict[str, Any]:
 
 
 def _constant_function(value: Any) -> Callable[..., Any]:
-    """Return a new function that returns `value`; new for each name, as torch's compiler has one rule per function."""
+    """Return a new function that returns `value`.
+
+    Each name gets its own, as torch's compiler has one rule per function.
+    """
     return lambda *arguments, **options: value
 
 
@@ -213,7 +216,7 @@ def _stream_functions() -> dict[str, Any]:
 
 
 def _memory_functions() -> dict[str, Any]:
-    """Return functions on memory, which report that nothing is used."""
+    """Return the functions of torch.cuda on memory, which report that nothing is used."""
     nothing_counted = ("memory_allocated", "memory_reserved", "memory_cached")
     numbers = [*nothing_counted, *(f"max_{name}" for name in nothing_counted)]
     resets = (
@@ -238,7 +241,7 @@ def _memory_functions() -> dict[str, Any]:
 
 
 def _random_functions(gpus: VirtualDevices) -> dict[str, Any]:
-    """Return functions on random numbers: virtual GPUs draw from the CPU's generator."""
+    """Return the functions of torch.cuda on random numbers: virtual GPUs draw from the CPU's generator."""
     generator = torch.default_generator
 
     def manual_seed(seed: int) -> None:

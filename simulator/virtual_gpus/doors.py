@@ -1,4 +1,5 @@
-"""Detects that a program asks for a GPU, and installs virtual ones; used unless --gpus is given or a GPU exists.
+"""Detects that a program asks for a GPU, and then installs virtual GPUs; only without --gpus and on a machine without a
+GPU.
 
 A program that only checks for GPUs gets the answer that there are none.
 """
@@ -41,7 +42,7 @@ class GpuRequestProbes:
         self._gpus = gpus
         self._count = count
         self._on_request = put_there
-        """A function that is called with a description of the request for a GPU."""
+        """A function that is called with a description of a request for a GPU."""
         self._replaced = ReplacedAttributes()
 
     def install_probes(self) -> None:
@@ -66,7 +67,7 @@ class GpuRequestProbes:
         asks: Callable[[tuple[Any, ...], dict[str, Any]], bool] = lambda arguments, options: True,
         instead: Callable[..., Any] | None = None,
     ) -> None:
-        """Replace a function: a call for which `asks` is true installs the virtual GPUs, then calls the original."""
+        """Replace a function: a call for which `asks` returns true installs virtual GPUs, then calls the original."""
 
         def closed(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
@@ -88,7 +89,7 @@ class GpuRequestProbes:
         self._replaced.replace_attribute(owner, name, closed)
 
     def _reject_native_request(self) -> NoReturn:
-        """Raise an error for native code of torch that asks for a GPU, because it cannot be called again."""
+        """Raise an error: native code of torch has asked for a GPU, and cannot be called again with virtual GPUs."""
         raise RuntimeError(
             f"the program makes a tensor on 'cuda', and this machine has no GPU: run it with --gpus {self._count} for "
             "virtual ones, or call torch.cuda.set_device first"
@@ -96,7 +97,7 @@ class GpuRequestProbes:
 
 
 def _is_compiler_frame(frame: FrameType) -> bool:
-    """Return whether a frame is of torch's compiler, which lists all devices in any program."""
+    """Return whether a frame belongs to torch's compiler, which lists all devices whatever the program does."""
     return str(frame.f_globals.get("__name__")).startswith(("torch._dynamo", "torch._inductor"))
 
 

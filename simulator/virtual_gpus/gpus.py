@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 class VirtualDevices:
-    """Converts devices that a program names to numbers of virtual GPUs."""
+    """Converts the devices that a program names to numbers of virtual GPUs."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -19,7 +19,10 @@ class VirtualDevices:
         """How often the program has seeded the generator of the GPUs."""
 
     def index_of(self, device: Any = None) -> int:
-        """Return the number of a GPU, by default the current one. Raises torch's error if the number is too large."""
+        """Return the number of a virtual GPU, by default the current one.
+
+        Raises torch's error if the number is too large.
+        """
         index = self._requested_index(device)
         if not 0 <= index < self.count:
             raise RuntimeError(
@@ -39,7 +42,7 @@ class VirtualDevices:
         return self.current if device.index is None else device.index
 
     def label_for(self, device: Any) -> int | None:
-        """Return the number of the GPU if `device` is one, else None."""
+        """Return the number of the virtual GPU that `device` is; None if it is another device."""
         is_number = isinstance(device, int) and not isinstance(device, bool)
         is_named = isinstance(device, (str, torch.device)) and str(device).startswith("cuda")
         return self.index_of(device) if is_number or is_named else None

@@ -32,11 +32,11 @@ _UNSUPPORTED = {
     "CUDAPluggableAllocator": "leave the allocator as it is",
     "MemPool": "leave the allocator as it is",
 }
-"""Names in torch.cuda that virtual GPUs do not support, with the remedy that the error gives."""
+"""Names in torch.cuda that virtual GPUs do not support, each with the advice in its error message."""
 
 
 def _make_unsupported_class(name: str, remedy: str) -> type:
-    """Return a class that raises when it is called; a class, because programs use such names in annotations."""
+    """Return a class that raises when it is called: a class, because programs use such names in annotations."""
 
     def refuse(*arguments: Any, **options: Any) -> NoReturn:
         raise NotImplementedError(f"virtual GPUs have no {name}: {remedy}")
@@ -54,12 +54,12 @@ class UnsupportedNccl:
 
 
 class VirtualGpus:
-    """The virtual GPUs of a rank; none until they are installed."""
+    """The virtual GPUs of a rank, which has none until they are installed."""
 
     def __init__(self, announcement: FirstUseAnnouncement) -> None:
         self._announcement = announcement
         self._mode: Any = None
-        """The mode of torch that simulates the GPUs; None until they are installed."""
+        """The mode of torch that simulates the GPUs; None until the GPUs are installed."""
 
     def install(self, count: int) -> None:
         """Give the program of this process `count` virtual GPUs."""
@@ -86,7 +86,7 @@ class VirtualGpus:
         self.enter_thread()
 
     def enter_thread(self) -> None:
-        """Activate the virtual GPUs in the running thread, too."""
+        """Activate the virtual GPUs in the running thread of the rank, too."""
         if self._mode is not None:
             self._mode.__enter__()
 
@@ -103,7 +103,7 @@ def _replace_libraries() -> None:
 
 
 def _imported_modules(name: str) -> list[ModuleType]:
-    """Return a module and its imported submodules, which hold functions under the same names."""
+    """Return a module and its imported submodules, which contain functions under the same names."""
     return [module for key, module in list(sys.modules.items()) if key == name or key.startswith(f"{name}.")]
 
 
@@ -114,5 +114,5 @@ def _replace_functions(module: ModuleType, replaced: dict[str, Any], *, adds: bo
 
 
 def _cuda_constructor(kind: Any) -> Any:
-    """Return the function for an old constructor of GPU tensors, such as torch.cuda.FloatTensor."""
+    """Return the replacement of an old constructor of GPU tensors, such as torch.cuda.FloatTensor."""
     return lambda *arguments: kind(*arguments).cuda()

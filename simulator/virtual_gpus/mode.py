@@ -25,7 +25,7 @@ Function = Callable[..., Any]
 Handler = Callable[[Function, tuple[Any, ...], dict[str, Any]], Any]
 
 _PLAIN = (Tensor, Parameter)
-"""torch's own tensor classes."""
+"""The tensor classes of torch itself."""
 
 _MISSING_KERNEL_WORDS = (
     "Could not run '",
@@ -34,7 +34,7 @@ _MISSING_KERNEL_WORDS = (
     "only supported on CUDA",
     "PyTorch is not linked with",
 )
-"""Parts of torch's errors for an operation that has no CPU kernel."""
+"""Words in torch's errors that mean that an operation has no CPU kernel."""
 
 
 class VirtualGpuMode(TorchFunctionMode):
@@ -95,8 +95,7 @@ class VirtualGpuMode(TorchFunctionMode):
         return result
 
     def _label_moved(self, tensor: Tensor, result: Tensor, label: int | None) -> Tensor:
-        """Return what a move to a GPU gives: the tensor itself only if nothing changed, otherwise a new one with a
-        label."""
+        """Return the result of moving a tensor to a GPU: the tensor itself if nothing changes, else a labelled copy."""
         if result is tensor and gpu_labels.gpu_number_of(tensor) != label:
             result = tensor.clone(memory_format=torch.preserve_format)
         if result is not tensor:
@@ -149,7 +148,10 @@ class VirtualGpuMode(TorchFunctionMode):
             return str(torch._tensor_str._str(args[0], **kwargs))
 
     def _visible_gpu(self, tensor: Tensor) -> int | None:
-        """Return the GPU that a program sees. A DTensor, which C++ makes without a label, is on its mesh's device."""
+        """Return the number of the GPU that a program sees for a tensor.
+
+        A DTensor made by C++ has no label: its mesh's device counts.
+        """
         if (label := tensor.__dict__.get(gpu_labels.LABEL)) is not None:
             return label  # type: ignore[no-any-return]
         spec = None if type(tensor) in _PLAIN else getattr(tensor, "_spec", None)
@@ -168,7 +170,7 @@ def _reduce_without_label(func: Function, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _call_instead(form: Function) -> Handler:
-    """Return a function that calls another function, and copies the GPU label of its arguments to the result."""
+    """Return a function that calls another function, and gives the result the GPU label of the arguments."""
 
     def handle(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         label = gpu_labels.first_gpu_number([*args, *kwargs.values()])
@@ -183,8 +185,8 @@ def _call_instead(form: Function) -> Handler:
 def _attention(query: Any, *arguments: Any, **options: Any) -> Any:
     """Compute `scaled_dot_product_attention`; for DTensors by matrix products and a softmax.
 
-    DTensor knows the sharding of GPUs' fused kernels and not of the CPU's. The mask that torch makes for `is_causal` is
-    a plain tensor, equal on all ranks.
+    DTensor can shard the fused kernels of GPUs, but not that of the CPU. The mask that torch makes for `is_causal` is a
+    plain tensor, equal on all ranks.
     """
     if not hasattr(query, "_spec"):
         return scaled_dot_product_attention(query, *arguments, **options)
@@ -195,7 +197,7 @@ def _attention(query: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def _missing_kernel_error(func: Function, error: RuntimeError) -> NotImplementedError | None:
-    """Return a clearer error to raise if torch's error means that the CPU has no kernel for a function, else None."""
+    """Return a clearer error if torch's error means that the CPU has no kernel for a function, else None."""
     text = str(error)
     if not any(words in text for words in _MISSING_KERNEL_WORDS):
         return None

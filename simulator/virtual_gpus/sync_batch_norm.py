@@ -1,4 +1,4 @@
-"""CPU implementations of the kernels of SyncBatchNorm, which torch has for GPUs only.
+"""CPU implementations of the kernels of SyncBatchNorm, which torch has only for GPUs.
 
 Channels are the second dimension; all other dimensions are reduced.
 """
@@ -100,4 +100,4 @@ KERNELS: Mapping[Any, Callable[..., Any]] = {
     torch.batch_norm_backward_reduce: _batch_norm_backward_reduce,
     torch.batch_norm_backward_elemt: _batch_norm_backward_elemt,
 }
-"""The implementations, by the function of torch that each replaces."""
+"""The CPU implementations, by the function of torch that each replaces."""

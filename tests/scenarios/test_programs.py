@@ -175,7 +175,7 @@ def test_ranks_start_unlike_and_each_time_the_same(folder, capfd):
         (["nothere.py"], "there is no file 'nothere.py', expected a program: correct the path"),
         (
             ["bad.py"],
-            "'bad.py' does not compile ('(' was never closed (bad.py, line 1)): "
+            "'bad.py' does not compile ('(' was never closed (bad.py, line 1)), expected valid Python: "
             "correct it, `python bad.py` shows the line",
         ),
         (
@@ -194,13 +194,13 @@ def test_ranks_start_unlike_and_each_time_the_same(folder, capfd):
         ),
         (
             ["-m", "project.bad"],
-            "'project/bad.py' does not compile (unmatched ')' (bad.py, line 1)): "
+            "'project/bad.py' does not compile (unmatched ')' (bad.py, line 1)), expected valid Python: "
             "correct it, `python project/bad.py` shows the line",
         ),
         (
             ["bytes.py"],
             "'bytes.py' is no Python (invalid or missing encoding declaration for 'bytes.py'), "
-            "expected a program in Python",
+            "expected a program in Python: name one",
         ),
         (["-m"], "-m is the last word, expected a module after it: add the module's name"),
         (["folder.py"], "'folder.py' cannot be read (Is a directory), expected a program: correct the path"),

@@ -1,1 +1,1 @@
-"""Modules that a Python started by a rank or launcher imports at its start: self-contained, and without torch."""
+"""Modules that every Python started by a rank or a launcher imports first: they need neither ddpsim nor torch."""

@@ -1,6 +1,6 @@
 """Imported by every Python that a rank or a launcher starts: makes `init_process_group` raise there.
 
-It then imports the `sitecustomize` that Python would have imported without it.
+Then it imports the user's own `sitecustomize`, if there is one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import Any
 
 NAME = "DDPSIM_OUTSIDERS"
-"""The environment variable with the address of the coordinator's socket, and the name of the starting process."""
+"""The environment variable with the address of the coordinator's socket and the name of the rank or launcher."""
 
 _TORCH = "torch.distributed.distributed_c10d"
 
 
 class _TorchFinder:
-    """Finds one module of torch, to change it after its import."""
+    """Import hook that finds one module of torch, to change the module after its import."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != _TORCH:
@@ -48,7 +48,7 @@ def reject_process_group(*arguments: Any, **options: Any) -> None:
 
 
 def report_to_coordinator(line: str) -> None:
-    """Send a message to the coordinator, which ends the run with it."""
+    """Send a message to the coordinator, which ends the run with this message."""
     address = os.environ.get(NAME, "").partition(" ")[0]
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(line.encode(), f"\0{address}")
