@@ -117,7 +117,10 @@ def _check_option_combination(
 def _run_and_report_campaign(
     plan: CampaignPlan, seconds: float, workers: Workers, corpus: Path, report: ReportWriter
 ) -> ExitStatus:
-    """Run the campaign and print what it found. A named scenario that fails under every schedule is reported instead."""
+    """Run the campaign and print what it found.
+
+    A named scenario that fails under every schedule is reported instead.
+    """
     from ddpsim.scenarios.cli.fuzz_reports import report_campaign_failures
     from ddpsim.scenarios.fuzzing.campaign import campaign_summary, run_campaign
 

@@ -192,7 +192,8 @@ def _outcome_verb(result: Result, backend: str) -> str:
 
 
 def head_line(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
-    """Return the head line of a run: its name, world size and policy; its engine unless torch; its backend unless gloo."""
+    """Return the head line of a run: its name, world size and policy; its engine unless torch; its backend unless
+    gloo."""
     rules = "" if scenario.backend_semantics == "gloo" else f"  by the rules of {scenario.backend_semantics}"
     return f"{scenario.name}  world size {result.world_size}  {engine_text(engine)}{how}{rules}"
 

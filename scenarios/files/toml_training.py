@@ -163,7 +163,8 @@ def _check_exception(
     networks: Sequence[Network],
     world_size: int,
 ) -> None:
-    """Raise UsageError for a rule on exceptional iterations that applies to no rank or iteration, or changes nothing."""
+    """Raise UsageError for a rule on exceptional iterations that applies to no rank or iteration, or changes
+    nothing."""
     check_ranks_exist(file, (*path, "ranks"), found.ranks, world_size)
     for key, value in (("ranks", found.ranks), ("iterations", found.iterations)):
         if value == ():

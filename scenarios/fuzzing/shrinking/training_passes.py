@@ -165,7 +165,10 @@ def _with_mesh_size(mesh: ParallelLayout, name: str, size: int) -> ParallelLayou
 
 
 def _keep_ranks(kept: Collection[int], declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Keep only some ranks. A rule that computes each rank's number of iterations is kept, and then replaced by a list."""
+    """Keep only some ranks.
+
+    A rule that computes each rank's number of iterations is kept, and then replaced by a list.
+    """
     number = {rank: index for index, rank in enumerate(kept)}
     training = _training_of_ranks(number, declared.training)
     faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)
