@@ -1,7 +1,7 @@
 """Engines: the implementation of DistributedDataParallel that a program gets, torch's or ddpsim's.
 
-Programs use torch's class; with engine "ddp", creating it creates ddpsim's class instead. The engine is imported where
-it is used, because describing a scenario needs no torch.
+Programs use torch's class; with engine "ddp", creating it creates ddpsim's class instead. The engine is imported when a
+program runs, because describing a scenario needs no torch.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ _PATCH_LOCK = threading.Lock()
 
 
 def program_for_engine(program: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
-    """Return the program changed to use `engine`.
+    """Return the program changed to use `engine`. A `Script` runs in separate processes.
 
-    A `Script` runs in processes of its own, which `install_engine` here does not reach, so its processes install the
-    engine themselves.
+    They install the engine themselves, because `install_engine` affects only its own process.
     """
     if isinstance(program, Script) and engine is Engine.DDP:
         from ddpsim.ddp import patch_torch_ddp

@@ -51,7 +51,7 @@ class Expectation:
     verdict: Verdict = Verdict.PASS
     code: Code | None = None
     ranks: Ranks | Callable[[int], Ranks] = ()
-    """The ranks that the finding must blame, or a function that computes these ranks from the world size."""
+    """The ranks that the finding must blame, or a function that computes them from the world size."""
     is_clean: bool = False
     """True if no finding at all is expected, not even a hazard, which would let the run pass."""
     lines: tuple[int, ...] = ()
@@ -59,8 +59,7 @@ class Expectation:
     file: str = ""
     """The name of the program's file, without folders."""
     otherwise: Expectation | None = None
-    """A second expected outcome, for other interleavings of the ranks; None if all interleavings have the same
-    outcome."""
+    """A second expected outcome, which other interleavings of the ranks may have; None if all have the same outcome."""
     shows: int | None = None
     """If the outcome depends on the interleaving: how many of ten random schedules (seeds 0 to 9) have this outcome."""
 
@@ -80,8 +79,8 @@ class Expectation:
     def is_met_on_processes(self, result: Result) -> bool:
         """Return True if a run on real processes passes or fails as expected.
 
-        Code, ranks and line are not compared, because a deadlock is a time-out there and a mismatch may show as
-        anything. A hazard may pass or fail.
+        Code, ranks and line are not compared, because a deadlock shows as a time-out there and a mismatch may show as
+        anything. If a hazard is expected, the run may pass or fail.
         """
         is_hazard = self.code is not None and self.code.verdict is Verdict.PASS
         own = is_hazard or result.verdict is self.verdict
@@ -103,8 +102,8 @@ def every_rank(world_size: int) -> Ranks:
 
 
 def odd_one_out(rank: int) -> Callable[[int], Ranks]:
-    """Return a function from the world size to the ranks to blame if `rank` differs from the others: only `rank`; but
-    both of two ranks, since neither is in the minority."""
+    """Return a function that computes, from the world size, the ranks to blame if `rank` differs from the others:
+    `rank` alone, but both ranks in a world of two."""
     return lambda world_size: (rank,) if world_size > 2 else (0, 1)
 
 
@@ -115,7 +114,7 @@ def finds(
     shows: int | None = None,
     otherwise: Expectation | None = None,
 ) -> Expectation:
-    """Expect the finding `code`, which blames `ranks`.
+    """Return the expectation of a finding `code` that blames `ranks`.
 
     If the outcome depends on the interleaving, `shows` is the number of ten random schedules (seeds 0 to 9) that have
     the finding, and `otherwise` is the outcome of the others.
@@ -146,8 +145,8 @@ class Scenario(RunOptions):
     reports: tuple[str, ...] = ()
     """Public reports of the bug that the scenario shows: issues, pull requests, threads."""
     reference: Callable[[int], TrainingReference | Snapshot] | None = None
-    """A function that computes, for a world size, the value that each rank's program should return, by training in a
-    single process."""
+    """A function that trains in a single process and returns, for a world size, the value expected of each rank's
+    program."""
     repairs: str = ""
     """For a repaired twin, the name of the scenario that shows the bug; else ""."""
     engine: Engine = Engine.TORCH
@@ -156,7 +155,7 @@ class Scenario(RunOptions):
     """The PYTHONHASHSEED of all ranks of a program; None for ddpsim's default hash seeds."""
     check: str | None = field(default=REPLICAS_IF_ANY, kw_only=True)
     choices: tuple[int, ...] = ()
-    """The schedule for runs without a policy, as choices. A choice that is impossible in a run is not used. () is round
+    """The schedule for runs without a policy, as one number per choice. An impossible choice is not used. () is round
     robin."""
 
     @property

@@ -65,7 +65,7 @@ def _check_environment() -> None:
     missing = [name for name in _VARIABLES if name not in os.environ]
     if missing:
         raise UsageError(
-            f"{', '.join(missing)} not set, expected torchrun to set them: use "
+            f"environment lacks {', '.join(missing)}, expected torchrun to set them: use "
             "`torchrun --nproc-per-node 4 -m ddpsim.scenarios.worker NAME`, or `ddpsim run NAME --transport processes`"
         )
     _read_number("MASTER_PORT", 1, _MOST_PORT)

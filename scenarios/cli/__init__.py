@@ -1,4 +1,4 @@
-"""The command line `ddpsim`. Its commands run scenarios, so it is a part of the package `ddpsim.scenarios`."""
+"""The command line `ddpsim`. It is a part of the package `ddpsim.scenarios`, because its commands run scenarios."""
 
 from ddpsim.scenarios.cli.commands import main
 

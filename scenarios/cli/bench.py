@@ -38,8 +38,8 @@ def bench(
 ) -> int:
     """Measure how long scenarios take.
 
-    A time runs from the start of a simulation until its report is rendered. Each round runs every scenario once.
-    Compare the ratios of rows: absolute times hold for this machine only.
+    The time of a run is from the start of its simulation until its report is rendered. Each round runs every scenario
+    once. Compare the ratios of rows: absolute times hold for this machine only.
     """
     import os
     import platform
@@ -70,7 +70,8 @@ def bench(
 
 
 def _table_rows(measured: Sequence[Measurement]) -> Iterable[str]:
-    """Yield a header, and a row per measurement. The ratio is to the first row of the same scenario and world size."""
+    """Yield the table's header, and a row per measurement, with its time relative to the first row of the same scenario
+    and world size."""
     width = max(4, *(len(each.case.scenario.name) for each in measured))
     yield f"{'name':<{width}}  by     ranks   events  events/s   median ms    least     most  ratio"
     first: dict[tuple[str, int], float] = {}
@@ -85,7 +86,10 @@ def _table_rows(measured: Sequence[Measurement]) -> Iterable[str]:
 
 
 def _statuses_of_runs(measured: Sequence[Measurement]) -> Iterable[ExitStatus]:
-    """Yield the exit status of each run. Print runs with an unexpected outcome: their times mean little."""
+    """Yield the exit status of each measured run.
+
+    Print each run with an unexpected outcome, because its time means little.
+    """
     from ddpsim.scenarios.cli.judgement import judge_result
 
     for each in measured:

@@ -35,7 +35,7 @@ from ddpsim.simulator.errors import ReplayDivergedError, UsageError, is_unexpect
 from ddpsim.simulator.imports import torch_too_old_message
 
 _OF_PROGRAMS = {command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink)}
-"""The commands that accept a training program and its arguments; by the command's name."""
+"""The commands that accept a training program and its arguments, by command name."""
 
 app = typer.Typer(
     add_completion=False,
@@ -130,7 +130,7 @@ def _quiet_ctrl_c_at_exit() -> None:
 
 
 def _usage_message(error: Exception) -> str | None:
-    """Return the one-line message for an error that the user can correct; None for any other error."""
+    """Return one line on an error that the user can correct; None for any other error."""
     if isinstance(error, ImportError) and (line := describe_shadowing_file()):
         return line  # a user's file hides a module of this package
     if isinstance(error, (ImportError, AttributeError)) and (line := torch_too_old_message()):

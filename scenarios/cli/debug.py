@@ -41,9 +41,9 @@ def debug(
     world_size: WorldSize = None,
     options: OptionsOfRun,
 ) -> int:
-    """Run it in pdb, with commands that show all ranks and step backwards.
+    """Run a scenario or program in pdb, with commands that show all ranks and step backwards.
 
-    Type `help` in the debugger for the list. It stops at every finding, with all ranks paused.
+    Type `help` in the debugger for the list. The debugger stops at every finding, with all ranks paused.
     """
     with pause_garbage_collection():
         from ddpsim.scenarios.cli.judgement import judge_result

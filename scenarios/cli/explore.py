@@ -56,10 +56,10 @@ def explore(
     opens: cli_options.Opens = False,
     records: Records,
 ) -> int:
-    """Run it under many schedules, until one fails or all are covered.
+    """Run a scenario under many schedules, until one fails or all are covered.
 
-    If it fails under some schedules only, the deciding choice is shown, with a run that passes.
-    Exit status: 0 as expected, 1 not as expected, 2 usage error, 3 if the budget ran out first.
+    If it fails under some schedules only, the deciding choice is shown, with a run that passes. Exit status: 0 as
+    expected, 1 not as expected, 2 usage error, 3 if the budget ran out first.
     """
     with pause_garbage_collection():
         from ddpsim import Budget
@@ -163,7 +163,7 @@ def _save_first_failure(scenario: Scenario, engine: Engine, exploration: Explora
 def _judge_exploration(expected: Expectation, exploration: Exploration) -> tuple[ExitStatus, str]:
     """Return the exit status of an exploration and a line about it.
 
-    A failure that the scenario expects need occur under one schedule only.
+    An expected failure has to occur under one schedule only.
     """
     from ddpsim import Verdict
     from ddpsim.scenarios.cli.judgement import judge_result
@@ -181,6 +181,6 @@ def _judge_exploration(expected: Expectation, exploration: Exploration) -> tuple
 
 
 def _progress_of_exploration(progress: Progress) -> tuple[float, str]:
-    """Return the number of executions, and a progress text: rate, coverage and failures."""
+    """Return the number of runs so far, and a progress text: runs per second, coverage and failures."""
     covered = "" if progress.coverage is None else f", {progress.coverage:.0%} covered"
     return progress.executions, f"exploring, {progress.rate:.0f}/s{covered}, {progress.failures} failed"

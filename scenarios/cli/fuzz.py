@@ -99,7 +99,7 @@ def fuzz(
 def _check_option_combination(
     name: str | None, options: Mapping[str, Any], world_size: int | None, *, generate: bool, documented: bool
 ) -> None:
-    """Raise UsageError for an option that needs a scenario's name but has none, or cannot be combined with a name."""
+    """Raise UsageError for an option that is allowed only with a scenario's name, or only without one."""
     from ddpsim import UsageError
 
     of_a_name = ["--world-size"] if world_size is not None else []
@@ -117,7 +117,10 @@ def _check_option_combination(
 def _run_and_report_campaign(
     plan: CampaignPlan, seconds: float, workers: Workers, corpus: Path, report: ReportWriter
 ) -> ExitStatus:
-    """Run the campaign, unless the scenario fails under every schedule, and print what was found."""
+    """Run the campaign and print what it found.
+
+    A named scenario that fails under every schedule is reported instead.
+    """
     from ddpsim.scenarios.cli.fuzz_reports import report_campaign_failures
     from ddpsim.scenarios.fuzzing.campaign import campaign_summary, run_campaign
 
@@ -140,7 +143,10 @@ def _run_and_report_campaign(
 
 
 def _report_if_always_failing(name: str, plan: CampaignPlan, seconds: float, report: ReportWriter) -> ExitStatus | None:
-    """Report a scenario that fails under every schedule, or that never ends. Return None for any other scenario."""
+    """Report a scenario that fails under every schedule, or that never ends, and return the exit status.
+
+    Return None for any other scenario.
+    """
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.fuzzing.named_scenario import FailsUnderEverySchedule, run_under_few_schedules
     from ddpsim.scenarios.running.run_as import with_run_options
@@ -176,7 +182,7 @@ def _status_of_first_look(look: FailsUnderEverySchedule) -> ExitStatus:
 
 
 def _progress_of_campaign(progress: CampaignProgress) -> tuple[float, str]:
-    """Return the seconds spent so far, and a progress text: runs per second, outcomes and findings."""
+    """Return the seconds spent so far, and a progress text: runs per second, passed runs and failures found."""
     passed = sum(count for outcome, count in progress.totals.outcomes.items() if outcome.startswith("pass"))
     return progress.seconds, (
         f"{progress.doing}, {progress.totals.execution_count} runs, {progress.executions_per_second:.0f}/s, "

@@ -1,4 +1,7 @@
-"""Add to the report what fuzzing found: each kept failure, and each corpus file that still fails, is run once more."""
+"""Add to the report what fuzzing found.
+
+Each kept failure, and each corpus file that still fails, is run once more for it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from ddpsim.scenarios.running.runner import run_scenario
 
 
 def report_campaign_failures(campaign: Campaign, report: ReportWriter) -> None:
-    """Add all failures of a campaign to the report: each file with a failing scenario, once per engine."""
+    """Add all failures of a fuzzing campaign to the report: each file with a failing scenario, once per engine."""
     if not report.is_wanted:
         return
     failing = [(kept.path, kept.failure) for kept in campaign.kept]

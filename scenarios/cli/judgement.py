@@ -11,18 +11,18 @@ from ddpsim.scenarios.running.runner import PROCESSES
 from ddpsim.simulator.policies.schedule_replay import ReplayDivergence
 
 _SCHEDULES = 10
-"""The number of random schedules in which `Expectation.shows` counts outcomes: those of seeds 0 to 9."""
+"""The number of random schedules (seeds 0 to 9) out of which `Expectation.shows` have the expected outcome."""
 
 
 class Judgement(NamedTuple):
-    """The exit status for a run, and one line that says why."""
+    """The exit status for a run, and one line that says why it has this status."""
 
     status: ExitStatus
     line: str
 
 
 def judge_result(expected: Expectation, result: Result, transport: str = "memory") -> Judgement:
-    """Compare the outcome of a run with its expectation. The line has what was found and what was expected."""
+    """Return the exit status for a run, and a line with the found and the expected outcome."""
     if transport == PROCESSES:
         is_met, line_of = expected.is_met_on_processes(result), _conclusion_on_processes
     else:
@@ -69,7 +69,7 @@ def is_found_at_wrong_line(expected: Expectation, result: Result) -> bool:
 
 
 def _other_outcome_text(expected: Expectation, result: Result) -> str:
-    """Return how often this expected outcome occurs, and the other possible outcome; "" if there is no other."""
+    """Return how often this expected outcome occurs, and the other expected outcome; "" if only one is expected."""
     is_other = expected.otherwise is not None and expected.otherwise.is_met_by(result)
     other = expected if is_other else expected.otherwise
     parts = []
@@ -82,7 +82,7 @@ def _other_outcome_text(expected: Expectation, result: Result) -> str:
 
 
 def _expected_text(expected: Expectation, world_size: int) -> str:
-    """Return the expected outcome in words, with the other outcome, if some interleavings have another."""
+    """Return the expected outcome in words, and the second one that other interleavings of the ranks may have."""
     text = _outcome_text(expected, world_size)
     if expected.shows is not None:
         text += f" in {expected.shows} of {_SCHEDULES} random schedules"

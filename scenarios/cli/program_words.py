@@ -31,8 +31,8 @@ _RUNS_NO_PROGRAM = ("-h", "--help", "processes", "--transport=processes", "--tor
 def join_program_into_one_word(words: Sequence[str], taking_values: Collection[str] = ()) -> list[str]:
     """Return the command line for typer: the program and its arguments joined into one word after `--`.
 
-    `run --world-size 2 train.py --epochs 1` becomes `run --world-size 2 -- "train.py --epochs 1"`. A replay token moves
-    after the program. The word after one of the options `taking_values` is never taken for the program.
+    `run --world-size 2 train.py --epochs 1` becomes `run --world-size 2 -- "train.py --epochs 1"`. A replay token is
+    moved behind the program. The word after one of the options `taking_values` is never taken for the program.
     """
     for index, word in enumerate(words):
         if words[index - 1] in taking_values:
@@ -69,7 +69,7 @@ def start_fork_servers(words: Sequence[str]) -> None:
 
 
 def note_trailing_options(scenario: Scenario, command: Callable[..., Any], result: Result | None) -> None:
-    """Note which ddpsim options are written after the program, if the program refused them or reads no arguments."""
+    """Print which ddpsim options are written after the program, if the program refused them or reads no arguments."""
     from ddpsim.simulator.launching.script import Script
 
     program = scenario.program
@@ -105,7 +105,7 @@ def trailing_options(arguments: Sequence[str], options: Mapping[str, bool]) -> l
 
 
 def options_of(command: Callable[..., Any]) -> dict[str, bool]:
-    """Return the options of a command: from the option's name, True if the option takes a value."""
+    """Return the options of a command, by name: True for an option that takes a value, False for a flag."""
     found = {}
     # Not get_type_hints: Python 3.10 wraps a parameter whose default is None in Optional.
     for parameter in inspect.signature(command, eval_str=True).parameters.values():

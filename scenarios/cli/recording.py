@@ -57,7 +57,7 @@ def check_record_folders(folders: RecordFolders, *, runs: int = 1, transport: st
 
 
 def write_and_show_records(folders: RecordFolders, result: Result | None) -> None:
-    """Write the records of a run, and print the folders. If nothing was run, print that there are no records."""
+    """Write the records of a run, and print their folders. Without a run, print that there are no records."""
     if not folders.folders_by_option:
         return
     if result is None:

@@ -52,10 +52,9 @@ def replay(
     opens: Opens = False,
     records: Records,
 ) -> int:
-    """Run it again exactly as recorded.
+    """Run a scenario again exactly as recorded. A report ends with the command to paste.
 
-    A report ends with the command to paste. If the run differs from its recording, both are shown, and --report shows
-    the rest of the run.
+    If the run differs from its recording, both are shown, and --report shows the rest of the run.
     """
     with pause_garbage_collection():
         from ddpsim.scenarios.files.loader import load
@@ -103,7 +102,7 @@ def _show_replay(
 
 
 def _steps_between(steps: list[TranscriptLine], first: int | None, last: int | None) -> list[TranscriptLine]:
-    """Return the steps with numbers from `first` to `last`. Raises UsageError if there are none."""
+    """Return the steps of a run with numbers from `first` to `last`. Raises UsageError if there are none."""
     from ddpsim import UsageError
 
     chosen = [step for step in steps if (first or 0) <= step.number and (last is None or step.number <= last)]
@@ -171,7 +170,7 @@ def show_steps_interactively(
 
 
 def next_stop(word: str, steps: Sequence[TranscriptLine], at: int) -> int | None:
-    """Return the step at which to stop next, for an answer that the user gave at step `at`.
+    """Return the step at which to stop next, for the user's answer at step `at`.
 
     Return `at` itself if the user quits, and None for an invalid answer.
     """

@@ -177,7 +177,8 @@ def _outcome_verb(result: Result, backend: str) -> str:
 
 
 def head_line(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
-    """Return the head line of a run: name, world size, engine unless torch, policy, and backend unless gloo."""
+    """Return the head line of a run: its name, world size and policy; its engine unless torch; its backend unless
+    gloo."""
     rules = "" if scenario.backend_semantics == "gloo" else f"  by the rules of {scenario.backend_semantics}"
     return f"{scenario.name}  world size {result.world_size}  {cli_options.engine_text(engine)}{how}{rules}"
 
@@ -219,7 +220,7 @@ class SeedOutcomes:
     """The first unexpected run; if there is none, the first that did not pass; otherwise the first run."""
     _line: str = field(init=False)
     _priority: int = -1
-    """The conclusion of this run, and its priority: highest for an unexpected outcome, then for one that is no pass."""
+    """The line that judges `run_to_show`, and its priority: highest for an unexpected outcome, then for a failure."""
 
     def add_run(self, seed: int, result: Result, judgement: Judgement) -> None:
         """Count a run. Keep the run if it is the most interesting to show so far."""
@@ -234,8 +235,7 @@ class SeedOutcomes:
 
     @property
     def judgement(self) -> Judgement:
-        """The exit status over all seeds, and a line with the first unexpected outcome and the number of unexpected
-        outcomes."""
+        """The exit status over all seeds, and a line with the first unexpected outcome and how many seeds had one."""
         from ddpsim.scenarios.cli.judgement import Judgement
 
         count, others = len(self.statuses), sum(status is not ExitStatus.AS_EXPECTED for status in self.statuses)

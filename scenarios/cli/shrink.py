@@ -48,8 +48,8 @@ def shrink(
 ) -> int:
     """Reduce a failing scenario to a minimal one, and save it.
 
-    It gets fewer ranks, iterations, calls, options and context switches, as long as it fails with the same finding.
-    Exit status: 0 saved, 1 it does not fail every time, 2 usage error.
+    The scenario gets fewer ranks, iterations, calls, options and context switches, as long as it fails with the same
+    finding. Exit status: 0 saved, 1 it does not fail every time, 2 usage error.
     """
     with pause_garbage_collection():
         from ddpsim import Budget

@@ -34,9 +34,10 @@ def zoo(
     report: options.ReportFolder = None,
     opens: options.Opens = False,
 ) -> int:
-    """Run the zoo of real bugs and their repaired twins.
+    """Run the zoo: scenarios of real bugs, their repaired twins, and the join matrix (cases of `join()` with uneven
+    inputs).
 
-    It includes the join matrix. The whole report of each unexpected run follows the table.
+    The whole report of each unexpected run follows the table.
     """
     from ddpsim import simulate
     from ddpsim.scenarios.cli.zoo_outcome import run_for_zoo
@@ -85,7 +86,10 @@ def _run_and_show_rows(
 
 
 def _chosen_scenarios(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:
-    """Return the scenarios to run, each bug followed by its repaired twin. A twin that the user named is always run."""
+    """Return the scenarios to run, each bug followed by its repaired twin (the program without the bug).
+
+    A twin that the user named is always run.
+    """
     from ddpsim.scenarios.files.loader import load, registry
 
     named = {name: load(name) for name in names or ()}

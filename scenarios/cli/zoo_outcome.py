@@ -35,8 +35,8 @@ class ZooOutcome:
     """The exit status of the run; None if the scenario was not run."""
     expected: str
     found: str
-    """The outcome of the run; "" if it is the expected outcome. For a scenario that was not run: what the transport
-    lacks."""
+    """The outcome of the run; "" if it is as expected. For a scenario that was not run: what the transport cannot
+    do."""
     seconds: float
     text: str = ""
     """The whole report of an unexpected run; "" for any other run."""
@@ -51,7 +51,7 @@ def run_for_zoo(
     transport: str,
     **options: Any,
 ) -> ZooOutcome:
-    """Run a scenario, and add the run to the report. If ddpsim raises an exception, this becomes the outcome."""
+    """Run a scenario, and add the run to the report. An exception in ddpsim itself becomes the outcome of the run."""
     expected = scenario.expected_by(engine)
     wanted = _without_verdict(expected.text(scenario.world_size))
     if transport == PROCESSES and (why := reason_against_processes(scenario)):
@@ -84,7 +84,7 @@ def _unexpected_outcome_text(expected: model.Expectation, result: Result, transp
 
 
 def _without_verdict(text: str) -> str:
-    """Drop the verdict from a text such as "fail, deadlock.cycle": the finding code implies it."""
+    """Return an outcome such as "fail, deadlock.cycle" without the verdict "fail", which the finding code implies."""
     verdict, _, finding = text.partition(", ")
     return finding or verdict
 
@@ -103,7 +103,7 @@ class ZooTable:
         return f"{self._first_columns('name', 'by', 'ms')}    expected"
 
     def row_of_outcome(self, outcome: ZooOutcome) -> str:
-        """Return the table row of a run: a mark, the expected outcome, and what was found instead or why it was not
+        """Return the table row of a run: a mark, the expected outcome, and the found one or the reason why it was not
         run."""
         cells = self._first_columns(outcome.name, outcome.engine.value, f"{outcome.seconds * 1000:.0f}")
         line = f"{cells}  {_MARKS[outcome.status]} {outcome.expected}"

@@ -28,7 +28,7 @@ _NAMES = {
     **{"CLEAN": CLEAN, "Code": Code, "PASSES": PASSES, "Verdict": Verdict},
     **{each.__name__: each for each in (every_rank, finds, odd_one_out)},
 }
-"""The names that may occur in those arguments of `@scenario` that a list shows."""
+"""The names that the arguments of `@scenario` shown in a list may contain, with their values."""
 _SHOWN = ("name", "about", "expected", "under_ddp", "world_size", "tags")
 
 
@@ -112,7 +112,7 @@ def _entry_of_scenario(function: ast.FunctionDef, values: Mapping[str, Any]) -> 
 
 
 def _entry_of_twin(function: ast.FunctionDef, bug: CatalogueEntry) -> CatalogueEntry:
-    """Return the list entry of a repaired twin, with the same values as `@repairs` would give the twin."""
+    """Return the list entry of a repaired twin, with the same values as the decorator `@repairs` would give it."""
     summary = _first_line(ast.get_docstring(function) or "")
     return CatalogueEntry(bug.name + TWIN, summary, CLEAN, None, bug.world_size, bug.tags, repairs=bug.name)
 

@@ -29,8 +29,8 @@ _EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a
 def load(name: str) -> Scenario:
     """Return the scenario called `name`; or the scenario in a file, `FILE.toml` or `FILE.py:FUNCTION`; or a program.
 
-    A plain function that takes the rank or nothing, and a program, become scenarios that are expected to pass. A
-    program is a command line as for python: `FILE.py ...` or `-m MODULE ...`. Raises UsageError for an unknown name.
+    A program is a command line as for python: `FILE.py ...` or `-m MODULE ...`. A program, or a plain function of the
+    rank or of no argument, becomes a scenario that is expected to pass. Raises UsageError for an unknown name.
     """
     if not isinstance(name, str):
         raise UsageError(f"scenario is {name!r}, expected a name: see `ddpsim list`")
@@ -103,7 +103,7 @@ class Registry(Mapping[str, Scenario]):
 
 @cache
 def _load_file(path: Path) -> tuple[tuple[Scenario, ...], str]:
-    """Return the scenarios in a file and ""; or none, and the reason why the file cannot be loaded."""
+    """Return the scenarios in a file and ""; or no scenarios, and the reason why the file cannot be loaded."""
     try:
         found = load_scenarios(path) if path.suffix != ".py" else scenarios_in_module(_import_file(path))
     except UsageError as error:

@@ -9,7 +9,7 @@ from ddpsim.simulator.launching.script import is_program
 
 
 def split_program_line(name: str) -> list[str]:
-    """Return the words of a program's command line; no words if the scenario name is no command line."""
+    """Return the words of a program's command line; no words if the scenario name is not a command line."""
     try:
         words = shlex.split(name)
     except ValueError:  # an unclosed quotation
@@ -18,7 +18,8 @@ def split_program_line(name: str) -> list[str]:
 
 
 def quote_for_command_line(name: str) -> str:
-    """Return a scenario name as on a command line: quoted if needed, but a program's words stay separate."""
+    """Return a scenario name as it is written on a command line: quoted if needed, but as several words for a
+    program."""
     return name if split_program_line(name) else shlex.quote(name)
 
 

@@ -22,7 +22,8 @@ SUFFIXES = (".py", ".toml")
 def load_scenarios(path: Path, find: Find | None = None) -> dict[str, Scenario]:
     """Return the scenarios of a file, in file order, by the name that `ddpsim run` uses.
 
-    `find` looks up another scenario that the file refers to. Raises UsageError if the file cannot be loaded.
+    The function `find` returns another scenario to which the file refers. Raises UsageError if the file cannot be
+    loaded.
     """
     if path.suffix == ".toml":
         return {str(path): read_toml(path, find)}
@@ -80,8 +81,8 @@ def execute_file(path: Path) -> ModuleType:
 
 
 def import_problem(path: Path, error: BaseException) -> str:
-    """Return one line about an error raised while a file was imported, with the error's line in each file of the
-    folder."""
+    """Return one line about an error raised while a file was imported, with its line in that file, and in a file beside
+    it if the error arose there."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)  # `locations` has the line
     message = " ".join(f"{type(error).__name__}: {text}".split())
     locations = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]

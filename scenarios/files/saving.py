@@ -41,7 +41,7 @@ def write_text(path: Path, text: str, *, advice: str = "give a writable file") -
 def scenario_as_toml(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
     """Return the text of a TOML file that loads as this scenario. Summary and cause are by default the scenario's own.
 
-    If the scenario is a function, the file refers to the function by name and does not repeat its expectation.
+    If the scenario is a function, the file refers to the function by name, and its expectation is not written.
     """
     said = {
         "ddpsim": VERSION,
@@ -79,7 +79,7 @@ def _fault_tables(scenario: Scenario) -> tuple[forms.FaultTable, ...]:
 
 
 def _form_of_scenario(scenario: Scenario, said: dict[str, Any]) -> forms.ScenarioForm:
-    """Return the form of a scenario, a class with one field per key of the file. `said` has the common keys."""
+    """Return the scenario as a form (a class with one field per file key). `said` has the values of the common keys."""
     training, program = training_of_scenario(scenario), program_of_scenario(scenario)
     if training is not None:
         return _form_of_training(_drop_unreached_exceptions(training, scenario.world_size), scenario, said)
@@ -94,8 +94,7 @@ def _form_of_scenario(scenario: Scenario, said: dict[str, Any]) -> forms.Scenari
 
 
 def _drop_unreached_exceptions(training: Training, world_size: int) -> Training:
-    """Remove exceptions for iterations that none of their ranks reaches, because a file may not contain such
-    exceptions."""
+    """Remove rules for exceptional iterations that none of their ranks reaches: a file may not contain such rules."""
     kept = []
     for each in training.exceptions:
         ranks = [rank for rank in range(world_size) if each.ranks is None or rank in each.ranks]
@@ -144,7 +143,7 @@ def _expect_table(kind: type[forms.ExpectedOutcome], scenario: Scenario, **other
 
 
 def _expectation_keys(expected: Expectation, world_size: int) -> dict[str, Any]:
-    """Return the keys that write an expectation; none if no finding is expected."""
+    """Return the file keys that describe an expectation; none if no finding is expected."""
     if expected.code is not None:
         ranks = expected.ranks(world_size) if callable(expected.ranks) else expected.ranks
         return {"finding": expected.code, "ranks": ranks}

@@ -41,7 +41,7 @@ Find = Callable[[str], Scenario]
 
 
 def read_toml(path: Path, find: Find | None = None) -> Scenario:
-    """Return the scenario in a TOML file. `find` returns another scenario that the file names.
+    """Return the scenario in a TOML file. The function `find` returns a scenario that the file refers to by name.
 
     Raises UsageError with file, line and key.
     """
@@ -91,9 +91,9 @@ def _with_schedule_and_options(file: TomlFile, form: forms.ScenarioForm, scenari
 
 
 def _faults_in_form(file: TomlFile, form: forms.ScenarioForm, world_size: int) -> tuple[Fault, ...]:
-    """Return the faults in the file.
+    """Return the faults to inject that the file gives.
 
-    If a program chooses its own number of ranks, the faults' ranks cannot be checked yet.
+    Their ranks cannot be checked yet if a program chooses its own number of ranks.
     """
     said = list(tables_with_paths(form.fault, "fault"))
     for path, each in said:
@@ -141,7 +141,8 @@ def _names_ranks(file: TomlFile, key: str) -> bool:
 def _scenario_of_program(file: TomlFile, form: forms.ProgramForm) -> Scenario:
     """Return the scenario that runs the steps of every rank.
 
-    If the file has no expectation, the scenario expects what `check` predicts for the steps.
+    Without an expectation in the file, the scenario expects the findings that `check` (a static analysis) predicts for
+    the steps.
     """
     ranks = [each for _, each in tables_with_paths(form.rank, "rank")]
     world_size = form.world_size or len(ranks)
@@ -195,7 +196,8 @@ def _description_fields(file: TomlFile, form: forms.ScenarioForm) -> dict[str, A
 def _read_expectations(
     file: TomlFile, expect: forms.ExpectedOutcome, world_size: int
 ) -> tuple[Expectation, Expectation | None]:
-    """Return the expected outcome, and the expected outcome on the engine of ddpsim if the two differ."""
+    """Return the expected outcome on torch's engine, and the one on ddpsim's engine; None if the file gives no other
+    one."""
     expected = _read_expectation(file, ("expect",), expect, world_size)
     under_ddp = expect.ddp and _read_expectation(file, ("expect", "ddp"), expect.ddp, world_size)
     return expected, under_ddp or None

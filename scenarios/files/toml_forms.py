@@ -37,7 +37,7 @@ from ddpsim.simulator.run_options import DEFAULTS, NOTHING, OPTIONS, OptionForms
 NETWORKS = "a name, a table of name and options, or several of them"
 _COUNTS = f"a whole number, one for each rank, or {{ start, step, cycle }}, up to {MOST}"
 _LARGEST_SEED = 10**12
-"""The largest seed in a file. The seeds of batches are derived from it, and stay below 2**63."""
+"""The largest seed in a file. Seeds of batches are computed from it, and have to stay below 2**63."""
 
 
 class Dtype(str, Enum):
@@ -98,7 +98,7 @@ class _DelayTable(_FaultTable, frozen=True, tag="delay"):
 
 
 class _EarlyReturnTable(_FaultTable, frozen=True, tag="early_return"):
-    """The table of a fault EarlyReturn, which has no key of its own."""
+    """The table of the fault EarlyReturn (a rank returns early). It has no additional keys."""
 
 
 FaultTable = _CrashTable | _DelayTable | _EarlyReturnTable
@@ -190,7 +190,7 @@ class TrainingForm(
 
 _UNLIKE = ("iterations", "dtype", "join", "optimizer", "mixed_precision")
 ALIKE = tuple({each.name for each in fields(Training)}.intersection(TrainingForm.__struct_fields__).difference(_UNLIKE))
-"""The fields that class `Training` also has, with the same meaning; those in `_UNLIKE` have another form there."""
+"""The fields that class `Training` has, too, with the same meaning. Those in `_UNLIKE` have another form there."""
 
 
 class RankTable(TableForm, frozen=True):

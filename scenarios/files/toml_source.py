@@ -144,7 +144,7 @@ counts."""
 def describe_error(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
     """Return the path of the invalid value, and a sentence about the value.
 
-    The file's part at `start` was read as a `form`.
+    `form` is the type as which the file's part at `start` was read.
     """
     where = _WHERE.search(str(error))
     parts = re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
@@ -215,7 +215,7 @@ def _type_at(kind: inspect.Type, path: KeyPath, value: Any) -> inspect.Type:
 
 
 def _field_type(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
-    """Return the type of a key in a table. For the key that selects the kind of table, return all kinds."""
+    """Return the type of a key in a table. For the key that selects the kind of table, return all allowed kinds."""
     tables = [each for each in _possible_types(kind) if isinstance(each, inspect.StructType)]
     if key == tables[0].tag_field:
         return inspect.LiteralType(tuple(str(each.tag) for each in tables))
@@ -223,7 +223,7 @@ def _field_type(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
 
 
 def _table_type(kind: inspect.Type, value: Any) -> inspect.StructType:
-    """Return the form (class) of a table. If several forms are possible, the tag in the table selects one."""
+    """Return the form (a class) of a table. If several forms are possible, a key of the table selects one."""
     tables = [each for each in _possible_types(kind) if isinstance(each, inspect.StructType)]
     return next(table for table in tables if table.tag == value.get(table.tag_field))
 

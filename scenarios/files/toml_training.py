@@ -1,4 +1,4 @@
-"""Read the training in a TOML file: networks, batches, arguments of the engine, and exceptions of ranks."""
+"""Read the training in a TOML file: networks, batches, arguments of the engine, and exceptional iterations of ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _MOST_ITERATIONS = 1_000_000
 _MOST_NUMBERS = 100_000_000
 """The largest number of numbers in a batch, because every rank keeps its batch in memory."""
 _ARGUMENTS_WITHOUT_DEFAULT = ("broadcast_buffers", "bucket_cap_mb", "forward_sync_buffers")
-"""The arguments of DistributedDataParallel whose default is None. Other arguments in a file are booleans or numbers."""
+"""The arguments of DistributedDataParallel whose default is None. All other arguments in a file are booleans or
+numbers."""
 
 
 def read_training(file: TomlFile, form: TrainingForm, world_size: int) -> Training:
@@ -80,7 +81,7 @@ def tables_with_paths(tables: Any, key: str) -> Iterator[tuple[tuple[str | int, 
 
 
 def _path_in_file(file: TomlFile, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return the path of a key as it is in the file, where a single table may be used instead of an array."""
+    """Return the path of a key as the file has it: without an index if the file has one table instead of an array."""
     is_table = isinstance(file.values.get(str(path[0])), dict)
     return tuple(each for each in path if not (is_table and isinstance(each, int)))
 
@@ -162,7 +163,8 @@ def _check_exception(
     networks: Sequence[Network],
     world_size: int,
 ) -> None:
-    """Raise UsageError for an exception that applies to no rank or iteration of the training, or that has no effect."""
+    """Raise UsageError for a rule on exceptional iterations that applies to no rank or iteration, or changes
+    nothing."""
     check_ranks_exist(file, (*path, "ranks"), found.ranks, world_size)
     for key, value in (("ranks", found.ranks), ("iterations", found.iterations)):
         if value == ():

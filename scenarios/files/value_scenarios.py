@@ -20,9 +20,9 @@ from ddpsim.simulator.programs.program import Program
 def scenario_of_training(
     training: Training, world_size: int, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
-    """Return a scenario that runs a training.
+    """Return a scenario that runs a training, which has to pass.
 
-    The training has to pass and, if it can be compared, to agree with training on one process.
+    If the oracle (training on one process) supports the training, their numbers have to agree.
     """
     return Scenario(
         name,
@@ -47,9 +47,9 @@ def rank_function_of_training(training: Training) -> Callable[..., Any]:
 def scenario_of_program(
     program: Program, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
-    """Return a scenario that runs the steps of a program, and expects what `check` predicts.
+    """Return a scenario that runs the steps of a program.
 
-    Raises UsageError if ranks cannot run the steps.
+    It expects the findings that the static analysis `check` predicts. Raises UsageError if ranks cannot run the steps.
     """
     return Scenario(
         name,
@@ -66,7 +66,7 @@ def scenario_of_program(
 
 
 def expectation_of_program(program: Program) -> Expectation:
-    """Return the outcome that `check` predicts for a program: its first finding, or none."""
+    """Return the outcome that the static analysis `check` predicts for a program: its first finding, or none."""
     found = check_program(program, site_of=site_of_step).findings
     return finds(found[0].code, found[0].ranks) if found else CLEAN
 

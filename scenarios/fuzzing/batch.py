@@ -1,7 +1,7 @@
 """Run one batch of a fuzzing campaign. The result depends only on the plan and the batch number, in any process.
 
 By default hypothesis also draws constants that it finds in the loaded modules. These constants differ between
-processes, and between versions of a file. So this module registers a hypothesis provider without them.
+processes, and between versions of a file. So this module registers a hypothesis provider that ignores them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ _ONE_AT_A_TIME = threading.Lock()
 # A cluster worker may have several threads, but a process runs one simulation at a time.
 
 _MOST_ANSWERS = 200
-"""The most choices in a drawn schedule of a scenario given by name, whose own number of choices is not known."""
+"""The most choices in a drawn schedule of a named scenario, because the number of its choices is not known."""
 
 Drawn = TypeVar("Drawn")
 
 
 def run_batch(plan: CampaignPlan, number: int, seconds: float = inf) -> BatchReport:
-    """Draw scenarios from the batch's seed, run each, and return a report of the results. Stop after `seconds`."""
+    """Draw scenarios from the batch's seed, run each, and return a report of the results.
+
+    Start none after `seconds`.
+    """
     executions: list[FuzzExecution] = []
     share = plan.executions_of_batch(number)
     start = time.perf_counter()

@@ -29,7 +29,7 @@ from ddpsim.simulator.ctrl_c import CtrlCGuard
 from ddpsim.simulator.wording import count_with_noun
 
 _CORPUS_BATCH = -1
-"""The batch number under which the runs of the corpus are reported."""
+"""The batch number under which runs of the corpus (saved failures) are reported."""
 
 
 class CampaignEnd(Enum):
@@ -93,8 +93,8 @@ def run_campaign(
 ) -> Campaign:
     """Fuzz for a number of seconds, or for the number of executions in the plan.
 
-    A plan draws the same batches whatever the number of workers. Ctrl-C ends the campaign early and keeps the failures.
-    Raises UsageError for an empty budget, a corpus that is no folder, and a cluster that does not answer.
+    The batches that a plan draws do not depend on the number of workers. Ctrl-C ends the campaign early and keeps the
+    failures. Raises UsageError for an empty budget, a corpus that is no folder, and a cluster that does not answer.
     """
     check_campaign_budget(plan, seconds)
     check_corpus_folder(corpus)
@@ -103,7 +103,7 @@ def run_campaign(
 
 
 def check_campaign_budget(plan: CampaignPlan, seconds: float) -> None:
-    """Raise UsageError for a budget of no seconds or no executions."""
+    """Raise UsageError unless the numbers of seconds and executions are above 0, and the seed is not negative."""
     if not (isfinite(seconds) and seconds > 0):
         raise UsageError(f"seconds is {seconds:g}, expected a number above 0: say how long to fuzz")
     if plan.executions is not None and plan.executions < 1:

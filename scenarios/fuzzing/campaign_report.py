@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ddpsim.scenarios.engines import Engine
 
 NO_CODE = "pass"
-"""The code of a failure in which a run passed although a finding was expected."""
+"""The code of a failure without a finding: a run passed although a finding was expected."""
 
 
 class FailureGroup(NamedTuple):
@@ -31,7 +31,7 @@ class FuzzFailure:
     """The verdict, finding code and ranks of the result."""
     expected: str
     text: str
-    """The TOML text of the scenario, with its schedule and engine."""
+    """The TOML text of the failing scenario, with its schedule and engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class FuzzExecution:
     kind: str
     engine: Engine
     outcome: str
-    """The verdict and finding code of the result."""
+    """The verdict and finding code of the execution."""
     failure: FuzzFailure | None = None
 
 

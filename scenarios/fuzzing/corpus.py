@@ -119,7 +119,7 @@ def record_outcome(path: Path) -> str:
 
 
 SHRINKING = Budget(executions=5000, seconds=20.0)
-"""The budget for shrinking one failure; `ddpsim shrink` can shrink a saved file further."""
+"""The budget for shrinking one failure in a campaign; `ddpsim shrink` can shrink a saved file further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class FailureSaver:
         return replace(kept, is_known=is_known, is_interrupted=kept.is_interrupted or ctrl_c.is_pressed)
 
     def delete_unshrunk_files(self, kept: list[SavedFailure]) -> None:
-        """Delete the files of unshrunk failures whose shrunk form has been saved since."""
+        """Delete the unshrunk file of each failure that has been saved in shrunk form since."""
         final = {each.path for each in kept}
         for path in self._provisional:
             if path not in final and path.name not in self._before:
@@ -206,7 +206,7 @@ class FailureSaver:
         return replace(kept, path=path, how=how, replay=command_for_file(path), is_interrupted=is_interrupted)
 
     def _shrunk_file_text(self, shrunk: ShrunkScenario) -> str:
-        """Return the file text of the shrunk scenario, which refers to the same scenario by name, if to any."""
+        """Return the file text of the shrunk scenario. A scenario fuzzed by name is referred to by this name."""
         scenario, found = shrunk.scenario, shrunk.result.findings[0]
         expected = scenario.expected_by(scenario.engine).text(scenario.world_size)
         summary = f"found {outcome_text(shrunk.result)}, expected {expected}: {found.summary}"

@@ -2,8 +2,9 @@
 
 A training or a named scenario is compared with its expectation and with the oracle, which is training on one process.
 This is done on each engine that should run the scenario, and the results of the engines are compared with each other. A
-program of plain calls, run under round robin, has to give what `check` predicts. Under its own schedule it has to give
-the same verdict, and the same trace when it runs again.
+program (a list of communication calls per rank), run under round robin, has to have the findings that the static
+analysis `check` predicts. Under its own schedule it has to give the same verdict, and the same trace when it runs
+again.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class TimeIsUpError(Exception):
 def run_and_judge(scenario: Scenario, engines: Sequence[Engine], deadline: float = inf) -> Iterator[FuzzExecution]:
     """Run a scenario on each of the engines, and yield the executions.
 
-    A program of plain calls uses no engine and runs once. Raises TimeIsUpError at the deadline, a time of
+    A program of communication calls uses no engine and runs once. Raises TimeIsUpError at the deadline, a time of
     `time.perf_counter`.
     """
     program = program_of_scenario(scenario)
@@ -170,7 +171,10 @@ def _judge_program(scenario: Scenario, program: Program, deadline: float) -> Ite
 def _judge_program_under_schedule(
     scenario: Scenario, program: Program, wanted: Sequence[Finding], deadline: float
 ) -> Iterator[FuzzExecution]:
-    """Run a program twice under its own schedule. Compare its findings with the predicted ones, and the two traces."""
+    """Run a program twice under its own schedule.
+
+    Compare the findings with the predicted ones, and the two traces with each other.
+    """
     engine = scenario.engine
     results = [_run_within_deadline(scenario, engine, deadline) for _ in range(2)]
     for result in results:
@@ -188,10 +192,10 @@ def _judge_program_under_schedule(
 
 
 def _are_findings_consistent(found: Sequence[Finding], program: Program, wanted: Sequence[Finding]) -> bool:
-    """Return True if a finding under another schedule is consistent with the predicted findings.
+    """Return True if the findings under another schedule are consistent with the predicted findings.
 
-    If a program passes, it passes under every schedule. If a program fails, another of its findings may come first. A
-    receive from any source may let the program pass in one order of messages and fail in another.
+    If a program passes, it passes under every schedule. If it fails, the first finding depends on the schedule. A
+    receive from any source may let a program pass in one order of messages and fail in another.
     """
     verdicts = {"fail" if any(each.code.verdict is Verdict.FAIL for each in side) else "" for side in (found, wanted)}
     if verdicts == {""}:

@@ -1,4 +1,4 @@
-"""The plan of a fuzzing campaign: a value that, with a batch number, is all that a worker process needs."""
+"""The plan of a fuzzing campaign. A worker process needs only the plan and a batch number to run a batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CampaignPlan:
     kinds: tuple[Kind, ...] = tuple(Kind)
     """The kinds of scenarios to draw if no scenario is named."""
     for_torch: Literal[True, "documented"] = True
-    """Which limits of torch's engine to respect; see `ddpsim.scenarios.fuzzing.strategies.trainings`."""
+    """Whether trainings keep to limits of torch's engine: all, documented or none; see `strategies/trainings.py`."""
 
     def executions_of_batch(self, number: int) -> int:
         """Return the number of executions in a batch.

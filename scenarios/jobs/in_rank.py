@@ -1,9 +1,9 @@
 """Code that runs inside each process of a watched job and writes the records of torch's flight recorder.
 
-`site` loads it before anything of the job, so it may use the standard library only. A rank writes new records every
-half second, and less often if nothing is new, because it may be killed or abort at any time. It writes once more when
-asked, and once more at its end. A rank that raised asks the others to write, too, and waits for them, because the
-launcher ends them as soon as it exits.
+Python's module `site` loads this file before anything of the job, so the file may use the standard library only. A rank
+writes new records every half second, and less often if nothing is new, because it may be killed or abort at any time.
+It writes once more when asked, and once more at its end. A rank that raised asks the others to write, too, and waits
+for them, because the launcher ends them as soon as that rank exits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 FOLDER = "DDPSIM_RECORDS"
 """The environment variable that names the folder of the job's records."""
 _LAUNCHER = "DDPSIM_RECORDS_LAUNCHER"
-"""The environment variable with the launcher's process id: its children are ranks, and their children are not."""
+"""The environment variable with the launcher's process id. Children of the launcher are ranks; processes that ranks
+start are not."""
 NOW = "now"
 """The name of the file whose appearance asks all ranks to write their records."""
 DONE = "done_{}"
@@ -29,7 +30,7 @@ _EVERY_SECONDS = 0.5
 _MOST_EVERY_SECONDS = 4.0
 _LOOK_SECONDS = 0.1
 _MOST_SECONDS = 5.0
-"""How long a rank that raised an exception waits for the other ranks to write."""
+"""How long a rank that raised an exception waits for the other ranks to write their records."""
 
 
 def begin() -> None:
@@ -80,7 +81,7 @@ class _RecordWriter:
                 time.sleep(_LOOK_SECONDS)
 
     def _write_if_new(self) -> bool:
-        """Write the record of the flight recorder if it has changed; return whether it has."""
+        """Write the record of the flight recorder if it has changed; return True if it has."""
         with self._writing:
             dump = _recorder_dump()
             is_new = bool(dump) and dump != self._last

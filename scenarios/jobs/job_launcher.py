@@ -64,7 +64,7 @@ def _launch_in_folder(job: ScenarioJob, world_size: int) -> tuple[RankReport, ..
     processes could not be started.
 
     No exception of the launcher leaves this function: its traceback would keep semaphores of multiprocessing alive
-    longer than their resource tracker.
+    longer than multiprocessing's resource tracker.
     """
     folders = tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True)
     with _restore_process_state(), folders as folder:
@@ -176,8 +176,8 @@ def _start_fork_server(server: Any, hash_seed: int) -> None:
 
 @contextmanager
 def _fork_from_servers_in_turn(*, alike: bool) -> Iterator[None]:
-    """In this block, fork neighbouring ranks from servers with different hash seeds, unless all ranks should start
-    alike."""
+    """In this block, fork neighbouring ranks from servers with different hash seeds, unless all ranks should have equal
+    seeds."""
     running = [server for server in _fork_servers() if server._forkserver_pid is not None]
     if alike or len(running) == 1:
         yield
@@ -192,8 +192,10 @@ def _fork_from_servers_in_turn(*, alike: bool) -> Iterator[None]:
 
 
 def _check_main_script() -> None:
-    """Raise UsageError for a main script that other processes cannot load; exit if this process is just loading the
-    script."""
+    """Raise UsageError for a main script that other processes cannot load.
+
+    Exit if this process is itself one that loads the script.
+    """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # it has no `__main__` guard; the process that started this one reports it
     if (script := _main_script()) is not None and not os.path.isfile(script):

@@ -66,7 +66,7 @@ class RankMessage(Enum):
 
 
 def run_rank_process(job: ScenarioJob, rank: int, line: Connection) -> NoReturn:
-    """Run as the process of a rank until the process ends. `line` is the connection to the rank's supervisor."""
+    """Run as the process of a rank until the process ends. `line` is the connection to the supervisor of the rank."""
     own = os.getpid()
     try:
         os.setpgid(0, 0)  # processes that the program starts end with this group
@@ -112,7 +112,7 @@ def _load_program(job: ScenarioJob, rank: int) -> Scenario:
 def _seed_generators(rank: int, alike: bool) -> None:
     """Seed the random generators of a rank: differently on each rank, but equally in each run.
 
-    With `alike` all ranks have equal seeds, as in a simulation.
+    If `alike` is true, all ranks have equal seeds, as in a simulation.
     """
     torch.manual_seed(torch_generators.DEFAULT_SEED if alike else seed_of_rank(rank))
     random.seed(python_random.START_SEED if alike else seed_of_rank(rank))
@@ -238,8 +238,8 @@ def program_stack_text(frame: FrameType | None) -> str:
     """Return the stack that ends in `frame` as text: from the program on, innermost frame last, without torch's own
     frames.
 
-    If the stack has only torch frames, return all of them. `position_of_death` keeps torch's frames, because they show
-    the operation in which a rank died.
+    If the stack has only torch frames, return all of them. For a rank that died, `position_of_death` keeps torch's
+    frames, because they show the operation.
     """
     frames = list(traceback.walk_stack(frame))
     own = next((n for n, (each, _) in enumerate(frames) if _is_above_program(each.f_code)), len(frames))

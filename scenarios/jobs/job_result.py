@@ -35,7 +35,7 @@ _TASKS_A_RANK = 16
 
 
 def run_on_processes(scenario: Scenario, engine: Engine, timeout_seconds: float = TIMEOUT_SECONDS) -> Result:
-    """Run a scenario on one process per rank.
+    """Run a scenario on real gloo, one process per rank.
 
     Raises UsageError if the scenario cannot run on processes, or if the processes cannot start.
     """
@@ -150,7 +150,10 @@ _CAUSES = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROC
 
 
 def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
-    """Return all findings, causes before consequences. `command` is a command line that simulates the program."""
+    """Return all findings, causes before consequences.
+
+    The findings quote `command`, a command line that simulates the program.
+    """
     died = [report for report in reports if report.ending is RankEnding.DIED]
     raised = sorted((each for each in reports if each.error is not None), key=lambda report: report.seconds)
     lost = [report for report in raised if report.error and _CONNECTION_LOST_ERRORS.search(report.error.line)]
@@ -189,7 +192,7 @@ def _last_position_lines(died: RankReport) -> list[str]:
 
 
 def _error_findings(raised: Iterable[RankReport]) -> list[Finding]:
-    """Return a finding for each distinct error and source line, in order of time."""
+    """Return a finding for each distinct error and source line, in the order in which they occurred."""
     alike: dict[tuple[str, Site | None], dict[int, ErrorReport]] = {}
     for report in raised:
         if report.error is not None:
@@ -225,11 +228,11 @@ def _hang_finding(reports: Sequence[RankReport], command: str) -> Finding:
 
 
 _IDLE_SECONDS_OF_SILENT_RANK = 1e9
-"""The seconds without progress that count for a rank that does not answer: more than those of any other rank."""
+"""The seconds without progress assumed for a rank that does not answer: more than those of any other rank."""
 
 
 def _rank_lines(report: RankReport) -> list[str]:
-    """Return lines that say where a rank is, its line in the user's program first."""
+    """Return lines that say where a rank is, with its line in the user's program first."""
     position = report.position
     if report.ending is not RankEnding.HUNG or position is None:
         return [f"  rank {report.rank}  {_ending_text(report)}"]

@@ -64,13 +64,13 @@ class JobRankProgress:
         self._clock = ActiveClock(2 * interval)
         self._busy_checks = 0
         self._looked = self._used = 0.0
-        """When the processor time of the process was looked at last, and how much it had used then."""
+        """When the processor time of the process was last measured, and how much the process had used then."""
         self._asleep = UnchangedTimer()
         self._computing = UnchangedTimer()
 
     def idle_seconds(self) -> tuple[float, float]:
-        """Return two durations: how long there was neither progress nor computing; and how long there was no new line
-        or call.
+        """Return two durations in seconds: how long there was neither progress nor computing; and how long there was no
+        new line or call.
 
         A call that begins or completes is progress. While no call is in flight, every instruction is progress. For the
         second duration only a new line or call counts, because an endless loop and a large operation both stay on one
@@ -89,7 +89,7 @@ class JobRankProgress:
         return [frame for frame, _ in traceback.walk_stack(sys._current_frames().get(self._main))]
 
     def _count_busy_check(self) -> None:
-        """Count this check if the process has used the processor since the check before."""
+        """Count this check as busy if the process has used the processor since the check before."""
         now = time.monotonic()
         used = time.process_time() - time.thread_time()  # without the watch thread itself
         self._busy_checks += used - self._used > BUSY_SHARE * (now - self._looked)
@@ -128,7 +128,7 @@ class LastCalls:
 
 
 def enable_recorder() -> None:
-    """Make this process record its calls. Call it before the first group is made."""
+    """Make this process record its calls. It has to be called before the first group is made."""
     os.environ["TORCH_FR_BUFFER_SIZE"] = str(KEPT)
 
 

@@ -17,7 +17,7 @@ from ddpsim.scenarios.files.python_file import SUFFIXES
 from ddpsim.scenarios.model import Scenario
 
 LONGEST_SECONDS = 1200.0
-"""The longest time-out allowed: gloo itself times out after half an hour, and must not be first."""
+"""The longest time-out allowed. It is shorter than gloo's own time-out of half an hour."""
 
 _OF_A_LAUNCHER = re.compile(
     r"(?:LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|TORCH_)|(?:RANK|WORLD_SIZE|OMP_NUM_THREADS)$"
@@ -36,7 +36,7 @@ class ScenarioJob:
     engine: Engine
     timeout_seconds: float
     folder: str
-    """The folder from which a relative path in the name starts."""
+    """The folder to which a relative path in `name` refers."""
     environment: Mapping[str, str] = field(repr=False)
     """The environment of the process that starts the run, because the fork server may have an older copy."""
     alike: bool = False
@@ -101,7 +101,8 @@ def _pickle_program(scenario: Scenario) -> bytes | None:
 
 @contextmanager
 def set_variable(name: str, value: str) -> Iterator[None]:
-    """In this block, set an environment variable for this and started processes, unless the user has set it."""
+    """In this block, set an environment variable for this process and those that it starts, unless the user has set
+    it."""
     if name in os.environ:
         yield
         return

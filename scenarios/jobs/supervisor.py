@@ -36,17 +36,17 @@ _STATUS_SECONDS = 120.0
 """How long rank 0's process may take to compute the exit status. For this it may have to train on one process."""
 _NO_STATUS = 1
 _SILENT_SECONDS = 5.0
-"""How long a rank may send nothing, in addition to the time-out."""
+"""How much longer than the time-out a rank may send nothing."""
 _CHECK_GAP_SECONDS = 0.5
 """The longest normal time between two checks of a rank. A longer gap means that this process was stopped."""
 _LEAST_SECONDS = 0.5
-"""The shortest time that is left to the other ranks to report progress, after a rank has ended."""
+"""The shortest time that the other ranks have to report progress after a rank has ended."""
 
 
 def supervise_rank(job: ScenarioJob, folder: str | None = None) -> tuple[RankReport, ...]:
     """Run and watch the rank that the environment variables name. On rank 0, return the reports of all ranks.
 
-    The launcher removes `folder` to end the run.
+    When the launcher removes `folder`, the run ends.
     """
     with _supervised_rank(job, folder) as (notes, _):
         return notes.read_reports() if notes.rank == 0 else ()
@@ -146,7 +146,7 @@ def _watch_rank(
 
 
 class _IdleDetector:
-    """Detects that a rank hangs: the rank reports that it is idle, or no longer sends anything."""
+    """Detects that a rank hangs, because it reports that it is idle or no longer sends anything."""
 
     def __init__(self, child: RankChild, timeout_seconds: float) -> None:
         self._child = child
@@ -174,7 +174,7 @@ class _IdleDetector:
         return PATIENCE * self._timeout_seconds if is_computing else 0.0
 
     def vote_if_changed(self, notes: SupervisorStore) -> bool:
-        """Inform the other supervisors when the rank becomes idle or active; return True while it is idle."""
+        """Tell the other supervisors when the rank becomes idle or active again. Return True while the rank is idle."""
         if self._is_idle != self._has_voted:
             notes.set_idle(notes.rank, is_idle=self._is_idle)
             self._has_voted = self._is_idle
@@ -204,7 +204,7 @@ def _wait_for_all_ranks(
 ) -> None:
     """Keep the rank and its connections until all ranks have ended. After the time-out the ended rank counts as idle.
 
-    It counts so late because a rank that waits for a call of the ended rank should report first that it hangs.
+    It counts so late because a rank that waits for a call of the ended rank should first report its own hang.
     """
     ended, has_voted = clock.active_seconds(), False
     while not notes.have_all_ended():

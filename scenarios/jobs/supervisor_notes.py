@@ -18,7 +18,7 @@ from ddpsim import UsageError
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
 
 HUNG, FAILED_TO_START = b"hung", b"failed to start"
-"""The possible reasons why a run ended before all ranks did."""
+"""The reasons for which a run is ended before all its ranks have ended."""
 
 _BEAT_SECONDS, _LOST_SECONDS = 5.0, 60.0
 LOST = f"its supervisor, of which nothing was heard for {_LOST_SECONDS:g} s"
@@ -49,7 +49,7 @@ class RankStarter:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorStore:
-    """The values in the launcher's store, by which supervisors communicate."""
+    """The values in the launcher's store, by which the supervisors of ranks communicate."""
 
     rank: int
     world_size: int
@@ -94,15 +94,15 @@ class SupervisorStore:
         return self.store.get("over") if self.store.check(["over"]) else None
 
     def set_idle(self, rank: int, *, is_idle: bool) -> None:
-        """Report that a rank has made no progress for the time-out; or, if it makes progress again, withdraw this
-        report."""
+        """Record that a rank has made no progress for the time-out; or, if it makes progress again, remove this
+        record."""
         if is_idle:
             self._set_value(_idle_key(rank), b"1")
         else:
             self.store.delete_key(_idle_key(rank))
 
     def are_all_idle(self) -> bool:
-        """Return True while no rank makes progress."""
+        """Return True if no rank makes progress now."""
         return bool(self.store.check([_idle_key(rank) for rank in range(self.world_size)]))
 
     def have_all_ended(self) -> bool:
@@ -131,9 +131,10 @@ class SupervisorStore:
         return int(self.store.get("status")) if self.store.check(["status"]) else None
 
     def leave_store(self) -> None:
-        """Report that this supervisor no longer needs the store, and wait a while until no other supervisor needs it.
+        """Record that this supervisor no longer needs the store.
 
-        The first process to end may close the store, or may end torchrun on its machine, which closes the store.
+        Then wait a while for the others, because the first process to end may close the store, or may end torchrun on
+        its machine, which closes the store.
         """
         left, end = self.store.add("left", 1), time.monotonic() + _LEAVING_SECONDS
         with contextlib.suppress(RuntimeError):  # all had left, and another one was faster
@@ -161,7 +162,7 @@ class Heartbeats:
     notes: SupervisorStore
     counts: dict[int, int] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
-    """For each supervisor, when its present count was first seen."""
+    """For each supervisor, when its count last changed."""
     latest: float = float("-inf")
 
     def send_heartbeat(self, now: float) -> None:

@@ -22,7 +22,7 @@ _PROC = "/proc"
 _LOOK_SECONDS = 0.1
 _WINDOW_SECONDS = 1.0
 _BUSY_SHARE = 0.1
-"""A job makes no progress while all its processes together use less than this share of a core."""
+"""A job counts as making no progress while all its processes together use less than this share of a core."""
 _WANTED_SHARE = 0.5
 """If a thread of the job wants more than this share of a core, the job counts as computing: a busy machine may not run
 the thread."""
@@ -161,7 +161,7 @@ def _stat_fields(process: int) -> list[str]:
 
 
 def runnable_seconds_by_thread(process: int) -> dict[int, float]:
-    """For each thread of a process, by id, return how long it has run or waited for a core; {} if the system does not
+    """Return how long each thread of a process has run or waited for a core, by thread id; {} if the system does not
     say."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):

@@ -1,4 +1,7 @@
-"""Find the marked tests and check them. One that cannot run is replaced by a test that fails with the reason."""
+"""Find the tests marked to run on ranks, and check them.
+
+One that cannot run is replaced by a test that fails with the reason.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class UnusableTest(pytest.Item):
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: Any) -> UnusableTest | None:
     """Return a test item that fails, in place of a marked class or generator function; None for anything else.
 
-    Without it, pytest would collect each method of the class, and would refuse the whole module of the generator.
+    Otherwise pytest would collect each method of the class, and would refuse the whole module of the generator.
     """
     marks = getattr(obj, "pytestmark", ())
     names = [getattr(mark, "name", "") for mark in (marks if isinstance(marks, list) else [marks])]
@@ -85,7 +88,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def prepare_marked_tests(items: list[pytest.Item]) -> None:
-    """Store on each marked test the options of its marker. Replace the tests that cannot run by tests that fail."""
+    """Store on each marked test the options of its marker. Replace each test that cannot run by a test that fails."""
     for index, item in enumerate(items):
         marks = list(item.iter_markers_with_node(MARKER))
         if not marks or isinstance(item, UnusableTest):
@@ -142,7 +145,7 @@ def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Func
 
 
 def _options_of_marks(item: pytest.Function, marks: list[pytest.Mark]) -> MarkerOptions:
-    """Return the options of a test's marker. Those in `pytest.param` override those of the function's marker."""
+    """Return the options of a test's marker. Those given in `pytest.param` override those of the function's marker."""
     in_parameters = getattr(getattr(item, "callspec", None), "marks", ())
     of_parameter = [mark for mark in marks if any(mark is each for each in in_parameters)]
     on_function = [mark for mark in marks if not any(mark is each for each in in_parameters)]

@@ -1,8 +1,7 @@
 """Turn the result of a run on ranks into a pytest outcome: a pass, a skip, the error of a rank, or a text.
 
-A rank's error is raised unchanged, so pytest shows its traceback. Below the traceback, the report of the test has the
-rank that raised the error, other findings, and the replay command. Deadlocks, mismatches and unmet expectations are
-shown as ddpsim's text.
+A rank's error is raised unchanged, so pytest shows its traceback. Below the traceback, the report of the test names the
+rank, other findings, and the replay command. Deadlocks, mismatches and unmet expectations are shown as ddpsim's text.
 """
 
 from __future__ import annotations
@@ -101,9 +100,9 @@ def _passes(run: RunOnRanks) -> bool:
 
 
 def has_finding(result: Result, code: Code) -> bool:
-    """Return True if a run has a finding with this code and the verdict of this code.
+    """Return True if a run has a finding with this code and the verdict that belongs to it.
 
-    So a failed run never counts as having a hazard, a finding that lets a run pass.
+    A failed run therefore never counts as having a hazard (a finding that lets a run pass).
     """
     return result.verdict is code.verdict and any(finding.code is code for finding in result.findings)
 
@@ -135,7 +134,8 @@ def _findings_not_caused_by_skips(result: Result) -> tuple[Finding, ...]:
 
 
 _FOLLOWS_FROM_ERRORS = (Code.RANK_ERROR, Code.DEADLOCK_DEAD_RANK)
-"""The codes of findings that follow from an error in a rank: the error itself, and ranks that wait for this rank."""
+"""The codes of findings that errors in ranks explain: the error itself, and ranks that wait for a rank with an
+error."""
 
 
 def _without_ddpsim_frames(traceback: TracebackType | None) -> TracebackType | None:
@@ -148,13 +148,13 @@ def _without_ddpsim_frames(traceback: TracebackType | None) -> TracebackType | N
 # --- the report of a test ---------------------------------------------------------------------------------------------
 
 _TEXT_BELOW_ATTRIBUTE = "_ddpsim_below"
-"""The attribute in which an error stores the text to show below it in an exception group."""
+"""The attribute in which an error keeps the text that an exception group shows below it."""
 
 
 def store_text_below_error(error: BaseException, run: RunOnRanks) -> None:
     """Store on an error the text to show below it.
 
-    This is done at once, because the run of a hypothesis example is not kept.
+    Do this at once, because the run of a hypothesis example is not kept.
     """
     if not isinstance(error, RanksFailed):
         setattr(error, _TEXT_BELOW_ATTRIBUTE, "\n".join(_lines_below_rank_error(run)))
@@ -207,7 +207,7 @@ def annotate_report(
 
 
 def _location_of_failure(item: pytest.Item, run: RunOnRanks | None) -> tuple[str, int]:
-    """Return the file and line of the failure: the line of the culprit's call, or of the test if that call is in an
+    """Return the file and line of the failure: the call of the rank to blame; but the test, if that call is in an
     installed package."""
     leading = next(iter(_findings_not_caused_by_skips(run.result)), None) if run is not None else None
     for site in leading.sites[:1] if leading else ():
@@ -221,7 +221,8 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def _lines_below_rank_error(run: RunOnRanks) -> list[str]:
-    """Return the exploration's summary, the errors of ranks, other findings with their texts, and the replay line."""
+    """Return the lines to show below a rank's error: the exploration's summary, the errors of ranks, other findings
+    with their texts, and the replay line."""
     lines = []
     if run.exploration is not None:
         lines += [*str(dataclasses.replace(run.exploration, first_failure=None)).splitlines(), ""]

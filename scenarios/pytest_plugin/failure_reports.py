@@ -42,7 +42,10 @@ test."""
 
 
 def prepare_folder(config: pytest.Config, folder: str) -> None:
-    """Make the folder for reports, relative to where pytest was started. Raises UsageError if it cannot be written."""
+    """Make the folder for reports. A relative path starts where pytest was started.
+
+    Raises UsageError if the folder cannot be written.
+    """
     path = config.invocation_params.dir / folder
     try:
         make_folder(path)
@@ -98,7 +101,7 @@ def _document_of_run(item: pytest.Item, report: pytest.TestReport, run: RunOnRan
 
 
 def _how_it_was_run(item: pytest.Function) -> str:
-    """Return transport, policy and seed of a run, in the form of the console's reports."""
+    """Return the transport, policy and seed of a run, in the form of the console's reports."""
     options = item.stash[OPTIONS_KEY]
     if item.config.getoption("ddpsim_replay") is not None:
         return "replayed"

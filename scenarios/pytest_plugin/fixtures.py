@@ -85,7 +85,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: Any) -> No
 
 
 def per_rank_function_of(definition: pytest.FixtureDef[Any] | None) -> Callable[..., Any] | None:
-    """Return the user's function of a `per_rank` fixture; None for an ordinary fixture, and for no fixture."""
+    """Return the user's function of a `per_rank` fixture; None if it is an ordinary fixture, or None."""
     function: Callable[..., Any] | None = getattr(getattr(definition, "func", None), "made_on_each_rank", None)
     return function
 

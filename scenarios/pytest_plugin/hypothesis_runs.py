@@ -21,7 +21,8 @@ RunOnRanks = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], 
 
 
 class _PerRankPlaceholder:
-    """Stands for the value of a `per_rank` fixture when hypothesis prints an example: each rank has another value."""
+    """Takes the place of a `per_rank` fixture's value when hypothesis prints an example: each rank has its own
+    value."""
 
     def __repr__(self) -> str:
         return "<each rank's own>"

@@ -53,7 +53,7 @@ class Severity(IntEnum):
     SKIPS = 1
     FAILS = 2
     LEAVES = 3
-    """The exception ends the pytest session, or the current hypothesis example."""
+    """The exception has to leave the test: it ends the pytest session, or the current hypothesis example."""
 
 
 def severity_of(error: BaseException) -> Severity:
@@ -80,8 +80,8 @@ class RankOutput:
         """A line for each further error of a rank."""
 
     def note_error(self, rank: int, error: BaseException) -> None:
-        """Store an exception of the test function, unless ddpsim raised it to end the program of a rank in a run that
-        is over."""
+        """Store an exception of the test function, unless ddpsim raised it to end a rank's program after the run was
+        over."""
         each: BaseException | None = error
         while each is not None and not isinstance(each, RankUnwound):
             each = each.__context__
@@ -89,7 +89,10 @@ class RankOutput:
             self.errors_of_tests[rank] = error
 
     def most_severe_error(self, rank: int, errors: list[BaseException]) -> BaseException:
-        """Return the exception that counts for a rank: the first of the most severe. Keep the others as text."""
+        """Return the exception that counts for a rank: the most severe, and the first of equals.
+
+        Keep the others as text.
+        """
         chosen = max(errors, key=severity_of)
         self.further_errors += [
             f"  rank {rank} also raised {error_line(error)}"
@@ -151,7 +154,7 @@ class RankSubtests:
 
 
 def _skip_unfinished_subtest() -> NoReturn:
-    """Raise the skip from a frame that pytest shows, because pytest reports where a skip was raised."""
+    """Raise a skip from a frame that pytest shows, because pytest reports where a skip was raised."""
     pytest.skip("the run ended before the subtest did")
 
 

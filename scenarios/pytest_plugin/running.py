@@ -151,7 +151,7 @@ def add_report_sections(item: pytest.Item) -> None:
 
 
 def _raise_visibly(failure: RanksFailed) -> NoReturn:
-    """Raise the failure from a frame that pytest shows: pytest adds a remark if all frames are hidden."""
+    """Raise the failure from a frame that pytest shows, because pytest adds a remark if all frames are hidden."""
     raise failure
 
 
@@ -220,7 +220,7 @@ class _SearchForFinding(ForwardingStrategy):
     def __init__(
         self, strategy: Strategy, is_wanted: Callable[[Result], bool] | None, on_next: Callable[[], None]
     ) -> None:
-        """`on_next` is called before each run."""
+        """The function `on_next` is called before each run."""
         super().__init__(strategy)
         self._is_wanted = is_wanted
         self._on_next = on_next
@@ -282,7 +282,7 @@ switches."""
 
 @contextmanager
 def keep_rank_patches(item: pytest.Function) -> Iterator[None]:
-    """Around a run: keep `monkeypatch` from undoing patches that ranks made to their own state.
+    """In this block, a run, keep `monkeypatch` from undoing patches that ranks made to their own state.
 
     All ranks share the fixture `monkeypatch`, which undoes its patches after the run. A rank's own state, such as
     `os.environ`, ends with the rank. An undo after the run would write the rank's old values into the process.
@@ -300,7 +300,7 @@ def keep_rank_patches(item: pytest.Function) -> Iterator[None]:
 def _patches_to_undo(before: list[Any], now: list[Any]) -> list[Any]:
     """Return the patches that `monkeypatch` should undo after the run.
 
-    A rank may have emptied its list by `monkeypatch.undo()`.
+    A rank may have emptied this list by `monkeypatch.undo()`.
     """
     kept = [each for each in before if _is_rank_local(each) or any(each is other for other in now)]
     return kept + [each for each in now if not _is_rank_local(each) and not any(each is other for other in kept)]

@@ -34,7 +34,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 def _has_version_key(path: Path) -> bool:
     """Return True if a file has the line `ddpsim = N` before its first table.
 
-    Within a table the line may belong to another tool.
+    In a table, such a line may belong to another tool.
     """
     try:
         text = path.read_text(encoding="utf-8")

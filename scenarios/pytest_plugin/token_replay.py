@@ -15,7 +15,7 @@ from ddpsim.simulator.choices import program_identity
 from ddpsim.simulator.policies.schedule_replay import ReplayPolicy, divergence_error
 
 _KEPT = pytest.StashKey[int]()
-"""The key in the stash of pytest's config for the number of tests that match the replay token."""
+"""The key in pytest's stash for the number of tests that match the replay token."""
 
 
 def check_replay_token(token: str) -> None:
@@ -41,7 +41,10 @@ def keep_tests_of_token(config: pytest.Config, items: list[pytest.Item], token: 
 def replay_test(
     program: Callable[[int], Any], world_size: int, token: str, world: Mapping[str, Any], *, is_strict: bool
 ) -> tuple[Result, RanksFailed | None]:
-    """Run a test with a recorded schedule. Return the result, and a failure if a strict replay diverged."""
+    """Run a test with a recorded schedule.
+
+    Return the result, and a failure if a strict replay differed from its recording.
+    """
     recorded = ReplayPolicy(Schedule.parse(token, program=program_identity(world["name"], world_size)))
     result = simulate(program, world_size, policy=recorded, **world)
     if recorded.divergence is None or not is_strict:

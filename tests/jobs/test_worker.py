@@ -124,7 +124,9 @@ def test_without_a_launcher(monkeypatch, capsys):
         monkeypatch.delenv(name, raising=False)
     assert worker.main(["both-send-first"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("ddpsim: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set, expected torchrun to set them")
+    assert line.startswith(
+        "ddpsim: environment lacks RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, expected torchrun to set them"
+    )
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def check_file_is_new(path: Path, option: str) -> None:
 
 
 def shrunk_scenario_text(scenario: Scenario, name: str, path: Path, *, how: str = "shrunk from") -> str:
-    """Return the text of the file for a scenario that was shrunk from scenario `name`; `how` says in words how."""
+    """Return the file text for a scenario that was shrunk from the scenario `name`; `how` describes the shrinking."""
     # The quoted summary of the original may be outdated, for instance in its number of ranks.
     summary = f"{how} {name}" + (f": {scenario.summary}" if scenario.summary else "")
     program = _relative_program_name(_program_name(name), Path(), path.parent)
@@ -51,7 +51,8 @@ def shrunk_scenario_text(scenario: Scenario, name: str, path: Path, *, how: str 
 
 
 def _program_name(name: str) -> str:
-    """Return the name of the scenario's program: the scenario that a TOML file refers to, or the name itself."""
+    """Return the name of the program that a scenario runs: if a TOML file refers to another scenario, the name of that
+    one."""
     if not name.endswith(".toml"):
         return name
     other = read_toml_file(Path(name)).values.get("scenario", "")

@@ -1,7 +1,7 @@
 """The public function `shrink_scenario`: the simplest scenario that fails as the given one does.
 
-A schedule of one program rarely fits a simpler program. So for each simpler program a small search is made: the choices
-of the program before it, round robin, a few executions of DPOR (dynamic partial-order reduction), and a few random
+A schedule of one program rarely fits a simpler program. So each simpler program is run under several schedules: the one
+under which the previous program failed, round robin, some of DPOR (dynamic partial-order reduction), and a few random
 walks.
 """
 
@@ -137,12 +137,12 @@ def _with_found_expectation(scenario: Scenario, result: Result) -> Scenario:
 
 _EXPLORED = 20
 _WALKS = 4
-"""The numbers of executions in such a search: by DPOR, and by random walks."""
+"""How many schedules of DPOR, and how many random walks, are tried for one simpler program."""
 
 
 @dataclass(frozen=True, slots=True)
 class SameFailure:
-    """The condition for a run's result to count as the same failure."""
+    """The condition under which a simpler scenario counts as failing in the same way."""
 
     failure: greedy.FailureKind
     engine: Engine
@@ -156,7 +156,8 @@ class SameFailure:
 
 
 def try_candidate(candidate: ScenarioCandidate, same: SameFailure) -> greedy.ShrinkAttempt[ScenarioCandidate]:
-    """Run a candidate for a simpler scenario under its own schedule, or under several schedules."""
+    """Run a candidate for a simpler scenario under its own schedule, or under several schedules, until it fails in the
+    same way."""
     scenario, executions = candidate.scenario, 0
     try:
         for result in _run_candidate(candidate, same.engine):
@@ -208,7 +209,7 @@ def size_text(scenario: Scenario, size: greedy.Size) -> str:
 # --- a scenario as a value to shrink, and the passes that make it smaller ---------------------------------------------
 
 _MOST_SIZES = 8
-"""How many of the smallest world sizes are tried, in addition to half of the ranks and one rank less."""
+"""How many of the smallest world sizes are tried. Half of the ranks and one rank less are tried, too."""
 
 
 class ScenarioCandidate(NamedTuple):
@@ -216,8 +217,7 @@ class ScenarioCandidate(NamedTuple):
 
     scenario: Scenario
     has_own_schedule: bool = True
-    """False if the choices of its schedule come from another scenario, so that other schedules have to be tried,
-    too."""
+    """False if its schedule was recorded with another scenario, so that other schedules have to be tried, too."""
 
 
 def size_of_candidate(candidate: ScenarioCandidate) -> greedy.Size:
@@ -279,7 +279,10 @@ def _shrink_part(
 
 
 def _can_be_declared(declared: DeclaredTraining) -> bool:
-    """Return True if a file could declare the training. A training that torch refuses would fail for another reason."""
+    """Return True if a scenario file could declare the training.
+
+    A training that torch refuses fails for another reason.
+    """
     training = declared.training
     networks = [make_meta_network(each.name, each.options) for each in training.networks] if training.needs_mesh else []
     return not networks or next(find_problems(training, networks, declared.world_size), None) is None

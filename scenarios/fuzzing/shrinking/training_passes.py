@@ -1,7 +1,7 @@
 """All passes (kinds of simplification) that shrink a declared training, in the order in which they run.
 
-Most are general passes for any structure. The passes in this file know more about trainings: exceptions and faults
-refer to ranks and iterations by number, values per rank may become one value, and a mesh has to fill its world.
+Most are general passes for any structure. The passes in this file know more about trainings: faults and exceptional
+iterations refer to ranks by number, values per rank may become one value, and a mesh has to contain all ranks.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def size_of_training(declared: DeclaredTraining) -> Size:
 
 
 def _exception_weight(exception: ExceptionalIterations) -> int:
-    """Return the share of an exception in the size: one, plus one for each rank, iteration and branch that it names."""
+    """Return how much a rule for exceptional iterations adds to the size: one, and one per rank, iteration and branch
+    named."""
     named = (exception.ranks, exception.iterations, exception.uses)
     said = (exception.action, exception.uses)
     return sum(len(each or ()) for each in named) + sum(each is not None for each in said)
@@ -127,7 +128,7 @@ def _replace_fields(declared: DeclaredTraining, **fields: object) -> DeclaredTra
 
 
 def fewer_ranks(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Remove a block of ranks and what refers to these ranks. If few ranks are left, try only two or three ranks."""
+    """Remove a block of ranks and all settings of these ranks. If few ranks are left, try only two or three ranks."""
     for kept in structure.with_fewer_values(range(declared.world_size)):
         if kept and declared.training.parallel is None:
             yield from _keep_ranks(kept, declared)
@@ -157,7 +158,10 @@ def _with_mesh_size(mesh: ParallelLayout, name: str, size: int) -> ParallelLayou
 
 
 def _keep_ranks(kept: Collection[int], declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Keep only some ranks. A rule for the numbers of iterations stays, or becomes the numbers of these ranks."""
+    """Keep only some ranks.
+
+    A rule that computes each rank's number of iterations is kept, and then replaced by a list.
+    """
     number = {rank: index for index, rank in enumerate(kept)}
     training = _training_of_ranks(number, declared.training)
     faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)
@@ -188,7 +192,7 @@ def _renumber_exception(exception: ExceptionalIterations, number: dict[int, int]
 
 
 def fewer_iterations(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Remove a block of iterations on all ranks. Exceptions for later iterations get smaller iteration numbers."""
+    """Remove a block of iterations on all ranks. Rules for later iterations get smaller iteration numbers."""
     training = declared.training
     for block in structure.index_blocks(max(declared.iterations_by_rank)):
         iterations: tuple[int, ...] | IterationRule
@@ -201,15 +205,15 @@ def fewer_iterations(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
 
 
 def fewer_iterations_on_one_rank(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Give one rank no iterations, half of its iterations, or one iteration less."""
+    """Reduce the number of iterations of one rank: to zero, to half, or by one."""
     for counts in structure.with_one_simpler(declared.iterations_by_rank, partial(structure.smaller_numbers, least=0)):
         yield _replace_fields(declared, iterations=counts)
 
 
 def _move_exception(exception: ExceptionalIterations, gone: range) -> Iterator[ExceptionalIterations]:
-    """Yield an exception with its iterations renumbered after iterations were removed.
+    """Yield a rule for exceptional iterations, renumbered after iterations were removed.
 
-    Yield nothing if the exception was only about removed iterations.
+    Yield nothing if the rule was only about removed iterations.
     """
     if exception.iterations is None:
         yield exception
@@ -226,7 +230,7 @@ def _iterations_left(count: int, gone: range) -> int:
 
 
 def default_options(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Set all options to their defaults, except networks, iterations, rows and exceptions."""
+    """Set all options to their defaults, except networks, iterations, rows and exceptional iterations."""
     yield _replace_fields(declared, **{name: getattr(Training(), name) for name in FEATURES})
 
 
@@ -242,7 +246,7 @@ def equal_numbers_for_all_ranks(declared: DeclaredTraining) -> Iterator[Declared
 
 
 def _remove_invalid_options(declared: DeclaredTraining) -> DeclaredTraining:
-    """Remove options that the network does not have, branches that no longer exist, and useless exceptions."""
+    """Remove options that the network lacks, branches that no longer exist, and rules that have no effect."""
     networks = tuple(map(_with_valid_options, declared.training.networks))
     branches = {branch for choice in networks for branch in make_meta_network(choice.name, choice.options).branches}
     exceptions = (_keep_branches(each, branches) for each in declared.training.exceptions)
@@ -270,7 +274,7 @@ def _keep_branches(exception: ExceptionalIterations, branches: set[str]) -> Exce
 
 
 def _valid_results(shrink_pass: ShrinkPass[DeclaredTraining], declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Run a pass, and repair its results. Results that a file could not declare are dropped."""
+    """Run a pass, and repair its results. Drop results that a scenario file could not contain."""
     for simpler in shrink_pass(declared):
         training = simpler.training
         said = (each for each in (training.iterations, training.rows) if isinstance(each, tuple))

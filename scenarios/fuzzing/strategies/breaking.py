@@ -1,7 +1,7 @@
 """Break a correct program at one place of one rank, and say in which way.
 
-The broken program may still pass: no rank may wait for the changed call, or two swapped calls may be equal. The code
-that runs the program decides what the result has to be.
+The broken program may still pass: no rank may wait for the changed call, or two swapped calls may be equal. So the
+caller determines the expected result.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ Steps = tuple[Step, ...]
 
 
 def break_program(choices: RandomSource, program: Program, kind: BreakKind) -> tuple[Program, BreakKind, int] | None:
-    """Return the program broken on one of its ranks; None if this kind of break fits none of the ranks."""
+    """Return the program broken on one of its ranks, the kind of break, and the rank; None if this kind of break fits
+    no rank."""
     for rank in choose_several(choices, range(program.world_size), program.world_size):
         issues = [step for step in program.ranks[rank] if isinstance(step, Issue)]
         steps = _BREAKS[kind](choices, program, rank, issues) if issues else None
@@ -83,7 +84,7 @@ class _FirstChoices:
 # --- breaks of the order: they return the rank's new steps, or None if the break does not fit -------------------------
 
 Break = Callable[[RandomSource, Program, int, Sequence[Issue]], Steps | None]
-"""The type of a function that breaks the steps of a rank, which has these calls, one or more."""
+"""The type of a function that breaks the steps of one rank. The last argument has the rank's calls, one or more."""
 
 
 def _remove_call(choices: RandomSource, program: Program, rank: int, issues: Sequence[Issue]) -> Steps:
@@ -123,8 +124,7 @@ def _insert_end(end: Step, choices: RandomSource, program: Program, rank: int, i
 
 
 Change = Callable[[RandomSource, Program, int, Issue], Issue | None]
-"""The type of a function that changes one call of a rank; it returns None if this kind of break does not fit the
-call."""
+"""The type of a function that changes one call of a rank. It returns None if the change does not fit the call."""
 
 
 def _change_one_call(
@@ -203,7 +203,10 @@ def _change_splits(choices: RandomSource, program: Program, rank: int, issue: Is
 
 
 def _change_group(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    """Move the call to another group of the rank. If the call has values per member, the groups have equal size."""
+    """Move the call to another group of the rank.
+
+    If the call has a value per member, the other group has the same size.
+    """
     members = members_of(program)
     own = members[issue.group]
     per_member = IN_PROGRAMS[issue.operation].shapes in (ShapeCount.PER_MEMBER, ShapeCount.IN_AND_OUT)

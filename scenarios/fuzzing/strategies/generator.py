@@ -1,11 +1,11 @@
-"""The only generator of correct programs. Its choices come from an interface, a seed or hypothesis.
+"""The only generator of correct programs. Its choices come from a `RandomSource`: a seed, or hypothesis.
 
-Note [No deadlock]. All communication is drawn in one global order. Each rank issues its part in that order, and waits
+Note [No deadlock]. All communication is drawn in one global order. Each rank issues its calls in that order, and waits
 only for calls that it has issued. Suppose ranks waited forever: take the first call in that order that any of them
-waits for. A rank that has not issued its side of it must wait for an earlier call, which contradicts the choice.
+waits for. A rank that has not issued its side of this call must wait for an earlier call, but there is none.
 
-A receive from any source has a tag of its own, so that only one message matches. It is not empty, because gloo refuses
-that.
+A receive from any source has a tag that no other message has, so that only one message matches. The message is not
+empty, because gloo refuses an empty one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LARGE_SHAPE: Shape = (3001,)
 _FIRST_OWN_TAG = 100
 _NEVER = -1
 _DELAYS = (0, 0, 0, 1, 2, 3, _NEVER)
-"""The possible delays: how many more calls a rank issues before it waits for a call."""
+"""The possible delays: how many more calls a rank issues before it waits for a call. -1 means that it never waits."""
 
 Round = Mapping[int, Issue]
 """The calls of one collective or one message, by rank."""
@@ -36,7 +36,7 @@ Option = TypeVar("Option")
 
 
 class RandomSource(Protocol):
-    """The source of all random choices: a seed, or hypothesis, which can then shrink them."""
+    """The source of all random choices: a seed, or hypothesis, which can shrink the choices."""
 
     def draw_integer(self, least: int, most: int) -> int:
         """Return a number in this range. The least number counts as the simplest when a failure is shrunk."""
@@ -55,13 +55,13 @@ def choose_one(choices: RandomSource, options: Sequence[Option]) -> Option:
 
 
 def choose_several(choices: RandomSource, options: Sequence[Option], count: int) -> list[Option]:
-    """Return `count` of the options, in any order."""
+    """Return `count` different options, in any order."""
     left = list(options)
     return [left.pop(choices.draw_integer(0, len(left) - 1)) for _ in range(count)]
 
 
 def draw_program(choices: RandomSource, extent: ProgramExtent) -> Program:
-    """Draw the next correct program and return it."""
+    """Return a random correct program."""
     world_size = choices.draw_integer(*extent.ranks)
     groups = _draw_groups(choices, world_size)
     members = members_of(Program(world_size, groups, ()))
@@ -114,7 +114,7 @@ def _draw_message(choices: RandomSource, number: int, group: str, members: Seque
 
 
 def _draw_all_to_all(choices: RandomSource, plain: Issue, members: Sequence[int]) -> Round:
-    """Return all_to_all calls with splits of all sizes; every rank sends something."""
+    """Return all_to_all calls whose splits may differ, even be 0; every rank sends at least one row."""
     size, row = len(members), choose_one(choices, ((), (3,)))
     parts = [[choices.draw_integer(0, 3) for _ in members] for _ in members]
     for number in range(size):

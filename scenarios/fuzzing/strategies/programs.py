@@ -1,5 +1,5 @@
-"""Hypothesis strategies of programs of plain calls: correct programs, or programs broken in one place. generator.py and
-breaking.py make the programs.
+"""Hypothesis strategies of programs, each a list of communication calls per rank: correct, or broken in one place.
+generator.py and breaking.py make the programs.
 
 Hypothesis makes each of their choices, so it can shrink a failure to few ranks, few rounds and simple calls that are
 waited for at once.

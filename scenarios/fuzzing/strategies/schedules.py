@@ -9,7 +9,7 @@ from ddpsim.simulator.policies.named import RandomWalk
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 
 _MOST_SWITCHES = 4
-"""The most switches in a drawn sparse schedule. Most bugs need two or three ordered events
+"""The most switches between ranks in a drawn schedule with few switches. Most bugs need two or three ordered events
 (simulator/policies/pct.py)."""
 _MOST_SEED = 2**32 - 1
 _MOST_DEPTH = 4
@@ -18,10 +18,10 @@ Choices = tuple[int, ...]
 
 
 def schedules(*, max_choices: int = 60, max_choice: int = 3) -> st.SearchStrategy[Choices]:
-    """Draw choices at choice points, for `GuidedPolicy`, which takes each modulo the number of options there.
+    """Draw schedules: tuples of choices for `GuidedPolicy`, which uses each modulo the number of options at its point.
 
-    Drawn are long ones with many switches, and ones with up to four switches, far apart. The simplest is (), round
-    robin; and 0 means "as round robin would".
+    Drawn are long tuples with many switches between ranks, and tuples with up to four switches, far apart. A choice 0
+    is what round robin would choose. The simplest schedule is (): round robin throughout.
 
         @given(schedules())
         def test_any_interleaving(choices):

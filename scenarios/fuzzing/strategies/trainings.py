@@ -121,7 +121,7 @@ def _draw_optimizer(draw: st.DrawFn) -> OptimizerChoice:
 
 @st.composite
 def _draw_actions(draw: st.DrawFn, counts: tuple[int, ...]) -> list[ExceptionalIterations]:
-    """Draw iterations in which all ranks do something else than train."""
+    """Draw iterations in which all ranks accumulate, skip or evaluate instead of training."""
     iterations = draw(st.lists(st.integers(0, max(max(counts) - 1, 0)), max_size=4, unique=True))
     return [
         ExceptionalIterations(None, (iteration,), draw(st.sampled_from(_COMMON_ACTIONS))) for iteration in iterations
@@ -146,13 +146,13 @@ def _draw_branch_uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]
 
 
 def _first_branches(branches: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
-    """Draw the branches that a batch uses: always the first few, because a network with early exits needs the earlier
+    """Draw how many branches a batch uses: always the first ones, because a network with early exits needs the earlier
     stages."""
     return st.integers(0, len(branches)).map(lambda count: branches[:count])
 
 
 def remove_contradictions(training: Training) -> Training:
-    """Remove options that contradict each other. With them the training would be refused, or have no defined result."""
+    """Remove options that contradict each other: with them a training would be refused, or have no defined result."""
     options = dict(training.engine_options)
     names = {choice.name for choice in training.networks}
     leaves_out = any(each.uses is not None for each in training.exceptions)
@@ -225,10 +225,9 @@ def limit_to_torch(training: Training) -> Training:
 
 
 def limit_to_torch_documentation(training: Training) -> Training:
-    """Remove what torch's documentation excludes.
+    """Remove what torch's documentation excludes, so that the training should be correct on torch. Bugs may still show.
 
-    The remaining training should be correct on torch, but may show a bug. Under join the documentation allows no other
-    collectives in loop or forward, and each forward needs a backward.
+    Under join the documentation allows no other collectives in loop or forward, and each forward needs a backward.
     """
     if training.communication_hook is CommunicationHook.BF16_COMPRESS:  # NCCL only
         training = replace(training, communication_hook=CommunicationHook.FP16_COMPRESS)

@@ -26,9 +26,10 @@ class Kind(Enum):
     PARALLEL_TRAINING = "parallel training"
     """A training with shards, tensor parallelism or pipelines that must pass and agree with the oracle."""
     PROGRAM = "program"
-    """A program of plain calls that must pass."""
+    """A program of communication calls that must pass."""
     BROKEN_PROGRAM = "broken program"
-    """A program broken in one place; its findings must be those of `ddpsim.simulator.programs.check`."""
+    """A program of communication calls that is broken in one place. The static analysis
+    `ddpsim.simulator.programs.check` predicts its findings."""
 
 
 _WEIGHTS = {Kind.TRAINING: 4, Kind.PARALLEL_TRAINING: 1, Kind.PROGRAM: 2, Kind.BROKEN_PROGRAM: 2}
