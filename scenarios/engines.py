@@ -38,10 +38,8 @@ _PATCH_LOCK = threading.Lock()
 
 
 def program_for_engine(program: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
-    """Return the program changed to use `engine`. A `Script` runs in separate processes.
-
-    They install the engine themselves, because `install_engine` affects only its own process.
-    """
+    """Return the program changed to use `engine`. A `Script` runs in separate processes. They install the engine
+    themselves, because `install_engine` affects only its own process."""
     if isinstance(program, Script) and engine is Engine.DDP:
         from ddpsim.ddp import patch_torch_ddp
 

@@ -20,11 +20,8 @@ SUFFIXES = (".py", ".toml")
 
 
 def load_scenarios(path: Path, find: Find | None = None) -> dict[str, Scenario]:
-    """Return the scenarios of a file, in file order, by the name that `ddpsim run` uses.
-
-    The function `find` returns another scenario to which the file refers. Raises UsageError if the file cannot be
-    loaded.
-    """
+    """Return the scenarios of a file, in file order, by the name that `ddpsim run` uses. The function `find` returns
+    another scenario to which the file refers. Raises UsageError if the file cannot be loaded."""
     if path.suffix == ".toml":
         return {str(path): read_toml(path, find)}
     try:

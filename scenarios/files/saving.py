@@ -40,9 +40,7 @@ def write_text(path: Path, text: str, *, advice: str = "give a writable file") -
 
 def scenario_as_toml(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
     """Return the text of a TOML file that loads as this scenario. Summary and cause are by default the scenario's own.
-
-    If the scenario is a function, the file refers to the function by name, and its expectation is not written.
-    """
+    If the scenario is a function, the file refers to the function by name, and its expectation is not written."""
     said = {
         "ddpsim": VERSION,
         "summary": summary or scenario.summary or "a saved scenario",

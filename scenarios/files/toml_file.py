@@ -42,9 +42,7 @@ Find = Callable[[str], Scenario]
 
 def read_toml(path: Path, find: Find | None = None) -> Scenario:
     """Return the scenario in a TOML file. The function `find` returns a scenario that the file refers to by name.
-
-    Raises UsageError with file, line and key.
-    """
+    Raises UsageError with file, line and key."""
     file = read_toml_file(path)
     version = file.values.get("ddpsim")
     if version is not None and (type(version) is not int or version != VERSION):
@@ -91,10 +89,8 @@ def _with_schedule_and_options(file: TomlFile, form: forms.ScenarioForm, scenari
 
 
 def _faults_in_form(file: TomlFile, form: forms.ScenarioForm, world_size: int) -> tuple[Fault, ...]:
-    """Return the faults to inject that the file gives.
-
-    Their ranks cannot be checked yet if a program chooses its own number of ranks.
-    """
+    """Return the faults to inject that the file gives. Their ranks cannot be checked yet if a program chooses its own
+    number of ranks."""
     said = list(tables_with_paths(form.fault, "fault"))
     for path, each in said:
         if 0 < world_size <= each.rank:
@@ -139,11 +135,8 @@ def _names_ranks(file: TomlFile, key: str) -> bool:
 
 
 def _scenario_of_program(file: TomlFile, form: forms.ProgramForm) -> Scenario:
-    """Return the scenario that runs the steps of every rank.
-
-    Without an expectation in the file, the scenario expects the findings that `check` (a static analysis) predicts for
-    the steps.
-    """
+    """Return the scenario that runs the steps of every rank. Without an expectation in the file, the scenario expects
+    the findings that `check` (a static analysis) predicts for the steps."""
     ranks = [each for _, each in tables_with_paths(form.rank, "rank")]
     world_size = form.world_size or len(ranks)
     value = {

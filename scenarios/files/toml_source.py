@@ -142,10 +142,8 @@ counts."""
 
 
 def describe_error(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
-    """Return the path of the invalid value, and a sentence about the value.
-
-    `form` is the type as which the file's part at `start` was read.
-    """
+    """Return the path of the invalid value, and a sentence about the value. `form` is the type as which the file's part
+    at `start` was read."""
     where = _WHERE.search(str(error))
     parts = re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
     below = tuple(int(number) if number else key for key, number in parts)

@@ -20,10 +20,8 @@ from ddpsim.simulator.programs.program import Program
 def scenario_of_training(
     training: Training, world_size: int, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
-    """Return a scenario that runs a training, which has to pass.
-
-    If the oracle (training on one process) supports the training, their numbers have to agree.
-    """
+    """Return a scenario that runs a training, which has to pass. If the oracle (training on one process) supports the
+    training, their numbers have to agree."""
     return Scenario(
         name,
         "",
@@ -47,10 +45,8 @@ def rank_function_of_training(training: Training) -> Callable[..., Any]:
 def scenario_of_program(
     program: Program, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
-    """Return a scenario that runs the steps of a program.
-
-    It expects the findings that the static analysis `check` predicts. Raises UsageError if ranks cannot run the steps.
-    """
+    """Return a scenario that runs the steps of a program. It expects the findings that the static analysis `check`
+    predicts. Raises UsageError if ranks cannot run the steps."""
     return Scenario(
         name,
         "",

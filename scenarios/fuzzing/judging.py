@@ -57,11 +57,8 @@ class TimeIsUpError(Exception):
 
 
 def run_and_judge(scenario: Scenario, engines: Sequence[Engine], deadline: float = inf) -> Iterator[FuzzExecution]:
-    """Run a scenario on each of the engines, and yield the executions.
-
-    A program of communication calls uses no engine and runs once. Raises TimeIsUpError at the deadline, a time of
-    `time.perf_counter`.
-    """
+    """Run a scenario on each of the engines, and yield the executions. A program of communication calls uses no engine
+    and runs once. Raises TimeIsUpError at the deadline, a time of `time.perf_counter`."""
     program = program_of_scenario(scenario)
     if program is not None:
         yield from _judge_program(scenario, program, deadline)
@@ -171,10 +168,8 @@ def _judge_program(scenario: Scenario, program: Program, deadline: float) -> Ite
 def _judge_program_under_schedule(
     scenario: Scenario, program: Program, wanted: Sequence[Finding], deadline: float
 ) -> Iterator[FuzzExecution]:
-    """Run a program twice under its own schedule.
-
-    Compare the findings with the predicted ones, and the two traces with each other.
-    """
+    """Run a program twice under its own schedule. Compare the findings with the predicted ones, and the two traces with
+    each other."""
     engine = scenario.engine
     results = [_run_within_deadline(scenario, engine, deadline) for _ in range(2)]
     for result in results:

@@ -87,11 +87,8 @@ def world_sizes_to_draw(scenario: Scenario, world_size: int | None) -> tuple[int
 
 
 def name_from_corpus(name: str, corpus: Path) -> str:
-    """Return the name by which a corpus file refers to a scenario.
-
-    A Python file is named by its path from the corpus folder. Raises UsageError for a TOML file that itself only refers
-    to another scenario.
-    """
+    """Return the name by which a corpus file refers to a scenario. A Python file is named by its path from the corpus
+    folder. Raises UsageError for a TOML file that itself only refers to another scenario."""
     scenario = load(name)
     if training_of_scenario(scenario) is not None or program_of_scenario(scenario) is not None:
         return name

@@ -98,10 +98,8 @@ def _run_batches_one_by_one(
 def _run_batches_in_waves(
     plan: CampaignPlan, numbers: Iterable[int], left: Callable[[], float]
 ) -> Generator[BatchReport, None, None]:
-    """Run batches in groups of as many as there are workers.
-
-    Wait for a whole group, because Ray's joblib backend cannot yield single results.
-    """
+    """Run batches in groups of as many as there are workers. Wait for a whole group, because Ray's joblib backend
+    cannot yield single results."""
     coming = iter(numbers)
     with joblib.Parallel(batch_size=1) as parallel:
         width = parallel._effective_n_jobs()

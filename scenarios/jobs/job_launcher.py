@@ -192,10 +192,8 @@ def _fork_from_servers_in_turn(*, alike: bool) -> Iterator[None]:
 
 
 def _check_main_script() -> None:
-    """Raise UsageError for a main script that other processes cannot load.
-
-    Exit if this process is itself one that loads the script.
-    """
+    """Raise UsageError for a main script that other processes cannot load. Exit if this process is itself one that
+    loads the script."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # it has no `__main__` guard; the process that started this one reports it
     if (script := _main_script()) is not None and not os.path.isfile(script):

@@ -110,10 +110,8 @@ def _load_program(job: ScenarioJob, rank: int) -> Scenario:
 
 
 def _seed_generators(rank: int, alike: bool) -> None:
-    """Seed the random generators of a rank: differently on each rank, but equally in each run.
-
-    If `alike` is true, all ranks have equal seeds, as in a simulation.
-    """
+    """Seed the random generators of a rank: differently on each rank, but equally in each run. If `alike` is true, all
+    ranks have equal seeds, as in a simulation."""
     torch.manual_seed(torch_generators.DEFAULT_SEED if alike else seed_of_rank(rank))
     random.seed(python_random.START_SEED if alike else seed_of_rank(rank))
     numpy.random.seed(numpy_random.START_SEED if alike else seed_of_rank(rank))

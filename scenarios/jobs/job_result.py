@@ -35,10 +35,8 @@ _TASKS_A_RANK = 16
 
 
 def run_on_processes(scenario: Scenario, engine: Engine, timeout_seconds: float = TIMEOUT_SECONDS) -> Result:
-    """Run a scenario on real gloo, one process per rank.
-
-    Raises UsageError if the scenario cannot run on processes, or if the processes cannot start.
-    """
+    """Run a scenario on real gloo, one process per rank. Raises UsageError if the scenario cannot run on processes, or
+    if the processes cannot start."""
     check_runs_on_processes(scenario)
     _check_world_size(scenario.world_size)
     reports = launch_job(ScenarioJob.from_scenario(scenario, engine, timeout_seconds), scenario.world_size)
@@ -150,10 +148,8 @@ _CAUSES = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROC
 
 
 def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
-    """Return all findings, causes before consequences.
-
-    The findings quote `command`, a command line that simulates the program.
-    """
+    """Return all findings, causes before consequences. The findings quote `command`, a command line that simulates the
+    program."""
     died = [report for report in reports if report.ending is RankEnding.DIED]
     raised = sorted((each for each in reports if each.error is not None), key=lambda report: report.seconds)
     lost = [report for report in raised if report.error and _CONNECTION_LOST_ERRORS.search(report.error.line)]

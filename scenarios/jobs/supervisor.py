@@ -44,10 +44,8 @@ _LEAST_SECONDS = 0.5
 
 
 def supervise_rank(job: ScenarioJob, folder: str | None = None) -> tuple[RankReport, ...]:
-    """Run and watch the rank that the environment variables name. On rank 0, return the reports of all ranks.
-
-    When the launcher removes `folder`, the run ends.
-    """
+    """Run and watch the rank that the environment variables name. On rank 0, return the reports of all ranks. When the
+    launcher removes `folder`, the run ends."""
     with _supervised_rank(job, folder) as (notes, _):
         return notes.read_reports() if notes.rank == 0 else ()
 
@@ -203,9 +201,7 @@ def _wait_for_all_ranks(
     child: RankChild, notes: SupervisorStore, heartbeats: Heartbeats, clock: ActiveClock, timeout_seconds: float
 ) -> None:
     """Keep the rank and its connections until all ranks have ended. After the time-out the ended rank counts as idle.
-
-    It counts so late because a rank that waits for a call of the ended rank should first report its own hang.
-    """
+    It counts so late because a rank that waits for a call of the ended rank should first report its own hang."""
     ended, has_voted = clock.active_seconds(), False
     while not notes.have_all_ended():
         child.poll_process()

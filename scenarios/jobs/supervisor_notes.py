@@ -131,11 +131,8 @@ class SupervisorStore:
         return int(self.store.get("status")) if self.store.check(["status"]) else None
 
     def leave_store(self) -> None:
-        """Record that this supervisor no longer needs the store.
-
-        Then wait a while for the others, because the first process to end may close the store, or may end torchrun on
-        its machine, which closes the store.
-        """
+        """Record that this supervisor no longer needs the store. Then wait a while for the others, because the first
+        process to end may close the store, or may end torchrun on its machine, which closes the store."""
         left, end = self.store.add("left", 1), time.monotonic() + _LEAVING_SECONDS
         with contextlib.suppress(RuntimeError):  # all had left, and another one was faster
             while left < self.world_size and time.monotonic() < end:

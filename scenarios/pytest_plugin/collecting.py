@@ -52,9 +52,7 @@ class UnusableTest(pytest.Item):
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: Any) -> UnusableTest | None:
     """Return a test item that fails, in place of a marked class or generator function; None for anything else.
-
-    Otherwise pytest would collect each method of the class, and would refuse the whole module of the generator.
-    """
+    Otherwise pytest would collect each method of the class, and would refuse the whole module of the generator."""
     marks = getattr(obj, "pytestmark", ())
     names = [getattr(mark, "name", "") for mark in (marks if isinstance(marks, list) else [marks])]
     if MARKER not in names or not isinstance(collector, (pytest.Module, pytest.Class)):

@@ -100,10 +100,8 @@ def _passes(run: RunOnRanks) -> bool:
 
 
 def has_finding(result: Result, code: Code) -> bool:
-    """Return True if a run has a finding with this code and the verdict that belongs to it.
-
-    A failed run therefore never counts as having a hazard (a finding that lets a run pass).
-    """
+    """Return True if a run has a finding with this code and the verdict that belongs to it. A failed run therefore
+    never counts as having a hazard (a finding that lets a run pass)."""
     return result.verdict is code.verdict and any(finding.code is code for finding in result.findings)
 
 
@@ -152,10 +150,8 @@ _TEXT_BELOW_ATTRIBUTE = "_ddpsim_below"
 
 
 def store_text_below_error(error: BaseException, run: RunOnRanks) -> None:
-    """Store on an error the text to show below it.
-
-    Do this at once, because the run of a hypothesis example is not kept.
-    """
+    """Store on an error the text to show below it. Do this at once, because the run of a hypothesis example is not
+    kept."""
     if not isinstance(error, RanksFailed):
         setattr(error, _TEXT_BELOW_ATTRIBUTE, "\n".join(_lines_below_rank_error(run)))
 

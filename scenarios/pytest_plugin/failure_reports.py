@@ -42,10 +42,8 @@ test."""
 
 
 def prepare_folder(config: pytest.Config, folder: str) -> None:
-    """Make the folder for reports. A relative path starts where pytest was started.
-
-    Raises UsageError if the folder cannot be written.
-    """
+    """Make the folder for reports. A relative path starts where pytest was started. Raises UsageError if the folder
+    cannot be written."""
     path = config.invocation_params.dir / folder
     try:
         make_folder(path)

@@ -89,10 +89,8 @@ class RankOutput:
             self.errors_of_tests[rank] = error
 
     def most_severe_error(self, rank: int, errors: list[BaseException]) -> BaseException:
-        """Return the exception that counts for a rank: the most severe, and the first of equals.
-
-        Keep the others as text.
-        """
+        """Return the exception that counts for a rank: the most severe, and the first of equals. Keep the others as
+        text."""
         chosen = max(errors, key=severity_of)
         self.further_errors += [
             f"  rank {rank} also raised {error_line(error)}"

@@ -298,10 +298,8 @@ def keep_rank_patches(item: pytest.Function) -> Iterator[None]:
 
 
 def _patches_to_undo(before: list[Any], now: list[Any]) -> list[Any]:
-    """Return the patches that `monkeypatch` should undo after the run.
-
-    A rank may have emptied this list by `monkeypatch.undo()`.
-    """
+    """Return the patches that `monkeypatch` should undo after the run. A rank may have emptied this list by
+    `monkeypatch.undo()`."""
     kept = [each for each in before if _is_rank_local(each) or any(each is other for other in now)]
     return kept + [each for each in now if not _is_rank_local(each) and not any(each is other for other in kept)]
 

@@ -32,10 +32,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def _has_version_key(path: Path) -> bool:
-    """Return True if a file has the line `ddpsim = N` before its first table.
-
-    In a table, such a line may belong to another tool.
-    """
+    """Return True if a file has the line `ddpsim = N` before its first table. In a table, such a line may belong to
+    another tool."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -41,10 +41,8 @@ def keep_tests_of_token(config: pytest.Config, items: list[pytest.Item], token: 
 def replay_test(
     program: Callable[[int], Any], world_size: int, token: str, world: Mapping[str, Any], *, is_strict: bool
 ) -> tuple[Result, RanksFailed | None]:
-    """Run a test with a recorded schedule.
-
-    Return the result, and a failure if a strict replay differed from its recording.
-    """
+    """Run a test with a recorded schedule. Return the result, and a failure if a strict replay differed from its
+    recording."""
     recorded = ReplayPolicy(Schedule.parse(token, program=program_identity(world["name"], world_size)))
     result = simulate(program, world_size, policy=recorded, **world)
     if recorded.divergence is None or not is_strict:

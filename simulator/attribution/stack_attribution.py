@@ -10,10 +10,8 @@ from ddpsim.simulator.calls import CallPart, Phase
 
 
 class StackFacts:
-    """The facts about a call that were read from its stack so far, from the innermost frame outwards.
-
-    Most calls set only a few, so the defaults are attributes of the class.
-    """
+    """The facts about a call that were read from its stack so far, from the innermost frame outwards. Most calls set
+    only a few, so the defaults are attributes of the class."""
 
     def __init__(self, operation: str) -> None:
         self.operation = operation

@@ -39,10 +39,7 @@ class WrapperRegistry:
 
     def wrapper_of(self, owner: Any) -> DdpWrapper | None:
         """Return the record of the wrapper for a DDP instance or another engine's object; None if the object has no
-        process group.
-
-        The wrapper gets its number at its first call or at the end of its construction.
-        """
+        process group. The wrapper gets its number at its first call or at the end of its construction."""
         wrapper = self._wrappers_by_owner_id.get(id(owner))
         return wrapper if wrapper is not None and wrapper.module is owner else self._number_wrapper(owner)
 

@@ -93,10 +93,8 @@ Save = Callable[[tuple[int, ...], str], str]
 
 
 class RunDirector:
-    """Decides where one debugged run pauses.
-
-    As its policy, it takes the recorded choices, then the user's, else the default.
-    """
+    """Decides where one debugged run pauses. As its policy, it takes the recorded choices, then the user's, else the
+    default."""
 
     def __init__(
         self,
@@ -175,10 +173,8 @@ class RunDirector:
         return isinstance(self.goal, PauseWhereRankRuns) and self.goal.rank == rank
 
     def pause_run(self, rank: int, header: str, *, steps: int | None = None) -> None:
-        """Open a debugger here. `steps` is given at the end of a run.
-
-        The user's next command decides where to pause next.
-        """
+        """Open a debugger here. `steps` is given at the end of a run. The user's next command decides where to pause
+        next."""
         if steps is not None and (missed := self.missed_goal_text(steps)):
             header = f"{missed}\n{header}"
         self.goal = None
@@ -218,10 +214,8 @@ class RunDirector:
         return ""
 
     def _earlier_goal(self, argument: str, rank: int, run: RunState) -> Goal:
-        """Return the goal of the commands `back` and `back call`.
-
-        Raises DebuggerCommandError at the beginning of the run.
-        """
+        """Return the goal of the commands `back` and `back call`. Raises DebuggerCommandError at the beginning of the
+        run."""
         if argument == "call":
             made = sum(event.rank == rank for event in run.events if event.kind.value == "issue")
             if self._call is not None and self._call.rank == rank:

@@ -195,10 +195,8 @@ class DporRun(HappensBefore):
         return offer.options.index(node.chosen_option)
 
     def _can_be_observed(self, rank: int) -> bool:
-        """Return whether the rank's next step may depend on steps of other ranks.
-
-        Ranks for which it cannot are tried first.
-        """
+        """Return whether the rank's next step may depend on steps of other ranks. Ranks for which it cannot are tried
+        first."""
         return any(
             mode is not AccessMode.CONTRIBUTE
             and (mode is not AccessMode.SEND or self._open_receives.get(object, 0) > 0)

@@ -197,10 +197,8 @@ class HappensBefore(Observer):
         self._of_keys[key] = self._clocks[rank], len(self._touches.get(key, ()))
 
     def needed_key(self, rank: int, key: Object) -> None:
-        """Record that a rank could not have continued before the store key was created.
-
-        So the rank's step is in no race with that creation, but may be in a race with an earlier removal of the key.
-        """
+        """Record that a rank could not have continued before the store key was created. So the rank's step is in no
+        race with that creation, but may be in a race with an earlier removal of the key."""
         if key in self._of_keys:
             clock, count = self._of_keys[key]
             if count > 1 and key[0] == "key":
@@ -214,10 +212,8 @@ class HappensBefore(Observer):
         self._waits[rank] = self._current[rank] if is_for_good else None
 
     def released_rank(self, by: int, rank: int, keys: Sequence[Object]) -> None:
-        """Record that rank `by` created the last of the store keys for which `rank` waits.
-
-        The waiting rank might have come after the keys. That makes no difference, unless one of the keys is removed.
-        """
+        """Record that rank `by` created the last of the store keys for which `rank` waits. The waiting rank might have
+        come after the keys. That makes no difference, unless one of the keys is removed."""
         began, made = self._waits.pop(rank), self._current[by]
         if began is not None and made is not None and not clock_includes(made.clock, rank, began.number):
             for key in keys:
@@ -307,10 +303,7 @@ class HappensBefore(Observer):
         self, rank: int, access: Access, before: Iterable[RecordedAccess]
     ) -> tuple[list[ObservedStep], Clock]:
         """Return the earlier steps that could also have come after this access, and the rank's vector clock joined with
-        theirs.
-
-        `before` are the earlier accesses, the last one first.
-        """
+        theirs. `before` are the earlier accesses, the last one first."""
         clock = self._clocks[rank]
         rivals: list[ObservedStep] = []
         for touch in before:

@@ -16,10 +16,8 @@ from ddpsim.simulator.verdict import Finding
 
 
 class Strategy(Protocol):
-    """The interface of strategies. `next_policy` and `take` are called in turn.
-
-    If an execution raises RedundantRun, `take` is not called for it; `take` may raise RedundantRun, too.
-    """
+    """The interface of strategies. `next_policy` and `take` are called in turn. If an execution raises RedundantRun,
+    `take` is not called for it; `take` may raise RedundantRun, too."""
 
     def next_policy(self) -> Policy | None:
         """Return the policy of the next execution; None if no schedule is left."""

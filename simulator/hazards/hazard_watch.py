@@ -269,9 +269,7 @@ class HazardWatch:
 
     def _report_shared_memory(self, mine: _CallInFlight, others: Iterable[_CallInFlight]) -> None:
         """Report a call that shares memory with other calls in flight, if one of these calls writes the shared memory.
-
-        Not reported: the first messages of a pipeline in torch 2.11, which share a tensor that nothing reads.
-        """
+        Not reported: the first messages of a pipeline in torch 2.11, which share a tensor that nothing reads."""
         sharing = [other for other in others if mine.shares_memory_with(other)]
         if sharing:
             part = mine.pending.call.origin.part

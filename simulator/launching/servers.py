@@ -148,10 +148,8 @@ class ServerProcess:
         self._awaited += 1
 
     def receive_answer(self) -> Any:
-        """Wait for the answer to the oldest unanswered message.
-
-        Raises ServerGone or InternalError if the server has ended.
-        """
+        """Wait for the answer to the oldest unanswered message. Raises ServerGone or InternalError if the server has
+        ended."""
         try:
             answer, _ = self._line.receive()
         except ConnectionError:
@@ -216,10 +214,8 @@ class ServerPool:
 
     @contextmanager
     def use_servers(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> Iterator[list[ServerProcess]]:
-        """Yield servers that are ready.
-
-        If the `with` block raises, they are ended, except after an OSError, which is not their fault.
-        """
+        """Yield servers that are ready. If the `with` block raises, they are ended, except after an OSError, which is
+        not their fault."""
         servers = self.start_servers(keys, wants_dynamo=wants_dynamo)
         try:
             for server in servers:

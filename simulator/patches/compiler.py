@@ -62,10 +62,7 @@ def skip_simulator_in_dynamo() -> None:
 
 def ignoring_own_hook(ours: int, original: Callable[[], Any]) -> Callable[[], Any]:
     """Return the replacement of torch's `_has_any_global_hook`: it ignores the simulator's module hook, which has the
-    id `ours`.
-
-    With torch's own function, compiled modules would warn of that hook.
-    """
+    id `ours`. With torch's own function, compiled modules would warn of that hook."""
     hooks: Any = modules._global_forward_pre_hooks
 
     def has_any_global_hook() -> Any:

@@ -109,10 +109,8 @@ class _LateLoader(Loader):
         return ModuleType.__getattribute__(module, name)
 
     def execute_module(self, module: ModuleType) -> ModuleType:
-        """Execute torch._dynamo and return it.
-
-        If the run that imported it has ended, import it again and return that module.
-        """
+        """Execute torch._dynamo and return it. If the run that imported it has ended, import it again and return that
+        module."""
         with self._lock:
             if not _is_not_executed(module) or self._is_executing:
                 return module

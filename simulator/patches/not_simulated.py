@@ -22,10 +22,8 @@ NCCL_TIMEOUT = timedelta(minutes=10)
 
 
 def not_simulated_replacements(host: Host) -> list[Replacement]:
-    """Return the replacements of functions and constants of torch.
-
-    Programs that name NCCL need its time-out, and torch's error log its version.
-    """
+    """Return the replacements of functions and constants of torch. Programs that name NCCL need its time-out, and
+    torch's error log its version."""
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def begin(*arguments: Any, **options: Any) -> Any:

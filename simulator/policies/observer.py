@@ -19,10 +19,8 @@ class Observer:
     """
 
     def about_to_access(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
-        """A rank is at a choice point; its next step uses the objects in `accesses`.
-
-        `looks_again` is true if the step repeats a check that has just failed.
-        """
+        """A rank is at a choice point; its next step uses the objects in `accesses`. `looks_again` is true if the step
+        repeats a check that has just failed."""
 
     def accessed(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """A rank used a shared object. A receive from any source took a message of `source`, one of `candidates`."""

@@ -18,10 +18,8 @@ from ddpsim.simulator.transcript import TakenChoice, texts_of_call, transcript_l
 
 
 class GuidedPolicy:
-    """Policy that takes given choices, each modulo the number of options, then the default; it never raises.
-
-    It is for choices that were recorded from another version of the program, or drawn without knowing the program.
-    """
+    """Policy that takes given choices, each modulo the number of options, then the default; it never raises. It is for
+    choices that were recorded from another version of the program, or drawn without knowing the program."""
 
     def __init__(self, choices: Sequence[int], start: RankSeeds | None = None) -> None:
         self._choices = choices
@@ -154,10 +152,8 @@ def _count_events_before(divergence: ReplayDivergence, trace: Trace) -> int:
 
 
 def _is_before_choice(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
-    """Return whether an event, in the same step as the choice, came before the choice.
-
-    Ranks among the options have done nothing in this step yet, except the rank whose receive chooses a message.
-    """
+    """Return whether an event, in the same step as the choice, came before the choice. Ranks among the options have
+    done nothing in this step yet, except the rank whose receive chooses a message."""
     if point.kind is ChoiceKind.SOURCE:
         return event.kind is not EventKind.MATCH or event.rank != point.rank
     return event.rank not in options

@@ -50,10 +50,8 @@ class SpinDetection(Observer):
         return look is not None and self._failed_polls(look) > (1 if self._loops.get(look[1]) else MOST_POLLS)
 
     def thread_to_run_alone(self, options: Sequence[int]) -> int | None:
-        """Return the thread that must run alone; None if there is none.
-
-        Raises RedundantRun once it is known whether that thread's location is a polling loop.
-        """
+        """Return the thread that must run alone; None if there is none. Raises RedundantRun once it is known whether
+        that thread's location is a polling loop."""
         if self._running_alone is None and self._next_polls:
             self._running_alone = next(((look, self._progress) for look in self._unclassified_polls(options)), None)
         if self._running_alone is None:

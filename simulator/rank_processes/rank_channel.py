@@ -81,11 +81,8 @@ class RankChannel:
 
 
 class SignalBlocker:
-    """Blocks the signals of a program during a request.
-
-    A signal handler may make a request itself, or raise, which would mix with the request in progress. So the handler
-    runs after the request.
-    """
+    """Blocks the signals of a program during a request. A signal handler may make a request itself, or raise, which
+    would mix with the request in progress. So the handler runs after the request."""
 
     def __init__(self) -> None:
         self._before: dict[int, set[Any]] = {}

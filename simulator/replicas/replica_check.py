@@ -62,10 +62,8 @@ NOT_REDUCED = -1
 
 @dataclass(slots=True)
 class _ComparisonProgress:
-    """How far a DDP wrapper is on one rank.
-
-    "Then" means the time when the wrapper's parameters were last compared at a forward.
-    """
+    """How far a DDP wrapper is on one rank. "Then" means the time when the wrapper's parameters were last compared at a
+    forward."""
 
     size: int
     """The number of ranks in the wrapper's group."""
@@ -123,10 +121,8 @@ class ReplicaSampler:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def module_forward_begins(self, module: Any, arguments: Any) -> None:
-        """Record that any module begins its forward.
-
-        This is torch's global hook: a hook of the inner module would be copied and pickled with the module.
-        """
+        """Record that any module begins its forward. This is torch's global hook: a hook of the inner module would be
+        copied and pickled with the module."""
         if torch.compiler.is_compiling():  # dynamo traces the hook; it is called again around the compiled module
             return
         if module.training and torch.is_grad_enabled() and hasattr(type(module), PROGRESS):

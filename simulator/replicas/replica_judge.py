@@ -135,10 +135,8 @@ class ReplicaJudge:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _is_complete(self, sample: ReplicaSample, comparison: ReplicaComparison) -> bool:
-        """Return whether all ranks that can still send a sample have sent it.
-
-        In a large world, this is not checked at every arrival, for speed.
-        """
+        """Return whether all ranks that can still send a sample have sent it. In a large world, this is not checked at
+        every arrival, for speed."""
         here, size = comparison.compared_ranks, sample.size
         if len(here) < size and len(here) % max(1, size // _CHECKS):
             return False
@@ -249,10 +247,8 @@ class ReplicaJudge:
             self._last_skips.setdefault(key, []).append(skipped)
 
     def _ended_with_different_parameters(self, key: WrapperKey, skippers: Iterable[int], others: Iterable[int]) -> bool:
-        """Return whether a rank that left out the last step ended with other parameters than a rank that made it.
-
-        A broadcast, or loading a state, may have made the parameters equal.
-        """
+        """Return whether a rank that left out the last step ended with other parameters than a rank that made it. A
+        broadcast, or loading a state, may have made the parameters equal."""
         groups = self._ends[key].groups if key in self._ends else []
         group_of = {rank: index for index, group in enumerate(groups) for rank in group.ranks}
         sides = [{group_of[rank] for rank in ranks if rank in group_of} for ranks in (skippers, others)]

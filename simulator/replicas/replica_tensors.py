@@ -80,10 +80,8 @@ def fingerprint(tensors: Iterable[Tensor | None]) -> tuple[str, ...]:
 
 
 def _tensor_fingerprint(tensor: Tensor) -> str:
-    """Return a checksum of a tensor: the sum of its running sums, which depends on the order of elements.
-
-    It is a text, because nan does not equal nan.
-    """
+    """Return a checksum of a tensor: the sum of its running sums, which depends on the order of elements. It is a text,
+    because nan does not equal nan."""
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return str(values.flatten().cumsum(0, dtype=torch.float64).sum().item())
 

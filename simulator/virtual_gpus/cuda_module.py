@@ -142,10 +142,8 @@ def accelerator_functions(gpus: VirtualDevices) -> dict[str, Any]:
 
 
 def _constant_function(value: Any) -> Callable[..., Any]:
-    """Return a new function that returns `value`.
-
-    Each name gets its own, as torch's compiler has one rule per function.
-    """
+    """Return a new function that returns `value`. Each name gets its own, as torch's compiler has one rule per
+    function."""
     return lambda *arguments, **options: value
 
 

@@ -19,10 +19,8 @@ class VirtualDevices:
         """How often the program has seeded the generator of the GPUs."""
 
     def index_of(self, device: Any = None) -> int:
-        """Return the number of a virtual GPU, by default the current one.
-
-        Raises torch's error if the number is too large.
-        """
+        """Return the number of a virtual GPU, by default the current one. Raises torch's error if the number is too
+        large."""
         index = self._requested_index(device)
         if not 0 <= index < self.count:
             raise RuntimeError(

@@ -148,10 +148,8 @@ class VirtualGpuMode(TorchFunctionMode):
             return str(torch._tensor_str._str(args[0], **kwargs))
 
     def _visible_gpu(self, tensor: Tensor) -> int | None:
-        """Return the number of the GPU that a program sees for a tensor.
-
-        A DTensor made by C++ has no label: its mesh's device counts.
-        """
+        """Return the number of the GPU that a program sees for a tensor. A DTensor made by C++ has no label: its mesh's
+        device counts."""
         if (label := tensor.__dict__.get(gpu_labels.LABEL)) is not None:
             return label  # type: ignore[no-any-return]
         spec = None if type(tensor) in _PLAIN else getattr(tensor, "_spec", None)

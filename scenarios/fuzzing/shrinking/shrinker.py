@@ -279,10 +279,8 @@ def _shrink_part(
 
 
 def _can_be_declared(declared: DeclaredTraining) -> bool:
-    """Return True if a scenario file could declare the training.
-
-    A training that torch refuses fails for another reason.
-    """
+    """Return True if a scenario file could declare the training. A training that torch refuses fails for another
+    reason."""
     training = declared.training
     networks = [make_meta_network(each.name, each.options) for each in training.networks] if training.needs_mesh else []
     return not networks or next(find_problems(training, networks, declared.world_size), None) is None

@@ -158,10 +158,8 @@ def _with_mesh_size(mesh: ParallelLayout, name: str, size: int) -> ParallelLayou
 
 
 def _keep_ranks(kept: Collection[int], declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Keep only some ranks.
-
-    A rule that computes each rank's number of iterations is kept, and then replaced by a list.
-    """
+    """Keep only some ranks. A rule that computes each rank's number of iterations is kept, and then replaced by a
+    list."""
     number = {rank: index for index, rank in enumerate(kept)}
     training = _training_of_ranks(number, declared.training)
     faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)
@@ -211,10 +209,8 @@ def fewer_iterations_on_one_rank(declared: DeclaredTraining) -> Iterator[Declare
 
 
 def _move_exception(exception: ExceptionalIterations, gone: range) -> Iterator[ExceptionalIterations]:
-    """Yield a rule for exceptional iterations, renumbered after iterations were removed.
-
-    Yield nothing if the rule was only about removed iterations.
-    """
+    """Yield a rule for exceptional iterations, renumbered after iterations were removed. Yield nothing if the rule was
+    only about removed iterations."""
     if exception.iterations is None:
         yield exception
     elif left := [each for each in exception.iterations if each not in gone]:

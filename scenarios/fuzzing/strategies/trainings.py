@@ -226,9 +226,7 @@ def limit_to_torch(training: Training) -> Training:
 
 def limit_to_torch_documentation(training: Training) -> Training:
     """Remove what torch's documentation excludes, so that the training should be correct on torch. Bugs may still show.
-
-    Under join the documentation allows no other collectives in loop or forward, and each forward needs a backward.
-    """
+    Under join the documentation allows no other collectives in loop or forward, and each forward needs a backward."""
     if training.communication_hook is CommunicationHook.BF16_COMPRESS:  # NCCL only
         training = replace(training, communication_hook=CommunicationHook.FP16_COMPRESS)
     if training.join is None:
