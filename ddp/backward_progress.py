@@ -69,7 +69,7 @@ class StaticGraph:
 
     @property
     def is_learned(self) -> bool:
-        """Whether the first backward has ended."""
+        """Whether the first backward has ended, so that the gradient counts are known."""
         return self.times is not None
 
     @property
@@ -124,12 +124,12 @@ class StepCounter:
         self._is_uncounted = not is_training
 
     def begin_backward(self) -> None:
-        """Record that the first gradient to reduce was computed."""
+        """Record that the backward has computed its first gradient that will be reduced."""
         self.latest += self._is_uncounted
         self._is_uncounted = False
 
     def end_backward(self) -> None:
-        """Record that the gradients are reduced."""
+        """Record that the gradients of the backward are reduced."""
         self._reduced = self.latest
 
     def align_step(self, step: int) -> None:

@@ -155,14 +155,14 @@ class BucketQueue:
         self._started = 0
 
     def drop_reductions(self) -> None:
-        """Forget the reductions in flight."""
+        """Forget the bucket reductions in flight."""
         self.current, self.is_answering_call = None, False
         for bucket in self.buckets:
             bucket.drop_reduction()
 
     @contextmanager
     def attribute_calls_to(self, bucket: Bucket) -> Iterator[None]:
-        """Return a context that labels communication calls inside it as calls of this bucket."""
+        """Return a context; a diagnosis shows communication calls inside it as calls of this bucket."""
         self.current = bucket
         yield
         self.current = None  # after an exception, `forget` does it

@@ -125,7 +125,7 @@ def _make_collective(
 
 
 _MOVING_OBJECTS = ("allgather", "gather", "all_gather_single")
-"""The process group's methods that send pickled objects; torch has the last of them since 2.15."""
+"""The process group's methods that send pickled objects; the last of these methods exists since torch 2.15."""
 _OBJECT_CODES = frozenset(inspect.unwrap(f).__code__ for f in (dist.all_gather_object, dist.gather_object))
 
 

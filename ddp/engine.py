@@ -146,7 +146,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         """Whether the next forward synchronizes buffers: not after one whose gradients stayed local (as in torch)."""
         self._world_size = dist.get_world_size(self.process_group)
         self._is_apart = False
-        """True after a rank left a join by an exception: the ranks' parameters may differ since then."""
+        """True after a rank left a join by an exception: the parameters may differ between the ranks since then."""
         self._join_options: _JoinOptions | None = None
         self._forward_context: _ForwardContext | None = None
         """Inside a join, the forward whose gradients are still to be reduced."""

@@ -21,7 +21,8 @@ ContextOfCall = Callable[[str, tuple[Any, ...]], "AbstractContextManager[None]"]
 
 _ATTRIBUTE = "__ddp_watched_groups__"
 _lock = threading.Lock()
-"""Held while a group class's methods are replaced, since several ranks may be threads of one process."""
+"""Locked while the methods of a process group's class are replaced, since several ranks may be threads of one
+process."""
 
 
 class CollectiveInterception:

@@ -59,7 +59,7 @@ from ddpsim.ddp.text_formats import ranks_text
 __ddp_phases__ = {"_all_rows": "join control", "_make_call_without_input": "following"}
 
 _REMEMBERED = 4096
-"""The number of calls that the log keeps: a few iterations of a large model."""
+"""The number of calls that a rank's log keeps: a few iterations of a large model."""
 
 
 class JoinedModel(Protocol):

@@ -37,7 +37,7 @@ class GradientOrder:
             self._seen.append(index)
 
     def drop_recorded(self) -> None:
-        """Forget the order recorded in a backward that failed."""
+        """Forget the order of gradients that was recorded in a failed backward."""
         self._seen.clear()
 
     def end_backward(self) -> None:

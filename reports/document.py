@@ -89,7 +89,7 @@ _PURPOSES = {
     Phase.JOIN_CONTROL.value: "join",
     Phase.FOLLOWING.value: "",
 }
-"""A short word for some purposes of DDP's calls. A call that only answers other ranks' calls has no word of its own."""
+"""A short word for some purposes of DDP's calls. Calls that only answer other ranks' calls have no such word."""
 
 
 class Event(NamedTuple):

@@ -21,7 +21,7 @@ _SHOWN: dict[State, tuple[str, str]] = {
 """For each state of a run, its word and its colour, in the order of the page."""
 _ORDER = tuple(_SHOWN)
 _FEW = 30
-"""If the page has more runs than this, the runs that passed are folded."""
+"""If the page has more runs than this number, the runs that passed are folded."""
 
 
 class IndexRow(NamedTuple):

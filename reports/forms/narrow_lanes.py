@@ -31,7 +31,7 @@ _LONGEST_LABEL = 24
 _LEAST_TEXT = 12
 """The columns that a narrow terminal keeps for text on how a rank ended."""
 _WORDS: dict[End, str] = {"waiting": "waits", "unknown": ""}
-"""Words for how a rank ended, where it is not shown as it is called."""
+"""Words for how a rank ended, by the value of `End`, where the text uses another word."""
 _STYLES = {MISSING: "bold red", ODD: "bold red", WAITS: "yellow", LATE: "dim"}
 
 

@@ -57,7 +57,7 @@ def _find_call_order(run: Run, lane_of: Mapping[RankOrThread, int]) -> _CallOrde
     nodes, partners = _nodes_and_partners(run)
     order = _CallOrder(nodes)
     passed: dict[int, list[int]] = {}
-    """By lane, the calls that must be left of the lane's next call."""
+    """By lane: the calls that must be left of the next call in the lane."""
     issued: dict[tuple[int, int], int] = {}
     latest: dict[tuple[int, str], int] = {}
     """By rank and group, the latest collective."""

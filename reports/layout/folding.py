@@ -10,7 +10,7 @@ from ddpsim.reports.layout.lanes import Lanes
 from ddpsim.simulator.events import EventKind
 
 _FEW = 40
-"""If a picture has at most this many columns, none is folded."""
+"""Pictures with at most this many columns have no folded columns."""
 _BEFORE = 10
 """The number of columns kept before an important column; `_AFTER` columns are kept after it."""
 _AFTER = 4
@@ -28,7 +28,7 @@ class Fold(NamedTuple):
     what: str
     """The label of the fold, such as "steps 1 to 40"."""
     why: str
-    """Why these columns may be folded."""
+    """The reason why these columns may be folded, as text."""
 
 
 def folds_of(run: Run, lanes: Lanes, marked: int | None = None) -> tuple[Fold, ...]:

@@ -48,9 +48,9 @@ class PlacedCall(NamedTuple):
     arrival: int
     """The column at which the rank reached the call; the rank waited from there if `column` is further right."""
     odd: str = ""
-    """If this call differs from the calls that match it: what differs."""
+    """What differs, if this call differs from the calls that match it."""
     beside: str = ""
-    """If this call is one that a differing call matches: its value for the same argument."""
+    """This call's value for an argument in which a matching call differs."""
     side: int = -1
     """If matched calls differ and any may be wrong: the number of the set of ranks with this value; else -1."""
 
@@ -72,9 +72,9 @@ class WaitBar(NamedTuple):
     end: float | None
     """The bar's end; None if the wait never ended, so the bar reaches the right edge."""
     wait: int
-    """The event that began the wait."""
+    """Index of the event that began the wait."""
     done: int | None
-    """The event that ended the wait; for a stopped rank, the event that began it."""
+    """Index of the event that ended the wait; for a stopped rank, of the event that began it."""
 
 
 class MissingCall(NamedTuple):

@@ -137,7 +137,7 @@ CALLS = {
 
 
 def _each_shape(shapes: Any, make: Callable[[Shape], Any]) -> Any:
-    """Return the same lists with what `make` returns for each shape."""
+    """Apply `make` to each shape, and return the results in the same nested lists."""
     return [_each_shape(each, make) for each in shapes] if isinstance(shapes, list) else make(shapes)
 
 

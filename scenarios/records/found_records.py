@@ -16,7 +16,7 @@ from ddpsim.simulator.records.record_forms import EXPECTED, JobReader, looks_lik
 from ddpsim.simulator.wording import join_names
 
 _BYTES_OF_PROCESS = 2**24
-"""The number of bytes of records for which it pays to start another process that reads."""
+"""The number of bytes of records from which on another process that reads saves time."""
 _MOST_PROCESSES = 8
 
 

@@ -20,7 +20,7 @@ from ddpsim.simulator.records.run_log import RunLog, make_run_log
 from ddpsim.simulator.wording import rank_list
 
 _MOST_RANKS = 8
-"""How many of the differing ranks are listed."""
+"""The largest number of differing ranks that are listed."""
 
 
 def run_and_compare(job: RecordedJob, program: str) -> str:
@@ -123,7 +123,7 @@ def _compared_steps(record: RankRecord, of: RankRecord) -> Sequence[int]:
 
 
 def _compared_values(step: LoggedCall, numbers: dict[int, int]) -> tuple[object, ...]:
-    """Return what must be equal in program and record; not all records have reductions, roots and splits."""
+    """Return the values that must be equal in program and record; not all records have reductions, roots and splits."""
     group = numbers.setdefault(step.group, len(numbers))
     signature = step.signature
     return group, signature.operation, signature.shapes, signature.dtype, step.peer

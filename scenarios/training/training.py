@@ -22,7 +22,7 @@ from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout
 Options = Mapping[str, object]
 
 MOST = 100_000
-"""The largest number of iterations of a rank, and of rows in a batch. More would take hours."""
+"""The largest number of iterations of a rank, and of rows in a batch. Larger trainings would take hours."""
 LARGEST = 2**63 - 1
 """The largest whole number that torch accepts."""
 Whole = Annotated[int, Meta(ge=0, le=LARGEST)]
