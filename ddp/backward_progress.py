@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 
-class Stage(Enum):
+class ReductionStage(Enum):
     """What a reducer is doing, between a forward and the end of its backward."""
 
     IDLE = "idle"
@@ -19,7 +19,7 @@ class Stage(Enum):
     """Gradients are computed, and buckets are reduced as they fill."""
 
 
-class StageEvent(Enum):
+class ReductionEvent(Enum):
     """An event of training that changes the reducer's stage."""
 
     FORWARD = "forward"
@@ -29,19 +29,19 @@ class StageEvent(Enum):
     GIVEN_UP = "given up"
 
 
-_NEXT: dict[tuple[Stage, StageEvent], Stage] = {
-    (Stage.IDLE, StageEvent.FORWARD): Stage.EXPECTING,
-    (Stage.IDLE, StageEvent.LOCAL_FORWARD): Stage.LOCAL,
-    (Stage.LOCAL, StageEvent.FORWARD): Stage.EXPECTING,
-    (Stage.LOCAL, StageEvent.LOCAL_FORWARD): Stage.LOCAL,
-    (Stage.EXPECTING, StageEvent.FORWARD): Stage.EXPECTING,
-    (Stage.EXPECTING, StageEvent.GRADIENT): Stage.REDUCING,
-    (Stage.REDUCING, StageEvent.ALL_REDUCED): Stage.IDLE,
-    **{(stage, StageEvent.GIVEN_UP): Stage.IDLE for stage in Stage},
+_NEXT: dict[tuple[ReductionStage, ReductionEvent], ReductionStage] = {
+    (ReductionStage.IDLE, ReductionEvent.FORWARD): ReductionStage.EXPECTING,
+    (ReductionStage.IDLE, ReductionEvent.LOCAL_FORWARD): ReductionStage.LOCAL,
+    (ReductionStage.LOCAL, ReductionEvent.FORWARD): ReductionStage.EXPECTING,
+    (ReductionStage.LOCAL, ReductionEvent.LOCAL_FORWARD): ReductionStage.LOCAL,
+    (ReductionStage.EXPECTING, ReductionEvent.FORWARD): ReductionStage.EXPECTING,
+    (ReductionStage.EXPECTING, ReductionEvent.GRADIENT): ReductionStage.REDUCING,
+    (ReductionStage.REDUCING, ReductionEvent.ALL_REDUCED): ReductionStage.IDLE,
+    **{(stage, ReductionEvent.GIVEN_UP): ReductionStage.IDLE for stage in ReductionStage},
 }
 
 
-def next_stage(stage: Stage, event: StageEvent) -> Stage | None:
+def next_stage(stage: ReductionStage, event: ReductionEvent) -> ReductionStage | None:
     """Return the reducer's stage after `event`; None if the event is not allowed in this stage."""
     return _NEXT.get((stage, event))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddpsim.ddp.communication_hooks import CommunicationHook, GradBucket, checked_future, reduced_tensor
+from ddpsim.ddp.communication_hooks import CommunicationHook, GradBucket, check_hook_result, reduced_tensor
 from ddpsim.ddp.errors import UsageError
 
 SMALL_BYTES = 32 * 1024
@@ -190,7 +190,7 @@ class Bucket:
         else:
             seen = GradBucket(self.index, self.flat, self.views, self.parameters, is_last=self.is_last)
             self._seen_by_hook = seen
-            self._in_flight = checked_future(hook(state, seen), hook)
+            self._in_flight = check_hook_result(hook(state, seen), hook)
 
     def wait_for_reduction(self) -> None:
         """Wait for the reduction; the gradients are not updated."""

@@ -75,7 +75,7 @@ class BufferStrategies:
         self._rules[slot.name] = rule
 
     @property
-    def custom_sides(self) -> dict[str, str]:
+    def sides_of_custom_buffers(self) -> dict[str, str]:
         """For each buffer with a strategy other than the default: "before" or "after" a forward, or "never"."""
         return {
             name: "never" if rule.hook is Strategy.NONE else rule.when.value

@@ -44,7 +44,7 @@ class BufferSync:
 
     def has_work(self, when: When) -> bool:
         """Return whether any buffer is synchronized on this side (before or after a forward)."""
-        return any(self._plan_for_side(when))
+        return any(self._plan_before_or_after_forward(when))
 
     def synchronize(self, when: When, *, source: int, present: int) -> None:
         """Synchronize the buffers of one side of a forward (before or after).
@@ -52,7 +52,7 @@ class BufferSync:
         Group rank `source` broadcasts; ranks in `present` have input. Callables run last, in order of registration;
         then this function waits for all their results.
         """
-        plan = self._plan_for_side(when)
+        plan = self._plan_before_or_after_forward(when)
         with torch.no_grad():
             # All buffers are checked before anything is sent, so an error does not leave ranks in different states.
             # `.data` has its own version counter: the backward of a forward that saved a buffer, as batch norm does,
@@ -72,7 +72,7 @@ class BufferSync:
             for (slot, hook), buffer, result in zip(plan.hooks, to_call, results, strict=True):
                 _finish_buffer_hook(result, buffer, f"hook {callable_name(hook)} of buffer {slot.name!r}")
 
-    def _plan_for_side(self, when: When) -> _SyncPlan:
+    def _plan_before_or_after_forward(self, when: When) -> _SyncPlan:
         if when not in self._plans:
             self._plans[when] = _make_plan(self.strategies, when)
         return self._plans[when]

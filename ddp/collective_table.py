@@ -65,11 +65,11 @@ class CollectiveRow(NamedTuple):
     is_rooted: bool = False
 
 
-def _first_argument(tensors: Any, options: Any = None, *rest: Any) -> Contribution:
+def _from_first_argument(tensors: Any, options: Any = None, *rest: Any) -> Contribution:
     return tensors, options
 
 
-def _second_argument(outputs: Any, tensors: Any, options: Any = None, *rest: Any) -> Contribution:
+def _from_second_argument(outputs: Any, tensors: Any, options: Any = None, *rest: Any) -> Contribution:
     return tensors, options
 
 
@@ -81,7 +81,7 @@ def _equal_split_tensor(output: Tensor, tensor: Tensor, outputs: Any, inputs: An
     return (tensor, None) if len({*outputs, *inputs}) <= 1 and output.shape == tensor.shape else None
 
 
-def _no_tensors(*rest: Any) -> Contribution:
+def _from_no_tensors(*rest: Any) -> Contribution:
     return [], None
 
 
@@ -115,32 +115,35 @@ def _join_reduce_scatter_coalesced(part: JoinedRankPart) -> None:
 
 _ROWS = (
     CollectiveRow(
-        "all_reduce", ("allreduce",), _first_argument, lambda p: dist.all_reduce(p.own[0], op=p.op, group=p.group)
+        "all_reduce",
+        ("allreduce",),
+        _from_first_argument,
+        lambda p: dist.all_reduce(p.own[0], op=p.op, group=p.group),
     ),
-    CollectiveRow("all_reduce_coalesced", ("allreduce_coalesced",), _first_argument, _join_all_reduce_coalesced),
+    CollectiveRow("all_reduce_coalesced", ("allreduce_coalesced",), _from_first_argument, _join_all_reduce_coalesced),
     CollectiveRow(
         "broadcast",
         ("broadcast",),
-        _first_argument,
+        _from_first_argument,
         lambda p: dist.broadcast(p.own[0], p.root, group=p.group),
         is_rooted=True,
     ),
     CollectiveRow(
         "all_gather",
         ("allgather",),
-        _second_argument,
+        _from_second_argument,
         lambda p: dist.all_gather(p.empty_tensor_per_rank(), p.own[0], group=p.group),
     ),
     CollectiveRow(
         "all_gather_into_tensor",
         ("all_gather_single", "_allgather_base"),
-        _second_argument,
+        _from_second_argument,
         lambda p: _all_gather_single(p.empty_for_all_ranks(p.own[0]), p.own[0], group=p.group),
     ),
     CollectiveRow(
         "reduce",
         ("reduce",),
-        _first_argument,
+        _from_first_argument,
         lambda p: dist.reduce(p.own[0], p.root, op=p.op, group=p.group),
         is_rooted=True,
     ),
@@ -153,10 +156,10 @@ _ROWS = (
     CollectiveRow(
         "reduce_scatter_tensor",
         ("reduce_scatter_single", "_reduce_scatter_base"),
-        _second_argument,
+        _from_second_argument,
         lambda p: _reduce_scatter_single(p.empty_for_one_rank(p.own[0]), p.own[0], op=p.op, group=p.group),
     ),
-    CollectiveRow("gather", ("gather",), _second_argument, _join_gather, is_rooted=True),
+    CollectiveRow("gather", ("gather",), _from_second_argument, _join_gather, is_rooted=True),
     CollectiveRow("gather_single", ("gather_single",)),
     CollectiveRow("gather_into_tensor", ("gather_into_tensor",)),
     CollectiveRow(
@@ -178,21 +181,24 @@ _ROWS = (
         _equal_split_tensor,
         lambda p: dist.all_to_all_single(torch.empty_like(p.own[0]), p.own[0], group=p.group),
     ),
-    CollectiveRow("barrier", ("barrier",), _no_tensors, lambda p: dist.barrier(group=p.group)),
+    CollectiveRow("barrier", ("barrier",), _from_no_tensors, lambda p: dist.barrier(group=p.group)),
     CollectiveRow(
-        "monitored_barrier", ("monitored_barrier",), _no_tensors, lambda p: dist.monitored_barrier(group=p.group)
+        "monitored_barrier",
+        ("monitored_barrier",),
+        _from_no_tensors,
+        lambda p: dist.monitored_barrier(group=p.group),
     ),
     CollectiveRow("all_gather_coalesced", ("allgather_coalesced",)),
     CollectiveRow(
         "all_gather_into_tensor_coalesced",
         ("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
-        _second_argument,
+        _from_second_argument,
         _join_all_gather_coalesced,
     ),
     CollectiveRow(
         "reduce_scatter_tensor_coalesced",
         ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
-        _second_argument,
+        _from_second_argument,
         _join_reduce_scatter_coalesced,
     ),
     CollectiveRow("send", ("send",)),

@@ -65,7 +65,7 @@ def _move_views(views: Sequence[Tensor], old: Tensor, new: Tensor) -> tuple[Tens
     return tuple(new.as_strided(view.shape, view.stride(), view.storage_offset() + shift) for view in views)
 
 
-def checked_future(future: object, hook: CommunicationHook) -> torch.futures.Future[Tensor]:
+def check_hook_result(future: object, hook: CommunicationHook) -> torch.futures.Future[Tensor]:
     """Return `future` if it is a valid result of a communication hook; else raise UsageError."""
     if isinstance(future, (torch.futures.Future, torch._C.Future)):
         return future  # type: ignore[return-value]

@@ -36,7 +36,7 @@ from ddpsim.ddp.errors import JoinError, UsageError
 from ddpsim.ddp.join import EngineJoinHook, Join, check_no_other_join
 from ddpsim.ddp.join_coordinator import ForwardParticipants, JoinCoordinator
 from ddpsim.ddp.join_protocol import ForwardKind
-from ddpsim.ddp.parameter_watch import ParameterWatch, Trainability
+from ddpsim.ddp.parameter_watch import KnownTrainability, ParameterWatch
 from ddpsim.ddp.reducer import JoinCallbacks, Reducer
 from ddpsim.ddp.unused import ForwardOutputs, accumulators_of, find_tensors, reached_parameters
 from ddpsim.ddp.verify import verify_problem, verify_replicas
@@ -168,7 +168,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             parameters,
             self.process_group,
             owner=self,
-            is_local=partial(_keeps_gradients_local, weakref.ref(self)),
+            is_local=partial(_is_synchronization_off, weakref.ref(self)),
             sparse=constructor_arguments.sparse_parameters(self.module),
             caps=self._caps,
             graph=GraphKnowledge.STATIC if self.static_graph else searched,
@@ -181,7 +181,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         for has_it, what in (
             (self.process_group is not dist.group.WORLD, "a process group of its own"),
             (self.reducer.has_hook, "a communication hook"),
-            (self._buffers_in_step.strategies.custom_sides, "buffer hooks"),
+            (self._buffers_in_step.strategies.sides_of_custom_buffers, "buffer hooks"),
         ):
             if has_it:
                 raise UsageError(
@@ -252,7 +252,7 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     def _forward_kind(self) -> ForwardKind:
         trainability = self._watch.check_parameters()
-        if not torch.is_grad_enabled() or trainability is Trainability.ALL_FROZEN:
+        if not torch.is_grad_enabled() or trainability is KnownTrainability.ALL_FROZEN:
             return ForwardKind.EVALUATION
         return ForwardKind.SYNCHRONIZED if self.require_backward_grad_sync else ForwardKind.LOCAL
 
@@ -420,15 +420,15 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.require_forward_param_sync = True
         if authoritative is not None:
             self._broadcast_state(authoritative, with_buffers=self.forward_sync_buffers)
-            self.reducer.share_state(authoritative)
+            self.reducer.adopt_learned_state(authoritative)
         else:
             self.reducer.drop_backward()
             self.reducer.steps.drop_unreduced_steps()
 
     def _verify(self) -> None:
         verify_replicas(
-            self._without_ignored(self.module.named_parameters()),
-            self._without_ignored(self.module.named_buffers()),
+            self._drop_ignored_parameters(self.module.named_parameters()),
+            self._drop_ignored_parameters(self.module.named_buffers()),
             {
                 "bucket_cap_mb": self._caps.bytes / 2**20,
                 "find_unused_parameters": self.find_unused_parameters,
@@ -443,13 +443,13 @@ class DistributedDataParallel(nn.Module, Joinable):
         verify_problem(problem, self.process_group, device)
 
     def _broadcast_state(self, source: int, *, with_buffers: bool) -> None:
-        named = self._without_ignored(self.module.named_parameters())
+        named = self._drop_ignored_parameters(self.module.named_parameters())
         if with_buffers:
-            named += self._without_ignored(self.module.named_buffers())
+            named += self._drop_ignored_parameters(self.module.named_buffers())
         # `.data`: as in torch, a running backward does not detect these writes.
         broadcast_coalesced([tensor.data for _, tensor in named], source, self.process_group)
 
-    def _without_ignored(self, named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    def _drop_ignored_parameters(self, named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
         return [(name, tensor) for name, tensor in named if name not in self.parameters_to_ignore]
 
     def __ddp_call__(self) -> dict[str, object]:
@@ -464,10 +464,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         return {
             **self.reducer.__ddp_progress__(),
             "joined": options is not None and dist.get_rank(self.process_group) not in options.coordinator.present,
-            "buffers": self._buffers_in_step.strategies.custom_sides,
+            "buffers": self._buffers_in_step.strategies.sides_of_custom_buffers,
         }
 
 
-def _keeps_gradients_local(engine: weakref.ref[DistributedDataParallel]) -> bool:
+def _is_synchronization_off(engine: weakref.ref[DistributedDataParallel]) -> bool:
     found = engine()
     return found is None or not found.require_backward_grad_sync

@@ -56,7 +56,7 @@ from ddpsim.ddp.join_protocol import (
 from ddpsim.ddp.reducer import Reducer
 from ddpsim.ddp.text_formats import ranks_text
 
-__ddp_phases__ = {"_all_rows": "join control", "_make_call_without_input": "following"}
+__ddp_phases__ = {"_gather_rows": "join control", "_make_call_without_input": "following"}
 
 _REMEMBERED = 4096
 """The number of calls that a rank's log keeps: a few iterations of a large model."""
@@ -317,7 +317,7 @@ class JoinCoordinator:
         was_complete = len(self.present) == self._size
         held = self._exchange_announcements(row)
         self.present = held.present or self.present
-        problem = self._problem_of_round(held)
+        problem = self._describe_problem_of_round(held)
         if problem is not None:
             self.stop_interception()
             self._change_state(JoinEvent.RANK_LEFT if held.failed else JoinEvent.DISAGREED)
@@ -331,14 +331,14 @@ class JoinCoordinator:
     def _exchange_announcements(self, row: JoinAnnouncement) -> AnnouncementRound:
         has_joined_ranks = len(self.present) < self._size or self._state in (JoinState.ANNOUNCING, JoinState.FOLLOWING)
         width = WIDE if has_joined_ranks else WIDTH_WITHOUT_DETAILS
-        rows = self._all_rows(row.encode(width))
+        rows = self._gather_rows(row.encode(width))
         needed = needed_row_width(rows)
         if needed > width:
-            rows = self._all_rows(row.encode(needed))
+            rows = self._gather_rows(row.encode(needed))
         calls = [JoinAnnouncement.decode(numbers) for numbers in rows]
         return read_round(calls, members=self._world_ranks, describe=_describe_collective)
 
-    def _all_rows(self, row: Sequence[int]) -> list[list[int]]:
+    def _gather_rows(self, row: Sequence[int]) -> list[list[int]]:
         rows = torch.zeros(self._size, len(row), dtype=torch.int64)
         rows[self._rank] = torch.tensor(row)
         rows = rows.to(self._device)
@@ -349,7 +349,7 @@ class JoinCoordinator:
         listed: list[list[int]] = rows.tolist()
         return listed
 
-    def _problem_of_round(self, held: AnnouncementRound) -> str | None:
+    def _describe_problem_of_round(self, held: AnnouncementRound) -> str | None:
         if held.failed:
             messages = [read_messages(self.group, [key]).get(key) for key in map("ddp/join/{}".format, held.failed)]
             words = [
@@ -363,9 +363,9 @@ class JoinCoordinator:
             return f"{self._format_ranks(joined)} ran out of input (throw_on_early_termination)"
         if held.disagreement is not None:
             return f"the ranks inside the join do different things: {held.disagreement}"
-        return self._problem_of_call(held.call, joined) if held.call is not None else None
+        return self._describe_problem_of_call(held.call, joined) if held.call is not None else None
 
-    def _problem_of_call(self, call: JoinAnnouncement, joined: Sequence[int]) -> str | None:
+    def _describe_problem_of_call(self, call: JoinAnnouncement, joined: Sequence[int]) -> str | None:
         away = f"{self._format_ranks(joined)}, which ran out of input"
         if call.kind is AnnouncedKind.UNANSWERABLE_COLLECTIVE and joined:
             name = public_name(OPERATIONS[call.details[0]])

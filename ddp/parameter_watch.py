@@ -33,7 +33,7 @@ _requires_grad: Callable[[Tensor], bool] = attrgetter("requires_grad")
 _dtype_and_device: Callable[[Tensor], tuple[torch.dtype, torch.device]] = attrgetter("dtype", "device")
 
 
-class Trainability(Enum):
+class KnownTrainability(Enum):
     """Whether parameters require grad, as `check_parameters` found them."""
 
     TRAINABLE = "trainable"
@@ -63,7 +63,7 @@ class ParameterWatch:
         self._sample_kinds = list(map(_dtype_and_device, self._samples))
         self._record_structure()
 
-    def check_parameters(self) -> Trainability:
+    def check_parameters(self) -> KnownTrainability:
         """Raise ParameterChangedError, which names the changed parameters, if any changed since construction."""
         flags = list(map(_requires_grad, self._watched))
         is_as_built = flags == self._as_built
@@ -72,10 +72,10 @@ class ParameterWatch:
             and list(map(_dtype_and_device, self._samples)) == self._sample_kinds
             and all(map(is_, self._members, chain.from_iterable(self._live)))
         ):
-            return Trainability.TRAINABLE if is_as_built else Trainability.ALL_FROZEN
+            return KnownTrainability.TRAINABLE if is_as_built else KnownTrainability.ALL_FROZEN
         return self._check_by_name()
 
-    def _check_by_name(self) -> Trainability:
+    def _check_by_name(self) -> KnownTrainability:
         """Find changed parameters by comparing all names, which is slow; accept changes such as a new activation."""
         is_all_frozen = not any(map(_requires_grad, self._managed.values()))
         changes = list(self._describe_changes(is_all_frozen))
@@ -84,7 +84,7 @@ class ParameterWatch:
             shown = changes[:_SHOWN_CHANGES] + ([f"{rest} more such changes"] if rest > 0 else [])
             raise ParameterChangedError(f"parameters changed after construction: {', '.join(shown)}; {_WAY_OUT}")
         self._record_structure()
-        return Trainability.ALL_FROZEN if is_all_frozen else Trainability.TRAINABLE
+        return KnownTrainability.ALL_FROZEN if is_all_frozen else KnownTrainability.TRAINABLE
 
     def _record_structure(self) -> None:
         """Record all modules' parameters and submodules, and how to read them again; a marker shows added members."""

@@ -58,9 +58,9 @@ class GradientOrder:
         """Take over the order of group rank `source`; a collective that every rank of the group must make."""
         indices = torch.tensor(self.known_order, dtype=torch.int64, device=device)
         dist.broadcast(indices, group=group, src=dist.get_global_rank(group, source))
-        return self.adopt_order(indices.tolist())
+        return self.use_agreed_order(indices.tolist())
 
-    def adopt_order(self, order: Sequence[int]) -> tuple[int, ...]:
+    def use_agreed_order(self, order: Sequence[int]) -> tuple[int, ...]:
         """Use an order that the ranks agreed on."""
         self.agreed = tuple(order)
         self.is_due = False

@@ -19,7 +19,14 @@ from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
 from ddpsim.ddp.backward_errors import describe_bypassed, describe_open_backward, describe_surplus
-from ddpsim.ddp.backward_progress import GraphKnowledge, Stage, StageEvent, StaticGraph, StepCounter, next_stage
+from ddpsim.ddp.backward_progress import (
+    GraphKnowledge,
+    ReductionEvent,
+    ReductionStage,
+    StaticGraph,
+    StepCounter,
+    next_stage,
+)
 from ddpsim.ddp.bucket import Bucket, GradientScale
 from ddpsim.ddp.bucket_plan import BucketCaps
 from ddpsim.ddp.bucket_queue import BucketQueue
@@ -43,7 +50,7 @@ __ddp_phases__ = {
     "_start_used_map": "used map",
     "report_no_used_parameters": "used map",
     "rebuild": "rebuild",
-    "share_state": "rebuild",
+    "adopt_learned_state": "rebuild",
 }
 
 
@@ -95,7 +102,7 @@ class Reducer:
         self._graph = graph
         self.join: JoinCallbacks | None = None
         """The functions of the active `join`; None outside of one."""
-        self._stage = Stage.IDLE
+        self._stage = ReductionStage.IDLE
         self._scale: GradientScale | None = None
         self._order = GradientOrder(len(self.parameters))
         self._static_graph = StaticGraph() if graph is GraphKnowledge.STATIC else None
@@ -123,7 +130,7 @@ class Reducer:
 
     def use_hook(self, state: object, hook: CommunicationHook) -> None:
         """Use communication hook `hook(state, bucket)` for all later reductions."""
-        if self._stage in (Stage.EXPECTING, Stage.REDUCING):
+        if self._stage in (ReductionStage.EXPECTING, ReductionStage.REDUCING):
             raise UsageError(
                 "a communication hook registered between a forward and its backward, expected before the forward, "
                 "which decides whether the engine divides gradients: register it right after construction"
@@ -132,7 +139,7 @@ class Reducer:
 
     def check_all_buckets_reduced(self) -> None:
         """Raise OpenBackwardError if the last backward left buckets open; the reducer is then ready for another one."""
-        if self._stage is not Stage.REDUCING:
+        if self._stage is not ReductionStage.REDUCING:
             return
         came = frozenset[int]() if self._static_graph is None else self._static_graph.parameters_with_gradient
         missing = [self.names[index] for index in sorted(self._waiting - came)]
@@ -155,7 +162,7 @@ class Reducer:
     @property
     def awaits_gradients(self) -> bool:
         """Whether gradients of a forward may come now, to be reduced or to stay local."""
-        return self._stage is not Stage.IDLE
+        return self._stage is not ReductionStage.IDLE
 
     @property
     def needs_outputs(self) -> bool:
@@ -167,11 +174,11 @@ class Reducer:
     @property
     def are_gradients_due(self) -> bool:
         """Whether a forward has announced gradients and none has been computed yet."""
-        return self._stage is Stage.EXPECTING
+        return self._stage is ReductionStage.EXPECTING
 
     def expect_gradients(self, scale: GradientScale | None, outputs: ForwardOutputs | None = None) -> None:
         """Record a forward whose gradients will be reduced. `scale` divides them; it is None if the hook divides."""
-        self._change_stage(StageEvent.FORWARD)
+        self._change_stage(ReductionEvent.FORWARD)
         self._scale = scale
         if outputs is None:
             return
@@ -182,7 +189,7 @@ class Reducer:
 
     def expect_local_gradients(self) -> None:
         """Record a forward whose gradients stay on this rank."""
-        self._change_stage(StageEvent.LOCAL_FORWARD)
+        self._change_stage(ReductionEvent.LOCAL_FORWARD)
 
     def replace_scale(self, scale: GradientScale | None) -> None:
         """Replace the scale of gradients that are not computed yet, since more ranks may have run out of input."""
@@ -190,7 +197,7 @@ class Reducer:
 
     def on_gradient(self, index: int) -> None:
         """Process a gradient that the backward has computed."""
-        if self._stage is not Stage.REDUCING and not self._begin_backward(index):
+        if self._stage is not ReductionStage.REDUCING and not self._begin_backward(index):
             return
         if self._graph is not GraphKnowledge.ALL_USED:
             self._used.add(index)
@@ -200,10 +207,10 @@ class Reducer:
 
     def _begin_backward(self, index: int) -> bool:
         """Process the first gradient of a backward; return whether gradients of this backward are reduced."""
-        if self._stage is Stage.LOCAL or (self._stage is Stage.IDLE and self._is_local()):
+        if self._stage is ReductionStage.LOCAL or (self._stage is ReductionStage.IDLE and self._is_local()):
             self._used.add(index)
             return False
-        if self._stage is Stage.IDLE:
+        if self._stage is ReductionStage.IDLE:
             if has_other_waiting_listener(self.parameters[index], self):
                 return False
             raise BypassedBackwardError(describe_bypassed(self.names[index]))
@@ -214,7 +221,7 @@ class Reducer:
 
     def _begin_reduction(self) -> None:
         """Begin the reduction, without waiting for parameters that are known to get no gradient."""
-        self._change_stage(StageEvent.GRADIENT)
+        self._change_stage(ReductionEvent.GRADIENT)
         self.steps.begin_backward()
         self.bytes_started_early = 0
         everybody = range(len(self.parameters))
@@ -242,9 +249,9 @@ class Reducer:
             if index in self._waiting:
                 self._waiting.remove(index)
                 self._queue.mark_gradient_ready(index)
-                self._keep_gradient(index)
+                self._save_gradient_before_sum(index)
 
-    def _keep_gradient(self, index: int) -> None:
+    def _save_gradient_before_sum(self, index: int) -> None:
         gradient = self.parameters[index].grad
         self._kept[index] = None if gradient is None else gradient.detach().clone()
 
@@ -270,9 +277,9 @@ class Reducer:
 
     def on_backward_end(self) -> None:
         """End the backward: the reduction no longer waits for parameters without a gradient."""
-        if self._stage is Stage.EXPECTING:
+        if self._stage is ReductionStage.EXPECTING:
             self._begin_reduction()
-        if self._stage is not Stage.REDUCING:
+        if self._stage is not ReductionStage.REDUCING:
             return
         if self._static_graph is not None and not self._static_graph.is_learned:
             for index in self._static_graph.end_first_backward():
@@ -285,14 +292,14 @@ class Reducer:
 
     def _finish(self) -> None:
         """Wait for the reductions of all buckets; then set the parameters' gradients to the results."""
-        if self._stage is not Stage.REDUCING:
+        if self._stage is not ReductionStage.REDUCING:
             return
         self._finish_buckets()
         self._queue.set_gradients(self._kept, self._find_unused_everywhere())
         self._order.end_backward()
         self.backwards += 1
         self.steps.end_backward()
-        self._change_stage(StageEvent.ALL_REDUCED)
+        self._change_stage(ReductionEvent.ALL_REDUCED)
         self._reset_backward()
         if self.join is not None:
             self.join.on_reduced()
@@ -318,17 +325,17 @@ class Reducer:
         """Return the parameters that no rank has used since the last reduction."""
         used_map, self._used_map = self._used_map, None
         if used_map is None:
-            return self._known_as_unused
+            return self._parameters_known_as_unused
         if self._static_graph is not None:
             self._static_graph.unused_everywhere = used_map.unused_parameters()
-            return self._known_as_unused
+            return self._parameters_known_as_unused
         if self._kept:
             return used_map.unused_parameters()
         used_map.wait_for_count()  # all parameters were used here, so the result is not needed
         return frozenset()
 
     @property
-    def _known_as_unused(self) -> frozenset[int]:
+    def _parameters_known_as_unused(self) -> frozenset[int]:
         return (self._static_graph and self._static_graph.unused_everywhere) or frozenset()
 
     def _reset_backward(self) -> None:
@@ -342,15 +349,15 @@ class Reducer:
 
     def drop_backward(self) -> None:
         """Forget a backward that has begun, if there is one."""
-        if self._stage is not Stage.REDUCING:
+        if self._stage is not ReductionStage.REDUCING:
             return
         self._used_map = None
         self._queue.drop_reductions()
         self._order.drop_recorded()
-        self._change_stage(StageEvent.GIVEN_UP)
+        self._change_stage(ReductionEvent.GIVEN_UP)
         self._reset_backward()
 
-    def _change_stage(self, event: StageEvent) -> None:
+    def _change_stage(self, event: ReductionEvent) -> None:
         following = next_stage(self._stage, event)
         assert following is not None, f"{event.value} while {self._stage.value}"
         self._stage = following
@@ -359,8 +366,8 @@ class Reducer:
         """On a rank without input: reduce a bucket with zeros, and take the reduced gradients."""
         if self._graph is not GraphKnowledge.ALL_USED:
             for index in self.buckets[number].indices:
-                self._keep_gradient(index)
-        self._queue.reduce_for_joined_rank(number, unused=self._known_as_unused)
+                self._save_gradient_before_sum(index)
+        self._queue.reduce_for_joined_rank(number, unused=self._parameters_known_as_unused)
 
     def report_no_used_parameters(self) -> None:
         """On a rank without input: report no parameter as used; restore gradients of parameters that no rank used."""
@@ -394,14 +401,14 @@ class Reducer:
     def _announce_call(self, kind: AnnouncedKind, bucket: int) -> AbstractContextManager[bool]:
         return nullcontext(False) if self.join is None else self.join.announce(kind, bucket)
 
-    def share_state(self, source: int) -> None:
+    def adopt_learned_state(self, source: int) -> None:
         """After a join: take over the gradient order and counts that group rank `source` learned."""
         found = LearnedState.of_reducer(self.steps.latest, self._order, self._static_graph, len(self.parameters))
         shared = found.broadcast_from(source, self.process_group, self.parameters[0].device)
         self.backwards = 0
         self.steps.align_step(shared.steps)
         if shared.order is not None and shared.order != self._order.agreed:
-            self._queue.create_buckets(self._order.adopt_order(shared.order))
+            self._queue.create_buckets(self._order.use_agreed_order(shared.order))
         if shared.times is not None and self._static_graph is not None:
             self._static_graph.adopt_counts(shared.times, shared.unused_everywhere)
 
@@ -421,7 +428,7 @@ class Reducer:
 
     def __ddp_progress__(self) -> dict[str, object]:
         """Return how far the reductions are (the simulator reads it; see simulator/attribution/wrapper.py)."""
-        unreduced = self._queue.next_bucket if self._stage is Stage.REDUCING else None
+        unreduced = self._queue.next_bucket if self._stage is ReductionStage.REDUCING else None
         return {
             "step": self.steps.latest,
             "aligned_step": self.steps.aligned,

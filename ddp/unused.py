@@ -53,10 +53,10 @@ def find_tensors(output: object) -> Iterator[Tensor]:
         if isinstance(item, Tensor):
             yield item
         elif not isinstance(item, _CLOSED):
-            stack.extend(reversed(list(_direct_parts(item))))
+            stack.extend(reversed(list(_objects_directly_in(item))))
 
 
-def _direct_parts(item: Any) -> Iterable[object]:
+def _objects_directly_in(item: Any) -> Iterable[object]:
     """Return the objects that `item` contains directly."""
     if type(item) in _pytree.SUPPORTED_NODES and not isinstance(item, (Mapping, *_COLLECTIONS)):
         return _pytree.SUPPORTED_NODES[type(item)].flatten_fn(item)[0]
@@ -65,10 +65,10 @@ def _direct_parts(item: Any) -> Iterable[object]:
         return (item.local_value(),) if item.is_owner() else ()
     pairs = item.items() if isinstance(item, Mapping) else ()
     items = item if isinstance(item, _COLLECTIONS) else ()  # not a user's sequence: to index it may run code
-    return chain(chain.from_iterable(pairs), items, getattr(item, "__dict__", {}).values(), _slot_values(item))
+    return chain(chain.from_iterable(pairs), items, getattr(item, "__dict__", {}).values(), _values_of_slots(item))
 
 
-def _slot_values(item: object) -> Iterator[object]:
+def _values_of_slots(item: object) -> Iterator[object]:
     """Yield the values of the attributes in an object's `__slots__` that are set."""
     for base in type(item).__mro__:
         if "__slots__" not in vars(base):

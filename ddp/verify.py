@@ -161,17 +161,17 @@ def explain_differences(versions: Sequence[DistinctDescription]) -> str:
     """Return a line that compares each version of the model with the most frequent (on a tie, the lowest rank's)."""
     common, *others = sorted(versions, key=lambda version: (-len(version.ranks), version.ranks))
     is_clear = len(others) == 1 and len(common.ranks) > len(others[0].ranks)
-    them = "the others have" if is_clear else _ranks_have(common.ranks)
+    them = "the others have" if is_clear else _ranks_as_subject(common.ranks)
     parts: list[str] = []
     for other in others:
-        parts += _differences(other.description, common.description, _ranks_have(other.ranks), them)
+        parts += _describe_differences(other.description, common.description, _ranks_as_subject(other.ranks), them)
     shown = parts[:SHOWN_DIFFERENCES]
     if len(parts) > len(shown):
         shown.append(f"and {len(parts) - len(shown)} more")
     return f"the ranks' models or settings differ: {'; '.join(shown)}; {_WAY_OUT}"
 
 
-def _ranks_have(ranks: tuple[int, ...]) -> str:
+def _ranks_as_subject(ranks: tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]} has"
     if len(ranks) > 8:
@@ -179,7 +179,7 @@ def _ranks_have(ranks: tuple[int, ...]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} have"
 
 
-def _differences(own: ModelDescription, common: ModelDescription, we: str, they: str) -> Iterator[str]:
+def _describe_differences(own: ModelDescription, common: ModelDescription, we: str, they: str) -> Iterator[str]:
     """Yield each difference as a clause; `we` are the ranks with `own`, and `they` are the ranks with `common`."""
     if own.problem or common.problem:
         yield f"{we} {_describe_problem(own)}, {they} {_describe_problem(common)}"
@@ -217,11 +217,11 @@ def _entry_differences(
             yield f"{we} no {kind} {entry.name}, {they} {entry}"
     for entry in own:
         if entry.name in theirs and entry != theirs[entry.name]:
-            yield _attribute_difference(entry, theirs[entry.name], we, they)
+            yield _describe_attribute_difference(entry, theirs[entry.name], we, they)
     yield from islice(_order_differences(kind, own, common, we, they), 1)
 
 
-def _attribute_difference(ours: TensorEntry, other: TensorEntry, we: str, they: str) -> str:
+def _describe_attribute_difference(ours: TensorEntry, other: TensorEntry, we: str, they: str) -> str:
     if (ours.dtype, ours.shape) != (other.dtype, other.shape):
         return f"{we} {ours}, {they} {other.dtype}{list(other.shape)}"
     if ours.requires_grad != other.requires_grad:

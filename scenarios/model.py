@@ -218,7 +218,7 @@ def scenario(
     `poison` and `backend_semantics` are options of `simulate`.
     """
 
-    def make(program: Callable[..., Any]) -> Scenario:
+    def make_scenario(program: Callable[..., Any]) -> Scenario:
         return Scenario(
             name or program.__name__.replace("_", "-"),
             about or inspect.getdoc(program) or "",
@@ -237,13 +237,13 @@ def scenario(
             backend_semantics=backend_semantics,
         )
 
-    return make
+    return make_scenario
 
 
 def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:
     """Decorate a function as the repaired twin of a scenario: same world size, no faults, and no finding expected."""
 
-    def make(program: Callable[..., Any]) -> Scenario:
+    def make_repaired_scenario(program: Callable[..., Any]) -> Scenario:
         return replace(
             bug,
             name=bug.name + TWIN,
@@ -255,7 +255,7 @@ def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:
             repairs=bug.name,
         )
 
-    return make
+    return make_repaired_scenario
 
 
 # --- what was found, and where ----------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
             else DirectedKernel(world_size, director, are_threads=processes is None, **terms)
         )
         judge = ReplicaJudge()
-        kernel.run.judge = judge.take_fact
+        kernel.run.judge = judge.process_report
         try:
             if processes is not None:
                 ran = processes.run_ranks(kernel, mover.move_data, plan, director, judge)

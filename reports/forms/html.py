@@ -94,7 +94,7 @@ def legend_signs(run: Run) -> frozenset[str]:
         "waits": bool(run.waiting),
         "blamed": not run.culprits.isdisjoint(waiting),
     }
-    families = {page_data.FAMILIES[page_data.family_of(call)] for call in issued}
+    families = {page_data.FAMILIES[page_data.family_index_of(call)] for call in issued}
     signs = families | kinds | {name for name, occurs in states.items() if occurs}
     return frozenset(signs | {f"slot{colour}" for colour in page_data.colours_of(run).values()})
 

@@ -37,7 +37,7 @@ class JunitCase:
     replay: str = ""
 
 
-def state_of(verdict: Verdict, is_expected: bool | None) -> State:
+def test_case_state(verdict: Verdict, is_expected: bool | None) -> State:
     """Return the state of a run's test case."""
     if is_expected or (is_expected is None and verdict is Verdict.PASS):
         return "passed"
@@ -68,7 +68,7 @@ def _test_case(
     return JunitCase(
         name=name,
         suite=suite,
-        state=state_of(judged.verdict, judged.is_expected),
+        state=test_case_state(judged.verdict, judged.is_expected),
         seconds=seconds,
         kind=leading.code if leading else judged.verdict.value,
         message=judged.conclusion or summary,

@@ -71,7 +71,7 @@ def draw_lanes_as_text(
     lanes = lanes_of(run)
     if not lanes.columns:
         return None
-    letters = letters_for(run.calls)
+    letters = letters_of_collectives(run.calls)
     rows = _make_rows(run, lanes, letters, is_brief=is_brief)
     shown = _choose_rows(rows)
     columns = len(rows[0].cells)
@@ -125,7 +125,7 @@ def _lane_characters(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[s
             rows[bar.lane][column] = WAITS if bar.end is None else LATE
     for item in lanes.items:
         call = run.calls[item.call]
-        letter = letters[kind_of(call)]
+        letter = letters[operation_and_group_of(call)]
         odd = ODD if item.side < 0 else _side_digit(item.side)
         rows[item.lane][item.column] = odd if item.odd else letter.lower() if call.is_shadow else letter
     for missing in lanes.missing:
@@ -198,17 +198,17 @@ def _wrap_entries(entries: Sequence[str], width: int) -> list[Text]:
     return [Text(line, "dim") for line in lines]
 
 
-def kind_of(call: Call) -> Kind:
+def operation_and_group_of(call: Call) -> Kind:
     """Return the kind of a call (operation and group): all calls of a kind have one letter."""
     return call.operation, call.group
 
 
-def letters_for(calls: Iterable[Call]) -> dict[Kind, str]:
+def letters_of_collectives(calls: Iterable[Call]) -> dict[Kind, str]:
     """Return a capital letter for each kind of collective, from its name if possible; sends and receives are arrows."""
     found: dict[Kind, str] = {}
     taken = set[str]()
     for call in calls:
-        kind = kind_of(call)
+        kind = operation_and_group_of(call)
         if kind in found:
             continue
         if call.is_point_to_point:
@@ -228,7 +228,7 @@ def _candidate_letters(operation: str) -> Iterator[str]:
 
 def legend_of(calls: Iterable[Call], letters: dict[Kind, str], shown: Iterable[str]) -> list[str]:
     """Return the meaning of each character that is shown, in the order of `calls`."""
-    seen, kinds = set(shown), {kind_of(call): None for call in calls}
+    seen, kinds = set(shown), {operation_and_group_of(call): None for call in calls}
     groups = {group for _, group in kinds}
     names = values_by_key(
         (letters[operation, group], f'{operation} "{group}"' if len(groups) > 1 else operation)

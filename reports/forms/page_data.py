@@ -42,7 +42,7 @@ STATES = {"matched": "m", "open": "o", "mismatched": "x"}
 FAMILIES = ("collective", "rooted", "barrier", "message", "group")
 
 
-def family_of(call: Call) -> int:
+def family_index_of(call: Call) -> int:
     """Return the index of a call's family (such as reductions) in FAMILIES."""
     row = OPERATIONS.get(call.operation)
     if row is None:  # another program made the document
@@ -94,7 +94,7 @@ def page_data_of(run: Run, lanes: Lanes, texts: TextTable, *, marked: int | None
         ],
         "numbers": None if len(kept) == len(run.events) else _event_numbers(run, kept),
         "slots": _slot_data(run, kept),
-        "missing": [list(each) for each in lanes.missing if not _ends_in_no_lane(run, lanes, each)],
+        "missing": [list(each) for each in lanes.missing if not is_arrow_without_target(run, lanes, each)],
         "near": [
             [number[each.send], number[each.receive], texts.index_of(each.text)]
             for each in near_misses(run)
@@ -105,7 +105,7 @@ def page_data_of(run: Run, lanes: Lanes, texts: TextTable, *, marked: int | None
     }
 
 
-def _ends_in_no_lane(run: Run, lanes: Lanes, missing: MissingCall) -> bool:
+def is_arrow_without_target(run: Run, lanes: Lanes, missing: MissingCall) -> bool:
     """Return True if half of a message is missing and its rank waits elsewhere: the arrow then leads to no lane."""
     issues = run.slots[missing.slot].issues
     return bool(issues) and run.issued_call(issues[0]).is_point_to_point and lanes.lanes[missing.lane].end == "waiting"
@@ -129,7 +129,7 @@ def _site_data(site: Site) -> dict[str, Any]:
 
 def _call_data(calls: Sequence[Call], texts: TextTable) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {
-        "family": [family_of(call) for call in calls],
+        "family": [family_index_of(call) for call in calls],
         "parameters": [[texts.index_of(name) for name in call.parameters] for call in calls],
         "shadow": [int(call.is_shadow) for call in calls],
     }
@@ -153,7 +153,7 @@ def _event_data(events: Sequence[Event], lane_of: Mapping[RankOrThread, int], te
     return {
         "kind": "".join(KINDS[event.kind] for event in events),
         "lane": [lane_of[event.who] for event in events],
-        "step": _differences([event.step for event in events]),
+        "step": _differences_of_neighbours([event.step for event in events]),
         "call": [-1 if event.call is None else event.call for event in events],
         "text": [[index, texts.index_of(event.text)] for index, event in enumerate(events) if event.text],
         "time": [each for each, (_, before) in zip(times, [(0, 0.0), *times], strict=False) if each[1] != before],
@@ -162,7 +162,7 @@ def _event_data(events: Sequence[Event], lane_of: Mapping[RankOrThread, int], te
 
 def _item_data(items: Sequence[PlacedCall], number: Mapping[int, int], texts: TextTable) -> dict[str, Any]:
     return {
-        "event": _differences([number[item.event] for item in items]),
+        "event": _differences_of_neighbours([number[item.event] for item in items]),
         "slot": [item.slot for item in items],
         "column": [item.column for item in items],
         "beside": [[index, texts.index_of(item.beside)] for index, item in enumerate(items) if item.beside],
@@ -174,7 +174,7 @@ def _item_data(items: Sequence[PlacedCall], number: Mapping[int, int], texts: Te
 def _event_numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
     """Return the indices, in the whole run, of the shown events and of the events at which calls matched."""
     return {
-        "event": _differences(kept),
+        "event": _differences_of_neighbours(kept),
         "match": [-1 if slot.match is None else slot.match for slot in run.slots],
         "all": len(run.events),
     }
@@ -198,7 +198,7 @@ def _slot_data(run: Run, kept: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _differences(values: Sequence[int]) -> list[int]:
+def _differences_of_neighbours(values: Sequence[int]) -> list[int]:
     return [value - before for before, value in pairwise([0, *values])]
 
 

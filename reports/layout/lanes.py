@@ -292,7 +292,7 @@ def shown_lanes(run: Run, *, largest: int = LARGEST) -> Lanes:
     if len(lanes.lanes) <= largest:
         return lanes
     classes = _group_equal_lanes(run, lanes)
-    kept = sorted(sorted(classes, key=lambda lane: _importance(lanes, lane))[:largest])
+    kept = sorted(sorted(classes, key=lambda lane: _importance_of_lane(lanes, lane))[:largest])
     return _keep_lanes(lanes, {lane: classes[lane] for lane in kept}, len(classes) - len(kept))
 
 
@@ -320,7 +320,7 @@ def _lane_contents(run: Run, lanes: Lanes) -> list[list[Any]]:
     return traces
 
 
-def _importance(lanes: Lanes, lane: int) -> tuple[bool, bool, bool, int]:
+def _importance_of_lane(lanes: Lanes, lane: int) -> tuple[bool, bool, bool, int]:
     """Return the sort key of a lane's importance: unimportant lanes are left out first; False means important."""
     shown = lanes.lanes[lane]
     is_missed = any(each.lane == lane for each in lanes.missing)
@@ -331,15 +331,15 @@ def _keep_lanes(lanes: Lanes, kept: dict[int, tuple[int, ...]], left_out: int) -
     """Return the picture with only the kept lanes; each lane stands for all ranks with an equal lane."""
     new = {lane: index for index, lane in enumerate(kept)}
 
-    def moved(things: tuple[InLane, ...]) -> tuple[InLane, ...]:
+    def renumber_lanes(things: tuple[InLane, ...]) -> tuple[InLane, ...]:
         return tuple(each._replace(lane=new[each.lane]) for each in things if each.lane in new)
 
     return Lanes(
         lanes=tuple(replace(lanes.lanes[lane], ranks=ranks) for lane, ranks in kept.items()),
-        items=moved(lanes.items),
-        marks=moved(lanes.marks),
-        bars=moved(lanes.bars),
-        missing=moved(lanes.missing),
+        items=renumber_lanes(lanes.items),
+        marks=renumber_lanes(lanes.marks),
+        bars=renumber_lanes(lanes.bars),
+        missing=renumber_lanes(lanes.missing),
         columns=lanes.columns,
         left_out=left_out,
     )

@@ -23,7 +23,7 @@ from ddpsim.scenarios.cli.doctor import doctor
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_scenarios
-from ddpsim.scenarios.cli.program_words import join_program_into_one_word, options_of, start_fork_servers
+from ddpsim.scenarios.cli.program_words import join_program_into_one_word, takes_value_by_option, start_fork_servers
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run
@@ -84,7 +84,7 @@ def _run_command_line(arguments: Sequence[str] | None) -> int:
 def _join_program_words(words: Sequence[str]) -> list[str]:
     if not words or words[0] not in _OF_PROGRAMS:
         return list(words)
-    options = options_of(_OF_PROGRAMS[words[0]])
+    options = takes_value_by_option(_OF_PROGRAMS[words[0]])
     return join_program_into_one_word(words, [name for name, takes_value in options.items() if takes_value])
 
 

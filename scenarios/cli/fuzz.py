@@ -167,13 +167,13 @@ def _report_if_always_failing(name: str, plan: CampaignPlan, seconds: float, rep
     for engine, look in zip(plan.engines, found, strict=False):
         line = f"{scenario.name} {look}"
         output.print_text(f"--- {engine.value}\n{look.result}\n\n{line}")
-        report.add_run(scenario, engine, look.result, _status_of_first_look(look), line, how="policy round_robin")
+        report.add_run(scenario, engine, look.result, _status_of_failing_scenario(look), line, how="policy round_robin")
     note_trailing_options(scenario, fuzz, found[-1].result)
-    last = _status_of_first_look(found[-1])
-    return last if last is ExitStatus.UNKNOWN else worst_status(map(_status_of_first_look, found))
+    last = _status_of_failing_scenario(found[-1])
+    return last if last is ExitStatus.UNKNOWN else worst_status(map(_status_of_failing_scenario, found))
 
 
-def _status_of_first_look(look: FailsUnderEverySchedule) -> ExitStatus:
+def _status_of_failing_scenario(look: FailsUnderEverySchedule) -> ExitStatus:
     from ddpsim import Verdict
 
     if look.result.verdict is Verdict.UNKNOWN:

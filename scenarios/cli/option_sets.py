@@ -40,14 +40,14 @@ def expand_option_sets(command: Command) -> Command:
         parameters += made[parameter.name][1] if marks else [parameter]
 
     @functools.wraps(command)
-    def called(**given: Any) -> Any:
+    def call_with_option_sets(**given: Any) -> Any:
         for name, (option_set, options) in made.items():
             given[name] = option_set.make(**{each.name: given.pop(each.name, each.default) for each in options})
         return command(**given)
 
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called  # type: ignore[return-value]
+    call_with_option_sets.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call_with_option_sets.__annotations__ = {each.name: each.annotation for each in parameters}
+    return call_with_option_sets  # type: ignore[return-value]
 
 
 def _parameters_of_run_options(command: str) -> list[Parameter]:

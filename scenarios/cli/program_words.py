@@ -75,7 +75,7 @@ def note_trailing_options(scenario: Scenario, command: Callable[..., Any], resul
     program = scenario.program
     if result is None or not isinstance(program, Script):
         return
-    trailing = trailing_options(program.arguments, options_of(command))
+    trailing = trailing_options(program.arguments, takes_value_by_option(command))
     text = program.source_text()
     names = [word.partition("=")[0] for word in trailing if word.startswith("-")]
     if not names or all(name in text for name in names):
@@ -104,7 +104,7 @@ def trailing_options(arguments: Sequence[str], options: Mapping[str, bool]) -> l
     return found
 
 
-def options_of(command: Callable[..., Any]) -> dict[str, bool]:
+def takes_value_by_option(command: Callable[..., Any]) -> dict[str, bool]:
     """Return the options of a command, by name: True for an option that takes a value, False for a flag."""
     found = {}
     # Not get_type_hints: Python 3.10 wraps a parameter whose default is None in Optional.

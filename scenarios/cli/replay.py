@@ -72,7 +72,7 @@ def replay(
         )
         seconds = time.perf_counter() - start
         if is_stepping:
-            show_steps(_steps_between(replayed.steps(as_recorded=not lenient), first, last))
+            show_steps(_select_steps(replayed.steps(as_recorded=not lenient), first, last))
         above = "\n" * is_stepping
         status = _show_replay(scenario, chosen, replayed, seconds, reported, is_strict=not lenient, above=above)
         write_and_show_records(records, replayed.result)
@@ -101,7 +101,7 @@ def _show_replay(
     return status
 
 
-def _steps_between(steps: list[TranscriptLine], first: int | None, last: int | None) -> list[TranscriptLine]:
+def _select_steps(steps: list[TranscriptLine], first: int | None, last: int | None) -> list[TranscriptLine]:
     """Return the steps of a run with numbers from `first` to `last`. Raises UsageError if there are none."""
     from ddpsim import UsageError
 
@@ -162,14 +162,14 @@ def show_steps_interactively(
         show(line)
         if index < stop or index + 1 == len(lines):
             continue
-        while (following := next_stop(ask().strip(), steps, index)) is None:
+        while (following := next_step_to_stop_at(ask().strip(), steps, index)) is None:
             show(HELP)
         if following == index:
             return
         stop = following
 
 
-def next_stop(word: str, steps: Sequence[TranscriptLine], at: int) -> int | None:
+def next_step_to_stop_at(word: str, steps: Sequence[TranscriptLine], at: int) -> int | None:
     """Return the step at which to stop next, for the user's answer at step `at`.
 
     Return `at` itself if the user quits, and None for an invalid answer.

@@ -109,12 +109,12 @@ class ReportWriter:
             self.write_document(document)
             return
         from ddpsim.reports.forms.junit import junit_cases
-        from ddpsim.reports.index import IndexEntry, folder_name, row_of
+        from ddpsim.reports.index import IndexEntry, folder_name, index_row_of
         from ddpsim.reports.report_folder import write_reports
 
         expected = scenario.expected_by(engine).text(result.world_size)
         found = outcome_text_on_processes(result) if transport == "processes" else outcome_text(result)
-        row = row_of(document, engine=engine.value, expected=expected, found=found)
+        row = index_row_of(document, engine=engine.value, expected=expected, found=found)
         own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
         write_reports(document, self._folder / own)
         (case,) = junit_cases(document, suite=f"ddpsim.{row.engine}")
@@ -135,11 +135,11 @@ class ReportWriter:
         if self._folder is None:
             return
         from ddpsim.reports.forms.junit import JunitCase, State
-        from ddpsim.reports.index import IndexEntry, row_of
+        from ddpsim.reports.index import IndexEntry, index_row_of
 
         state: State = "failed" if was_run else "not run"
         case = JunitCase(name, f"ddpsim.{engine.value}", state, seconds, kind=found, message=found, text=text)
-        self._entries.append(IndexEntry(row_of(name, engine=engine.value, expected=expected, found=found), case))
+        self._entries.append(IndexEntry(index_row_of(name, engine=engine.value, expected=expected, found=found), case))
 
     def add_records(self, result: Result, name: str, how: str, notes: Sequence[str]) -> None:
         """Write the diagnosis of a real job's records. It has no replay line, because a real job cannot be replayed."""

@@ -78,7 +78,7 @@ def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path
 
     result = None
     if shrunk.end.value != "flaky":
-        _save_or_print(shrunk_scenario_text(shrunk.scenario, name, path), path)
+        _save_scenario_or_print(shrunk_scenario_text(shrunk.scenario, name, path), path)
         result = run_scenario(str(path))  # of the file, as the user will run it
         note_trailing_options(own, shrink, result)
     if result is None or result.verdict is not Verdict.FAIL:
@@ -96,7 +96,7 @@ def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path
     return ExitStatus.AS_EXPECTED
 
 
-def _save_or_print(text: str, path: Path) -> None:
+def _save_scenario_or_print(text: str, path: Path) -> None:
     """Save the shrunk scenario. If the file cannot be written, print the scenario, so that the work is not lost."""
     from ddpsim import UsageError
     from ddpsim.scenarios.files.saving import write_text

@@ -14,7 +14,7 @@ from ddpsim.scenarios.cli.judgement import is_found_at_wrong_line, judge_result
 from ddpsim.scenarios.cli.reporting import ReportWriter
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.jobs.job_result import reason_against_processes
+from ddpsim.scenarios.jobs.job_result import reason_processes_cannot_run
 from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
 from ddpsim.simulator.wording import count_with_noun
 
@@ -53,8 +53,8 @@ def run_for_zoo(
 ) -> ZooOutcome:
     """Run a scenario, and add the run to the report. An exception in ddpsim itself becomes the outcome of the run."""
     expected = scenario.expected_by(engine)
-    wanted = _without_verdict(expected.text(scenario.world_size))
-    if transport == PROCESSES and (why := reason_against_processes(scenario)):
+    wanted = _drop_verdict(expected.text(scenario.world_size))
+    if transport == PROCESSES and (why := reason_processes_cannot_run(scenario)):
         report.add_without_report(scenario.name, engine, expected=wanted, found=why, was_run=False)
         return ZooOutcome(scenario.name, engine, None, wanted, why, 0.0)
     start = time.perf_counter()
@@ -76,14 +76,14 @@ def run_for_zoo(
 def _unexpected_outcome_text(expected: model.Expectation, result: Result, transport: str) -> str:
     if transport == PROCESSES:
         found = model.outcome_text_on_processes(result)
-        return "" if found == _without_verdict(expected.text(result.world_size)) else found
+        return "" if found == _drop_verdict(expected.text(result.world_size)) else found
     found = model.outcome_text(result)
     if is_found_at_wrong_line(expected, result):
         return f"it at {model.location_of_first_finding(result)}"
-    return "" if found == expected.text(result.world_size) and expected.is_met_by(result) else _without_verdict(found)
+    return "" if found == expected.text(result.world_size) and expected.is_met_by(result) else _drop_verdict(found)
 
 
-def _without_verdict(text: str) -> str:
+def _drop_verdict(text: str) -> str:
     """Return an outcome such as "fail, deadlock.cycle" without the verdict "fail", which the finding code implies."""
     verdict, _, finding = text.partition(", ")
     return finding or verdict
@@ -100,19 +100,19 @@ class ZooTable:
 
     def header_row(self) -> str:
         """Return the header row."""
-        return f"{self._first_columns('name', 'by', 'ms')}    expected"
+        return f"{self._name_and_time_columns('name', 'by', 'ms')}    expected"
 
     def row_of_outcome(self, outcome: ZooOutcome) -> str:
         """Return the table row of a run: a mark, the expected outcome, and the found one or the reason why it was not
         run."""
-        cells = self._first_columns(outcome.name, outcome.engine.value, f"{outcome.seconds * 1000:.0f}")
+        cells = self._name_and_time_columns(outcome.name, outcome.engine.value, f"{outcome.seconds * 1000:.0f}")
         line = f"{cells}  {_MARKS[outcome.status]} {outcome.expected}"
         if not outcome.found:
             return line
         found = f"{'not run:' if outcome.status is None else 'found'} {outcome.found}"
         return f"{line}; {found}" if len(line) + 2 + len(found) <= _WIDTH else f"{line};\n{'':{len(cells)}}    {found}"
 
-    def _first_columns(self, name: str, engine: str, milliseconds: str) -> str:
+    def _name_and_time_columns(self, name: str, engine: str, milliseconds: str) -> str:
         by = "" if self._engine_width is None else f"  {engine:<{self._engine_width}}"
         return f"{name:<{self._name_width}}{by}  {milliseconds:>{_TIME_WIDTH}}"
 

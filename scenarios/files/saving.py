@@ -58,7 +58,7 @@ def scenario_as_toml(scenario: Scenario, *, summary: str = "", cause: str = "") 
     order = (*said, *(key for key in built if key not in _LAST), *_LAST)
     values = {key: built[key] for key in dict.fromkeys(order) if key in built}
     for rank in values.get("rank", ()):
-        rank["steps"] = _one_step_per_line(rank["steps"])
+        rank["steps"] = _steps_as_toml_array(rank["steps"])
     return tomlkit.dumps(values)
 
 
@@ -123,7 +123,7 @@ def _form_of_training(training: Training, scenario: Scenario, said: dict[str, An
     )
 
 
-def _one_step_per_line(steps: list[Any]) -> Any:
+def _steps_as_toml_array(steps: list[Any]) -> Any:
     """Return the steps of a rank as a TOML array with one step per line."""
     lines = tomlkit.array().multiline(bool(steps))
     for step in steps:

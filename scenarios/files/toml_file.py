@@ -112,7 +112,7 @@ def _scenario_of_training(file: TomlFile, form: forms.TrainingForm) -> Scenario:
         if not any(_is_compared_with_oracle(each) for each in (expected, under_ddp or expected)):
             says = "is true, but the oracle only judges runs that pass or end in divergence.*: leave it out"
             file.reject_key("expect", "oracle", says=says)
-    names_ranks = any(_names_ranks(file, key) for key in ("exception", "fault"))
+    names_ranks = any(_has_keys_for_single_ranks(file, key) for key in ("exception", "fault"))
     blames = bool(expected.ranks or (under_ddp and under_ddp.ranks))
     fixed = None if training.fits_every_world and not blames and not names_ranks else world_size
     return Scenario(
@@ -128,7 +128,7 @@ def _scenario_of_training(file: TomlFile, form: forms.TrainingForm) -> Scenario:
     )
 
 
-def _names_ranks(file: TomlFile, key: str) -> bool:
+def _has_keys_for_single_ranks(file: TomlFile, key: str) -> bool:
     """Return True if a key of the training names particular ranks. A list with one number per rank does not count."""
     tables = file.values.get(key, [])
     return any("rank" in each or "ranks" in each for each in ([tables] if isinstance(tables, dict) else tables))

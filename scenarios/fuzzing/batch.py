@@ -49,7 +49,7 @@ def run_batch(plan: CampaignPlan, number: int, seconds: float = inf) -> BatchRep
     share = plan.executions_of_batch(number)
     start = time.perf_counter()
 
-    def take(scenario: Scenario) -> None:
+    def run_drawn_scenario(scenario: Scenario) -> None:
         if len(executions) >= share:
             return
         with suppress(TimeIsUpError):  # caught here, because hypothesis would run a failing example again
@@ -58,7 +58,7 @@ def run_batch(plan: CampaignPlan, number: int, seconds: float = inf) -> BatchRep
                 ctrl_c.raise_if_pressed()
 
     with _ONE_AT_A_TIME, use_campaign_settings(), CtrlCGuard() as ctrl_c:
-        draw_values(_scenario_strategy(plan), plan.seed + number, share, take)
+        draw_values(_scenario_strategy(plan), plan.seed + number, share, run_drawn_scenario)
     return make_batch_report(number, executions, time.perf_counter() - start, is_interrupted=ctrl_c.is_pressed)
 
 
@@ -129,7 +129,7 @@ def draw_values(strategy: st.SearchStrategy[Drawn], number: int, count: int, tak
         backend=_BACKEND,
     )
 
-    def take_one(value: Drawn) -> None:
+    def pass_value_on(value: Drawn) -> None:
         take(value)
 
-    seed(number)(decorate(given(strategy)(take_one)))()
+    seed(number)(decorate(given(strategy)(pass_value_on)))()

@@ -101,19 +101,19 @@ def path_of_failure(folder: Path, failure: FuzzFailure) -> Path:
     return folder / f"{failure.group.code}-{hashlib.sha256(failure.text.encode()).hexdigest()[:8]}.toml"
 
 
-def command_for_file(path: Path) -> str:
+def run_command_for_file(path: Path) -> str:
     """Return the command line that runs the scenario in a corpus file."""
     return f"ddpsim run {shlex.quote(str(path))}"
 
 
-def record_outcome(path: Path) -> str:
+def record_outcome_in_file(path: Path) -> str:
     """Run the scenario in a file, write the outcome into the file, and return the command that replays the run."""
     try:
         scenario = load(str(path))
         with hide_program_output(scenario):
             result = run_scenario(scenario)
     except Exception:  # an error in ddpsim is what the file was saved for
-        return command_for_file(path)
+        return run_command_for_file(path)
     write_text(path, append_outcome(path.read_text(encoding="utf-8"), result), advice=_ADVICE)
     return result.replay
 
@@ -146,7 +146,7 @@ class SavedFailure:
         lines = [
             f"{group.code}  {group.kind} on {group.engine.value}, {times}: {outcome}",
             f"  {'known' if self.is_known else 'saved'}   {self.path}  {self.how}",
-            f"  run     {command_for_file(self.path)}",
+            f"  run     {run_command_for_file(self.path)}",
             f"  replay  {self.replay}",
         ]
         return "\n".join(lines)
@@ -170,14 +170,14 @@ class FailureSaver:
     def shrink_and_save(self, failure: FuzzFailure, count: int, *, shrinks: bool) -> SavedFailure:
         """Shrink a failure and save the result. After Ctrl-C or on a full disk, return the best result so far."""
         path = path_of_failure(self._folder, failure)
-        kept = SavedFailure(failure, count, path, "not shrunk", command_for_file(path))
+        kept = SavedFailure(failure, count, path, "not shrunk", run_command_for_file(path))
         with CtrlCGuard() as ctrl_c:
             try:
                 self.save_unshrunk(failure)
                 # A hang takes long to detect, and may leave a thread that spins: one is enough.
                 if shrinks and failure.group.code != Code.STUCK:
                     kept = self._shrink_failure(kept)
-                kept = replace(kept, replay=record_outcome(kept.path))
+                kept = replace(kept, replay=record_outcome_in_file(kept.path))
             except UsageError as error:  # the disk may be full: the summary is more important than the file
                 kept = replace(kept, how=f"{kept.how}; {error}")
         is_known = kept.path.name in self._before
@@ -203,7 +203,7 @@ class FailureSaver:
         before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
         how = f"shrunk from {before} to {after}{'' if shrunk.is_minimal else ', maybe not minimal'}"
         is_interrupted = shrunk.end is ShrinkEnd.INTERRUPT
-        return replace(kept, path=path, how=how, replay=command_for_file(path), is_interrupted=is_interrupted)
+        return replace(kept, path=path, how=how, replay=run_command_for_file(path), is_interrupted=is_interrupted)
 
     def _shrunk_file_text(self, shrunk: ShrunkScenario) -> str:
         """Return the file text of the shrunk scenario. A scenario fuzzed by name is referred to by this name."""

@@ -45,7 +45,7 @@ def run_on_processes(scenario: Scenario, engine: Engine, timeout_seconds: float 
 
 def result_of_reports(scenario: Scenario, engine: Engine, reports: Sequence[RankReport]) -> Result:
     """Return the result of a run from the reports of its ranks. Raises UsageError if a rank did not start."""
-    _check_started(reports)
+    _check_all_ranks_started(reports)
     identity = f"{scenario.name} on {len(reports)} ranks"
     by = "" if engine is Engine.TORCH else f" --engine {engine.value}"
     command = f"ddpsim run {shlex.quote(scenario.name)} --world-size {len(reports)}{by}"
@@ -70,11 +70,11 @@ def check_runs_on_processes(scenario: Scenario) -> None:
         )
     if not hasattr(os, "fork"):
         raise UsageError("transport is 'processes', but this system cannot fork, expected Linux or macOS: simulate")
-    if why := reason_against_processes(scenario):
+    if why := reason_processes_cannot_run(scenario):
         raise UsageError(f"{scenario.name} {why}, expected none: use transport 'memory' or 'gloo'")
 
 
-def reason_against_processes(scenario: Scenario) -> str | None:
+def reason_processes_cannot_run(scenario: Scenario) -> str | None:
     """Return the reason why real processes cannot run this scenario; None if they can."""
     if scenario.backend_semantics != GLOO.name:
         return f"goes by the rules of {scenario.backend_semantics!r}, but real processes run on real gloo"
@@ -107,7 +107,7 @@ def _most_ranks() -> int:
     return MOST_RANKS if limit == resource.RLIM_INFINITY else min(MOST_RANKS, limit // _TASKS_A_RANK)
 
 
-def _check_started(reports: Sequence[RankReport]) -> None:
+def _check_all_ranks_started(reports: Sequence[RankReport]) -> None:
     failed = [report for report in reports if not report.has_started]
     told = [report for report in failed if report.error or report.death] or failed
     if not told:
@@ -231,7 +231,7 @@ def _rank_lines(report: RankReport) -> list[str]:
     """Return lines that say where a rank is, with its line in the user's program first."""
     position = report.position
     if report.ending is not RankEnding.HUNG or position is None:
-        return [f"  rank {report.rank}  {_ending_text(report)}"]
+        return [f"  rank {report.rank}  {_rank_ending_text(report)}"]
     if position.idle_seconds > _IDLE_SECONDS_OF_SILENT_RANK:
         return [f"  rank {report.rank}  {position.stack}"]
     site = position.site
@@ -240,7 +240,7 @@ def _rank_lines(report: RankReport) -> list[str]:
     return [head, *_call_lines(position), *_stack_lines(position)]
 
 
-def _ending_text(report: RankReport) -> str:
+def _rank_ending_text(report: RankReport) -> str:
     if report.ending is RankEnding.DIED:
         return f"died: {report.death}"
     return f"raised {shorten_text(report.error.line, 90)}" if report.error else "returned"

@@ -82,7 +82,9 @@ class JobRankProgress:
         lines = tuple((id(frame.f_code), frame.f_lineno) for frame in frames)
         now = self._clock.active_seconds()
         self._count_busy_check()
-        asleep = self._asleep.unchanged_seconds((recording, instructions, self._busy_checks, _sleep_count()), now)
+        asleep = self._asleep.unchanged_seconds(
+            (recording, instructions, self._busy_checks, _main_thread_sleep_count()), now
+        )
         return asleep, self._computing.unchanged_seconds((recording, lines), now)
 
     def _main_thread_frames(self) -> list[FrameType]:
@@ -96,7 +98,7 @@ class JobRankProgress:
         self._looked, self._used = now, used
 
 
-def _sleep_count() -> int:
+def _main_thread_sleep_count() -> int:
     """Return how often the main thread has gone to sleep; 0 on systems without /proc."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/status", encoding="utf-8", errors="replace") as file:

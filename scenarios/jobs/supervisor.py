@@ -74,7 +74,7 @@ def _supervised_rank(job: ScenarioJob, folder: str | None) -> Iterator[tuple[Sup
     """Start the rank that the environment variables name, and wait until all ranks have ended."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     starter = RankStarter(os.getppid(), folder)
-    with _end_by_signals(), _end_with_starter(starter), start_rank_child(job, rank, starter) as child:
+    with _end_by_signals(), _exit_with_launcher(starter), start_rank_child(job, rank, starter) as child:
         notes = SupervisorStore.connect_to_store(rank, world_size, starter)
         heartbeats, clock = Heartbeats(notes), ActiveClock(_CHECK_GAP_SECONDS)
         report = _watch_rank(child, notes, heartbeats, clock, job.timeout_seconds)
@@ -85,7 +85,7 @@ def _supervised_rank(job: ScenarioJob, folder: str | None) -> Iterator[tuple[Sup
 
 
 @contextmanager
-def _end_with_starter(starter: RankStarter) -> Iterator[None]:
+def _exit_with_launcher(starter: RankStarter) -> Iterator[None]:
     """If the store is lost because the launcher of this process has ended, exit without an error."""
     try:
         yield
@@ -98,10 +98,10 @@ def _end_with_starter(starter: RankStarter) -> Iterator[None]:
 def _end_by_signals() -> Iterator[None]:
     """In this block, let SIGTERM and SIGINT end this process by SystemExit, so that its rank ends with it."""
 
-    def leave(number: int, frame: object) -> None:
+    def exit_on_signal(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, exit_on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
@@ -131,10 +131,10 @@ def _watch_rank(
             return _death_report(child, has_started)
         if not has_started and now - begun > _START_SECONDS:
             return _silence_report(child, f"did not start within {_START_SECONDS:g} s", has_started=False)
-        is_frozen = has_started and quiet.has_frozen(heard, now)
+        is_frozen = has_started and quiet.is_silent_too_long(heard, now)
         if asked is not None and (is_frozen or now - asked > _ANSWER_SECONDS):
             return _silence_report(child, _FROZEN)
-        if has_started and quiet.vote_if_changed(notes) and (heard or is_frozen) and notes.are_all_idle():
+        if has_started and quiet.report_idle_if_changed(notes) and (heard or is_frozen) and notes.are_all_idle():
             notes.mark_run_ended(HUNG)
         if asked is None and (why := notes.reason_of_end()):
             if why == FAILED_TO_START:
@@ -153,11 +153,9 @@ class _IdleDetector:
         self._heard, self._computed = 0.0, 0.0
         """When the rank last sent a message, and how much CPU time it had used at that time."""
 
-    def has_frozen(self, heard: Sequence[RankMessage | RankReport], now: float) -> bool:
-        """Return True if the rank has sent nothing for too long.
-
-        A rank that computes may be silent longer, because native code may hold the GIL.
-        """
+    def is_silent_too_long(self, heard: Sequence[RankMessage | RankReport], now: float) -> bool:
+        """Return True if the rank has sent nothing for too long. A rank that computes may be silent longer, because
+        native code may hold the GIL."""
         if heard:
             self._said_idle = heard[-1] is RankMessage.IDLE
             self._heard, self._computed = now, self._child.cpu_seconds()
@@ -171,7 +169,7 @@ class _IdleDetector:
         is_computing = self._child.cpu_seconds() - self._computed > BUSY_SHARE * silent
         return PATIENCE * self._timeout_seconds if is_computing else 0.0
 
-    def vote_if_changed(self, notes: SupervisorStore) -> bool:
+    def report_idle_if_changed(self, notes: SupervisorStore) -> bool:
         """Tell the other supervisors when the rank becomes idle or active again. Return True while the rank is idle."""
         if self._is_idle != self._has_voted:
             notes.set_idle(notes.rank, is_idle=self._is_idle)

@@ -20,7 +20,7 @@ import pytest
 from ddpsim import Code, Exploration, Finding, Result, Verdict
 from ddpsim.scenarios.model import outcome_text
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError
-from ddpsim.scenarios.pytest_plugin.rank_output import SKIPS, RankOutput, Severity, severity_of
+from ddpsim.scenarios.pytest_plugin.rank_output import SKIPS, RankOutput, Severity, severity_of_error
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.exploration.exploration import ExplorationEnd
 from ddpsim.simulator.runtime.outcome import error_line
@@ -71,7 +71,7 @@ def failure_of_run(run: RunOnRanks, expect: str | None) -> BaseException | None:
         found = outcome_text(run.result) if run.exploration is None else run.exploration.verdict.value
         wanted = f"{Code(expect).verdict.value}, {expect}"
         return None if is_met else RanksFailed(f"not as expected: found {found}; expected {wanted}\n\n{run}")
-    if _passes(run):
+    if _has_run_passed(run):
         return None
     error = next((each for each in _errors_by_rank(run).values() if not isinstance(each, SKIPS)), None)
     if isinstance(error, MarkerError):
@@ -91,7 +91,7 @@ def _errors_by_rank(run: RunOnRanks) -> dict[int, BaseException]:
     return by_tests | run.result.errors
 
 
-def _passes(run: RunOnRanks) -> bool:
+def _has_run_passed(run: RunOnRanks) -> bool:
     """Return True if the run passed; for an exploration, if it covered all schedules and every run passed."""
     if run.exploration is None:
         return run.result.verdict is Verdict.PASS
@@ -112,7 +112,7 @@ def _exit_or_skip(result: Result) -> BaseException | None:
     A skip counts only if it can explain all findings: other ranks may hang because they wait for the rank that skipped.
     """
     for error in result.errors.values():
-        if severity_of(error) is Severity.LEAVES:
+        if severity_of_error(error) is Severity.LEAVES:
             return error
     skips = {rank: each for rank, each in result.errors.items() if isinstance(each, SKIPS)}
     verdict = worst_verdict_of_findings(_findings_not_caused_by_skips(result))

@@ -16,7 +16,7 @@ import pytest
 
 from ddpsim.reports.document import Document, ReportError
 from ddpsim.reports.forms.junit import JunitCase
-from ddpsim.reports.index import IndexEntry, IndexRow, row_of, write_index
+from ddpsim.reports.index import IndexEntry, IndexRow, index_row_of, write_index
 from ddpsim.reports.making.exploration_document import document_of_exploration
 from ddpsim.reports.making.result_document import document_of
 from ddpsim.reports.report_folder import file_system_name, make_folder, write_reports
@@ -24,7 +24,7 @@ from ddpsim.scenarios.cli.options import schedule_source_text
 from ddpsim.scenarios.model import outcome_text
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, RunOnRanks
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
-from ddpsim.scenarios.pytest_plugin.running import policy_of, seed_of
+from ddpsim.scenarios.pytest_plugin.running import policy_of_test, seed_of_test
 from ddpsim.simulator.errors import make_internal_error
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 from ddpsim.simulator.wording import count_with_noun
@@ -74,7 +74,7 @@ def write_stored_report(item: pytest.Item, teardown: pytest.TestReport) -> None:
     except Exception as error:  # raised in a hook, it would end the whole session
         teardown.sections.append((_SECTION, str(make_internal_error(error, "the pytest plugin"))))
     else:
-        row = row_of(document, expected=item.stash[OPTIONS_KEY].expect or "pass", found=_summary_line(report))
+        row = index_row_of(document, expected=item.stash[OPTIONS_KEY].expect or "pass", found=_summary_line(report))
         teardown.user_properties += [(_FOLDER, str(folder)), (_ROW, list(row))]
     del item.stash[_PENDING_FAILURE_KEY]
 
@@ -103,9 +103,9 @@ def _how_it_was_run(item: pytest.Function) -> str:
     options = item.stash[OPTIONS_KEY]
     if item.config.getoption("ddpsim_replay") is not None:
         return "replayed"
-    seed = seed_of(item, options)
+    seed = seed_of_test(item, options)
     explored = options.explore and options.explore.get("policy", DEFAULT_EXPLORING)
-    policy = explored or policy_of(item, options, seed)
+    policy = explored or policy_of_test(item, options, seed)
     name = policy if isinstance(policy, str) else type(policy).__name__
     return schedule_source_text(options.of_run.get("transport", "memory"), name, seed or 0)
 

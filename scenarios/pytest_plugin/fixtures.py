@@ -30,11 +30,11 @@ def per_rank(function: Callable[..., Any]) -> Any:
     """
 
     @wraps(function)
-    def made_elsewhere(*arguments: object, **named: object) -> None:
+    def reject_call_outside_ranks(*arguments: object, **named: object) -> None:
         raise AssertionError("pytest_fixture_setup has refused it before")
 
-    made_elsewhere.made_on_each_rank = function  # type: ignore[attr-defined]
-    return pytest.fixture(made_elsewhere)
+    reject_call_outside_ranks.made_on_each_rank = function  # type: ignore[attr-defined]
+    return pytest.fixture(reject_call_outside_ranks)
 
 
 @per_rank

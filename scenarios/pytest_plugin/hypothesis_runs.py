@@ -46,7 +46,7 @@ def _run_examples_on_ranks(item: pytest.Function, run: RunOnRanks, own: frozense
     original = handle.inner_test
 
     @wraps(original)
-    def on_ranks(*arguments: Any, **named: Any) -> None:
+    def run_example_on_ranks(*arguments: Any, **named: Any) -> None:
         __tracebackhide__ = True
         context = _current_build_context.value
 
@@ -58,7 +58,7 @@ def _run_examples_on_ranks(item: pytest.Function, run: RunOnRanks, own: frozense
         run(in_context, arguments, {name: value for name, value in named.items() if name not in own})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handle, "inner_test", on_ranks)
+        patch.setattr(handle, "inner_test", run_example_on_ranks)
         yield
 
 

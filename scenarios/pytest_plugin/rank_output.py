@@ -56,7 +56,7 @@ class Severity(IntEnum):
     """The exception has to leave the test: it ends the pytest session, or the current hypothesis example."""
 
 
-def severity_of(error: BaseException) -> Severity:
+def severity_of_error(error: BaseException) -> Severity:
     """Return the effect of an exception on the test."""
     # hypothesis steers its search by its own exceptions, for instance in `assume`.
     is_of_hypothesis = type(error).__module__.startswith("hypothesis.")
@@ -85,17 +85,17 @@ class RankOutput:
         each: BaseException | None = error
         while each is not None and not isinstance(each, RankUnwound):
             each = each.__context__
-        if each is None and severity_of(error) is Severity.FAILS:
+        if each is None and severity_of_error(error) is Severity.FAILS:
             self.errors_of_tests[rank] = error
 
     def most_severe_error(self, rank: int, errors: list[BaseException]) -> BaseException:
         """Return the exception that counts for a rank: the most severe, and the first of equals. Keep the others as
         text."""
-        chosen = max(errors, key=severity_of)
+        chosen = max(errors, key=severity_of_error)
         self.further_errors += [
             f"  rank {rank} also raised {error_line(error)}"
             for error in errors
-            if error is not chosen and severity_of(error) is Severity.FAILS and not isinstance(error, RankUnwound)
+            if error is not chosen and severity_of_error(error) is Severity.FAILS and not isinstance(error, RankUnwound)
         ]
         return chosen
 
@@ -141,10 +141,13 @@ class RankSubtests:
             try:
                 yield
             except BaseException as error:
-                if isinstance(error, RankUnwound) or severity_of(error) in (Severity.RETURNS, Severity.LEAVES):
+                if isinstance(error, RankUnwound) or severity_of_error(error) in (
+                    Severity.RETURNS,
+                    Severity.LEAVES,
+                ):
                     leaving = error
                     _skip_unfinished_subtest()  # pytest would report it as a failure
-                self.failed += severity_of(error) is Severity.FAILS
+                self.failed += severity_of_error(error) is Severity.FAILS
                 raise
         sys.stdout, sys.stderr = streams  # pytest has installed the streams of the whole test
         if leaving is not None:

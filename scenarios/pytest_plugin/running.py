@@ -67,7 +67,7 @@ def run_on_ranks(
     options = item.stash[OPTIONS_KEY]
     output, own_names = RankOutput(item), per_rank_fixture_names(item)
 
-    def program(rank: int) -> Any:
+    def run_test_on_rank(rank: int) -> Any:
         """Run the test on one rank: make the fixtures, call the function, tear the fixtures down."""
         __tracebackhide__ = True
         output.install_streams(rank)
@@ -87,11 +87,11 @@ def run_on_ranks(
         return value
 
     with keep_rank_patches(item):
-        failure = _run_and_store_outcome(item, program, options, output)
+        failure = _run_and_store_outcome(item, run_test_on_rank, options, output)
     if failure is None:
         failure = _warn_of_returned_values(item)
     if isinstance(failure, RanksFailed):
-        _raise_visibly(failure)
+        _raise_in_shown_frame(failure)
     if failure is not None:
         raise failure
 
@@ -150,7 +150,7 @@ def add_report_sections(item: pytest.Item) -> None:
         item.add_report_section("call", "findings", "\n\n".join(finding.body for finding in run.result.findings))
 
 
-def _raise_visibly(failure: RanksFailed) -> NoReturn:
+def _raise_in_shown_frame(failure: RanksFailed) -> NoReturn:
     """Raise the failure from a frame that pytest shows, because pytest adds a remark if all frames are hidden."""
     raise failure
 
@@ -166,7 +166,7 @@ def _run_once_or_explore(
         "budget": _budget_of_test(item, options),
         "name": test_name_in_tokens(item),
     }
-    token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
+    token, seed = item.config.getoption("ddpsim_replay"), seed_of_test(item, options)
     if token is not None:
         from ddpsim.scenarios.pytest_plugin.token_replay import replay_test
 
@@ -175,7 +175,7 @@ def _run_once_or_explore(
         return RunOnRanks(_with_replay_command(item, result), output, error=left)
     if options.explore is not None:
         return _explore_test(item, program, options, output, seed or 0, world)
-    result = simulate(program, options.world_size, policy=policy_of(item, options, seed), seed=seed or 0, **world)
+    result = simulate(program, options.world_size, policy=policy_of_test(item, options, seed), seed=seed or 0, **world)
     return RunOnRanks(_with_replay_command(item, result), output)
 
 
@@ -245,18 +245,16 @@ def _with_replay_command(item: pytest.Function, result: Result) -> Result:
     return result.with_replay(replay_command(item, str(result.schedule)))
 
 
-def seed_of(item: pytest.Function, options: MarkerOptions) -> int | None:
+def seed_of_test(item: pytest.Function, options: MarkerOptions) -> int | None:
     """Return the seed of a test: from the command line; else from the test's parameter; else from its marker."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     chosen = item.config.getoption("ddpsim_seed")
     return params.get(SEED, options.seed) if chosen is None else chosen
 
 
-def policy_of(item: pytest.Function, options: MarkerOptions, seed: int | None) -> Any:
-    """Return the scheduling policy of a test: from the command line; else from its marker; else the default.
-
-    For tests with `seeds=`, a policy that uses no seed is ignored, because all runs would be the same.
-    """
+def policy_of_test(item: pytest.Function, options: MarkerOptions, seed: int | None) -> Any:
+    """Return the scheduling policy of a test: from the command line; else from its marker; else the default. For tests
+    with `seeds=`, a policy that uses no seed is ignored, because all runs would be the same."""
     for_all = item.config.getoption("ddpsim_policy")
     if options.seeds and not uses_seed(for_all):
         for_all = None

@@ -48,13 +48,13 @@ def _call_without_rank(program: Callable[..., Any]) -> Callable[[int], Any]:
     code = getattr(inspect.unwrap(program), "__code__", None)
     path = sys.argv[0] if code is None else code.co_filename
 
-    def called(rank: int) -> Any:
+    def run_program(rank: int) -> Any:
         # Such a function belongs to a script that may read its command line, so it must not see ddpsim's.
         sys.argv = [path]
         return program()
 
-    called.__code__ = called.__code__.replace(co_filename=BETWEEN)
-    return wraps(program)(called)
+    run_program.__code__ = run_program.__code__.replace(co_filename=BETWEEN)
+    return wraps(program)(run_program)
 
 
 def _accepts_arguments(program: Callable[..., Any], *arguments: object) -> bool:

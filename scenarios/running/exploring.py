@@ -142,11 +142,13 @@ def explore_with_closest_pass(
             result = run_scenario(explored, engine, transport=transport, world_size=size, policy=policy, budget=budget)
         return result.with_replay(replay_command(result, scenario, engine, transport))
 
-    def run(choices: tuple[int, ...]) -> tuple[Result, Sequence[TakenChoice]]:
+    def run_with_choices(choices: tuple[int, ...]) -> tuple[Result, Sequence[TakenChoice]]:
         policy = ReplayPolicy(Schedule(choices, program, start), keeps_choices=True)
         return run_under(policy), policy.choices
 
-    search = partial(find_closest_pass, failing, run=run, drawn=ways, is_over=lambda: time.monotonic() > end)
+    search = partial(
+        find_closest_pass, failing, run=run_with_choices, drawn=ways, is_over=lambda: time.monotonic() > end
+    )
     try:
         found = search(exploration.first_pass)
         if found is None and exploration.first_pass is None and uses_seed(policy):

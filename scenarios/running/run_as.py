@@ -16,7 +16,7 @@ _DEFAULTS = {each.name: each.default for each in fields(Scenario)}
 
 
 def with_run_options(scenario: Scenario, given: Mapping[str, Any]) -> Scenario:
-    """Return a copy of the scenario with these command-line options. Raises UsageError for an unknown check or fault."""
+    """Return the scenario with these command-line options. Raises UsageError for an unknown check or fault."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     # A replay line repeats the faults that a file adds.
     added = tuple(each for each in map(parse_fault, values.pop("faults", ())) if each not in scenario.added_faults)

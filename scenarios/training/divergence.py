@@ -11,7 +11,7 @@ from ddpsim.scenarios.training.reference import TensorDifference, TrainingRefere
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import Phase, Site
 from ddpsim.simulator.diagnosis.explain import TableRow, format_table
-from ddpsim.simulator.diagnosis.replica_divergence import Deviation, advise_deviation
+from ddpsim.simulator.diagnosis.replica_divergence import ReferenceDeviation, advise_deviation
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.wording import LabelledLine, rank_list
 
@@ -45,10 +45,12 @@ def _divergence_finding(found: Sequence[TensorDifference], result: Result) -> Fi
     return Finding(first.code, ranks, summary, tuple(lines), tuple(dict.fromkeys(site for site in sites if site)))
 
 
-def _describe_deviation(found: Sequence[TensorDifference], ranks: tuple[int, ...], result: Result) -> Deviation:
+def _describe_deviation(
+    found: Sequence[TensorDifference], ranks: tuple[int, ...], result: Result
+) -> ReferenceDeviation:
     calls = [event.call for event in result.trace if event.kind is EventKind.ISSUE and event.call is not None]
     is_by_hand = all(call.origin.phase is Phase.USER for call in calls)
-    return Deviation(
+    return ReferenceDeviation(
         found[0].code,
         ranks,
         result.world_size,

@@ -19,11 +19,11 @@ from torch.optim import Optimizer
 from ddpsim.simulator.attribution.parallelism import PipelineMessages, StepCounter
 from ddpsim.simulator.attribution.phases import (
     FrameReaders,
-    mark_backward_engine,
-    mark_issuing_frame,
-    mark_program_entry,
-    mark_user_frame,
-    skip_frame,
+    read_backward_engine_frame,
+    read_issuing_frame,
+    read_nothing_from_frame,
+    read_program_entry_frame,
+    read_user_frame,
     traced_sites,
 )
 from ddpsim.simulator.attribution.stack_attribution import StackFacts
@@ -74,20 +74,20 @@ class OriginTracker:
         is_direct = is_read = is_reduction = has_callers = False
         while frame is not None:
             reader = known(id(frame.f_code)) or learn(frame)
-            if reader is skip_frame:  # first, because it is the most frequent case
+            if reader is read_nothing_from_frame:  # first, because it is the most frequent case
                 is_direct = False
-            elif reader is mark_issuing_frame:
+            elif reader is read_issuing_frame:
                 is_direct = True
-            elif reader is mark_user_frame:
+            elif reader is read_user_frame:
                 is_direct = False
                 has_callers = innermost is not None
                 innermost = innermost or frame
                 if is_read:
                     break
-            elif reader is mark_program_entry:
+            elif reader is read_program_entry_frame:
                 break
             elif not is_read:
-                if is_direct and reader is mark_backward_engine:
+                if is_direct and reader is read_backward_engine_frame:
                     is_reduction = is_read = True
                 else:
                     reading = reading or StackFacts(signature.operation)
@@ -127,9 +127,9 @@ class OriginTracker:
         outer = frame.f_back
         while outer is not None:
             reader = known(id(outer.f_code)) or learn(outer)
-            if reader is mark_user_frame and may_show_as_caller(outer.f_code.co_filename, path):
+            if reader is read_user_frame and may_show_as_caller(outer.f_code.co_filename, path):
                 return site_of_user_frame(outer)
-            if reader is mark_program_entry:
+            if reader is read_program_entry_frame:
                 return None
             outer = outer.f_back
         return None
@@ -143,7 +143,7 @@ class OriginTracker:
         if reading.joining is not None:
             self._report_join(reading.joining)
         if reading.phase is None and reading.part is not None:
-            step, shadow = self._step_of_part(reading), reading.has_joined is not None
+            step, shadow = self._step_of_optimizer_or_unit(reading), reading.has_joined is not None
             return Origin(step=step, shadow=shadow, parameters=reading.parameters, part=reading.part)
         if reading.phase is None:
             return USER_ORIGIN if reading.has_joined is None else _USER_SHADOW
@@ -153,7 +153,9 @@ class OriginTracker:
         if wrapper is None:
             return Origin(reading.phase, shadow=reading.has_joined is not None)
         if reading.ends_join:
-            for each in self._wrappers_among(reading.has_joined._joinables if reading.has_joined else [reading.owner]):
+            for each in self._wrappers_among_joined(
+                reading.has_joined._joinables if reading.has_joined else [reading.owner]
+            ):
                 each.align_step(self._wrappers.latest_step(*each.key))
         if reading.phase is Phase.REBUILD:
             wrapper.forget_buckets()
@@ -163,7 +165,7 @@ class OriginTracker:
             origin = _origin_in_wrapper(wrapper, reading.phase, reading.bucket, shadow=reading.has_joined is not None)
         return origin._replace(by_hook=True) if reading.is_hooks else origin
 
-    def _step_of_part(self, reading: StackFacts) -> int | None:
+    def _step_of_optimizer_or_unit(self, reading: StackFacts) -> int | None:
         is_counted_here = reading.step is None or isinstance(reading.stepped, Optimizer)
         return self.steps.current_step(reading.stepped) if is_counted_here else reading.step
 
@@ -183,13 +185,13 @@ class OriginTracker:
         micro-batches under no_sync do not count, and a second epoch continues from the step of all ranks at the end of
         the first. Of several wrappers in a join, the one with the most steps counts.
         """
-        wrappers = self._wrappers_among(members)
+        wrappers = self._wrappers_among_joined(members)
         for wrapper in wrappers:
             wrapper.note_join()
         step = max(map(_step_of_wrapper, wrappers), default=None)
         self._host.send_request(WriteNote(EventKind.NOTE, joined_note_text(step)))
 
-    def _wrappers_among(self, members: Iterable[Any]) -> list[DdpWrapper]:
+    def _wrappers_among_joined(self, members: Iterable[Any]) -> list[DdpWrapper]:
         """Return the DDP wrappers among the members of a join, which may also contain optimizers."""
         wrappers = [self._wrappers.wrapper_of(member) for member in members if isinstance(member, Module)]
         return [wrapper for wrapper in wrappers if wrapper is not None]
@@ -204,7 +206,7 @@ def _step_of_wrapper(wrapper: DdpWrapper) -> int:
 
 def _origin_in_wrapper(wrapper: DdpWrapper, phase: Phase, bucket: int | None, *, shadow: bool) -> Origin:
     if shadow and bucket is not None:
-        wrapper.learn_buckets()
+        wrapper.read_bucket_contents()
     step = None if shadow or phase in _STEPLESS or wrapper.reports_steps else wrapper.step
     parameters = () if bucket is None else wrapper.bucket_parameters(bucket)
     return Origin(phase, wrapper.number_in_group, bucket, step, shadow, parameters)

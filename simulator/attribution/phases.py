@@ -42,7 +42,7 @@ class FrameReaders:
         """Return the reader for a frame: a function that reads what the frame says about the call."""
         self._codes.append(frame.f_code)
         reader = self.known[id(frame.f_code)] = _reader_of_function(frame)
-        if reader is mark_user_frame and any(name.startswith(_COMPILED) for name in frame.f_code.co_names):
+        if reader is read_user_frame and any(name.startswith(_COMPILED) for name in frame.f_code.co_names):
             self.compiled.add(id(frame.f_code))
         return reader
 
@@ -55,40 +55,40 @@ class FrameReaders:
         return site
 
 
-def skip_frame(reading: StackFacts, frame: FrameType) -> None:
+def read_nothing_from_frame(reading: StackFacts, frame: FrameType) -> None:
     """Read nothing from a frame: its function says nothing about the call."""
 
 
-def mark_backward_engine(reading: StackFacts, frame: FrameType) -> None:
+def read_backward_engine_frame(reading: StackFacts, frame: FrameType) -> None:
     """Read a frame of autograd's engine: the Reducer makes the calls directly below it, the user those from Python."""
     reading.is_complete = True
 
 
-def mark_issuing_frame(reading: StackFacts, frame: FrameType) -> None:
+def read_issuing_frame(reading: StackFacts, frame: FrameType) -> None:
     """Read a frame of the simulator, which lies between the caller of an operation and the operation's call."""
 
 
-def mark_user_frame(reading: StackFacts, frame: FrameType) -> None:
+def read_user_frame(reading: StackFacts, frame: FrameType) -> None:
     """Read a frame of the user's program."""
 
 
-def mark_program_entry(reading: StackFacts, frame: FrameType) -> None:
+def read_program_entry_frame(reading: StackFacts, frame: FrameType) -> None:
     """Read the frame that runs a rank's program: it is the last frame that is read."""
 
 
 def _reader_of_function(frame: FrameType) -> Reader:
     name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
     if module in _ISSUING:
-        return mark_issuing_frame
+        return read_issuing_frame
     if module == RankMain.__module__:
-        return mark_program_entry
+        return read_program_entry_frame
     phase = frame.f_globals.get(DECLARATION, {}).get(name)
     if phase is not None:
         return _reader_of_declared_phase(Phase(phase))
     if frame.f_code.co_filename.startswith(_GRAPH):
         return _read_compiled_graph
     reader = _TORCH.get((module, name)) or PARALLELISM.get((module, name)) or OPTIMIZERS.get((module, name))
-    return reader or (mark_user_frame if is_user_code(frame.f_code) else skip_frame)
+    return reader or (read_user_frame if is_user_code(frame.f_code) else read_nothing_from_frame)
 
 
 def _reader_of_declared_phase(phase: Phase) -> Reader:
@@ -216,7 +216,7 @@ _TORCH: dict[tuple[str, str], Reader] = {
     (_JOIN, "_get_num_nonjoined_procs"): _read_join_count,
     (_JOIN, "_notify_procs_to_terminate"): _read_join_termination,
     (_JOIN, "__exit__"): _read_join_exit,
-    ("torch.autograd.graph", "_engine_run_backward"): mark_backward_engine,
+    ("torch.autograd.graph", "_engine_run_backward"): read_backward_engine_frame,
     ("ddpsim.simulator.attribution.wrapper_registry", "communication_hook"): _read_communication_hook,
     ("ddpsim.simulator.process_group.reducer_patches", "delay_all_reduce"): _read_delayed_all_reduce,
     ("ddpsim.simulator.process_group.work", "_set_future"): _read_completion_callback,

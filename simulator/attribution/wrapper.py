@@ -168,7 +168,7 @@ class DdpWrapper:
         """Return the names of the parameters of a bucket, in bucket order."""
         return self._buckets[bucket].parameters if bucket < len(self._buckets) else ()
 
-    def learn_buckets(self) -> None:
+    def read_bucket_contents(self) -> None:
         """Read the contents of the Reducer's buckets, once per layout; not in backward, which locks the Reducer."""
         if not self._buckets:
             module = self.module

@@ -95,7 +95,7 @@ class WrapperRegistry:
 
         def prepare_for_backward(reducer: Any, outputs: Any) -> None:
             if (wrapper := self.of_reducer.get(reducer)) is not None:
-                wrapper.learn_buckets()
+                wrapper.read_bucket_contents()
             original(reducer, outputs)
 
         return prepare_for_backward
@@ -153,14 +153,14 @@ class WrapperRegistry:
     def _hook_parameters(self, wrapper: DdpWrapper) -> None:
         last_hooked, rank = self._last_hooked, wrapper.rank
 
-        def note(parameter: Any) -> None:
+        def note_gradient(parameter: Any) -> None:
             last_hooked[rank] = wrapper
             wrapper.note_gradient()
 
         if wrapper.module is not None:
             for parameter in wrapper.module.parameters():
                 if parameter.requires_grad:
-                    self._hooks.append(parameter.register_post_accumulate_grad_hook(note))
+                    self._hooks.append(parameter.register_post_accumulate_grad_hook(note_gradient))
 
 
 def reducer_parameter_names(wrappers: WrapperRegistry, rank: int, indices: Sequence[int]) -> tuple[str, ...]:

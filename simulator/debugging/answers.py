@@ -112,7 +112,7 @@ def _arrived_and_missing(slot: OpenCalls) -> str:
         return slot.presence_text
     other = "any rank" if slot.any_suffices else rank_list(slot.missing)
     sender = slot.calls[0].operation == "send"
-    return f"{rank_list(slot.arrived)} sends, {other} has not received" if sender else f"nothing from {other} yet"
+    return f"{rank_list(slot.arrived_ranks)} sends, {other} has not received" if sender else f"nothing from {other} yet"
 
 
 def _origin_suffix(call: Call) -> str:

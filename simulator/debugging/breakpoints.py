@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 _values_of = attrgetter("number", "file", "line", "temporary", "cond", "funcname", "enabled", "ignore")
 
 
-class Breakpoints(NamedTuple):
+class AllBreakpoints(NamedTuple):
     """All breakpoints of a process, as a message to other processes."""
 
     those: tuple[tuple[Any, ...], ...] = ()
@@ -21,16 +21,16 @@ class Breakpoints(NamedTuple):
     next_number: int = 1
 
 
-def current_breakpoints() -> Breakpoints:
+def current_breakpoints() -> AllBreakpoints:
     """Return pdb's breakpoints of this process, without importing `bdb`: if `bdb` is not loaded, there are none."""
     bdb: Any = sys.modules.get("bdb")
     if bdb is None:
-        return Breakpoints()
+        return AllBreakpoints()
     those = [_values_of(each) for each in bdb.Breakpoint.bpbynumber if each is not None]
-    return Breakpoints(tuple(those), bdb.Breakpoint.next)
+    return AllBreakpoints(tuple(those), bdb.Breakpoint.next)
 
 
-def set_breakpoints(all_of_them: Breakpoints) -> None:
+def set_breakpoints(all_of_them: AllBreakpoints) -> None:
     """Replace all pdb breakpoints of this process by the given ones."""
     if all_of_them == current_breakpoints():
         return

@@ -13,14 +13,14 @@ from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import BeginCall, IssueCall, ProgramRaised, Request, WaitFor
-from ddpsim.simulator.kernel.states import RunEnding, RunLife, RunPhase
+from ddpsim.simulator.kernel.states import RunEnding, RunLifecycle, RunPhase
 from ddpsim.simulator.kernel.tasks import Task
 
 _EXPLAINABLE_ENDINGS = (RunEnding.DEADLOCK, RunEnding.MISMATCH, RunEnding.STEPS, RunEnding.POLLS)
 """Reasons for the end of a run that a debugger can explain, because every rank is still at the line that it reached."""
 
 
-class _LifeWithEndHook(RunLife):
+class _LifeWithEndHook(RunLifecycle):
     """A `RunLife` (the state of a run) that calls a function just before the run ends."""
 
     def __init__(self, before_end: Callable[[RunEnding], None]) -> None:
@@ -54,7 +54,7 @@ class DirectedKernel(Kernel):
             if self._are_threads:
                 self._pause_at_call()
         elif isinstance(request, ProgramRaised):
-            self._pause_here(f"rank {self._running_task.rank_number} raised {request.error.text}")
+            self._pause_running_rank(f"rank {self._running_task.rank_number} raised {request.error.text}")
         elif isinstance(request, (BeginCall, WaitFor)):
             self._pause_before_request()
         return super().handle(request)
@@ -64,7 +64,7 @@ class DirectedKernel(Kernel):
         self.run.running = task
         has_begun = bool(task.scripts)
         if self._is_running and has_begun and task.is_main and self._director.pauses_where_rank_runs(task.rank_number):
-            self._pause_here(f"step {self.run.steps}: rank {task.rank_number} runs next")
+            self._pause_running_rank(f"step {self.run.steps}: rank {task.rank_number} runs next")
         return super().resume_task(task)
 
     # --- stopping -----------------------------------------------------------------------------------------------------
@@ -97,9 +97,9 @@ class DirectedKernel(Kernel):
     def _pause_at_call(self) -> None:
         header = self._due.pop(self._running_task.rank_number, "")
         if header:
-            self._pause_here(header)
+            self._pause_running_rank(header)
 
-    def _pause_here(self, header: str) -> None:
+    def _pause_running_rank(self, header: str) -> None:
         if self._is_running:
             self._director.pause_run(self._running_task.rank_number, header)
 

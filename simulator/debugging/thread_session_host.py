@@ -119,7 +119,7 @@ class ThreadSessionHost(SessionHost):
         assert me is not None
         visited, known = VisitResult(), self._breakpoints
 
-        def look() -> None:
+        def debug_visited_rank() -> None:
             nonlocal visited
             with suppress(RankUnwound):  # the run is ending; the caller notices it, too
                 visited = VisitResult(debugger_class(self)().debug_paused_rank())
@@ -127,7 +127,7 @@ class ThreadSessionHost(SessionHost):
         self._visited = other
         self._switch(me.rank, rank)
         try:
-            other.run_while_sleeping(look)
+            other.run_while_sleeping(debug_visited_rank)
         finally:
             self._switch(rank, me.rank)
             self._visited = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise_deadlock, ranks_at_fault
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, RankSnapshot, RankState, Snapshot, WaitReason
-from ddpsim.simulator.diagnosis.explain import TableRow, format_table, heading, shorten_list, sites_with_callers
+from ddpsim.simulator.diagnosis.explain import TableRow, finding_heading, format_table, shorten_list, sites_with_callers
 from ddpsim.simulator.diagnosis.message_outliers import MessageOutlier, find_message_outlier
 from ddpsim.simulator.diagnosis.rank_errors import error_as_verb
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, describe_thread_wait, merge_thread_deadlocks
@@ -63,7 +63,7 @@ def _deadlock_finding(
     """Return the finding for one deadlock. `odd` is the message to blame; an earlier finding's `root` may be, too."""
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines: list[str | LabelledLine] = [
-        heading(reading.code, snapshot.choice_points),
+        finding_heading(reading.code, snapshot.choice_points),
         *format_table([row for rank in ranks for row in _rows_of_rank(snapshot, rank, ended=True)]),
         *_origin_lines(ranks),
     ]
@@ -94,7 +94,7 @@ def _deadlock_finding(
     return Finding(
         reading.code,
         culprits,
-        _summary(snapshot, reading),
+        _summarize_wait(snapshot, reading),
         tuple(lines),
         sites_with_callers(sites, ends),
         reading.cycle,
@@ -167,7 +167,7 @@ def _rows_of_rank(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> lis
 
 def _row_of_main_thread(snapshot: Snapshot, rank: RankSnapshot) -> TableRow:
     """Return the table row of a rank's main thread: how it ended, or what it waits for."""
-    last, after = rank.last_call, _after_last_call(rank)
+    last, after = rank.last_call, _latest_progress_text(rank)
     if rank.state is RankState.RAISED:
         return TableRow(rank.rank, error_as_verb(rank.error), str(rank.error_site or ""), after)
     if rank.state is RankState.UNRECORDED:
@@ -197,7 +197,7 @@ def _describe_wait(snapshot: Snapshot, rank: RankSnapshot, number: int, wait: Wa
 def _describe_missing(snapshot: Snapshot, call: Call) -> str:
     if call in snapshot.stream_by_queued:
         first = snapshot.stream_by_queued[call].started[0]
-        return f"queued behind {first.title}{_on_group(first)} at {first.location}"
+        return f"queued behind {first.title}{_group_suffix(first)} at {first.location}"
     if call not in snapshot.slot_by_call:
         return ""
     if call.is_point_to_point:
@@ -223,23 +223,23 @@ def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[LabelledLine]:
         if not call.origin.is_of_program:
             names = join_names(call.origin.parameters, 4)
             origin = f"{call.origin.text_in_findings()} ({names})" if names else call.origin.text_in_findings()
-            texts[f"{call.title}{_on_group(call)} is {origin}"] = None
+            texts[f"{call.title}{_group_suffix(call)} is {origin}"] = None
     return [LabelledLine("call", text) for text in texts]
 
 
-def _after_last_call(rank: RankSnapshot) -> str:
+def _latest_progress_text(rank: RankSnapshot) -> str:
     call, steps = rank.last_call, rank.optimizer_steps
-    text = f"after {call.title}{_on_group(call)}" if call else "before its first call"
+    text = f"after {call.title}{_group_suffix(call)}" if call else "before its first call"
     return text + (f" ({steps} iteration{'s' * (steps != 1)})" if steps else "")
 
 
-def _on_group(call: Call) -> str:
+def _group_suffix(call: Call) -> str:
     return "" if call.group == "default" else f' on "{call.group}"'
 
 
-def _summary(snapshot: Snapshot, reading: WaitReason) -> str:
+def _summarize_wait(snapshot: Snapshot, reading: WaitReason) -> str:
     """Return one line that names the waiting ranks and what they wait for."""
-    victims = _who_waits(reading.victims)
+    victims = _waiting_ranks_text(reading.victims)
     culprits = ("any of " if reading.any_suffices else "") + rank_list(reading.culprits)
     if reading.code is Code.DEADLOCK_CYCLE:
         return f"{rank_list(reading.cycle)} wait for each other in a circle"
@@ -258,7 +258,7 @@ def _summary(snapshot: Snapshot, reading: WaitReason) -> str:
     return f"{victims} for {culprits}, which returned"
 
 
-def _who_waits(ranks: Sequence[int]) -> str:
+def _waiting_ranks_text(ranks: Sequence[int]) -> str:
     return rank_list(ranks) + (" wait" if len(ranks) > 1 else " waits")
 
 
@@ -267,12 +267,12 @@ def _summary_of_dead_ranks(snapshot: Snapshot, victims: Sequence[int], culprits:
     calls = ranks_by_value((rank, _first_call_text(snapshot.ranks[rank])) for rank in victims)
     dead = f"for {culprits}, which raised"
     if len(calls) == 1:
-        return f"{_who_waits(victims)}{next(iter(calls))} {dead}"
+        return f"{_waiting_ranks_text(victims)}{next(iter(calls))} {dead}"
     sides = [rank_list(ranks) + call for call, ranks in calls.items() if call]
-    return f"{_who_waits(victims)} {dead}: {join_names(sides, _MOST_CALLS)}"
+    return f"{_waiting_ranks_text(victims)} {dead}: {join_names(sides, _MOST_CALLS)}"
 
 
 def _first_call_text(rank: RankSnapshot) -> str:
     """Return text on the first call in which the rank or its thread waits; "" if no call is waited for."""
     call = next(iter(rank.calls), None)
-    return f" in {call.title}{_on_group(call)} at {call.location}" if call else ""
+    return f" in {call.title}{_group_suffix(call)} at {call.location}" if call else ""

@@ -28,13 +28,13 @@ from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 def ranks_at_fault(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
     """Return the ranks at fault: missing or dead ones, those of the cycle, or a few whose call most never make."""
-    if reading.code is Code.DEADLOCK_MISSING_RANK and _is_call_of_few(snapshot, reading):
+    if reading.code is Code.DEADLOCK_MISSING_RANK and _are_fewer_waiting_than_returned(snapshot, reading):
         return reading.victims
     if reading.code is not Code.DEADLOCK_CYCLE:
         return reading.culprits
     left = tuple(messages_after_loop(snapshot, reading))
     others = left if 0 < 2 * len(left) < len(reading.victims) else reading.culprits
-    return _absent_from_creation(snapshot, reading) or _ranks_in_other_order(snapshot, reading) or others
+    return _ranks_missing_in_group_creation(snapshot, reading) or _ranks_in_other_order(snapshot, reading) or others
 
 
 def advise_deadlock(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, ...]) -> list[LabelledLine]:
@@ -113,7 +113,7 @@ def _advise_wrappers(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Ca
         return Cause.JOINED_ON_SOME_RANKS.lines(who=missing)
     if phases <= WRAPPING:
         return Cause.WRAPPED_ALONE.lines(who=missing)
-    has_passed = _finished_the_step(snapshot, reading, calls)
+    has_passed = _have_missing_ranks_finished_step(snapshot, reading, calls)
     if has_passed and all(call.origin.by_hook for call in calls):
         return Cause.HOOK_MADE_NO_CALL.lines(who=missing, fact=sites_text(calls))
     if left_out := advise_bucket_left_out(missing, calls):
@@ -125,7 +125,7 @@ def _advise_wrappers(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Ca
     return Cause.RAN_OUT_OF_INPUT.lines(who=missing)
 
 
-def _finished_the_step(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Call]) -> bool:
+def _have_missing_ranks_finished_step(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Call]) -> bool:
     """True if ranks wait in a bucket of a training step whose forward or whole step the missing ranks have done."""
     done = [snapshot.ranks[rank] for rank in reading.culprits]
     waiting = max(snapshot.ranks[rank].optimizer_steps for rank in reading.victims)
@@ -144,7 +144,7 @@ def _may_be_evaluation(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
     return all(each.phase is Phase.BUFFERS and each.step is not None and each.step <= done for each, done in origins)
 
 
-def _is_call_of_few(snapshot: Snapshot, reading: WaitReason) -> bool:
+def _are_fewer_waiting_than_returned(snapshot: Snapshot, reading: WaitReason) -> bool:
     """Return True if the waiting ranks are fewer than the returned ones, and made an own call or an evaluation."""
     calls = snapshot.calls_of(reading.victims)
     if len(reading.victims) >= len(reading.culprits) or not calls or set(reading.culprits) & set(reading.victims):
@@ -157,11 +157,11 @@ def _is_call_of_few(snapshot: Snapshot, reading: WaitReason) -> bool:
 # --- a cycle ----------------------------------------------------------------------------------------------------------
 
 
-def _absent_from_creation(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
+def _ranks_missing_in_group_creation(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
     """Return the ranks that wait elsewhere while other ranks of the cycle create a group with them."""
     calls = _cycle_calls(snapshot, reading)
     creating = [call for call in calls if call.operation in CREATING]
-    missing = {rank for slot in _slots_of(snapshot, creating) for rank in slot.missing}
+    missing = {rank for slot in _open_calls_containing(snapshot, creating) for rank in slot.missing}
     return tuple(sorted(missing & set(reading.victims) - {call.rank for call in creating}))
 
 
@@ -171,17 +171,17 @@ def _ranks_in_other_order(snapshot: Snapshot, reading: WaitReason) -> tuple[int,
     For the user's own calls there is no majority rule: either order may be the intended one.
     """
     calls = _cycle_calls(snapshot, reading)
-    slots = _slots_of(snapshot, calls)
+    slots = _open_calls_containing(snapshot, calls)
     if len(slots) < max(2, len(reading.cycle)) or any(call.origin.phase is Phase.USER for call in calls):
         return ()
-    members = {frozenset((*slot.arrived, *slot.missing)) for slot in slots}
-    *few, most = sorted(slots, key=lambda slot: len(slot.arrived))
-    if len(members) > 1 or len(few[-1].arrived) == len(most.arrived):
+    members = {frozenset((*slot.arrived_ranks, *slot.missing)) for slot in slots}
+    *few, most = sorted(slots, key=lambda slot: len(slot.arrived_ranks))
+    if len(members) > 1 or len(few[-1].arrived_ranks) == len(most.arrived_ranks):
         return ()
-    return tuple(sorted({rank for slot in few for rank in slot.arrived}))
+    return tuple(sorted({rank for slot in few for rank in slot.arrived_ranks}))
 
 
-def _slots_of(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenCalls]:
+def _open_calls_containing(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenCalls]:
     """Return the slots (rows of matching calls) in which these calls wait; a completed call has none."""
     indices = snapshot.slot_by_call
     return [snapshot.open_slots[indices[call]] for call in calls if call in indices]

@@ -78,7 +78,7 @@ class OpenCalls:
     """True if one of the missing ranks is enough (a receive from any source)."""
 
     @property
-    def arrived(self) -> tuple[int, ...]:
+    def arrived_ranks(self) -> tuple[int, ...]:
         """The ranks that have made their call."""
         return tuple(sorted(call.rank for call in self.calls))
 
@@ -94,7 +94,7 @@ class OpenCalls:
     @cached_property
     def presence_text(self) -> str:
         """The ranks that arrived and those that are missing, as text."""
-        return f"arrived {ranges_text(self.arrived)} · missing {ranges_text(self.missing)}"
+        return f"arrived {ranges_text(self.arrived_ranks)} · missing {ranges_text(self.missing)}"
 
 
 def collect_open_calls(slots: PendingCollectives, messages: UnmatchedMessages) -> tuple[OpenCalls, ...]:

@@ -51,7 +51,7 @@ class Digraph(Generic[Node]):
         """
         taken: dict[Node, None] = {}
         found = []
-        for node in reversed(self._in_order_of_finishing()):
+        for node in reversed(self._nodes_in_finishing_order()):
             if node not in taken:
                 component = _reachable_nodes(self.before, [node], taken)
                 taken |= component
@@ -59,7 +59,7 @@ class Digraph(Generic[Node]):
                     found.append(component)
         return found
 
-    def _in_order_of_finishing(self) -> list[Node]:
+    def _nodes_in_finishing_order(self) -> list[Node]:
         """Return all nodes in the order in which a depth-first search finishes them."""
         finished: list[Node] = []
         seen = set()

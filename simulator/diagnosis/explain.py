@@ -18,7 +18,7 @@ MANY_RANKS = 8
 _KINDS = {Code.RANK_ERROR: "ERROR", Code.UNCHECKED: "UNKNOWN"}
 
 
-def heading(code: Code, step: int | None = None) -> str:
+def finding_heading(code: Code, step: int | None = None) -> str:
     """Return the first line of a finding: kind, code, and the step if there is one (a job's records have none)."""
     kind = _KINDS.get(code) or code.value.partition(".")[0].upper()
     return f"{kind}  {code}" + ("" if step is None else f"  at step {step}")
@@ -28,7 +28,7 @@ def finding_lines(
     code: Code, *parts: Iterable[str | LabelledLine], step: int | None = None
 ) -> tuple[str | LabelledLine, ...]:
     """Return a finding's text: its first line, then these parts."""
-    return (heading(code, step), *chain.from_iterable(parts))
+    return (finding_heading(code, step), *chain.from_iterable(parts))
 
 
 def summarized_finding(
@@ -79,7 +79,7 @@ def format_table(rows: Sequence[TableRow]) -> list[str]:
         cells = []
         for row, ranks in shared.items():
             if len(ranks) > MANY_RANKS:
-                cells.append((rank_list(ranks), row._replace(what=in_plural(row.what))))
+                cells.append((rank_list(ranks), row._replace(what=put_verb_in_plural(row.what))))
             else:
                 cells += [(names[rank], row) for rank in ranks]
     else:
@@ -94,7 +94,7 @@ def format_table(rows: Sequence[TableRow]) -> list[str]:
 _VERBS = frozenset({"waits", "changes", "sets", "starts", "reads"})
 
 
-def in_plural(what: str) -> str:
+def put_verb_in_plural(what: str) -> str:
     """Return a rank's text in the plural: "waits in recv" becomes "wait in recv", "was killed" "were killed"."""
     first, space, rest = what.partition(" ")
     words = {"is": "are", "was": "were", "has": "have"}

@@ -20,7 +20,7 @@ from ddpsim.simulator.diagnosis.explain import (
     finding_lines,
     format_call_table,
     format_table,
-    in_plural,
+    put_verb_in_plural,
     ranks_outside_largest,
     sites_culprits_first,
     summarized_finding,
@@ -352,6 +352,6 @@ class SharedState(Enum):
 def shared_process_finding(what: SharedState, ranks: tuple[int, ...], site: Site, of: str = "") -> Finding:
     """Return the finding for one such use at one line; `of` is the environment variable or library."""
     deed = what.value.format(of=of)
-    summary = f"{rank_list(ranks)} {in_plural(deed) if len(ranks) > 1 else deed} at {site}" if ranks else deed
+    summary = f"{rank_list(ranks)} {put_verb_in_plural(deed) if len(ranks) > 1 else deed} at {site}" if ranks else deed
     sites = (site,) if ranks else ()
     return summarized_finding(Code.HAZARD_SHARED_PROCESS, ranks, summary, Cause.PROCESS_SHARED.lines(), sites=sites)

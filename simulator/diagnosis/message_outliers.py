@@ -66,7 +66,7 @@ _Pairs = Counter[tuple[Hashable, Hashable]]
 
 def find_message_outlier(snapshot: Snapshot, involved: Collection[int]) -> MessageOutlier | None:
     """Return the first pattern-breaking call of the rank that breaks the most patterns, if that rank is `involved`."""
-    made = _by_rank(snapshot)
+    made = _messages_by_rank(snapshot)
     returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
     found = chain(
         _outliers_at_lines(made, snapshot),
@@ -84,7 +84,7 @@ def find_message_outlier(snapshot: Snapshot, involved: Collection[int]) -> Messa
     return odd[weights[0][0]][0]
 
 
-def _by_rank(snapshot: Snapshot) -> dict[int, list[_Message]]:
+def _messages_by_rank(snapshot: Snapshot) -> dict[int, list[_Message]]:
     size = len(snapshot.ranks)
     made: dict[int, list[_Message]] = {}
     counts: Counter[tuple[int, _LineOf]] = Counter()
@@ -106,11 +106,11 @@ def _by_rank(snapshot: Snapshot) -> dict[int, list[_Message]]:
 def _outliers_at_lines(made: _Table, snapshot: Snapshot) -> Iterator[MessageOutlier]:
     """Yield waiting calls whose peer or tag differs from those of all other calls from their line."""
     size = len(snapshot.ranks)
-    for ranks in _by_line(made).values():
+    for ranks in _messages_by_line(made).values():
         calls = [each for own in ranks.values() for each in own]
         counts = [Counter(each.values[kind] for each in calls) for kind in _KINDS]
         found = _find_single_value(calls, counts, (_PEER, _NEIGHBOUR))
-        if found is not None and found.call in snapshot.slot_by_call and not _closes_ring(found.call, calls):
+        if found is not None and found.call in snapshot.slot_by_call and not _is_ring_closing(found.call, calls):
             usual = counts[found.kind].most_common(1)[0][0]
             peer = usual if found.kind == _PEER else (found.call.rank + usual) % size
             yield _make_outlier(Cause.ODD_PEER, found.call, f"rank {found.call.peer}", f"rank {peer}")
@@ -139,7 +139,7 @@ def _find_single_value(calls: list[_Message], counts: list[Counter[int]], kinds:
     return found[0] if found and all(each.call is found[0].call for each in found) else None
 
 
-def _closes_ring(call: Call, calls: Iterable[_Message]) -> bool:
+def _is_ring_closing(call: Call, calls: Iterable[_Message]) -> bool:
     """Return True if the call links the last and the first rank of a ring."""
     ranks = [other.call.rank for other in calls]
     return (call.rank, call.peer) in {(max(ranks), min(ranks)), (min(ranks), max(ranks))}
@@ -177,7 +177,7 @@ def _outliers_in_order(made: _Table) -> Iterator[MessageOutlier]:
             for before, each in pairwise(made[rank]):
                 is_new = pairs[before.line, each.line] == 1
                 if is_new and starts[before.line] > _LEAST_CALLS_OF_PATTERN and ends[each.line] > 1:
-                    usual = _followers(pairs, before.line)[0][0]
+                    usual = _next_values(pairs, before.line)[0][0]
                     yield _make_outlier(Cause.ODD_ORDER, each.call, str(before.call.site), str(usual))
 
 
@@ -195,7 +195,7 @@ def _outliers_in_count(made: _Table, returned: Set[int]) -> Iterator[MessageOutl
 
 def _outliers_in_count_at_lines(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
     """Yield a call of a rank with one call more at a line (the ends of a pipeline reach other lines)."""
-    for ranks in _by_line(made).values():
+    for ranks in _messages_by_line(made).values():
         counts = Counter(len(own) for own in ranks.values())
         usual, times = counts.most_common(1)[0]
         odd = [rank for rank, own in ranks.items() if len(own) != usual]
@@ -223,7 +223,7 @@ def _ranks_by_lines(made: _Table) -> Iterable[list[int]]:
     return ranks_by_value((rank, frozenset(each.line for each in own)) for rank, own in made.items()).values()
 
 
-def _by_line(made: _Table) -> dict[_LineOf, dict[int, list[_Message]]]:
+def _messages_by_line(made: _Table) -> dict[_LineOf, dict[int, list[_Message]]]:
     """Return the calls of each line, by rank."""
     lines: dict[_LineOf, dict[int, list[_Message]]] = {}
     for rank, own in made.items():
@@ -240,7 +240,7 @@ def _sum_pairs(pairs: _Pairs, side: int) -> Counter[Hashable]:
     return Counter(pair[side] for pair in pairs.elements())
 
 
-def _followers(pairs: _Pairs, start: Hashable) -> list[Any]:
+def _next_values(pairs: _Pairs, start: Hashable) -> list[Any]:
     """Return the values that followed `start`, the most frequent first."""
     return [then for (first, then), _ in pairs.most_common() if first == start]
 
@@ -250,7 +250,7 @@ def _followers(pairs: _Pairs, start: Hashable) -> list[Any]:
 
 def _follower_outlier(name: str, kind: int, before: _Message, each: _Message, pairs: _Pairs) -> MessageOutlier:
     own = each.line_and_value(kind)
-    followers = _followers(pairs, before.line_and_value(kind))
+    followers = _next_values(pairs, before.line_and_value(kind))
     usual = [f"{name} {value}" for site, value in followers if (site, value) != own]
     fact = f"{name} {own[1]} after {name} {before.values[kind]}"
     return _make_outlier(Cause.ODD_FOLLOWER, each.call, fact, " or ".join(usual[:3]))

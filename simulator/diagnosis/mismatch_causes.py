@@ -51,15 +51,15 @@ _WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
 def advise_mismatch(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[LabelledLine]:
     """Return the advice (cause and what to try) for matched calls of one collective whose arguments differ."""
     if any(call.origin.shadow for call in calls):
-        return _with_joined_ranks(calls)
+        return _advise_calls_of_joined_ranks(calls)
     if parts := advise_parallel_calls(calls, code, _culprits_text(calls, code, culprits)):
         return parts
     users = [call for call in calls if call.origin.phase is Phase.USER]
     if not users:
-        return _between_wrappers(calls, code, culprits)
+        return _advise_calls_of_wrappers(calls, code, culprits)
     if wrappers := [call for call in calls if call.origin.phase is not Phase.USER]:
         return _advise_user_and_wrapper_calls(users, wrappers)
-    return _between_users(calls, code, _culprits_text(calls, code, culprits))
+    return _advise_calls_of_users(calls, code, _culprits_text(calls, code, culprits))
 
 
 def advise_message_mismatch(send: Call, receive: Call, code: Code) -> list[LabelledLine]:
@@ -83,7 +83,7 @@ def _culprits_text(calls: Sequence[Call], code: Code, culprits: tuple[int, ...])
 # --- the user's calls -------------------------------------------------------------------------------------------------
 
 
-def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[LabelledLine]:
+def _advise_calls_of_users(calls: Sequence[Call], code: Code, who: str) -> list[LabelledLine]:
     if code is Code.MISMATCH_GROUP:
         return Cause.OTHER_MEMBERS.lines(who=who)
     if code is Code.MISMATCH_SPLITS:
@@ -92,10 +92,10 @@ def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[Labelled
         return Cause.OTHER_FUNCTION.lines(who=who)
     if code is Code.MISMATCH_OPERATION or any(call.site[:2] != calls[0].site[:2] for call in calls):
         return Cause.OTHER_BRANCH.lines(who=who)
-    return _other_argument(calls, code).lines(who, FIELDS[code])
+    return _cause_of_unequal_argument(calls, code).lines(who, FIELDS[code])
 
 
-def _other_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
+def _cause_of_unequal_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
     """Return the cause if one line passes different arguments on some ranks; a job's records may have no lines."""
     if calls[0].site == NOWHERE and code in (Code.MISMATCH_SHAPE, Code.MISMATCH_DTYPE):
         return Cause.OTHER_WITHOUT_LINES
@@ -124,11 +124,11 @@ def _advise_user_and_wrapper_calls(users: Sequence[Call], wrappers: Sequence[Cal
         return Cause.FORWARD_ALONE.lines(who=ranks_text(wrappers))
     if len(wrappers) < len(users):
         return Cause.STAYED_IN_LOOP.lines(who=ranks_text(wrappers), operation=operations_text(users))
-    cause = Cause.DECIDED_ALONE if _is_above(users, wrappers) else Cause.LEFT_LOOP
+    cause = Cause.DECIDED_ALONE if _are_users_above_wrappers(users, wrappers) else Cause.LEFT_LOOP
     return cause.lines(who=ranks_text(users), operation=operations_text(users))
 
 
-def _is_above(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
+def _are_users_above_wrappers(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
     """Return True if the user's calls are above the wrappers' calls in one function: then no loop ended before."""
     functions = [(call.site.path, call.site.function) for call in (*users, *wrappers)]
     return len(set(functions)) == 1 and max(c.site.line for c in users) < min(c.site.line for c in wrappers)
@@ -137,7 +137,7 @@ def _is_above(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
 # --- calls of wrappers ------------------------------------------------------------------------------------------------
 
 
-def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[LabelledLine]:
+def _advise_calls_of_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[LabelledLine]:
     """Return the advice for matched calls of DDP wrappers from different phases or training steps."""
     who = _culprits_text(calls, code, culprits)
     phases = {call.origin.phase for call in calls}
@@ -154,12 +154,12 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
         outside = [call for call in calls if call.origin.phase is not Phase.JOIN_CONTROL]
         return Cause.JOINED_ON_SOME_RANKS.lines(who=ranks_text(outside))
     late = [call for call in calls if _is_later_bucket(call)]
-    ahead = [call for call in calls if _is_after_step(call, late)]
+    ahead = [call for call in calls if _is_of_later_step(call, late)]
     if late and len(ahead) + len(late) == len(calls) > len(late):
         return advise_bucket_left_out(ranks_text(ahead), late)
     if phases > {Phase.BUFFERS} and phases - {Phase.BUFFERS} <= _REDUCING:
         return Cause.EXTRA_FORWARD.lines(who=ranks_text(c for c in calls if c.origin.phase is Phase.BUFFERS))
-    return _between_steps(calls) or _within_one_step(calls, phases, code, who)
+    return _advise_unequal_forward_counts(calls) or _advise_calls_of_one_step(calls, phases, code, who)
 
 
 def _is_later_bucket(call: Call) -> bool:
@@ -175,7 +175,7 @@ def advise_bucket_left_out(culprits: str, late: Sequence[Call]) -> list[Labelled
     return Cause.BUCKET_LEFT_OUT.lines(who=culprits, parameters=parameters)
 
 
-def _is_after_step(call: Call, late: Sequence[Call]) -> bool:
+def _is_of_later_step(call: Call, late: Sequence[Call]) -> bool:
     """Return True if `call` belongs to a later training step than the bucket calls `late`."""
     steps = [other.origin.step for other in late if other.origin.step is not None]
     if call.origin.phase is Phase.BUFFERS:
@@ -183,7 +183,7 @@ def _is_after_step(call: Call, late: Sequence[Call]) -> bool:
     return call.origin.step is not None and bool(steps) and call.origin.step > max(steps)
 
 
-def _between_steps(calls: Sequence[Call]) -> list[LabelledLine]:
+def _advise_unequal_forward_counts(calls: Sequence[Call]) -> list[LabelledLine]:
     """Return the advice if some ranks made more synchronising forwards than others; [] if not."""
     steps = {call.rank: call.origin.step for call in calls}
     known = [step for step in steps.values() if step is not None]
@@ -198,7 +198,7 @@ def _between_steps(calls: Sequence[Call]) -> list[LabelledLine]:
     return []
 
 
-def _within_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str) -> list[LabelledLine]:
+def _advise_calls_of_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str) -> list[LabelledLine]:
     if phases == {Phase.BUFFERS}:
         return Cause.BUFFERS_DIFFER.lines(who=who)
     if phases != {Phase.BUCKET}:
@@ -226,14 +226,14 @@ def _advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> l
         return []
     if sorted(call.rank for call in others) == sorted(culprits):
         return Cause.HOOK_MADE_NO_CALL.lines(who=who, fact=sites_text(hooked))
-    if not others and (one_off := _hook_one_off(calls)):
+    if not others and (one_off := _advise_extra_hook_call(calls)):
         return one_off
     if not others and len({call.origin.bucket for call in calls}) > 1 and any(c.origin.is_chained for c in calls):
         return Cause.HOOK_CHAINS_CROSS.lines(fact=sites_text(calls))
     return Cause.HOOK_CALLS_DIFFER.lines(who, sites_text([call for call in hooked if call.rank in culprits]))
 
 
-def _hook_one_off(calls: Sequence[Call]) -> list[LabelledLine]:
+def _advise_extra_hook_call(calls: Sequence[Call]) -> list[LabelledLine]:
     """Return the advice if a hook made a call more or less, for calls of several steps; [] for calls of one step."""
     latest = max(call.origin.step or 0 for call in calls)
     ahead = [call.rank for call in calls if call.origin.step == latest]
@@ -246,7 +246,7 @@ def _hook_one_off(calls: Sequence[Call]) -> list[LabelledLine]:
 # --- calls that join makes --------------------------------------------------------------------------------------------
 
 
-def _with_joined_ranks(calls: Sequence[Call]) -> list[LabelledLine]:
+def _advise_calls_of_joined_ranks(calls: Sequence[Call]) -> list[LabelledLine]:
     shadows = [call for call in calls if call.origin.shadow]
     others = [call for call in calls if not call.origin.shadow]
     joined = ranks_text(shadows)

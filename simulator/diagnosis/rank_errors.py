@@ -12,7 +12,12 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import in_plural, ranks_outside_largest, shorten_text, summarized_finding
+from ddpsim.simulator.diagnosis.explain import (
+    put_verb_in_plural,
+    ranks_outside_largest,
+    shorten_text,
+    summarized_finding,
+)
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import LabelledLine, join_names, rank_list, ranks_by_value
 
@@ -164,7 +169,7 @@ def _lines_by_kind(errors: Mapping[int, str]) -> list[str]:
     lines = []
     for ranks in ranks_by_value((rank, error_kind(error)) for rank, error in errors.items()).values():
         what = error_as_verb(errors[ranks[0]], 200)
-        lines.append(f"{rank_list(ranks)} {in_plural(what) if len(ranks) > 1 else what}")
+        lines.append(f"{rank_list(ranks)} {put_verb_in_plural(what) if len(ranks) > 1 else what}")
     return lines
 
 
@@ -203,7 +208,7 @@ def _advise_error(
         poisoned = Cause.RAISED_OVER_UNDEFINED if is_undefined else Cause.RAISED_IN_FLIGHT
         return poisoned.lines(who=who, operation=join_names(list(calls)))
     found = re.search(r"no gradient came for (.+? on ranks? \d+(?:, \d+)*)", message)
-    parameters = _unused_text(unused) or (found[1] if found else "some parameters")
+    parameters = _unused_parameters_text(unused) or (found[1] if found else "some parameters")
     return (cause or Cause.RAISED).lines(who=who, parameters=parameters)
 
 
@@ -216,7 +221,7 @@ def _advise_reason(reason: KnownErrorFacts, who: str) -> list[str | LabelledLine
     return [*Cause.BARRIER_WITHOUT_TIME.lines(who=who, operation=reason.call)]
 
 
-def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
+def _unused_parameters_text(unused: Mapping[int, Sequence[str]]) -> str:
     """Return the unused parameters as text: `a.weight, a.bias`, or with ranks if the ranks differ."""
     ranks = ranks_by_value((rank, join_names(names)) for rank, names in sorted(unused.items()))
     if len(ranks) == 1:
@@ -232,7 +237,7 @@ MAY_FOLLOW = ("mismatch.", Code.DEADLOCK_CYCLE.value, Code.DEADLOCK_MISSING_RANK
 
 def mark_consequences(findings: Sequence[Finding], errors: Mapping[int, str]) -> list[Finding]:
     """Return the findings; one says so if an exception in `errors` was ending the program of ranks that cause it."""
-    return [_as_consequence(finding, errors) if _is_consequence(finding, errors) else finding for finding in findings]
+    return [_make_consequence(finding, errors) if _is_consequence(finding, errors) else finding for finding in findings]
 
 
 def _is_consequence(finding: Finding, errors: Collection[int]) -> bool:
@@ -245,7 +250,7 @@ def _is_consequence(finding: Finding, errors: Collection[int]) -> bool:
     return not set(finding.ranks).isdisjoint(errors) or (bool(callers) and callers.issubset(errors))
 
 
-def _as_consequence(finding: Finding, errors: Mapping[int, str]) -> Finding:
+def _make_consequence(finding: Finding, errors: Mapping[int, str]) -> Finding:
     ranks = tuple(sorted({*(call.rank for call in finding.calls), *finding.ranks} & errors.keys()))
     calls = dict.fromkeys(call.title for call in finding.calls if call.rank in ranks)
     kinds = join_names(list(dict.fromkeys(error_as_verb(errors[rank]).partition(":")[0] for rank in ranks)))

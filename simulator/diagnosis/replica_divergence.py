@@ -123,7 +123,7 @@ def point_of_program_end(wrapper: int, step: int) -> ComparisonPoint:
     return ComparisonPoint(wrapper, step, text=text, occasion=ComparisonEvent.ENDED)
 
 
-class Circumstances(NamedTuple):
+class DivergenceCircumstances(NamedTuple):
     """Facts about replicas that differ, other than their values, that decide which cause is reported."""
 
     is_order: bool = False
@@ -163,7 +163,7 @@ def divergence_finding(
     *,
     sites: Mapping[int, Site],
     index: str = "",
-    known: Circumstances,
+    known: DivergenceCircumstances,
 ) -> Finding:
     """Return the finding for replicas that differ first in the tensor `name` at `index`.
 
@@ -226,7 +226,7 @@ def _known_sites(sites: Iterable[Site]) -> tuple[Site, ...]:
 
 
 def _advise_divergence(
-    code: Code, moment: ComparisonPoint, name: str, who: str, known: Circumstances
+    code: Code, moment: ComparisonPoint, name: str, who: str, known: DivergenceCircumstances
 ) -> list[LabelledLine]:
     """Return the advice (cause and what to try) for replicas that differ between ranks."""
     if code is Code.DIVERGENCE_GRADIENTS:
@@ -266,7 +266,7 @@ def _advise_buffers(moment: ComparisonPoint) -> Advice[[]]:
 # --- ranks that agree with each other, but differ from training without DDP -------------------------------------------
 
 
-class Deviation(NamedTuple):
+class ReferenceDeviation(NamedTuple):
     """The first difference between ranks and training without DDP."""
 
     code: Code
@@ -280,7 +280,7 @@ class Deviation(NamedTuple):
     """True if the program reduces gradients itself, without a wrapper."""
 
 
-def advise_deviation(deviation: Deviation, joins: Sequence[JoinSummary]) -> list[LabelledLine]:
+def advise_deviation(deviation: ReferenceDeviation, joins: Sequence[JoinSummary]) -> list[LabelledLine]:
     """Return the advice for a difference from training without DDP; `joins` are the run's `join()` blocks."""
     if deviation.is_no_number:
         return Cause.NO_NUMBER.lines()

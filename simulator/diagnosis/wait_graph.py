@@ -132,7 +132,7 @@ class WaitGraph:
         who |= {node: RankOrThread(node.rank, "") for node in self.graph.after if isinstance(node, StreamNode)}
         beyond: dict[Any, tuple[RankOrThread, ...]] = {}  # calls that wait in one slot share the tuple
 
-        def through(node: Any) -> tuple[RankOrThread, ...]:
+        def waiting_beyond(node: Any) -> tuple[RankOrThread, ...]:
             if node not in beyond:
                 beyond[node] = tuple(who[each] for each in ((node,) if node in who else self.graph.after[node]))
             return beyond[node]
@@ -141,7 +141,11 @@ class WaitGraph:
         for node, wait in self.waits.items():
             if wait is not None:
                 after = list(self.graph.after[node])
-                targets = through(after[0]) if len(after) == 1 else tuple(chain.from_iterable(map(through, after)))
+                targets = (
+                    waiting_beyond(after[0])
+                    if len(after) == 1
+                    else tuple(chain.from_iterable(map(waiting_beyond, after)))
+                )
                 is_or = not self.alternatives.isdisjoint((node, *after))
                 found.append(Waiting(who[node], wait, targets, is_or, self._missing_ranks(wait)))
         return tuple(sorted(found, key=lambda each: each.who))

@@ -47,7 +47,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
 from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice
 from ddpsim.simulator.exploration.happens_before import HappensBefore, initial_ranks
-from ddpsim.simulator.exploration.nodes import ChoiceNode, Sleep, may_run, sleep_after_access
+from ddpsim.simulator.exploration.nodes import ChoiceNode, Sleep, must_be_tried, sleep_after_access
 from ddpsim.simulator.matching.slots import channel_object
 from ddpsim.simulator.policies.dfs import find_offer_divergence
 from ddpsim.simulator.policies.observer import CallName
@@ -173,7 +173,7 @@ class DporRun(HappensBefore):
         if len(fresh) > 1:
             return self._index_of_chosen(offer, self._choose_rank(offer, fresh))
         chosen = (fresh or offer.options)[0]
-        if not may_run(self._sleep, chosen):
+        if not must_be_tried(self._sleep, chosen):
             raise RedundantRun
         self._wake_rank(chosen)
         return offer.options.index(chosen)
@@ -205,7 +205,7 @@ class DporRun(HappensBefore):
 
     def _choose_rank(self, offer: OfferedChoice, fresh: list[int]) -> ChoiceNode:
         if self._depth == len(self._path):
-            awake = [rank for rank in fresh if may_run(self._sleep, rank)] if self._sleep else fresh
+            awake = [rank for rank in fresh if must_be_tried(self._sleep, rank)] if self._sleep else fresh
             if not awake:
                 raise RedundantRun
             hidden = next((rank for rank in awake if not self._can_be_observed(rank)), None)
@@ -253,7 +253,7 @@ class DporRun(HappensBefore):
         """After the run: for each race, schedule a run in which the later step comes before the earlier one."""
         for race in (*self.races[self._old_races :], *self._messages.remaining_races()):
             if race.earlier.node is not None:  # else only its own rank could run there
-                self._path[race.earlier.node].add_one_of(initial_ranks(race, self.steps))
+                self._path[race.earlier.node].add_one_rank_of(initial_ranks(race, self.steps))
         if self._ended_by is not None:
             self._path[self._ended_by].add_another_rank()
 
@@ -307,7 +307,7 @@ class DporRun(HappensBefore):
             self._open_receives[access.object] -= 1
         if source is not None:
             self._note_message_source(rank, source)
-        elif not may_run(self._sleep, rank):
+        elif not must_be_tried(self._sleep, rank):
             self.is_redundant = True
         if self._sleep:
             self._sleep = sleep_after_access(self._sleep, rank, access)

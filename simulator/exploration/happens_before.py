@@ -315,7 +315,7 @@ class HappensBefore(Observer):
             if are_dependent(access, touch.access):
                 rivals.append(step)
                 clock = join_clocks((clock, step.clock))
-            elif _might_have_taken(touch, rank, access):
+            elif _might_receive_have_taken(touch, rank, access):
                 rivals.append(step)
         return rivals, clock
 
@@ -333,7 +333,7 @@ class HappensBefore(Observer):
         return reversed(self._touches.get(object, ()))
 
 
-def _might_have_taken(receive: RecordedAccess, sender: int, access: Access) -> bool:
+def _might_receive_have_taken(receive: RecordedAccess, sender: int, access: Access) -> bool:
     """Return whether a receive could have taken a later message, had the message come earlier."""
     return (
         receive.access.mode is AccessMode.RECEIVE

@@ -25,7 +25,7 @@ Sleep = Mapping[int, ExploredStep]
 """The sleep set (steps that need no try): by rank, its explored step. A set is never changed once a node has it."""
 
 
-def may_run(sleep: Sleep, rank: int) -> bool:
+def must_be_tried(sleep: Sleep, rank: int) -> bool:
     """Return whether a rank has to be tried: it is not in the sleep set, or has more than its explored step to try."""
     return rank not in sleep or sleep[rank].has_more
 
@@ -78,17 +78,19 @@ class ChoiceNode:
         self.tried += 1
         return True
 
-    def add_one_of(self, initials: Sequence[int]) -> None:
+    def add_one_rank_of(self, initials: Sequence[int]) -> None:
         """Add one of these ranks to the options to try, unless one is there or its step was explored elsewhere."""
         if any(rank in self.todo for rank in initials):
             return
         able = [rank for rank in initials if rank in self.options]
-        if any(not may_run(self.sleep, rank) for rank in able):
+        if any(not must_be_tried(self.sleep, rank) for rank in able):
             return
-        self.todo += able[:1] or [rank for rank in self.options if rank not in self.todo and may_run(self.sleep, rank)]
+        self.todo += able[:1] or [
+            rank for rank in self.options if rank not in self.todo and must_be_tried(self.sleep, rank)
+        ]
 
     def add_another_rank(self) -> None:
         """Add another rank to the options to try, if some rank is not in the sleep set (ranks that need no try)."""
         if len(self.todo) == 1:
-            awake = [rank for rank in self.options if rank not in self.todo and may_run(self.sleep, rank)]
+            awake = [rank for rank in self.options if rank not in self.todo and must_be_tried(self.sleep, rank)]
             self.todo += awake[:1]

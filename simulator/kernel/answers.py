@@ -20,7 +20,7 @@ class Unwind(NamedTuple):
     """The caller must end its program early, because the run or the caller's rank has ended."""
 
 
-class StrikeFault(NamedTuple):
+class RaiseFault(NamedTuple):
     """An injected fault strikes the caller: its program gets an exception, and again at each call it makes while it
     ends."""
 
@@ -71,7 +71,7 @@ class AwaitExternalThreads(NamedTuple):
 Answer = (
     Continue
     | Unwind
-    | StrikeFault
+    | RaiseFault
     | RejectRequest
     | SwitchTask
     | DeliverCompletion

@@ -12,15 +12,19 @@ from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.diagnosis.mismatch import message_mismatch_finding, mismatch_finding
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Delay, FaultPlan
-from ddpsim.simulator.kernel.answers import MoveTensors, StrikeFault
-from ddpsim.simulator.kernel.endings import RequestEnded, end_with_findings
-from ddpsim.simulator.kernel.pauses import Pauses
+from ddpsim.simulator.kernel.answers import MoveTensors, RaiseFault
+from ddpsim.simulator.kernel.endings import CallerStopped, end_with_findings
+from ddpsim.simulator.kernel.pauses import PauseRequests
 from ddpsim.simulator.kernel.requests import AnnounceGroup, AskMissingRanks, BeginCall, CloseBatch, IssueCall, OpenBatch
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.scheduler import Scheduler
 from ddpsim.simulator.kernel.states import RunEnding
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
-from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field, unusual_lines_meet
+from ddpsim.simulator.matching.agreement import (
+    are_unusual_lines_matched,
+    first_differing_field,
+    message_differing_field,
+)
 from ddpsim.simulator.matching.slots import PendingCollective, call_object, channel_object, order_object
 from ddpsim.simulator.waits import CallWait
 
@@ -31,7 +35,7 @@ _new = tuple.__new__
 class CallMatcher:
     """All communication calls of one run: matches each call with the calls of other ranks."""
 
-    def __init__(self, run: RunState, turns: Scheduler, pauses: Pauses, faults: FaultPlan) -> None:
+    def __init__(self, run: RunState, turns: Scheduler, pauses: PauseRequests, faults: FaultPlan) -> None:
         self._run = run
         self._turns = turns
         self._pauses = pauses
@@ -48,7 +52,7 @@ class CallMatcher:
 
     # --- before a call ------------------------------------------------------------------------------------------------
 
-    def on_begin(self, me: Task, request: BeginCall) -> Script | None:
+    def on_begin_call(self, me: Task, request: BeginCall) -> Script | None:
         """Answer a rank's `BeginCall` request: a choice point before a call, where injected faults strike."""
         successor = self._turns.yield_point(me, request.intent)
         if successor is None and me.fault is None and not self._has_faults:
@@ -60,7 +64,7 @@ class CallMatcher:
         if successor is not None:
             yield from self._pauses.wait_for_turn(me, successor)
         if me.fault is not None:  # a crashed rank stays crashed, even if its program catches the exception
-            raise RequestEnded(StrikeFault(*me.fault))
+            raise CallerStopped(RaiseFault(*me.fault))
         rank = me.rank
         number = rank.calls_made
         rank.calls_made += 1  # before the faults: another thread of the rank may make calls, too
@@ -74,11 +78,11 @@ class CallMatcher:
                 yield from self._pauses.sleep_task(me, fault.seconds)
             else:
                 me.fault = fault, number
-                raise RequestEnded(StrikeFault(fault, number))
+                raise CallerStopped(RaiseFault(fault, number))
 
     # --- issuing ------------------------------------------------------------------------------------------------------
 
-    def on_issue(self, me: Task, request: IssueCall) -> Script | None:
+    def on_issue_call(self, me: Task, request: IssueCall) -> Script | None:
         """Answer a rank's `Issue` request: record the call, and match it with the calls of other ranks."""
         run = self._run
         handle, call = request
@@ -140,7 +144,7 @@ class CallMatcher:
             self._record_last_arrival(me, calls[0])
             finding = mismatch_finding(calls, code, self._run.steps, issued=self._run.all_calls())
             end_with_findings(self._run, RunEnding.MISMATCH, finding)
-        if any(call.site is not calls[0].site for call in calls) and unusual_lines_meet(calls):
+        if any(call.site is not calls[0].site for call in calls) and are_unusual_lines_matched(calls):
             self._notice_different_lines(calls)
         yield from self._complete_calls(me, calls[0].signature, calls, slot.members)
 

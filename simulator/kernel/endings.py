@@ -23,10 +23,10 @@ _IN_EVENT_LOOP = re.compile(r"[/\\]asyncio[/\\]base_events\.py\", line \d+, in _
 """Matches the stack of a thread in which an asyncio event loop runs."""
 
 
-class RequestEnded(Exception):
+class CallerStopped(Exception):
     """Raised while the kernel serves a request: the caller gets an answer after which its program does not continue."""
 
-    def __init__(self, answer: answers.Unwind | answers.StrikeFault | answers.RejectRequest = answers.UNWIND) -> None:
+    def __init__(self, answer: answers.Unwind | answers.RaiseFault | answers.RejectRequest = answers.UNWIND) -> None:
         super().__init__()
         self.answer = answer
 
@@ -38,7 +38,7 @@ def end_with_findings(run: RunState, ending: RunEnding, *findings: Finding) -> N
     assert run.running is not None
     run.observer.run_cut_short(run.running.number)
     run.life.begin_stop(ending)
-    raise RequestEnded
+    raise CallerStopped
 
 
 def stop_without_enabled_task(run: RunState) -> Generator[answers.Answer, AwaitedExternalThreads, bool]:

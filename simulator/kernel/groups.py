@@ -30,13 +30,13 @@ class GroupRecords:
             self._labels[key] = request.proposed if taken == 1 else f"{request.proposed} #{taken}"
         return self._labels[key]
 
-    def on_declare(self, me: Task, request: ask.DeclareGroup) -> None:
+    def on_declare_group(self, me: Task, request: ask.DeclareGroup) -> None:
         """Answer a rank's `DeclareGroup` request: record the group's members."""
         self._run.slots.declare_group(request.group, request.members)
         if request.is_beside_streams and self._run.streams is not None:
             self._run.streams.exempt_group(request.group)
 
-    def on_destroy(self, me: Task, request: ask.DestroyGroup) -> None:
+    def on_destroy_group(self, me: Task, request: ask.DestroyGroup) -> None:
         """Answer a rank's `DestroyGroup` request: record the line at which the rank destroyed the group."""
         me.rank.destroyed.setdefault(request.group, request.site)
 
@@ -48,7 +48,7 @@ class GroupRecords:
         """Answer a rank's `AskGivenUpBarrier` request: return the ranks that were missing at a barrier given up."""
         return self._given_up.get((request.group, request.sequence), ())
 
-    def on_whereabouts(self, me: Task, request: ask.AskWhereabouts) -> tuple[str, ...]:
+    def on_ask_whereabouts(self, me: Task, request: ask.AskWhereabouts) -> tuple[str, ...]:
         """Answer a rank's `AskWhereabouts` request: return lines of text that say what other ranks wait for or how they
         ended."""
         return lines_of_ranks(self._run.snapshot(), request.ranks)

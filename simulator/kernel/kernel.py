@@ -23,12 +23,12 @@ from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, UNWIND, Answer, Continue
 from ddpsim.simulator.kernel.call_matching import CallMatcher
-from ddpsim.simulator.kernel.endings import RequestEnded, limit_finding
+from ddpsim.simulator.kernel.endings import CallerStopped, limit_finding
 from ddpsim.simulator.kernel.groups import GroupRecords
 from ddpsim.simulator.kernel.key_values import KeyValueStore
 from ddpsim.simulator.kernel.lifecycle import TaskLifecycle
 from ddpsim.simulator.kernel.notes import RankReports
-from ddpsim.simulator.kernel.pauses import Pauses
+from ddpsim.simulator.kernel.pauses import PauseRequests
 from ddpsim.simulator.kernel.requests import RankError, Reply, Request, StackReport
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.scheduler import Scheduler
@@ -58,7 +58,7 @@ class Kernel:
         if faults:
             run.observer.used_feature("faults")
         self._turns = turns = Scheduler(run, policy)
-        pauses = Pauses(run, turns)
+        pauses = PauseRequests(run, turns)
         calls = CallMatcher(run, turns, pauses, faults)
         self._lifecycle = lifecycle = TaskLifecycle(run, turns)
         groups, notes = GroupRecords(run), RankReports(run)
@@ -68,38 +68,38 @@ class Kernel:
             ask.Block: pauses.on_block,
             ask.Sleep: pauses.on_sleep,
             ask.ReadClock: pauses.on_read_clock,
-            ask.BeginCall: calls.on_begin,
-            ask.IssueCall: calls.on_issue,
+            ask.BeginCall: calls.on_begin_call,
+            ask.IssueCall: calls.on_issue_call,
             ask.AnnounceGroup: calls.on_announce_group,
             ask.OpenBatch: calls.on_open_batch,
             ask.CloseBatch: calls.on_close_batch,
             ask.WaitFor: pauses.on_wait_for,
             ask.IsComplete: pauses.on_is_complete,
             ask.StoreOperation: KeyValueStore(run, turns, pauses).on_store_operation,
-            ask.FinishTask: lifecycle.on_finish,
+            ask.FinishTask: lifecycle.on_finish_task,
             ask.AskMissingRanks: calls.on_ask_missing_ranks,
             ask.AskOthersDeliver: pauses.on_ask_others_deliver,
             ask.NameGroup: groups.on_name_group,
-            ask.DeclareGroup: groups.on_declare,
-            ask.DestroyGroup: groups.on_destroy,
+            ask.DeclareGroup: groups.on_declare_group,
+            ask.DestroyGroup: groups.on_destroy_group,
             ask.GiveUpBarrier: groups.on_give_up_barrier,
             ask.AskGivenUpBarrier: groups.on_ask_given_up_barrier,
-            ask.AskWhereabouts: groups.on_whereabouts,
+            ask.AskWhereabouts: groups.on_ask_whereabouts,
             ask.StartThread: lifecycle.on_start_thread,
-            ask.WakeTask: lifecycle.on_wake,
-            ask.CancelThread: lifecycle.on_cancel,
-            ask.SawThreadEnd: lifecycle.on_saw_end,
-            ask.ProgramReturned: lifecycle.on_returned,
-            ask.ProgramRaised: lifecycle.on_raised,
+            ask.WakeTask: lifecycle.on_wake_task,
+            ask.CancelThread: lifecycle.on_cancel_thread,
+            ask.SawThreadEnd: lifecycle.on_saw_thread_end,
+            ask.ProgramReturned: lifecycle.on_program_returned,
+            ask.ProgramRaised: lifecycle.on_program_raised,
             ask.ReportAccesses: notes.on_report_accesses,
-            ask.ReleaseObject: notes.on_release,
-            ask.AcquireObject: notes.on_acquire,
+            ask.ReleaseObject: notes.on_release_object,
+            ask.AcquireObject: notes.on_acquire_object,
             ask.ReportUse: notes.on_report_use,
-            ask.WriteNote: notes.on_note,
+            ask.WriteNote: notes.on_write_note,
             Noticed: notes.on_noticed,
             ask.ReportAgreedValue: notes.compare_agreed_value,
-            ask.AskLatestStep: notes.on_latest_step,
-            ask.LoaderStarted: notes.on_loader_begun,
+            ask.AskLatestStep: notes.on_ask_latest_step,
+            ask.LoaderStarted: notes.on_loader_started,
             ask.SamplerStarted: notes.compare_sampled_parts,
             ask.StepDone: notes.on_step_done,
         }
@@ -112,7 +112,7 @@ class Kernel:
         assert me is not None, "nobody has the baton"
         try:
             served = self._serve[type(request)](me, request)
-        except RequestEnded as ended:
+        except CallerStopped as ended:
             return ended.answer
         if type(served) is GeneratorType:
             me.scripts.append(served)
@@ -151,7 +151,7 @@ class Kernel:
             me.scripts.pop()
             value = done.value
             return GO_ON if value is None else IN_TIME if value is True else Continue(value)
-        except RequestEnded as ended:
+        except CallerStopped as ended:
             me.scripts.pop()
             return ended.answer
         except BaseException:

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Accesses, AccessMode
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.answers import RejectRequest
-from ddpsim.simulator.kernel.endings import RequestEnded
-from ddpsim.simulator.kernel.pauses import Pauses
+from ddpsim.simulator.kernel.endings import CallerStopped
+from ddpsim.simulator.kernel.pauses import PauseRequests
 from ddpsim.simulator.kernel.requests import StoreOperation
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.scheduler import Scheduler
@@ -37,7 +37,7 @@ _EQUAL_READS_PER_POLL = 2
 class KeyValueStore:
     """The values that the ranks of one run stored, and which ranks wait for which keys."""
 
-    def __init__(self, run: RunState, turns: Scheduler, pauses: Pauses) -> None:
+    def __init__(self, run: RunState, turns: Scheduler, pauses: PauseRequests) -> None:
         self._run = run
         self._turns = turns
         self._pauses = pauses
@@ -74,7 +74,7 @@ class KeyValueStore:
             for key, value in zip(request.keys, request.values, strict=True):
                 self._store_value(me, key, value)
         except ValueError as error:
-            raise RequestEnded(RejectRequest("ValueError", str(error))) from error
+            raise CallerStopped(RejectRequest("ValueError", str(error))) from error
 
     def _get_values(self, me: Task, request: StoreOperation) -> Script:
         """Return the values of keys; wait until all of them exist."""
@@ -95,7 +95,7 @@ class KeyValueStore:
             total = int(self._values.get(key, b"0")) + request.amount
         except ValueError as error:
             self._report_reads(me, request.keys)
-            raise RequestEnded(RejectRequest("ValueError", str(error))) from error
+            raise CallerStopped(RejectRequest("ValueError", str(error))) from error
         self._store_value(me, key, str(total).encode())
         return total
 

@@ -35,11 +35,11 @@ class TaskLifecycle:
         run.record_event(EventKind.NOTE, text=f"starts thread {request.name!r}")
         return task.number
 
-    def on_wake(self, me: Task, request: ask.WakeTask) -> None:
+    def on_wake_task(self, me: Task, request: ask.WakeTask) -> None:
         """Answer a rank's `WakeTask` request: let a waiting task run again."""
         self._turns.wake_task(request.number, from_outside=request.from_outside)
 
-    def on_cancel(self, me: Task, request: ask.CancelThread) -> None:
+    def on_cancel_thread(self, me: Task, request: ask.CancelThread) -> None:
         """Answer a rank's `CancelThread` request: a thread of the caller's rank has to end early."""
         task = self._run.tasks.get(request.number)
         if task is None:  # the thread has already ended
@@ -49,22 +49,22 @@ class TaskLifecycle:
         self._turns.wake_task(task.number)
         task.change_state(TaskChange.CANCEL)
 
-    def on_saw_end(self, me: Task, request: ask.SawThreadEnd) -> None:
+    def on_saw_thread_end(self, me: Task, request: ask.SawThreadEnd) -> None:
         """Answer a rank's `SawThreadEnd` request: tell the exploration that the caller saw a thread end."""
         self._run.observer.joined_thread(me.number, request.number)
 
-    def on_finish(self, me: Task, request: ask.FinishTask) -> Script:
+    def on_finish_task(self, me: Task, request: ask.FinishTask) -> Script:
         """Answer a rank's `FinishTask` request: another task runs, and the caller never again."""
         self._turns.end_task(me, request.how)
         if me.is_main and self._run.connections is not None:
             self._run.connections.rank_ended(me.rank)
         yield from self.switch_from_ended_task(me)
 
-    def on_returned(self, me: Task, request: ask.ProgramReturned) -> None:
+    def on_program_returned(self, me: Task, request: ask.ProgramReturned) -> None:
         """Answer a rank's `ProgramReturned` request: the rank's program returned."""
         self._run.record_event(EventKind.RETURN)
 
-    def on_raised(self, me: Task, request: ask.ProgramRaised) -> None:
+    def on_program_raised(self, me: Task, request: ask.ProgramRaised) -> None:
         """Answer a rank's `Raised` request: the rank's program raised an exception."""
         me.rank.error = request.error
         self._run.record_event(EventKind.RAISE, text=request.error.kind)

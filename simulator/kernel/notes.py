@@ -41,11 +41,11 @@ class RankReports:
         for access in request.accesses:
             self._run.observer.accessed(me.number, access)
 
-    def on_release(self, me: Task, request: ask.ReleaseObject) -> None:
+    def on_release_object(self, me: Task, request: ask.ReleaseObject) -> None:
         """Answer a rank's `ReleaseObject` request: tell the exploration that a lock or similar object was released."""
         self._run.observer.created_key(me.number, request.object)
 
-    def on_acquire(self, me: Task, request: ask.AcquireObject) -> None:
+    def on_acquire_object(self, me: Task, request: ask.AcquireObject) -> None:
         """Answer a rank's `AcquireObject` request: tell the exploration that a lock or similar object was acquired."""
         self._run.observer.needed_key(me.number, request.object)
 
@@ -53,7 +53,7 @@ class RankReports:
         """Answer a rank's `ReportUse` request: tell the exploration that the program uses a kind of object."""
         self._run.observer.used_feature(request.kind)
 
-    def on_note(self, me: Task, request: ask.WriteNote) -> None:
+    def on_write_note(self, me: Task, request: ask.WriteNote) -> None:
         """Answer a rank's `WriteNote` request: write an event into the trace."""
         self._run.record_event(request.kind, text=request.text)
 
@@ -64,11 +64,11 @@ class RankReports:
         else:
             self._run.noticed.append(request)
 
-    def on_latest_step(self, me: Task, request: ask.AskLatestStep) -> int:
+    def on_ask_latest_step(self, me: Task, request: ask.AskLatestStep) -> int:
         """Answer a rank's `AskLatestStep` request: return the latest training step of a DDP wrapper's calls."""
         return self._run.steps_of_wrappers.get(request, 0)
 
-    def on_loader_begun(self, me: Task, request: ask.LoaderStarted) -> None:
+    def on_loader_started(self, me: Task, request: ask.LoaderStarted) -> None:
         """Answer a rank's `LoaderStarted` request: count the batches of a data loader."""
         me.rank.batches.setdefault(request.site, []).append(request.batches)
 

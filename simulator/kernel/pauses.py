@@ -24,7 +24,7 @@ _CLOCK_READS_PER_POLL = 1_000
 pass."""
 
 
-class Pauses:
+class PauseRequests:
     """Serves the requests of one run at which a task may pause. Other parts of the kernel use these generators, too."""
 
     def __init__(self, run: RunState, turns: Scheduler) -> None:
@@ -210,9 +210,7 @@ class Pauses:
 
     def _deliver_completions(self, me: Task) -> Script:
         """Announce completed calls to the running task, in the order of completion: futures are set and callbacks run.
-
-        Any thread of the rank may get this task, as a thread may wait for a call that another thread issued.
-        """
+        Any thread of the rank may get this task, as a thread may wait for a call that another thread issued."""
         completed, delivering = me.rank.completed, me.rank.delivering
         while completed:
             entry = completed.pop(0), me

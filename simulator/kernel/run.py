@@ -19,7 +19,7 @@ from ddpsim.simulator.diagnosis.deadlock_snapshot import (
 from ddpsim.simulator.diagnosis.hazards import Noticed, WatchedRun, find_hazards
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.kernel.connections import RankConnections
-from ddpsim.simulator.kernel.states import RunLife
+from ddpsim.simulator.kernel.states import RunLifecycle
 from ddpsim.simulator.kernel.streams import CallStreams
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessages
@@ -41,7 +41,7 @@ class RunState:
         self.is_observed = observer is not None
         """True if an exploration of schedules records what each step reads and writes."""
         self.observer = Observer() if observer is None else observer
-        self.life = RunLife()
+        self.life = RunLifecycle()
         self.clock = VirtualClock()
         self.slots = PendingCollectives()
         self.messages = UnmatchedMessages()

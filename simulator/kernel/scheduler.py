@@ -21,7 +21,7 @@ from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, RankOrThread
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.answers import Answer, SwitchTask
-from ddpsim.simulator.kernel.endings import RequestEnded, stop_without_enabled_task
+from ddpsim.simulator.kernel.endings import CallerStopped, stop_without_enabled_task
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunPhase, TaskChange, TaskState, state_after
 from ddpsim.simulator.kernel.tasks import Task
@@ -103,7 +103,7 @@ class Scheduler:
     def check_not_unwinding(self, me: Task) -> None:
         """End the request of a task whose program is being ended early."""
         if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
-            raise RequestEnded
+            raise CallerStopped
 
     def yield_point(self, me: Task, intent: Accesses = ()) -> int | None:
         """Count a step of the running task and return the task that runs before it; None if the running task goes on at
@@ -116,7 +116,7 @@ class Scheduler:
         if run.is_observed:
             run.observer.about_to_access(me.number, intent)
         if run.life.phase is not _RUNNING or me.state is _CANCELLED:
-            raise RequestEnded
+            raise CallerStopped
         run.steps += 1
         successor = me.number
         is_held_up = run.steps > self._turn_ends
@@ -125,7 +125,7 @@ class Scheduler:
             here = bisect_left(enabled, successor) + is_overdue
             choice = self._choose_task(successor, here)
             if run.life.phase is not _RUNNING:  # the policy raised an error
-                raise RequestEnded
+                raise CallerStopped
             successor = enabled[(here + choice) % len(enabled)]
         return successor if successor != me.number or me.rank.completed or is_held_up else None
 

@@ -33,7 +33,7 @@ class RunEnding(Enum):
     BROKEN = "the machinery broke"
 
 
-class RunLife:
+class RunLifecycle:
     """The life of one run: it goes on, is stopped for one reason, and then has ended."""
 
     def __init__(self) -> None:

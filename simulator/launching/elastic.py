@@ -68,11 +68,11 @@ class ElasticAgent:
             workers.append(worker)
             returned.append(receiving)
 
-        def code_of(rank: int) -> int:
+        def exit_code_of(rank: int) -> int:
             workers[rank].join()
             return int(workers[rank].exitcode)
 
-        return [worker.sentinel for worker in workers], code_of, returned
+        return [worker.sentinel for worker in workers], exit_code_of, returned
 
     def _start_commands(self, config: Any, command: str, args: Sequence[Any], settings: _Settings) -> _StartedRanks:
         program = self._parse_command((command, *map(str, args)))

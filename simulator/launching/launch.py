@@ -59,11 +59,11 @@ class LauncherRun:
         with self._adopting:
             while time.monotonic() < end:
                 message = self._receive_message(_POLL_SECONDS)
-                if isinstance(message, launcher_line.RanksMayBegin):
+                if isinstance(message, launcher_line.BeginRanks):
                     return True
                 if isinstance(message, launcher_line.LaunchRejected):
                     raise UsageError(message.line)
-                if message is not None and not isinstance(message, launcher_line.RankStarted):
+                if message is not None and not isinstance(message, launcher_line.StartedRank):
                     break
                 now = self._launcher.core_seconds()
                 if now - cpu > _POLL_SECONDS / 10 or message is not None:
@@ -77,7 +77,7 @@ class LauncherRun:
         if not select.select([self._line], [], [], seconds)[0]:
             return None
         message, files = self._line.receive()
-        if isinstance(message, launcher_line.RankStarted):
+        if isinstance(message, launcher_line.StartedRank):
             channel, arena, *own, exit_file = files
             end = MessageChannel(socket.socket(fileno=channel))
             rank = len(self.children)
@@ -114,7 +114,7 @@ class LauncherRun:
             message = self._receive_message(_POLL_SECONDS)
             if isinstance(message, launcher_line.LaunchRejected):
                 raise UsageError(message.line)
-            if isinstance(message, launcher_line.StartsRanksAgain):
+            if isinstance(message, launcher_line.SecondStartReport):
                 raise UsageError(
                     "the program starts ranks a second time, expected one world of ranks in a run, which has one "
                     "schedule and one trace: let one start do both, or run each by itself, by an argument"

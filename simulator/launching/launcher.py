@@ -90,7 +90,7 @@ class RankPopen:
         self.pid = _fork_without_parent(lambda: launcher.run_rank(body, own))
         self.sentinel, writing = os.pipe()
         sent = [own.channel.fileno(), own.arena_file, *own.files, writing]
-        launcher.line.send(launcher_line.RankStarted(self.pid), sent)
+        launcher.line.send(launcher_line.StartedRank(self.pid), sent)
         own.close_all()
         os.close(writing)
 
@@ -129,7 +129,7 @@ class Launcher:
         self.config = config
         entries = _environment_entries()
         for name, value in entries.items():
-            entries[name] = _UnsetByProgram(value)
+            entries[name] = _UnsetVariable(value)
         self._modules = frozenset(sys.modules)
         self._path = tuple(sys.path)
         self._target: Any = None
@@ -165,12 +165,12 @@ class Launcher:
         """Tell the coordinator to let the ranks begin: the program waits for them, so it has started all."""
         if self._ranks and not self.has_begun:
             self.has_begun = True
-            self.line.send(launcher_line.RanksMayBegin())
+            self.line.send(launcher_line.BeginRanks())
 
     def _remove_torchrun_variables(self) -> None:
         """In a rank: remove the variables of torchrun that the program has not set."""
         for name in own_process.torchrun_environment(0, self.config.world_size).keys() - {"OMP_NUM_THREADS"}:
-            if isinstance(_environment_entries().get(os.fsencode(name)), _UnsetByProgram):
+            if isinstance(_environment_entries().get(os.fsencode(name)), _UnsetVariable):
                 del os.environ[name]
 
     def _unload_project_modules(self) -> None:
@@ -219,19 +219,19 @@ class Launcher:
     def _popen_replacement(self, kind: Any) -> Callable[[Any], Any]:
         original = vars(kind)["_Popen"].__func__
 
-        def popen(worker: Any) -> Any:
+        def start_process_or_rank(worker: Any) -> Any:
             if os.getpid() != self._pid or not self._is_rank(worker):
                 return original(worker)
             self._target = worker._target
             return self._start_rank(WorkerBody(worker, is_forked=kind is context.ForkProcess))
 
-        return popen
+        return start_process_or_rank
 
     def _is_rank(self, worker: Any) -> bool:
         if worker._target is None:
             return False
         if self.has_begun and worker._target is self._target:
-            self.line.send(launcher_line.StartsRanksAgain())
+            self.line.send(launcher_line.SecondStartReport())
             os._exit(0)
         if self.has_begun:
             return False
@@ -244,29 +244,29 @@ class Launcher:
         return any(type(value) is int and value == number for value in given)
 
     def _wait_replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def wait(object_list: Any, timeout: float | None = None) -> Any:
+        def wait_for_sentinels(object_list: Any, timeout: float | None = None) -> Any:
             waited = list(object_list)
             if os.getpid() == self._pid and any(rank.sentinel in waited for rank in self._ranks):
                 self.begin_ranks()
             return original(waited, timeout)
 
-        return wait
+        return wait_for_sentinels
 
     def _group_creation_replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Replace a function that makes a process group: a program that calls it before it starts ranks starts none."""
 
-        def make(*arguments: Any, **options: Any) -> Any:
+        def create_group(*arguments: Any, **options: Any) -> Any:
             if os.getpid() != self._pid:
                 in_children.reject_process_group()
             if not self._ranks:
-                self.line.send(launcher_line.MakesOwnGroup())
+                self.line.send(launcher_line.OwnGroupReport())
                 os._exit(0)
             return original(*arguments, **options)
 
-        return make
+        return create_group
 
 
-class _UnsetByProgram(bytes):
+class _UnsetVariable(bytes):
     """Stands for the value of an environment variable that the program has not set."""
 
 

@@ -11,21 +11,21 @@ EXIT_CODE = struct.Struct("<i")
 """The exit code of a rank, as the coordinator writes it for the launcher."""
 
 
-class RankStarted(NamedTuple):
+class StartedRank(NamedTuple):
     """A rank has been started and waits. The rank's files come with the message, in the order of `RankPopen`."""
 
     pid: int
 
 
-class RanksMayBegin(NamedTuple):
+class BeginRanks(NamedTuple):
     """All ranks are started, and the program waits for them."""
 
 
-class MakesOwnGroup(NamedTuple):
+class OwnGroupReport(NamedTuple):
     """The program makes a process group itself without starting a rank: it is not a launcher."""
 
 
-class StartsRanksAgain(NamedTuple):
+class SecondStartReport(NamedTuple):
     """The program starts ranks a second time, which is an error."""
 
 

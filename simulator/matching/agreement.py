@@ -76,7 +76,7 @@ def call_sites_differ(calls: Sequence[Call]) -> bool:
     return origin.phase is Phase.USER and any(c.site is not site and c.site[:2] != site[:2] for c in calls)
 
 
-def unusual_lines_meet(calls: Sequence[Call]) -> bool:
+def are_unusual_lines_matched(calls: Sequence[Call]) -> bool:
     """Return True if the calls come from different lines, where programs usually have one line.
 
     In many programs the root has a line of its own, because only the root has the tensors to scatter or to gather into.

@@ -48,7 +48,7 @@ class PendingCollective:
         """True if every member has arrived."""
 
     @property
-    def arrived(self) -> tuple[int, ...]:
+    def arrived_ranks(self) -> tuple[int, ...]:
         """The members whose calls have arrived, in order."""
         return tuple(sorted(self.calls))
 
@@ -109,7 +109,7 @@ class PendingCollectives:
         if call.signature.members != slot.members:
             _update_members(slot)
         if slot.is_full:
-            slot.members = slot.arrived
+            slot.members = slot.arrived_ranks
         elif slot.members and len(slot.calls) == len(slot.members):
             slot.is_full = True
             self._open.pop(key, None)

@@ -60,7 +60,7 @@ def skip_simulator_in_dynamo() -> None:
         rules.add(simulator.__name__)
 
 
-def ignoring_own_hook(ours: int, original: Callable[[], Any]) -> Callable[[], Any]:
+def wrap_has_any_global_hook(ours: int, original: Callable[[], Any]) -> Callable[[], Any]:
     """Return the replacement of torch's `_has_any_global_hook`: it ignores the simulator's module hook, which has the
     id `ours`. With torch's own function, compiled modules would warn of that hook."""
     hooks: Any = modules._global_forward_pre_hooks

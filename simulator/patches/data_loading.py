@@ -29,7 +29,7 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
     """
     made: WeakKeyDictionary[Any, tuple[int, Site]] = WeakKeyDictionary()
 
-    def noting_sampler(original: Callable[..., None]) -> Callable[..., None]:
+    def wrap_sampler_init(original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(sampler: Any, *arguments: Any, **options: Any) -> None:
             original(sampler, *arguments, **options)
@@ -38,7 +38,7 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
 
         return __init__
 
-    def reporting_sampler(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def wrap_sampler_iter(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def __iter__(sampler: Any) -> Any:
             if host.is_rank_thread() and sampler in made:
@@ -49,7 +49,7 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
 
         return __iter__
 
-    def reporting_loader(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def wrap_loader_iter(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def begin(loader: Any) -> Any:
             if host.is_rank_thread() and (batches := _number_of_batches(loader)) is not None:
@@ -59,9 +59,9 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
         return begin
 
     return [
-        (DataLoader, "__iter__", reporting_loader),
-        (DistributedSampler, "__init__", noting_sampler),
-        (DistributedSampler, "__iter__", reporting_sampler),
+        (DataLoader, "__iter__", wrap_loader_iter),
+        (DistributedSampler, "__init__", wrap_sampler_init),
+        (DistributedSampler, "__iter__", wrap_sampler_iter),
     ]
 
 

@@ -25,8 +25,8 @@ def not_simulated_replacements(host: Host) -> list[Replacement]:
     """Return the replacements of functions and constants of torch. Programs that name NCCL need its time-out, and
     torch's error log its version."""
 
-    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
-        def begin(*arguments: Any, **options: Any) -> Any:
+    def wrap_unsupported_function(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reject_call(*arguments: Any, **options: Any) -> Any:
             if host.is_rank_thread():
                 error = UsageError(
                     f"rank {host.running_thread.rank} calls torch.distributed.rpc.init_rpc, "
@@ -37,11 +37,11 @@ def not_simulated_replacements(host: Host) -> list[Replacement]:
                 raise error
             return original(*arguments, **options)
 
-        return begin
+        return reject_call
 
     # The private one is for a program that has bound the public one by name.
     names = ("init_rpc", "_init_rpc_backend")
-    refused: list[Replacement] = [(rpc, name, refusing) for name in names if hasattr(rpc, name)]
+    refused: list[Replacement] = [(rpc, name, wrap_unsupported_function) for name in names if hasattr(rpc, name)]
     if dist.is_nccl_available():
         return refused
     return [

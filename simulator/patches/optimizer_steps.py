@@ -18,14 +18,14 @@ Listener = Callable[[int, Optimizer], None]
 def watch_optimizer_steps(host: Host, listeners: Sequence[Listener]) -> Any:
     """Report each end of an optimizer step and call `listeners` then, until the result's `remove()` is called."""
 
-    def step_done(optimizer: Optimizer, arguments: Any, options: Any) -> None:
+    def report_optimizer_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
         if host.is_rank_thread() and not _is_nested_step():
             rank = host.running_thread.rank
             host.send_request(StepDone())
             for listener in listeners:
                 listener(rank, optimizer)
 
-    return register_optimizer_step_post_hook(step_done)
+    return register_optimizer_step_post_hook(report_optimizer_step)
 
 
 def _is_nested_step() -> bool:

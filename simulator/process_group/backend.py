@@ -58,7 +58,7 @@ from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import AskLatestStep, CloseBatch, OpenBatch, ReportAgreedValue
 from ddpsim.simulator.patches import data_loading, not_simulated
-from ddpsim.simulator.patches.compiler import CompilerLock, ignoring_own_hook, skip_simulator_in_dynamo
+from ddpsim.simulator.patches.compiler import CompilerLock, skip_simulator_in_dynamo, wrap_has_any_global_hook
 from ddpsim.simulator.patches.late_dynamo import dynamo_loaded_late
 from ddpsim.simulator.patches.optimizer_steps import Listener, watch_optimizer_steps
 from ddpsim.simulator.patches.profilers import ProfilerGuard
@@ -119,14 +119,14 @@ class SimulatedBackend:
         """A context in which functions of torch are replaced, as this module's docstring lists."""
         compiler_lock = CompilerLock()
 
-        def meet_dynamo() -> None:
+        def prepare_for_dynamo() -> None:
             skip_simulator_in_dynamo()
             compiler_lock.install()
 
-        meet_dynamo()
+        prepare_for_dynamo()
         # its functions have a default argument, the default group at the time of the import
         importlib.import_module("torch.distributed.nn.functional")
-        with dynamo_loaded_late(when_loaded=meet_dynamo), ExitStack() as stack:
+        with dynamo_loaded_late(when_loaded=prepare_for_dynamo), ExitStack() as stack:
             stack.callback(compiler_lock.uninstall)
             stack.callback(self._wrappers.remove_hooks)
             stack.callback(self._groups.through_torch.restore_kernels)
@@ -137,7 +137,7 @@ class SimulatedBackend:
                 hook: Any = register_module_forward_pre_hook(self._replicas.module_forward_begins)
                 stack.callback(hook.remove)
                 stack.callback(register_optimizer_step_pre_hook(self._replicas.optimizer_step_begins).remove)
-                replacements.append((modules, "_has_any_global_hook", partial(ignoring_own_hook, hook.id)))
+                replacements.append((modules, "_has_any_global_hook", partial(wrap_has_any_global_hook, hook.id)))
             stack.callback(watch_optimizer_steps(self._host, listeners).remove)
             replaced = ReplacedAttributes()
             stack.callback(replaced.restore_attributes)
@@ -162,15 +162,15 @@ class SimulatedBackend:
             *not_simulated.not_simulated_replacements(self._host),
             *data_loading.data_loading_replacements(self._host),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
-            (distributed_c10d.P2POp, "__init__", self._groups.p2p_op_init),
+            (distributed_c10d.P2POp, "__init__", self._groups.wrap_p2p_op_init),
             (distributed_c10d, "split_group", self._split_group),
             (dist, "split_group", self._split_group),
             (device_mesh, "split_group", self._split_group),
             (dist, "_verify_params_across_processes", parameter_check),
             (agreeing, "tell", self._report_agreed_value),
-            (torch._C.Future, "wait", self._future_wait),
-            (torch._C.Future, "done", self._future_done),
-            (torch._C.Future, "set_result", self._future_set),
+            (torch._C.Future, "wait", self._wrap_future_wait),
+            (torch._C.Future, "done", self._wrap_future_done),
+            (torch._C.Future, "set_result", self._wrap_future_set_result),
             (_c10d.Reducer, "_set_forward_pass_work_handle", reducer_patches.keep_forward_work_alive),
             (_c10d.Reducer, "_delay_all_reduce", partial(reducer_patches.wait_for_delayed_reduce, self._host)),
             (_jit_internal, "_extract_tensors", reducer_patches.extract_tensors_fast),
@@ -353,17 +353,17 @@ class SimulatedBackend:
     # --- what a program says ------------------------------------------------------------------------------------------
 
     def _report_agreed_value(self, original: Callable[[str, object], None]) -> Callable[[str, object], None]:
-        def tell(name: str, value: object) -> None:
+        def report_value(name: str, value: object) -> None:
             if self._host.is_rank_thread():
                 self._host.send_request(
                     ReportAgreedValue(str(name), agreeing.text_of_value(value), current_user_site())
                 )
 
-        return tell
+        return report_value
 
     # --- waiting for futures ------------------------------------------------------------------------------------------
 
-    def _future_wait(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _wrap_future_wait(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def wait(future: Any) -> Any:
             if self._host.is_rank_thread() and not original_done(future):
                 wait_for_future(self._host, future, original_done)
@@ -372,10 +372,10 @@ class SimulatedBackend:
         original_done = torch._C.Future.done
         return wait
 
-    def _future_done(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def _wrap_future_done(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
         return lambda future: future_is_done(self._host, future, original)
 
-    def _future_set(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def _wrap_future_set_result(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         def set_result(future: Any, result: Any) -> None:
             yield_before_set(self._host, future)
             original(future, result)

@@ -183,15 +183,15 @@ class GroupMaker:
 
     # --- what else the ranks' calls are told by -----------------------------------------------------------------------
 
-    def p2p_op_init(self, original: Callable[..., None]) -> Callable[..., None]:
+    def wrap_p2p_op_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return a replacement for P2POp's `__init__` that notes which pipeline stage sends or receives the message."""
 
-        def init(operation: Any, op: Any, tensor: Any, *arguments: Any, **options: Any) -> None:
+        def record_and_init(operation: Any, op: Any, tensor: Any, *arguments: Any, **options: Any) -> None:
             original(operation, op, tensor, *arguments, **options)
             if self._host.is_rank_thread():
                 self._trackers[self._host.running_thread.rank].messages.record_message(tensor, sys._getframe(1))
 
-        return init
+        return record_and_init
 
     def count_optimizer_step(self, rank: int, optimizer: Optimizer) -> None:
         """Count an optimizer step of a rank for the units (such as FSDP modules) whose parameters it updated."""

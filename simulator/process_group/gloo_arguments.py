@@ -84,8 +84,10 @@ class GlooRules:
     def check_all_gather(self, outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
         """Check that an all_gather has one output tensor for each rank, like the input tensor."""
         if len(outputs) != size:
-            raise _invalid("allgather", f"output tensor list at index 0 (expected length {size}, got {len(outputs)})")
-        check_like("allgather", outputs, tensor)
+            raise _invalid_error(
+                "allgather", f"output tensor list at index 0 (expected length {size}, got {len(outputs)})"
+            )
+        check_equal_type_and_shape("allgather", outputs, tensor)
         return (tensor,)
 
     def check_all_gather_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
@@ -128,7 +130,7 @@ class GlooRules:
         """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
         if (problem := arguments.list_length_error(kind, tensors, size)) is not None:
             raise RuntimeError(f"ProcessGroupGloo::{operation}: {problem}")
-        check_like(operation, tensors, model)
+        check_equal_type_and_shape(operation, tensors, model)
 
     def check_reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
         """Check that a reduce_scatter has one input for each rank, and that the caller's own is like the output."""
@@ -161,8 +163,8 @@ class GlooRules:
             if len(tensors) != size:
                 problem = f"{kind} tensor list size {len(tensors)} does not match world size {size}"
                 raise RuntimeError(f"ProcessGroupGloo::alltoall: {problem}")
-        check_like("alltoall", inputs, inputs[0])
-        check_like("alltoall", outputs, inputs[0])
+        check_equal_type_and_shape("alltoall", inputs, inputs[0])
+        check_equal_type_and_shape("alltoall", outputs, inputs[0])
 
     def check_all_to_all_single(self, output: Tensor, tensor: Tensor) -> None:
         """Check that the input of all_to_all_single is contiguous and has a first dimension to split."""
@@ -172,10 +174,10 @@ class GlooRules:
             raise RuntimeError("ProcessGroupGloo::alltoall: a tensor without dimensions has no rows to split")
 
 
-def check_like(operation: str, tensors: Iterable[Tensor], model: Tensor) -> None:
+def check_equal_type_and_shape(operation: str, tensors: Iterable[Tensor], model: Tensor) -> None:
     """Check that every tensor has the dtype, the device and the shape of `model`."""
     if (problem := arguments.difference_from_model(tensors, model)) is not None:
-        raise _invalid(operation, problem)
+        raise _invalid_error(operation, problem)
 
 
 def _is_whole(whole: Tensor, part: Tensor, size: int) -> bool:
@@ -188,5 +190,5 @@ def _is_whole(whole: Tensor, part: Tensor, size: int) -> bool:
     )
 
 
-def _invalid(operation: str, what: str) -> RuntimeError:
+def _invalid_error(operation: str, what: str) -> RuntimeError:
     return RuntimeError(f"ProcessGroupGloo::{operation}: invalid {what}")

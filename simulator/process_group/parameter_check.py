@@ -28,7 +28,7 @@ def parameter_check(original: Callable[..., None]) -> Callable[..., None]:
 
     def verify(group: Any, parameters: list[torch.Tensor], logger: Any = None) -> None:
         if isinstance(group, SimulatedGroup):
-            group = _OneRankView(group, len(parameters))
+            group = _SingleRankGroup(group, len(parameters))
         if logger is None:
             return original(group, parameters)
         return original(group, parameters, logger)
@@ -36,7 +36,7 @@ def parameter_check(original: Callable[..., None]) -> Callable[..., None]:
     return verify
 
 
-class _OneRankView(dist.ProcessGroup):
+class _SingleRankGroup(dist.ProcessGroup):
     """A simulated group that pretends to DDP's parameter check to have only one rank."""
 
     def __init__(self, group: SimulatedGroup, parameter_count: int) -> None:

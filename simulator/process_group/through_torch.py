@@ -177,9 +177,9 @@ def dispatches_as(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
                 return self.through_torch.call_operator(self, method, arguments, options)
             if _function_modes():
                 with torch._C.DisableTorchFunction():
-                    if _have_data(arguments[:with_tensors]):
+                    if _have_own_memory(arguments[:with_tensors]):
                         return method(self, *arguments)
-            elif not with_tensors or _have_data(arguments[:with_tensors]):
+            elif not with_tensors or _have_own_memory(arguments[:with_tensors]):
                 return method(self, *arguments)
             return self.through_torch.call_operator(self, method, arguments, options)
 
@@ -188,7 +188,7 @@ def dispatches_as(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     return decorate
 
 
-def _have_data(arguments: Sequence[Any]) -> bool:
+def _have_own_memory(arguments: Sequence[Any]) -> bool:
     """True for tensors with memory of their own, not fake or meta ones. Of a list, only the first tensor is checked."""
     for argument in arguments:
         while type(argument) is list and argument:

@@ -50,8 +50,8 @@ def _tensor_methods(kind: type) -> list[str]:
 
 def _without_modes(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def called(*arguments: Any, **options: Any) -> Any:
+    def call_without_modes(*arguments: Any, **options: Any) -> Any:
         with torch._C.DisableTorchFunction():
             return method(*arguments, **options)
 
-    return called
+    return call_without_modes

@@ -21,7 +21,11 @@ from ddpsim.simulator.diagnosis.mismatch import find_early_mismatches, message_m
 from ddpsim.simulator.diagnosis.rank_errors import rank_error_finding
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.errors import InjectedCrashError
-from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field, unusual_lines_meet
+from ddpsim.simulator.matching.agreement import (
+    are_unusual_lines_matched,
+    first_differing_field,
+    message_differing_field,
+)
 from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessages
 from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, SplitRule
 from ddpsim.simulator.programs.program import CRASH, Group, Issue, Program, Return, Step, Wait
@@ -188,7 +192,7 @@ class _CheckRun:
         if code is not None:
             self._record_mismatch(calls, mismatch_finding(calls, code, self._steps, issued=list(self._issues)))
             return
-        if unusual_lines_meet(calls):
+        if are_unusual_lines_matched(calls):
             self._noticed.append(Noticed(NoticedKind.LINES_MEET, tuple(calls)))
         self._complete_calls(calls)
 

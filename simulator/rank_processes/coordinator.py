@@ -173,13 +173,13 @@ class RankCoordinator:
         if isinstance(message, messages.SendReply):
             mine.handled = entry
             return self._kernel.reply(message.reply)
-        if isinstance(message, messages.SendUnansweredRequest):
+        if isinstance(message, messages.RequestWithoutReply):
             self._kernel.handle(message.request)
         elif isinstance(message, messages.PostCall):
             self._post_call(message)
         elif isinstance(message, messages.AwaitTurn):
             mine.send_to_rank(self._make_turn(GO_ON))
-        elif isinstance(message, messages.CountTasks):
+        elif isinstance(message, messages.AskTaskNumber):
             mine.send_to_rank(self._kernel.run.started)
         elif isinstance(message, messages.WatchCall):
             mine.send_to_rank(messages.WatchedResult(mine.completions.watch_call(message.handle)))
@@ -204,7 +204,7 @@ class RankCoordinator:
             if isinstance(message, messages.SendReply):
                 self._kernel.drop_request()
             mine.send_to_rank(self._make_turn(UNWIND))
-        elif isinstance(message, messages.CountTasks):
+        elif isinstance(message, messages.AskTaskNumber):
             mine.send_to_rank(0)
         elif isinstance(message, messages.WatchCall):
             mine.send_to_rank(messages.WatchedResult(None))

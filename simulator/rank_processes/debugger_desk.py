@@ -14,7 +14,7 @@ from pathlib import Path
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.ctrl_c import CtrlCGuard
 from ddpsim.simulator.debugging.answers import answer_command, make_view, reason_not_debuggable
-from ddpsim.simulator.debugging.breakpoints import Breakpoints, set_breakpoints
+from ddpsim.simulator.debugging.breakpoints import AllBreakpoints, set_breakpoints
 from ddpsim.simulator.debugging.director import GoBackError, RunDirector
 from ddpsim.simulator.debugging.session_host import NOT_DIRECTED, DebuggerCommandError, DebuggerTopic, VisitResult
 from ddpsim.simulator.errors import UsageError
@@ -80,7 +80,7 @@ class DebuggerServer:
             inbox.send_to_rank(self._open_debugger_in(message.rank) or DebuggerReply(is_over=True))
         elif isinstance(message, messages.DirectRun):
             inbox.send_to_rank(self._direct_run(inbox.child.rank, message.command))
-        elif isinstance(message, Breakpoints):
+        elif isinstance(message, AllBreakpoints):
             set_breakpoints(message)  # for later runs, too
             for other in self._inboxes:
                 if other is not inbox:

@@ -31,7 +31,7 @@ _CODE = (".py", ".pyc", ".so")
 def wait_before_external_effects(wait: Callable[[], None]) -> None:
     """Make this process call `wait` before every external effect. Cannot be undone."""
 
-    def heed(event: str, arguments: tuple[Any, ...]) -> None:
+    def wait_if_external_effect(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             if not _is_code_file(*arguments):
                 wait()
@@ -40,12 +40,12 @@ def wait_before_external_effects(wait: Callable[[], None]) -> None:
             if not (event == "os.listdir" and is_import):
                 wait()
 
-    sys.addaudithook(heed)
+    sys.addaudithook(wait_if_external_effect)
     replaced = ReplacedAttributes()
     for name in _LOOKING:
         replaced.replace_attribute(os, name, partial(_waiting_function, wait))
 
-    def opening(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def wrap_zipfile_writer(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def open_zipfile_writer(name_or_buffer: Any) -> Any:
             if not hasattr(name_or_buffer, "write"):
                 wait()
@@ -53,7 +53,7 @@ def wait_before_external_effects(wait: Callable[[], None]) -> None:
 
         return open_zipfile_writer
 
-    replaced.replace_attribute(torch.serialization, "_open_zipfile_writer", opening)
+    replaced.replace_attribute(torch.serialization, "_open_zipfile_writer", wrap_zipfile_writer)
 
 
 def _is_code_file(path: Any, mode: Any, flags: int) -> bool:

@@ -61,9 +61,9 @@ def reject_groups_in_forks() -> None:
 
 
 def _only_in_process(own: int, original: Callable[..., Any]) -> Callable[..., Any]:
-    def make(*arguments: Any, **options: Any) -> Any:
+    def create_group_or_reject(*arguments: Any, **options: Any) -> Any:
         if os.getpid() != own:
             in_children.reject_process_group()
         return original(*arguments, **options)
 
-    return make
+    return create_group_or_reject

@@ -32,7 +32,13 @@ from ddpsim.simulator.transport.payload import Payload
 MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
 """The type of a transport's function `move`, which moves the data of a call."""
 
-_WAITING = (messages.SendRequest, messages.SendReply, messages.AwaitTurn, messages.CountTasks, messages.WatchCall)
+_WAITING = (
+    messages.SendRequest,
+    messages.SendReply,
+    messages.AwaitTurn,
+    messages.AskTaskNumber,
+    messages.WatchCall,
+)
 """The types of messages after which a rank waits for an answer."""
 
 
@@ -76,7 +82,7 @@ class RankInbox:
             message, written = received
             if isinstance(message, messages.RankEnded):
                 self.child.ended = message
-            elif isinstance(message, messages.ExitsByOsExit):
+            elif isinstance(message, messages.OsExitReport):
                 self.child.exited_at = message.site
             elif isinstance(message, messages.DebuggerMessage):
                 self.debugger.append(message)
@@ -189,24 +195,24 @@ class UnsentResults:
     def take_for_answer(self, answer: Answer, message: NamedTuple | None, *, by_turns: bool) -> Known:
         """Return the results to send with an answer to a message; `by_turns`: the rank never computes ahead."""
         if isinstance(answer, DeliverCompletion):
-            return (*self.take_all_due(), *self._take_results([answer.handle]))
+            return (*self.take_all_deliverable(), *self._take_results([answer.handle]))
         if message is None or isinstance(message, messages.SendReply):
-            return self.take_all_due()
+            return self.take_all_deliverable()
         request = message.request if isinstance(message, messages.SendRequest) else None
         if isinstance(request, _IN_TURN):
-            return self.take_all_due()
+            return self.take_all_deliverable()
         if self.watched or by_turns:
-            return self.take_all_due() if isinstance(request, _ALSO_BEFORE) else ()
+            return self.take_all_deliverable() if isinstance(request, _ALSO_BEFORE) else ()
         if not isinstance(request, WaitFor):
             return ()
         is_in_time = isinstance(answer, Continue) and answer.value
-        return self.take_up_to(request.handles) if is_in_time else self.take_all_due()
+        return self.take_results_up_to(request.handles) if is_in_time else self.take_all_deliverable()
 
-    def take_all_due(self) -> Known:
+    def take_all_deliverable(self) -> Known:
         """Return all results that the kernel (the scheduler) would have delivered by now."""
         return self._take_results([handle for handle in self.outcomes if handle in self._deliverable])
 
-    def take_up_to(self, waited: Sequence[int]) -> Known:
+    def take_results_up_to(self, waited: Sequence[int]) -> Known:
         """Return the results of the calls that a rank waited for, and all results that were complete before them."""
         known = list(self.outcomes)
         last = max((known.index(handle) for handle in waited if handle in self.outcomes), default=-1)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.debugging.breakpoints import Breakpoints
+from ddpsim.simulator.debugging.breakpoints import AllBreakpoints
 from ddpsim.simulator.debugging.session_host import DebuggerTopic
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import Reply, Request
@@ -41,7 +41,7 @@ class AwaitTurn(NamedTuple):
     """A rank that may compute without the baton (the right to run) waits for it."""
 
 
-class CountTasks(NamedTuple):
+class AskTaskNumber(NamedTuple):
     """Ask for the number that the next started thread gets. Answered by that number."""
 
 
@@ -54,7 +54,7 @@ class WatchCall(NamedTuple):
 # --- from a rank, not answered ----------------------------------------------------------------------------------------
 
 
-class SendUnansweredRequest(NamedTuple):
+class RequestWithoutReply(NamedTuple):
     """A request to which the kernel (the scheduler) gives no answer."""
 
     request: Request
@@ -94,7 +94,7 @@ class RankEnded(NamedTuple):
     """The exception that was leaving the rank's program when the run ended."""
 
 
-class ExitsByOsExit(NamedTuple):
+class OsExitReport(NamedTuple):
     """A rank is about to end its process by os._exit, with a status other than 0."""
 
     site: Site
@@ -198,7 +198,15 @@ class DirectRun(NamedTuple):
 
 
 DebuggerMessage = (
-    SessionOpened | SessionClosed | ShowText | VisitEnded | ReadLine | QueryRanks | VisitRank | DirectRun | Breakpoints
+    SessionOpened
+    | SessionClosed
+    | ShowText
+    | VisitEnded
+    | ReadLine
+    | QueryRanks
+    | VisitRank
+    | DirectRun
+    | AllBreakpoints
 )
 """All messages of a debugger. One of them, `Breakpoints`, sets breakpoints in all ranks and is not answered."""
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.choices import RankSeeds
-from ddpsim.simulator.debugging.breakpoints import Breakpoints
+from ddpsim.simulator.debugging.breakpoints import AllBreakpoints
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.rank_files import RankFiles
@@ -44,7 +44,7 @@ class ProcessConfig(NamedTuple):
     semantics: BackendSemantics = GLOO
     debugs_rank: int | None = None
     """The rank whose program a debugger stops at the first line."""
-    breakpoints: Breakpoints = Breakpoints()
+    breakpoints: AllBreakpoints = AllBreakpoints()
 
 
 def fields_for_launched_rank(config: ProcessConfig) -> dict[str, Any]:

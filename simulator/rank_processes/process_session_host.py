@@ -9,7 +9,7 @@ from threading import get_ident
 from types import FrameType
 from typing import Any
 
-from ddpsim.simulator.debugging.breakpoints import Breakpoints, current_breakpoints, set_breakpoints
+from ddpsim.simulator.debugging.breakpoints import AllBreakpoints, current_breakpoints, set_breakpoints
 from ddpsim.simulator.debugging.late_pdb import debugger_class
 from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic, SessionHost, VisitResult
 from ddpsim.simulator.errors import UsageError
@@ -33,7 +33,7 @@ class ProcessSessionHost(SessionHost):
         self._frame: FrameType | None = None
         """The frame at which a debugger is open; frames above it belong to the debugger."""
         self._is_visited = False
-        self._breakpoints = Breakpoints()
+        self._breakpoints = AllBreakpoints()
         self._process = os.getpid()
 
     def debugged_thread_name(self) -> str:
@@ -101,9 +101,9 @@ class ProcessSessionHost(SessionHost):
         visited: VisitResult = self._exchange_messages(messages.VisitRank(rank))
         return visited
 
-    def serve_other_rank(self, asked: messages.OpenDebugger | Breakpoints) -> None:
+    def serve_other_rank(self, asked: messages.OpenDebugger | AllBreakpoints) -> None:
         """Do what the coordinator asks on behalf of a debugger in another rank, while this rank waits for an answer."""
-        if isinstance(asked, Breakpoints):
+        if isinstance(asked, AllBreakpoints):
             set_breakpoints(asked)
             self._breakpoints = asked
             self._set_breakpoints()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ddpsim.simulator.debugging.breakpoints import Breakpoints
+from ddpsim.simulator.debugging.breakpoints import AllBreakpoints
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
@@ -29,7 +29,7 @@ class RankChannel:
         self._rank = rank
         self._files = files
         self._process = os.getpid()
-        self.heed_debugger: Callable[[OpenDebugger | Breakpoints], None] | None = None
+        self.heed_debugger: Callable[[OpenDebugger | AllBreakpoints], None] | None = None
         """A function that answers a debugger in another rank, while this rank waits for an answer."""
         self.is_in_use = False
         """True during an exchange of messages: to leave the program now would give the answer to a later message."""
@@ -60,7 +60,7 @@ class RankChannel:
         before, self.is_in_use = self.is_in_use, True
         try:
             while (
-                isinstance(value := self._channel.receive(), (OpenDebugger, Breakpoints))
+                isinstance(value := self._channel.receive(), (OpenDebugger, AllBreakpoints))
                 and self.heed_debugger is not None
             ):
                 self.heed_debugger(value)

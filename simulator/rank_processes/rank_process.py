@@ -22,7 +22,7 @@ from ddpsim.simulator.process_group.user_stores import replace_store_classes
 from ddpsim.simulator.rank_processes import rank_files
 from ddpsim.simulator.rank_processes.external_effects import wait_before_external_effects
 from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons, reject_groups_in_forks
-from ddpsim.simulator.rank_processes.messages import ExitsByOsExit, RankEnded, pickle_value, unpickle_value
+from ddpsim.simulator.rank_processes.messages import OsExitReport, RankEnded, pickle_value, unpickle_value
 from ddpsim.simulator.rank_processes.own_process import flush_streams, make_own_process, shut_down_process_executors
 from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.rank_processes.process_session_host import ProcessSessionHost
@@ -85,7 +85,7 @@ class _RankProcess:
             rank_config.common.world_size,
             lambda me: body.run_rank(self._host, me),
             switch=lambda outgoing, incoming: None,
-            move_data=_reject_move,
+            move_data=_reject_moving_tensors,
             hazards=self._hazards,
             enter_thread=self._enter_thread,
             owns_modules=True,
@@ -187,7 +187,7 @@ class _RankProcess:
                 if self._host.is_stopping or self._own_channel.is_in_use:
                     pass
                 elif status != 0:  # a failure, which the coordinator describes
-                    self._own_channel.send_message(ExitsByOsExit(current_user_site()))
+                    self._own_channel.send_message(OsExitReport(current_user_site()))
                 else:
                     self._backend.rank_returned(self._rank_config.rank)
                     self._hazards.program_returned(self._rank_config.rank, None)
@@ -213,12 +213,12 @@ class _RankProcess:
         """Install the functions that run when the coordinator sends the rank a signal."""
         stack = self._rank_config.files.stack
 
-        def tell_stack(*arguments: object) -> None:
+        def write_own_stack(*arguments: object) -> None:
             running = self._host.baton.running
             if running is not None:
                 rank_files.write_rank_stack(stack, stack_of_thread(running))
 
-        signal.signal(rank_files.TELL_STACK, tell_stack)
+        signal.signal(rank_files.TELL_STACK, write_own_stack)
         faulthandler.register(rank_files.TELL_NATIVE_STACK, os.fdopen(stack, "wb", closefd=False), all_threads=False)
         signal.signal(rank_files.UNWIND_PROGRAM, lambda *_: leave_program(self._kernel))
 
@@ -241,7 +241,7 @@ class _RankProcess:
         return describe_error(rank, error, self._backend.parameter_names, self._hazards.poisoned_calls(rank))
 
 
-def _reject_move(*arguments: Any) -> NoReturn:
+def _reject_moving_tensors(*arguments: Any) -> NoReturn:
     raise InternalError("a rank's process moves data, expected the coordinator to: correct the kernel's answer")
 
 

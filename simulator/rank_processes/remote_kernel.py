@@ -16,20 +16,20 @@ from ddpsim.simulator.errors import make_internal_error
 from ddpsim.simulator.kernel import answers
 from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Answer, Continue, DeliverCompletion
 from ddpsim.simulator.kernel.requests import UNANSWERED, FinishTask, IssueCall, Reply, Request, StartThread
-from ddpsim.simulator.kernel.states import RunEnding, RunLife, RunPhase, TaskState
+from ddpsim.simulator.kernel.states import RunEnding, RunLifecycle, RunPhase, TaskState
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.parcels import PackedPayload, SharedArena
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel, SignalBlocker
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 
-_ENDING = (Continue, answers.Unwind, answers.StrikeFault, answers.RejectRequest)
+_ENDING = (Continue, answers.Unwind, answers.RaiseFault, answers.RejectRequest)
 
 UndeliveredCalls = dict[int, PendingCall]
 """The rank's calls whose results are not delivered yet, by the call's handle (id)."""
 
 
-class _RemoteLife(RunLife):
+class _RemoteRunLifecycle(RunLifecycle):
     """The state of an execution as a rank's process sees it: failures here are reported to the coordinator."""
 
     def __init__(self, channel: RankChannel) -> None:
@@ -60,13 +60,13 @@ class RemoteRun:
         self.tasks = {rank: record.main}
         self.steps = 0
         self.is_observed = is_observed
-        self.life: RunLife = _RemoteLife(channel)
+        self.life: RunLifecycle = _RemoteRunLifecycle(channel)
         self._own_channel = channel
 
     @property
     def started(self) -> int:
         """The number that the next started thread gets; the coordinator counts the threads of all ranks."""
-        number: int = self._own_channel.exchange_messages(messages.CountTasks())
+        number: int = self._own_channel.exchange_messages(messages.AskTaskNumber())
         return number
 
 
@@ -108,7 +108,7 @@ class RemoteKernel:
             self._send_message(messages.PostCall(request.handle, request.call, parcel))
             return GO_ON
         if type(request) in UNANSWERED:
-            self._send_message(messages.SendUnansweredRequest(request))
+            self._send_message(messages.RequestWithoutReply(request))
             return GO_ON
         if type(request) is FinishTask:
             self._running.change_state(request.how)
@@ -183,7 +183,7 @@ class RemoteKernel:
             return UNWIND if self._is_interrupted else answer
         return answer
 
-    def _send_message(self, message: messages.SendUnansweredRequest | messages.PostCall) -> None:
+    def _send_message(self, message: messages.RequestWithoutReply | messages.PostCall) -> None:
         with self._signals.signals_blocked(self._running.number):
             self._own_channel.send_message(message)
 

@@ -64,7 +64,7 @@ class Speculation:
             still_open = self._run.ranks[inbox.child.rank].open
             if any(handle > inbox.last_posted or handle in still_open for handle in request.handles):
                 return None
-            answer, known = IN_TIME, inbox.completions.take_up_to(request.handles)
+            answer, known = IN_TIME, inbox.completions.take_results_up_to(request.handles)
         elif message is not None and not isinstance(request, (BeginCall, Checkpoint)):
             return None
         rank, steps = inbox.child.rank, self._run.steps

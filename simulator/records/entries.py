@@ -115,7 +115,7 @@ class EntriesReader:
             raise RecordError(f"a flight recorder's dump with {what}, expected a list of at most {_MOST_ENTRIES}")
         rows, grouped = compared_fields(entries), _groups_of_entries(entries)
         if rows is None or grouped is None:
-            return self._read_anew(entries).found
+            return self._read_whole_dump(entries).found
         groups, pattern = grouped
         for index in reversed(range(len(self._known))):
             known = self._known[index]
@@ -123,18 +123,20 @@ class EntriesReader:
                 self._known.append(self._known.pop(index))
                 sites, others = _sites_of_steps(entries, known.places), known.found.sites
                 return known.found._replace(groups=groups, sites=others if sites == others else sites)
-        known = self._read_anew(entries, rows, pattern)
+        known = self._read_whole_dump(entries, rows, pattern)
         self._known = [*self._known[1 - _KEPT :], known]
         return known.found
 
-    def _read_anew(self, entries: Sequence[Any], rows: Sequence[Any] = (), pattern: Sequence[int] = ()) -> _KnownDump:
+    def _read_whole_dump(
+        self, entries: Sequence[Any], rows: Sequence[Any] = (), pattern: Sequence[int] = ()
+    ) -> _KnownDump:
         _check_size_count(entries)
         read = convert_damaged_safely(entries, list[_Entry])
         order = sorted(range(len(read)), key=lambda index: read[index].record_id)
         ordered = [read[index] for index in order]
         names = number_names(group_label(*entry.process_group) for entry in read)
         begun = list(_logged_calls(ordered, names, self._signatures))
-        steps = [self._steps.setdefault(step, step) for step in _with_progress([step for _, step in begun])]
+        steps = [self._steps.setdefault(step, step) for step in _complete_retired_calls([step for _, step in begun])]
         places = tuple(order[begin] for begin, _ in begun)
         lost = ordered[0].record_id if ordered else 0
         sites, own = _sites_of_steps(entries, places), _own_rank(ordered, names)
@@ -298,7 +300,7 @@ def _is_in_same_group(first: _Entry, other: _Entry) -> bool:
     return first.collective_seq_id == other.collective_seq_id and first.collective_seq_id > 0
 
 
-def _with_progress(steps: list[LoggedCall]) -> list[LoggedCall]:
+def _complete_retired_calls(steps: list[LoggedCall]) -> list[LoggedCall]:
     """Mark "retired" calls as complete if a later call of the group follows: a time-out would have raised an error."""
     if all(step.progress is not CallProgress.UNKNOWN for step in steps):
         return steps

@@ -51,7 +51,7 @@ def combine_records(records: Sequence[RankRecord], world_size: int | None = None
             )
         by_rank[record.rank] = record
     size = _world_size(by_rank, world_size)
-    _check_enough(by_rank, size)
+    _check_record_count(by_rank, size)
     members, guessed = _members_of_groups(by_rank, size)
     _check_peers(by_rank, size)
     others = tuple(rank for rank in range(size) if rank not in by_rank or not by_rank[rank].is_in_one_group)
@@ -84,7 +84,7 @@ def _world_size(records: Mapping[int, RankRecord], said: int | None) -> int:
     return size
 
 
-def _check_enough(records: Mapping[int, RankRecord], size: int) -> None:
+def _check_record_count(records: Mapping[int, RankRecord], size: int) -> None:
     if not any(record.call_log.steps for record in records.values()):
         sources = join_names([record.source for record in records.values()], 3)
         raise RecordError(

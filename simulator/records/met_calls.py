@@ -121,19 +121,19 @@ class _GroupComparison:
             self._found.count += 1
             if self._record_mismatch(steps, number):
                 return
-            if self._is_missed(number):
+            if self._is_call_missing(number):
                 self._record_missing(number)
             elif not is_after_open and all(step.progress is not CallProgress.COMPLETE for step in steps):
                 is_after_open = self._record_stall(steps, number)
 
-    def _is_missed(self, number: int) -> bool:
+    def _is_call_missing(self, number: int) -> bool:
         """Return True if a rank has a record without the call, and the record was not written too early to have the
         call."""
         if self._silent - self._stale:
             return True
         return any(number not in each.lane.places and not self._stale.issuperset(each.ranks) for each in self._alike)
 
-    def _calls_numbered(self, number: int) -> list[RecordedCall]:
+    def _calls_with_number(self, number: int) -> list[RecordedCall]:
         """Return all ranks' calls with this number, in the order of the group's ranks."""
         here = (self._by_rank[rank] for rank in self._recorded if rank in self._by_rank)
         return [own.record.calls[own.lane.places[number]] for own in here if number in own.lane.places]
@@ -142,7 +142,7 @@ class _GroupComparison:
         one = steps[0].signature
         if one.splits is None and all(step.signature is one or step.signature == one for step in steps):
             return False
-        calls = [each.call for each in self._calls_numbered(number)]
+        calls = [each.call for each in self._calls_with_number(number)]
         code = first_differing_field(calls) if len(calls) > 1 else None
         is_full = len(calls) == len(self._recorded) + len(self._without)
         if code is None or (code is Code.MISMATCH_SPLITS and not is_full):
@@ -152,7 +152,7 @@ class _GroupComparison:
 
     def _record_missing(self, number: int) -> None:
         """Record a call that a rank with a record did not reach. It is not open where it completed."""
-        present = self._calls_numbered(number)
+        present = self._calls_with_number(number)
         waiting = tuple(each.call for each in present if each.progress is not CallProgress.COMPLETE)
         is_rooted = present[0].call.operation in ROOTED
         here = {each.call.rank for each in present}
@@ -167,7 +167,7 @@ class _GroupComparison:
         """Record a call that all members reached and no record shows as complete: the first for each group."""
         if not any(step.progress is CallProgress.UNFINISHED for step in steps):
             return False
-        calls = tuple(each.call for each in self._calls_numbered(number))
+        calls = tuple(each.call for each in self._calls_with_number(number))
         if self._others:
             self._found.open_slots.append(OpenCalls(calls, self._others, any_suffices=len(self._others) > 1))
             return True

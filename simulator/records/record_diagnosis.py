@@ -280,16 +280,16 @@ def make_trace(diagnosis: JobDiagnosis) -> Trace:
     records = diagnosis.job.records
     kept = max(_LEAST_OF_RANK, _MOST_CALLS // max(len(records), 1))  # the failure is at the end
     calls = {rank: [each.call for each in record.calls.last_calls(kept)] for rank, record in records.items()}
-    events = list(_possible_events(calls, {id(call) for call in diagnosis.open_calls}))
+    events = list(_events_in_possible_order(calls, {id(call) for call in diagnosis.open_calls}))
     for each in diagnosis.waiting:
         if isinstance(each.wait, CallWait):
             events.append(Event(EventKind.WAIT, each.who.rank, len(events), 0.0, each.wait.calls[0]))
     return Trace(tuple(events))
 
 
-def _possible_events(calls: Mapping[int, Sequence[Call]], open_calls: Set[int]) -> Iterator[Event]:
+def _events_in_possible_order(calls: Mapping[int, Sequence[Call]], open_calls: Set[int]) -> Iterator[Event]:
     """Yield the events of the calls in an order in which they can have happened."""
-    keys = {rank: _meeting_keys(own) for rank, own in calls.items()}
+    keys = {rank: _matching_keys(own) for rank, own in calls.items()}
     left = Counter(key for own in keys.values() for key in own)
     pairs = (pair for rank, own in keys.items() for pair in zip(calls[rank], own, strict=True))
     never_match = {key for call, key in pairs if id(call) in open_calls}
@@ -309,7 +309,7 @@ def _possible_events(calls: Mapping[int, Sequence[Call]], open_calls: Set[int]) 
         moves = [rank for rank in ranks if not place[rank] or not left[keys[rank][place[rank] - 1]]] or ranks
 
 
-def _meeting_keys(calls: Sequence[Call]) -> list[tuple[str, int, int, int]]:
+def _matching_keys(calls: Sequence[Call]) -> list[tuple[str, int, int, int]]:
     """Return a key for each call: matching calls have equal keys, made of group and number, and for messages both
     ranks."""
     numbers: Counter[tuple[str, int, int]] = Counter()

@@ -92,7 +92,7 @@ class _RunLogBuilder:
     def _note_match(self, call: Call, text: str) -> None:
         if not call.is_point_to_point:
             for place in self._places.get((call.group, call.sequence), ()):
-                self._mark_complete(place)
+                self._mark_call_complete(place)
             return
         halves = self._halves.get(channel_of_message(call), [])
         own = next((place for place in halves if self._call_at(place) == call), None)
@@ -100,13 +100,13 @@ class _RunLogBuilder:
         if own is not None and other is not None:
             halves.remove(own)
             halves.remove(other)
-            self._mark_complete(own, peer=other[0])
-            self._mark_complete(other, peer=own[0])
+            self._mark_call_complete(own, peer=other[0])
+            self._mark_call_complete(other, peer=own[0])
 
     def _call_at(self, place: tuple[int, int]) -> Call:
         return self._ranks[place[0]][place[1]].call
 
-    def _mark_complete(self, place: tuple[int, int], peer: int | None = None) -> None:
+    def _mark_call_complete(self, place: tuple[int, int], peer: int | None = None) -> None:
         rank, index = place
         noted = self._ranks[rank][index]
         call = noted.call if peer is None else noted.call._replace(peer=peer)

@@ -61,7 +61,7 @@ class FlatTensorCall:
         if not self.pending.is_complete:
             return False
         with torch.no_grad(), suspend_modes():
-            now = _concatenated(self.parameters, self.of)
+            now = _concatenate_values(self.parameters, self.of)
             if now is None or not now.any():
                 return False
             shares = _equals_whole_or_share(now, self._tensor, self.size)
@@ -82,7 +82,7 @@ def flat_tensor_call(
     if not is_plain_tensor(tensor) or not tensor.is_floating_point():
         return None
     with torch.no_grad(), suspend_modes():
-        before = _concatenated(parameters, of)
+        before = _concatenate_values(parameters, of)
         if before is None or before.numel() != tensor.numel():
             return None
         size = len(pending.members)
@@ -107,7 +107,7 @@ def is_multiple_of(tensor: Tensor, whole: Tensor) -> bool:
     return factor > 0 and torch.allclose(one, other * factor, rtol=_ROUNDINGS * coarse, atol=0)
 
 
-def _concatenated(parameters: Sequence[ReplicaTensor], of: PartReader) -> Tensor | None:
+def _concatenate_values(parameters: Sequence[ReplicaTensor], of: PartReader) -> Tensor | None:
     """Return the concatenated gradients; None if a gradient is missing or cannot be read."""
     gradients = [of(each) for each in parameters]
     found = [each for each in gradients if each is not None and is_plain_tensor(each)]

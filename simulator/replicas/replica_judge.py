@@ -22,7 +22,12 @@ from typing import NamedTuple
 from ddpsim.simulator.attribution.wrapper import WrapperKey
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis import replica_divergence
-from ddpsim.simulator.diagnosis.replica_divergence import Circumstances, ComparisonEvent, ComparisonPoint, EqualRanks
+from ddpsim.simulator.diagnosis.replica_divergence import (
+    ComparisonEvent,
+    ComparisonPoint,
+    DivergenceCircumstances,
+    EqualRanks,
+)
 from ddpsim.simulator.replicas import replica_comparison, replica_tensors
 from ddpsim.simulator.replicas.replica_comparison import ReplicaComparison
 from ddpsim.simulator.replicas.replica_tensors import ReplicaSample, ReplicaTensor, WrapperProgress
@@ -68,7 +73,7 @@ class ReplicaJudge:
 
     # --- samples ------------------------------------------------------------------------------------------------------
 
-    def take_fact(self, fact: replica_tensors.ReplicaFact) -> None:
+    def process_report(self, fact: replica_tensors.ReplicaFact) -> None:
         """Handle a report about replicas that a rank has sent."""
         if isinstance(fact, WrapperProgress):
             self._progress.setdefault(fact.key, {})[fact.rank] = fact
@@ -89,7 +94,7 @@ class ReplicaJudge:
         tensors = sample.tensors
         by_hand = sample.moment.occasion in (ComparisonEvent.REDUCED, ComparisonEvent.AVERAGED)
         if by_hand and comparison.groups:
-            tensors = _with_names_of(comparison.groups[0].tensors, tensors)
+            tensors = _with_names_of_other_rank(comparison.groups[0].tensors, tensors)
         site, passed = self._sites.get((sample.key, sample.rank), NOWHERE), sample.communicated
         comparison.add_rank(
             sample.rank, tensors, site=site, tolerance=self._tolerance, communicated=passed, in_any_order=by_hand
@@ -205,7 +210,7 @@ class ReplicaJudge:
                 for group, own in zip(groups, names, strict=True)
             ]
             is_order = len({tuple(sorted(own)) for own in names}) == 1
-            known = Circumstances(is_order=is_order, has_run=key in self._has_trained)
+            known = DivergenceCircumstances(is_order=is_order, has_run=key in self._has_trained)
             name = f"name of tensor {position}"
             return replica_divergence.divergence_finding(difference.code, moment, name, sides, sites=sites, known=known)
         named = [group.tensors.get(name) for group in groups]
@@ -215,7 +220,7 @@ class ReplicaJudge:
         skipped, skippers = self._skipped.get(key, ("", ()))
         steps = comparison.steps
         call = next((each.unwaited for each in steps if each.unwaited is not None), None)
-        known = Circumstances(
+        known = DivergenceCircumstances(
             is_reduced=difference.is_state or all(peer.is_reduced(name) for peer in self._progress_on_ranks(key)[:1]),
             unreduced=next((each.unreduced for each in steps if each.unreduced), ""),
             skipped=skipped,
@@ -255,7 +260,7 @@ class ReplicaJudge:
         return any(one != other for one in sides[0] for other in sides[1])
 
 
-def _with_names_of(first: Iterable[str], tensors: Sequence[ReplicaTensor]) -> Sequence[ReplicaTensor]:
+def _with_names_of_other_rank(first: Iterable[str], tensors: Sequence[ReplicaTensor]) -> Sequence[ReplicaTensor]:
     """Return the tensors under the names that another rank has at the same positions, if both have equally many."""
     names = list(first)
     if len(names) != len(tensors):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import Reply, Request
-from ddpsim.simulator.kernel.states import RunLife
+from ddpsim.simulator.kernel.states import RunLifecycle
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 
 
@@ -24,7 +24,7 @@ class KernelRunView(Protocol):
     steps: int
     is_observed: bool
     """True if an exploration of schedules records what each step reads and writes."""
-    life: RunLife
+    life: RunLifecycle
     """Whether the run is going on, stopping or over."""
 
     @property

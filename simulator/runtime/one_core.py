@@ -24,7 +24,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 
-class _Placement(NamedTuple):
+class _CorePlacement(NamedTuple):
     """The cores on which a thread may run, and its scheduling policy."""
 
     cores: set[int]
@@ -38,7 +38,7 @@ class _Placement(NamedTuple):
                 os.sched_setscheduler(0, self.policy, os.sched_param(0))
 
 
-_usual: WeakKeyDictionary[threading.Thread, _Placement] = WeakKeyDictionary()
+_usual: WeakKeyDictionary[threading.Thread, _CorePlacement] = WeakKeyDictionary()
 """For each thread that was pinned to one core: on which cores the thread that started it may run, and how."""
 
 
@@ -53,9 +53,9 @@ def threads_started_here_share_a_core() -> Iterator[None]:
         yield
         return
     try:
-        usual = _Placement(os.sched_getaffinity(0), os.sched_getscheduler(0))
+        usual = _CorePlacement(os.sched_getaffinity(0), os.sched_getscheduler(0))
         policy = os.SCHED_BATCH if usual.policy == os.SCHED_OTHER else usual.policy
-        _Placement({core}, policy).apply_to_thread()
+        _CorePlacement({core}, policy).apply_to_thread()
     except OSError:
         yield
         return

@@ -73,7 +73,7 @@ class RankMain:
                 host.send_request(
                     ProgramRaised(RankError(type(error).__name__, outcome.error_line(error), site_of_error(error)))
                 )
-            _outlast_threads(host, me)
+            _wait_for_other_threads(host, me)
         return how
 
 
@@ -94,7 +94,7 @@ def _end_rank(host: ThreadHost, me: RankThread, how: TaskChange) -> None:
         host.finish_thread(me, how)
 
 
-def _outlast_threads(host: ThreadHost, me: RankThread) -> None:
+def _wait_for_other_threads(host: ThreadHost, me: RankThread) -> None:
     """Wait for the other threads of a rank whose program has raised an exception."""
     try:
         host.threads.wait_for_other_threads(me)

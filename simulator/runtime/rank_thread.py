@@ -28,11 +28,9 @@ class RankReturned(BaseException):  # not an error either
     """Raised to end a rank's program as if it had returned (an injected `EarlyReturn` fault)."""
 
 
-class ThreadExit:
-    """Decides what ends a thread: the thread itself, or the watcher (limits.py) that interrupts it.
-
-    The first to call `claim_end` ends the thread; until then the thread can be interrupted.
-    """
+class ThreadEndClaim:
+    """Decides what ends a thread: the thread itself, or the watcher (limits.py) that interrupts it. The first to call
+    `claim_end` ends the thread; until then the thread can be interrupted."""
 
     def __init__(self, error: type[BaseException]) -> None:
         self._error = error
@@ -46,10 +44,8 @@ class ThreadExit:
                 _raise_in_thread(ident, self._error)
 
     def claim_end(self) -> bool:
-        """Return True for the first caller: it alone lets another thread run, and is not interrupted any more.
-
-        A pending interrupt is raised here; the thread then calls this again.
-        """
+        """Return True for the first caller: it alone lets another thread run, and is not interrupted any more. A
+        pending interrupt is raised here; the thread then calls this again."""
         with self._lock:
             self._owner = self._owner or get_ident()
         for _ in range(2):  # a pending exception is raised where a loop jumps back
@@ -180,7 +176,7 @@ class RankThread:
         communicate."""
         self.visit: Callable[[], None] | None = None
         """A function that a debugger in another rank wants this sleeping thread to run."""
-        self.exit = ThreadExit(RankUnwound)
+        self.exit = ThreadEndClaim(RankUnwound)
         self.thread: threading.Thread | None = None
         """The Python thread; None once a thread that the rank started has ended."""
 
@@ -214,7 +210,7 @@ class RankThread:
         over, errors = _allocate_lock(), list[Exception]()
         over.acquire()
 
-        def do() -> None:
+        def run_visit() -> None:
             try:
                 visit()
             except Exception as error:
@@ -222,7 +218,7 @@ class RankThread:
             finally:
                 over.release()
 
-        self.visit = do
+        self.visit = run_visit
         self.baton.release()
         over.acquire()
         if errors:

@@ -114,11 +114,11 @@ class SharedProcessWatch:
 
     def _recording_replacement(self, what: SharedState, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        def noted(*arguments: Any, **options: Any) -> Any:
+        def recorded_call(*arguments: Any, **options: Any) -> Any:
             self._record_use(what, current_user_site())
             return original(*arguments, **options)
 
-        return noted
+        return recorded_call
 
     def _wrap_process_start(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         @wraps(original)

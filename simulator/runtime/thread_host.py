@@ -271,7 +271,7 @@ class ThreadHost:
             return False
 
     def _raise_answer(self, me: RankThread, answer: Any) -> NoReturn:
-        if isinstance(answer, answers.StrikeFault):
+        if isinstance(answer, answers.RaiseFault):
             fault = answer.fault
             me.fault = (
                 InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {answer.call_number})")

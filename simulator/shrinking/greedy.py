@@ -20,7 +20,7 @@ from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Code, Verdict
 
 
-class Size(NamedTuple):
+class FailureSize(NamedTuple):
     """The size of a failing program and its schedule. Sizes compare field by field, and the smaller one is simpler.
 
     A program with fewer ranks is simpler, however many calls it has. The default schedule is simpler than any other one
@@ -46,7 +46,7 @@ class Size(NamedTuple):
     total: int = 0
     """The sum of all choices, which are indices of options."""
 
-    def with_schedule(self, choices: Sequence[int]) -> Size:
+    def with_schedule(self, choices: Sequence[int]) -> FailureSize:
         """Return the size of the same program under a schedule."""
         return self._replace(switches=sum(1 for each in choices if each), choices=len(choices), total=sum(choices))
 
@@ -84,7 +84,7 @@ class ShrinkProgress(NamedTuple):
     """The progress of a shrinking."""
 
     executions: int
-    size: Size
+    size: FailureSize
     """The size of the simplest value so far."""
     seconds: float
 
@@ -98,7 +98,7 @@ class ShrunkValue(Generic[Value]):
 
     value: Value
     """The simplest failing value found."""
-    size: Size
+    size: FailureSize
     tries: int
     """The number of tried values."""
     executions: int
@@ -117,7 +117,7 @@ def shrink_value(
     passes: Sequence[ShrinkPass[Value]],
     attempt: Callable[[Value], ShrinkAttempt[Value]],
     *,
-    size: Callable[[Value], Size],
+    size: Callable[[Value], FailureSize],
     budget: Budget,
     key: Callable[[Value], Hashable] = lambda value: value,
     on_progress: OnShrinkProgress | None = None,
@@ -141,7 +141,7 @@ class _Shrinking(Generic[Value]):
     _simplest: Value
     _passes: Sequence[ShrinkPass[Value]]
     _attempt: Callable[[Value], ShrinkAttempt[Value]]
-    _size_of: Callable[[Value], Size]
+    _size_of: Callable[[Value], FailureSize]
     _budget: Budget
     _key: Callable[[Value], Hashable]
     _on_progress: OnShrinkProgress | None

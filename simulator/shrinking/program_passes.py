@@ -16,8 +16,8 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import IN_PROGRAMS, RowRequirement, ShapeCount
 from ddpsim.simulator.programs.program import DEFAULT, DTYPES, REDUCTIONS, Group, Issue, Program, Step, Wait
 from ddpsim.simulator.programs.validation import members_of, validate_program
-from ddpsim.simulator.shrinking.greedy import Size
-from ddpsim.simulator.shrinking.structure import StructureShrinker, with_fewer_values, without_a_block
+from ddpsim.simulator.shrinking.greedy import FailureSize
+from ddpsim.simulator.shrinking.structure import StructureShrinker, with_fewer_values, without_one_block
 
 STRUCTURE = StructureShrinker(
     {
@@ -33,11 +33,11 @@ STRUCTURE = StructureShrinker(
 program by them."""
 
 
-def size_of_program(program: Program) -> Size:
+def size_of_program(program: Program) -> FailureSize:
     """Return the size of a program without its schedule."""
     calls = [step for steps in program.ranks for step in steps if isinstance(step, Issue)]
     rows_of_splits = sum(sum(map(sum, call.splits or ())) for call in calls)  # the shapes count them, too
-    return Size(
+    return FailureSize(
         program.world_size,
         sum(map(len, program.ranks)),
         len(calls),
@@ -61,14 +61,14 @@ _FEW_STEPS = 14
 """With at most this many steps, every pair of steps is also removed together: maybe neither can be removed alone."""
 
 
-def fewer_rounds(program: Program) -> Iterator[Program]:
+def remove_rounds(program: Program) -> Iterator[Program]:
     """Yield programs without a block of calls on all ranks; calls with the same name belong together."""
     names = _call_names(program)
-    for kept in without_a_block(names):
+    for kept in without_one_block(names):
         yield _without_names(program, {*names}.difference(kept))
 
 
-def fewer_rounds_in_pairs(program: Program) -> Iterator[Program]:
+def remove_pairs_of_rounds(program: Program) -> Iterator[Program]:
     """Yield programs without two of the names of calls, if there are few names."""
     names = _call_names(program)
     for pair in combinations(names, 2) if len(names) <= _FEW_NAMES else ():
@@ -82,7 +82,7 @@ def remove_pairs_of_steps(program: Program) -> Iterator[Program]:
         yield _keep_steps(program, lambda rank, index, step, pair=pair: (rank, index) not in pair)  # type: ignore[misc]
 
 
-def other_groups(program: Program) -> Iterator[Program]:
+def move_calls_to_other_group(program: Program) -> Iterator[Program]:
     """Yield programs in which the calls of one group are moved to the default group or another group."""
     for group in program.groups:
         others = tuple(other for other in program.groups if other is not group)
@@ -115,12 +115,12 @@ def _move_to_group(step: Step, group: Group, name: str) -> Step:
 def _only_valid_programs(shrink_pass: Callable[[Program], Iterator[Program]]) -> Callable[[Program], Iterator[Program]]:
     """Wrap a pass, so that its programs are repaired, and those that ranks could not run are left out."""
 
-    def valid(program: Program) -> Iterator[Program]:
+    def valid_results(program: Program) -> Iterator[Program]:
         for simpler in map(repair_program, shrink_pass(program)):
             if simpler != program and _is_valid_program(simpler):
                 yield simpler
 
-    return valid
+    return valid_results
 
 
 def _is_valid_program(program: Program) -> bool:
@@ -131,11 +131,9 @@ def _is_valid_program(program: Program) -> bool:
     return True
 
 
-def fewer_ranks(program: Program) -> Iterator[Program]:
-    """Yield programs without a block of ranks; of few ranks, keep only two or three.
-
-    A step that names a removed rank is left out, or names another rank instead.
-    """
+def remove_ranks(program: Program) -> Iterator[Program]:
+    """Yield programs without a block of ranks; of few ranks, keep only two or three. A step that names a removed rank
+    is left out, or names another rank instead."""
     for kept in with_fewer_values(range(program.world_size)):
         if kept:
             yield reduce_to_ranks(program, kept, stand_in=None)
@@ -152,7 +150,7 @@ def reduce_to_ranks(program: Program, kept: Sequence[int], *, stand_in: int | No
     members = members_of(program)
     number: dict[int | None, int] = {rank: index for index, rank in enumerate(sorted(kept))}
 
-    def among(rank: int, step: Step) -> Step:
+    def restrict_step_to_ranks(rank: int, step: Step) -> Step:
         if not isinstance(step, Issue):
             return step
         indices = [index for index, member in enumerate(members[step.group]) if member in number]
@@ -164,7 +162,7 @@ def reduce_to_ranks(program: Program, kept: Sequence[int], *, stand_in: int | No
         return _restrict_call_to_members(replace(step, peer=peer, root=root), indices, len(members[step.group]))
 
     groups = [Group(each.name, tuple(number[rank] for rank in each.ranks if rank in number)) for each in program.groups]
-    ranks = tuple(tuple(among(rank, step) for step in program.ranks[rank]) for rank in sorted(kept))
+    ranks = tuple(tuple(restrict_step_to_ranks(rank, step) for step in program.ranks[rank]) for rank in sorted(kept))
     return repair_program(Program(len(number), tuple(group for group in groups if group.ranks), ranks))
 
 
@@ -218,12 +216,12 @@ def _fit_shapes_and_root(call: Issue, members: tuple[int, ...]) -> Issue:
 
 
 _PASSES: tuple[Callable[[Program], Iterator[Program]], ...] = (
-    fewer_ranks,
-    fewer_rounds,
+    remove_ranks,
+    remove_rounds,
     STRUCTURE.with_fewer_elements,
-    fewer_rounds_in_pairs,
+    remove_pairs_of_rounds,
     remove_pairs_of_steps,
-    other_groups,
+    move_calls_to_other_group,
     STRUCTURE.with_equal_parts_changed,
     STRUCTURE.with_plainer_leaf,
     STRUCTURE.with_element_moved_forward,

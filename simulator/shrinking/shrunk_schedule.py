@@ -16,9 +16,9 @@ from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Schedule, without_trailing_defaults
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.shrinking.greedy import OnShrinkProgress, ShrinkAttempt, ShrinkEnd, Size, failure_kind_of
+from ddpsim.simulator.shrinking.greedy import FailureSize, OnShrinkProgress, ShrinkAttempt, ShrinkEnd, failure_kind_of
 from ddpsim.simulator.shrinking.greedy import shrink_value as shrink_greedily
-from ddpsim.simulator.shrinking.structure import smaller_numbers, with_one_simpler, without_a_block
+from ddpsim.simulator.shrinking.structure import smaller_numbers, with_one_simpler, without_one_block
 
 Choices = tuple[int, ...]
 
@@ -46,7 +46,7 @@ def truncate_choices(choices: Choices) -> Iterator[Choices]:
 def zero_switches(choices: Choices) -> Iterator[Choices]:
     """Yield schedules in which a block of switches (choices that are not the default) is replaced by the default
     choice."""
-    for kept in without_a_block(_switch_indices(choices)):
+    for kept in without_one_block(_switch_indices(choices)):
         yield without_trailing_defaults(tuple(choice if index in kept else 0 for index, choice in enumerate(choices)))
 
 
@@ -92,7 +92,7 @@ def use_single_switch(choices: Choices) -> Iterator[Choices]:
 
 def remove_choices(choices: Choices) -> Iterator[Choices]:
     """Yield schedules without a block of choices, so that later choices come earlier."""
-    yield from map(without_trailing_defaults, without_a_block(choices))
+    yield from map(without_trailing_defaults, without_one_block(choices))
 
 
 def make_choices_smaller(choices: Choices) -> Iterator[Choices]:
@@ -175,7 +175,7 @@ def shrink(
         without_trailing_defaults(failed.schedule.choices),
         PASSES,
         attempt,
-        size=Size(world_size, 0).with_schedule,
+        size=FailureSize(world_size, 0).with_schedule,
         budget=budget or SHRINKING_BUDGET,
         on_progress=on_progress,
     )

@@ -39,7 +39,7 @@ def index_blocks(count: int) -> Iterator[range]:
         parts *= 2
 
 
-def without_a_block(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
+def without_one_block(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
     """Yield the values without a block of them, for each block."""
     for block in index_blocks(len(values)):
         yield (*values[: block.start], *values[block.stop :])
@@ -47,7 +47,7 @@ def without_a_block(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
 
 def with_fewer_values(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
     """Yield the values without a block of them; of few values, also every pair and every triple."""
-    yield from without_a_block(values)
+    yield from without_one_block(values)
     for count in (2, 3) if len(values) <= _FEW_VALUES else ():
         yield from combinations(values, count)
 
@@ -137,10 +137,10 @@ class StructureShrinker:
 
 def _with_fewer_elements(part: Any, row: Row) -> Iterator[Any]:
     if isinstance(part, Mapping):
-        yield from map(dict, without_a_block(tuple(part.items())))
+        yield from map(dict, without_one_block(tuple(part.items())))
     elif type(part) is tuple:
         # A tuple of numbers is not emptied: () can mean something else, such as a tensor without dimensions.
-        yield from (other for other in without_a_block(part) if other or not isinstance(row, int))
+        yield from (other for other in without_one_block(part) if other or not isinstance(row, int))
 
 
 def _plainer_values(part: Any, row: Row) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 def keep_mode_in_backward(mode: Any) -> None:
     """Run all Python code inside a backward under the mode of virtual GPUs: functions, hooks and callbacks."""
     function: Any = BackwardCFunction
-    ReplacedAttributes().set_attribute(function, "apply", _under_mode(mode, function.apply))
+    ReplacedAttributes().set_attribute(function, "apply", _wrap_to_run_under_mode(mode, function.apply))
     _wrap_function_argument(mode, Tensor, "register_hook", 0)
     _wrap_function_argument(mode, Tensor, "register_post_accumulate_grad_hook", 0)
     _wrap_function_argument(mode, nn.Module, "register_full_backward_hook", 0)
@@ -45,7 +45,7 @@ class _ModeKeepingEngine:
 
     def queue_callback(self, callback: Callable[[], None]) -> None:
         """Let a function be called at the end of the current backward, under the mode of virtual GPUs."""
-        self._engine.queue_callback(_under_mode(self._mode, callback))
+        self._engine.queue_callback(_wrap_to_run_under_mode(self._mode, callback))
 
 
 def _ignore_devices_in_checkpoints() -> None:
@@ -53,22 +53,22 @@ def _ignore_devices_in_checkpoints() -> None:
     checks = checkpoint._allowed_determinism_checks_to_fns
     look = checks[checkpoint._DEFAULT_DETERMINISM_MODE]
 
-    def look_without_modes(tensor: Tensor) -> Any:
+    def record_without_modes(tensor: Tensor) -> Any:
         with torch._C.DisableTorchFunction():
             return look(tensor)
 
-    checks[checkpoint._DEFAULT_DETERMINISM_MODE] = look_without_modes
+    checks[checkpoint._DEFAULT_DETERMINISM_MODE] = record_without_modes
 
 
-def _under_mode(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_to_run_under_mode(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def inside(*arguments: Any, **options: Any) -> Any:
+    def call_under_mode(*arguments: Any, **options: Any) -> Any:
         if torch._C._len_torch_function_stack():
             return function(*arguments, **options)
         with mode:
             return function(*arguments, **options)
 
-    return inside
+    return call_under_mode
 
 
 def _wrap_function_argument(mode: Any, owner: Any, name: str, position: int) -> None:
@@ -78,10 +78,10 @@ def _wrap_function_argument(mode: Any, owner: Any, name: str, position: int) -> 
     @functools.wraps(original)
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
         if len(arguments) > position and callable(arguments[position]):
-            wrapped = _under_mode(mode, arguments[position])
+            wrapped = _wrap_to_run_under_mode(mode, arguments[position])
             arguments = (*arguments[:position], wrapped, *arguments[position + 1 :])
         elif callable(hook := options.get("hook")):
-            options = {**options, "hook": _under_mode(mode, hook)}
+            options = {**options, "hook": _wrap_to_run_under_mode(mode, hook)}
         return original(self, *arguments, **options)
 
     ReplacedAttributes().set_attribute(owner, name, method)

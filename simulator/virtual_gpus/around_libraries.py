@@ -104,12 +104,12 @@ def replace_shape_tensors(op_schema: ModuleType) -> None:
     A build for CPUs lacks some CUDA kernels that fake tensors of a GPU would need, such as `uniform_`.
     """
 
-    def made_of(spec: Any) -> Tensor:
+    def make_cpu_shape_tensor(spec: Any) -> Tensor:
         meta = spec.tensor_meta
         made: Tensor = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
         return made
 
-    ReplacedAttributes().set_attribute(op_schema, "_rebuild_tensor_from_dtensor_meta", made_of)
+    ReplacedAttributes().set_attribute(op_schema, "_rebuild_tensor_from_dtensor_meta", make_cpu_shape_tensor)
 
 
 class _TrackerState:

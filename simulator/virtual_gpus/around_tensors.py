@@ -122,11 +122,11 @@ def replace_profiler() -> None:
     begin = kind.__init__
 
     @functools.wraps(begin)
-    def begin_on_cpu(self: Any, *arguments: Any, **options: Any) -> None:
+    def init_profiler_without_gpu(self: Any, *arguments: Any, **options: Any) -> None:
         options = {name: value for name, value in options.items() if name != "use_cuda"}
         begin(self, *arguments, **options | ({"use_device": None} if options.get("use_device") == "cuda" else {}))
 
-    ReplacedAttributes().set_attribute(kind, "__init__", begin_on_cpu)
+    ReplacedAttributes().set_attribute(kind, "__init__", init_profiler_without_gpu)
 
 
 def replace_compile(say: Callable[[], None]) -> None:

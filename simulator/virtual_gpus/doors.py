@@ -69,9 +69,9 @@ class GpuRequestProbes:
     ) -> None:
         """Replace a function: a call for which `asks` returns true installs virtual GPUs, then calls the original."""
 
-        def closed(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrap_request(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
-            def door(*arguments: Any, **options: Any) -> Any:
+            def check_request(*arguments: Any, **options: Any) -> Any:
                 if not asks(arguments, options) or _is_compiler_frame(sys._getframe(1)):
                     return original(*arguments, **options)
                 # True after the installation, too: a program may have imported a replaced function by name.
@@ -84,9 +84,9 @@ class GpuRequestProbes:
                     self._on_request(what)
                 return getattr(owner, name)(*arguments, **options)
 
-            return door
+            return check_request
 
-        self._replaced.replace_attribute(owner, name, closed)
+        self._replaced.replace_attribute(owner, name, wrap_request)
 
     def _reject_native_request(self) -> NoReturn:
         """Raise an error: native code of torch has asked for a GPU, and cannot be called again with virtual GPUs."""

@@ -38,10 +38,10 @@ _UNSUPPORTED = {
 def _make_unsupported_class(name: str, remedy: str) -> type:
     """Return a class that raises when it is called: a class, because programs use such names in annotations."""
 
-    def refuse(*arguments: Any, **options: Any) -> NoReturn:
+    def raise_unsupported(*arguments: Any, **options: Any) -> NoReturn:
         raise NotImplementedError(f"virtual GPUs have no {name}: {remedy}")
 
-    return type(name.rpartition(".")[2], (), {"__new__": refuse})
+    return type(name.rpartition(".")[2], (), {"__new__": raise_unsupported})
 
 
 class UnsupportedNccl:

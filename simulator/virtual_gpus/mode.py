@@ -51,14 +51,14 @@ class VirtualGpuMode(TorchFunctionMode):
             tensor.is_cpu.__get__: lambda f, args, kwargs: self._visible_gpu(args[0]) is None and f(*args),
             tensor.get_device: lambda f, args, kwargs: f(*args) if (gpu := self._visible_gpu(args[0])) is None else gpu,
             tensor.cuda: self._handle_cuda,
-            tensor.cpu: lambda f, args, kwargs: self._label_moved(args[0], f(*args, **kwargs), None),
+            tensor.cpu: lambda f, args, kwargs: self._label_moved_tensor(args[0], f(*args, **kwargs), None),
             tensor.to: self._handle_to,
             tensor.type: self._handle_type,
             tensor.data.__set__: self._handle_set_data,
             tensor.__reduce_ex__: _reduce_without_label,
             tensor.__repr__: self._handle_repr,
-            **{kernel: _call_instead(form) for kernel, form in sync_batch_norm.KERNELS.items()},
-            scaled_dot_product_attention: _call_instead(_attention),
+            **{kernel: _make_handler_calling(form) for kernel, form in sync_batch_norm.KERNELS.items()},
+            scaled_dot_product_attention: _make_handler_calling(_compute_attention),
         }
 
     def __torch_function__(
@@ -94,7 +94,7 @@ class VirtualGpuMode(TorchFunctionMode):
         gpu_labels.put_results_on_gpu(result, label)
         return result
 
-    def _label_moved(self, tensor: Tensor, result: Tensor, label: int | None) -> Tensor:
+    def _label_moved_tensor(self, tensor: Tensor, result: Tensor, label: int | None) -> Tensor:
         """Return the result of moving a tensor to a GPU: the tensor itself if nothing changes, else a labelled copy."""
         if result is tensor and gpu_labels.gpu_number_of(tensor) != label:
             result = tensor.clone(memory_format=torch.preserve_format)
@@ -104,7 +104,7 @@ class VirtualGpuMode(TorchFunctionMode):
 
     def _handle_cuda(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = args[1] if len(args) > 1 else kwargs.get("device")
-        return self._label_moved(args[0], args[0], self._gpus.index_of(device))
+        return self._label_moved_tensor(args[0], args[0], self._gpus.index_of(device))
 
     def _handle_to(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Replace `Tensor.to`: keep the tensor on the CPU, and label it with the GPU that the arguments name."""
@@ -122,7 +122,7 @@ class VirtualGpuMode(TorchFunctionMode):
             kwargs = {**kwargs, "device": CPU if label is not None else device}
         elif isinstance(other := kwargs.get("other"), Tensor):
             label = gpu_labels.gpu_number_of(other)
-        return self._label_moved(tensor, func(tensor, *rest, **kwargs), label)
+        return self._label_moved_tensor(tensor, func(tensor, *rest, **kwargs), label)
 
     def _handle_type(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, wanted = args[0], args[1] if len(args) > 1 else kwargs.get("dtype")
@@ -133,7 +133,7 @@ class VirtualGpuMode(TorchFunctionMode):
         if isinstance(wanted, str):
             label = self._gpus.current if ".cuda." in wanted else None
             wanted = wanted.replace(".cuda.", ".")
-        return self._label_moved(tensor, func(tensor, wanted), label)
+        return self._label_moved_tensor(tensor, func(tensor, wanted), label)
 
     def _handle_set_data(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         func(*args, **kwargs)
@@ -167,7 +167,7 @@ def _reduce_without_label(func: Function, args: tuple[Any, ...], kwargs: dict[st
         gpu_labels.put_on_gpu(tensor, label)
 
 
-def _call_instead(form: Function) -> Handler:
+def _make_handler_calling(form: Function) -> Handler:
     """Return a function that calls another function, and gives the result the GPU label of the arguments."""
 
     def handle(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -180,7 +180,7 @@ def _call_instead(form: Function) -> Handler:
     return handle
 
 
-def _attention(query: Any, *arguments: Any, **options: Any) -> Any:
+def _compute_attention(query: Any, *arguments: Any, **options: Any) -> Any:
     """Compute `scaled_dot_product_attention`; for DTensors by matrix products and a softmax.
 
     DTensor can shard the fused kernels of GPUs, but not that of the CPU. The mask that torch makes for `is_causal` is a

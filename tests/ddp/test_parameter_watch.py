@@ -12,7 +12,7 @@ from torch.nn.cpp import ModuleWrapper
 from torch.nn.utils import parametrizations, parametrize
 
 from ddpsim.ddp.errors import ParameterChangedError
-from ddpsim.ddp.parameter_watch import ParameterWatch, Trainability
+from ddpsim.ddp.parameter_watch import KnownTrainability, ParameterWatch
 from tests.kit.rows import rows
 
 WAY_OUT = "; construct the DistributedDataParallel anew after changing the model"
@@ -100,7 +100,7 @@ def test_change_is_noticed_and_named(change):
     apply, expected = CHANGES[change]
     net = Net()
     watch = watched(net)
-    assert watch.check_parameters() is Trainability.TRAINABLE
+    assert watch.check_parameters() is KnownTrainability.TRAINABLE
     apply(net)
     for _ in range(2):
         with pytest.raises(ParameterChangedError) as error:
@@ -149,8 +149,8 @@ def test_what_does_not_matter_passes(change):
     net = Net()
     watch = watched(net)
     change(net)
-    assert watch.check_parameters() is Trainability.TRAINABLE
-    assert watch.check_parameters() is Trainability.TRAINABLE
+    assert watch.check_parameters() is KnownTrainability.TRAINABLE
+    assert watch.check_parameters() is KnownTrainability.TRAINABLE
     net.encoder.bias = new()
     with pytest.raises(ParameterChangedError, match=r"encoder\.bias was replaced"):
         watch.check_parameters()
@@ -160,7 +160,7 @@ def test_what_a_new_submodule_gets_later_is_noticed():
     net = Net()
     watch = watched(net)
     net.block.append(nn.Sequential())
-    assert watch.check_parameters() is Trainability.TRAINABLE
+    assert watch.check_parameters() is KnownTrainability.TRAINABLE
     net.block[2].append(nn.Linear(4, 4, bias=False))
     with pytest.raises(ParameterChangedError, match=r"block\.2\.0\.weight was added"):
         watch.check_parameters()
@@ -171,9 +171,9 @@ def test_all_frozen_at_once_is_legal():
     watch = watched(net)
     for _ in range(2):
         net.requires_grad_(False)
-        assert watch.check_parameters() is Trainability.ALL_FROZEN
+        assert watch.check_parameters() is KnownTrainability.ALL_FROZEN
         net.requires_grad_(True)
-        assert watch.check_parameters() is Trainability.TRAINABLE
+        assert watch.check_parameters() is KnownTrainability.TRAINABLE
 
 
 def test_all_frozen_and_a_change_that_does_not_matter():
@@ -181,8 +181,8 @@ def test_all_frozen_and_a_change_that_does_not_matter():
     watch = watched(net)
     net.requires_grad_(False)
     net.block.append(nn.ReLU())
-    assert watch.check_parameters() is Trainability.ALL_FROZEN
-    assert watch.check_parameters() is Trainability.ALL_FROZEN
+    assert watch.check_parameters() is KnownTrainability.ALL_FROZEN
+    assert watch.check_parameters() is KnownTrainability.ALL_FROZEN
 
 
 @rows(
@@ -199,7 +199,7 @@ def test_ignored_parameters_may_change(change):
     net = Net()
     watch = watched(net, ignored=("encoder.weight", "encoder.bias"))
     change(net)
-    assert watch.check_parameters() is Trainability.TRAINABLE
+    assert watch.check_parameters() is KnownTrainability.TRAINABLE
     net.block[0].bias.requires_grad_(False)
     with pytest.raises(ParameterChangedError, match=r"construction: block\.0\.bias was frozen; "):
         watch.check_parameters()
@@ -209,7 +209,7 @@ def test_a_parametrization_from_the_start_is_nothing_special():
     net = Net()
     parametrizations.weight_norm(net.encoder)
     watch = watched(net)
-    assert watch.check_parameters() is Trainability.TRAINABLE
+    assert watch.check_parameters() is KnownTrainability.TRAINABLE
     parametrize.remove_parametrizations(net.encoder, "weight")
     with pytest.raises(ParameterChangedError, match=r"encoder\.parametrizations\.weight\.original0 was removed"):
         watch.check_parameters()
@@ -248,7 +248,7 @@ def test_modules_of_the_cpp_frontend(change, expected):
     cpp = CppModule()
     net = nn.Sequential(ModuleWrapper(cpp), nn.Linear(2, 2))
     watch = watched(net)
-    assert watch.check_parameters() is Trainability.TRAINABLE
+    assert watch.check_parameters() is KnownTrainability.TRAINABLE
     change(cpp)
     with pytest.raises(ParameterChangedError, match=f"construction: {expected}; "):
         watch.check_parameters()
@@ -257,4 +257,4 @@ def test_modules_of_the_cpp_frontend(change, expected):
 def test_while_nothing_changed_a_check_looks_at_no_names(monkeypatch):
     watch = watched(Net())
     monkeypatch.setattr(ParameterWatch, "_check_by_name", lambda self: pytest.fail("it is slow"))
-    assert watch.check_parameters() is Trainability.TRAINABLE
+    assert watch.check_parameters() is KnownTrainability.TRAINABLE

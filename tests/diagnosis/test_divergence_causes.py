@@ -9,10 +9,10 @@ from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.replica_divergence import (
-    Circumstances,
     ComparisonPoint,
-    Deviation,
+    DivergenceCircumstances,
     EqualRanks,
+    ReferenceDeviation,
     advise_deviation,
     divergence_finding,
 )
@@ -40,7 +40,7 @@ def test_a_tensor_that_differs_on_every_rank_names_them_together():
         sides,
         sites=sites,
         index="[0, 0]",
-        known=Circumstances(),
+        known=DivergenceCircumstances(),
     )
     assert (
         finding.summary
@@ -101,7 +101,7 @@ def test_one_factor_in_all_that_differs(values, factor):
 def test_what_a_join_does_not_cover(code, shadowed, words):
     joined = JoinedRank(1, 2, tuple((phase, 2) for phase in shadowed))
     joining = JoinSummary("default", (joined, JoinedRank(0, 4)), 0)
-    cause, _ = advise_deviation(Deviation(code, (0, 1), 2), [joining])
+    cause, _ = advise_deviation(ReferenceDeviation(code, (0, 1), 2), [joining])
     assert words in cause.text
     assert ("rank 1 ran out of input" in cause.text) is ("the ranks" not in words and "what the" not in words)
 
@@ -121,7 +121,7 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
         "weight",
         [EqualRanks(ranks, str(index)) for index, ranks in enumerate(sides)],
         sites=dict.fromkeys(sorted(rank for ranks in sides for rank in ranks), NOWHERE),
-        known=Circumstances(**known),
+        known=DivergenceCircumstances(**known),
     )
 
 
@@ -149,7 +149,7 @@ def test_what_is_known_besides_the_values_decides(circumstances, words):
 
 @pytest.mark.parametrize("by_hand", [True, False])
 def test_what_is_reduced_by_hand(by_hand):
-    deviation = Deviation(Code.DIVERGENCE_GRADIENTS, (0, 1), 2, is_by_hand=by_hand)
+    deviation = ReferenceDeviation(Code.DIVERGENCE_GRADIENTS, (0, 1), 2, is_by_hand=by_hand)
     words = "what the ranks reduce by hand is not" if by_hand else "the ranks together do not train on"
     assert words in advise_deviation(deviation, [])[0].text
 

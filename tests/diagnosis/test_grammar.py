@@ -13,7 +13,7 @@ from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankSnapshot, RankState, Snapshot
-from ddpsim.simulator.diagnosis.explain import TableRow, format_table, in_plural
+from ddpsim.simulator.diagnosis.explain import TableRow, format_table, put_verb_in_plural
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait
 from tests.kit.grammar import wrong_numbers
@@ -63,9 +63,9 @@ def test_lines_that_many_ranks_share(size):
 
 def test_rows_of_one_rank_stay_as_they_are():
     assert format_table([TableRow(2, "waits in barrier #0")]) == ["  rank 2  waits in barrier #0"]
-    assert in_plural("is over, and waits for a lock") == "are over, and wait for a lock"
-    assert in_plural("was killed by SIGSEGV") == "were killed by SIGSEGV"
-    assert in_plural("returned after barrier #0") == "returned after barrier #0"
+    assert put_verb_in_plural("is over, and waits for a lock") == "are over, and wait for a lock"
+    assert put_verb_in_plural("was killed by SIGSEGV") == "were killed by SIGSEGV"
+    assert put_verb_in_plural("returned after barrier #0") == "returned after barrier #0"
 
 
 @pytest.mark.parametrize("against", [(2, 2), (2, 3), (1, 1)])

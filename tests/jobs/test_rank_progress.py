@@ -10,7 +10,13 @@ import torch.distributed as dist
 
 from ddpsim.scenarios.jobs import rank_progress
 from ddpsim.scenarios.jobs.job_rank import RankMessage
-from ddpsim.scenarios.jobs.rank_progress import ActiveClock, JobRankProgress, LastCalls, UnchangedTimer, _sleep_count
+from ddpsim.scenarios.jobs.rank_progress import (
+    ActiveClock,
+    JobRankProgress,
+    LastCalls,
+    UnchangedTimer,
+    _main_thread_sleep_count,
+)
 from ddpsim.scenarios.jobs.supervisor import RankChild, _IdleDetector
 from ddpsim.scenarios.jobs.supervisor_notes import RankStarter, SupervisorStore
 
@@ -68,9 +74,9 @@ def test_a_rank_that_waits_in_one_call(looks):
 
 
 def test_how_often_this_thread_has_slept():
-    before = _sleep_count()
+    before = _main_thread_sleep_count()
     threading.Event().wait(0.001)
-    assert _sleep_count() > before or not os.path.exists("/proc/self/task")
+    assert _main_thread_sleep_count() > before or not os.path.exists("/proc/self/task")
 
 
 # --- as its supervisor sees it ----------------------------------------------------------------------------------------
@@ -100,28 +106,28 @@ def child():
 def test_what_a_rank_says_is_its_vote(child, notes):
     quiet = _IdleDetector(child, TIMEOUT)
     for said, is_idle in [(RankMessage.STARTED, False), (RankMessage.IDLE, True), (RankMessage.ALIVE, False)]:
-        assert not quiet.has_frozen([said], 1.0)
-        assert quiet.vote_if_changed(notes) == notes.are_all_idle() == is_idle
+        assert not quiet.is_silent_too_long([said], 1.0)
+        assert quiet.report_idle_if_changed(notes) == notes.are_all_idle() == is_idle
 
 
 def test_a_silent_rank_is_frozen_and_no_longer_when_it_speaks(child, notes):
     quiet = _IdleDetector(child, TIMEOUT)
-    quiet.has_frozen([RankMessage.IDLE], 1.0)
-    assert not quiet.has_frozen([], 7.0)
-    assert not quiet.vote_if_changed(notes)  # it has said so too long ago
-    assert not quiet.has_frozen([], 15.9)
-    assert quiet.has_frozen([], 16.1)
-    assert quiet.vote_if_changed(notes)
-    assert not quiet.has_frozen([RankMessage.ALIVE], 17.0)
-    assert not quiet.vote_if_changed(notes)
+    quiet.is_silent_too_long([RankMessage.IDLE], 1.0)
+    assert not quiet.is_silent_too_long([], 7.0)
+    assert not quiet.report_idle_if_changed(notes)  # it has said so too long ago
+    assert not quiet.is_silent_too_long([], 15.9)
+    assert quiet.is_silent_too_long([], 16.1)
+    assert quiet.report_idle_if_changed(notes)
+    assert not quiet.is_silent_too_long([RankMessage.ALIVE], 17.0)
+    assert not quiet.report_idle_if_changed(notes)
 
 
 def test_a_silent_rank_that_computes_has_six_times_as_long(child):
     quiet = _IdleDetector(child, TIMEOUT)
-    quiet.has_frozen([RankMessage.ALIVE], 1.0)
+    quiet.is_silent_too_long([RankMessage.ALIVE], 1.0)
     child.seconds = 50.0
-    assert not quiet.has_frozen([], 60.9)
-    assert quiet.has_frozen([], 61.1)
+    assert not quiet.is_silent_too_long([], 60.9)
+    assert quiet.is_silent_too_long([], 61.1)
 
 
 def test_what_a_process_has_computed():

@@ -18,9 +18,9 @@ from ddpsim.simulator.kernel.answers import (
     Continue,
     DeliverCompletion,
     MoveTensors,
+    RaiseFault,
     RejectRequest,
     ReportStack,
-    StrikeFault,
     SwitchTask,
     Unwind,
 )
@@ -136,7 +136,7 @@ class Host:
                 request = program.send(None if program.gi_frame.f_lasti < 0 else answer.value)
             elif isinstance(answer, Unwind):
                 request = program.throw(Unwound())
-            elif isinstance(answer, StrikeFault):
+            elif isinstance(answer, RaiseFault):
                 request = program.throw(Struck(answer))
             else:
                 assert isinstance(answer, RejectRequest)

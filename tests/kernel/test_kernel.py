@@ -14,7 +14,7 @@ from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import Kernel, requests
-from ddpsim.simulator.kernel.answers import Answer, Continue, MoveTensors, StrikeFault
+from ddpsim.simulator.kernel.answers import Answer, Continue, MoveTensors, RaiseFault
 from ddpsim.simulator.kernel.requests import (
     AskGivenUpBarrier,
     AskMissingRanks,
@@ -150,7 +150,7 @@ def test_a_crash_strikes_and_strikes_again():
 
     host = Host([program(), calls(1, 2, "barrier", "barrier")], faults=[Crash(0, 1, "power cut")])
     assert host.codes == ["deadlock.dead_rank"]
-    assert host.seen[StrikeFault][0] == StrikeFault(Crash(0, 1, "power cut"), 1)
+    assert host.seen[RaiseFault][0] == RaiseFault(Crash(0, 1, "power cut"), 1)
     assert [event for event in host.events if event[1] == "fault"] == [(0, "fault", "Crash")]
 
 

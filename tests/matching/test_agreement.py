@@ -4,11 +4,11 @@ import pytest
 
 from ddpsim.simulator.calls import NOWHERE, USER_ORIGIN, Call, CallPart, Origin, Parallelism, Phase, Signature, Site
 from ddpsim.simulator.matching.agreement import (
+    are_unusual_lines_matched,
     call_sites_differ,
     first_differing_field,
     message_differing_field,
     ranks_that_differ,
-    unusual_lines_meet,
 )
 from ddpsim.simulator.verdict import Code
 from tests.kit.rows import rows
@@ -217,5 +217,5 @@ def test_a_stage_of_a_pipeline_has_a_line_of_its_own():
     """From torch 2.15 on, its ranks agree by an all_reduce on whether they know their shapes."""
     same, lines = [reduced((1,)), reduced((1,))], [Site("a.py", 1, "f"), Site("a.py", 2, "f")]
     agreeing = Origin(Phase.USER, part=CallPart(Parallelism.PIPELINE, "agreement on how shapes are known"))
-    assert unusual_lines_meet(calls(*same, sites=lines))
-    assert not unusual_lines_meet(calls(*same, sites=lines, origins=[agreeing] * 2))
+    assert are_unusual_lines_matched(calls(*same, sites=lines))
+    assert not are_unusual_lines_matched(calls(*same, sites=lines, origins=[agreeing] * 2))

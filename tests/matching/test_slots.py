@@ -24,7 +24,7 @@ def test_missing_and_arrived_are_told():
     table = PendingCollectives()
     table.declare_group("g", (0, 1, 2))
     slot = table.add_call(call(2))
-    assert (slot.arrived, slot.missing, slot.is_full) == ((2,), (0, 1), False)
+    assert (slot.arrived_ranks, slot.missing, slot.is_full) == ((2,), (0, 1), False)
 
 
 def test_sequences_and_groups_are_kept_apart():

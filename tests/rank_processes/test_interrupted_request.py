@@ -10,7 +10,7 @@ from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Continue, SwitchTask
 from ddpsim.simulator.kernel.requests import BeginCall, Checkpoint, FinishTask
 from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.rank_processes.channel import MessageChannel
-from ddpsim.simulator.rank_processes.messages import AwaitTurn, CountTasks, SendRequest, TurnToRun
+from ddpsim.simulator.rank_processes.messages import AskTaskNumber, AwaitTurn, SendRequest, TurnToRun
 from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.rank_processes.rank_files import RankFiles
@@ -115,7 +115,7 @@ def test_what_is_no_request_of_the_kernel_keeps_its_answer_too(rank, moment):
     rank.wire.comes = moment
     assert rank.kernel.run.started == 5
     assert rank.kernel.handle(FinishTask(TaskChange.UNWIND)) == SwitchTask(None)
-    assert rank.heard() == [CountTasks(), SendRequest(FinishTask(TaskChange.UNWIND))]
+    assert rank.heard() == [AskTaskNumber(), SendRequest(FinishTask(TaskChange.UNWIND))]
 
 
 def test_a_rank_that_ran_ahead_leaves_with_the_turn_that_it_waits_for(rank):

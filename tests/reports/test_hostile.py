@@ -16,7 +16,7 @@ from ddpsim.reports.forms.json_form import document_schema, from_json, to_json
 from ddpsim.reports.forms.junit import JunitCase, to_junit
 from ddpsim.reports.forms.narrow_lanes import draw_lanes_as_text
 from ddpsim.reports.forms.text import to_text
-from ddpsim.reports.index import IndexEntry, folder_name, row_of, to_index
+from ddpsim.reports.index import IndexEntry, folder_name, index_row_of, to_index
 from ddpsim.reports.report_folder import FORMS, write_reports
 from tests.reports.examples import HOSTILE, hostile
 from tests.reports.tags import Tags
@@ -65,7 +65,7 @@ def test_it_adds_no_tags_to_a_page(text):
 
 def test_it_adds_nothing_to_the_page_over_several(text):
     entry = IndexEntry(
-        row_of(text, engine="torch", expected="wanted", found="got"),
+        index_row_of(text, engine="torch", expected="wanted", found="got"),
         JunitCase(text, "ddpsim.torch", "failed"),
         folder_name(text, ()),
     )

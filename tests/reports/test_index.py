@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from ddpsim.reports.forms.junit import JunitCase
-from ddpsim.reports.index import IndexEntry, IndexRow, folder_name, row_of, to_index
+from ddpsim.reports.index import IndexEntry, IndexRow, folder_name, index_row_of, to_index
 from tests.kit.rows import rows
 from tests.reports.examples import document
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def entry(name, state, folder="f", seconds=0.5):
     return IndexEntry(
-        row_of(name, engine="torch", expected="wanted", found="got"),
+        index_row_of(name, engine="torch", expected="wanted", found="got"),
         JunitCase(name, "ddpsim.torch", state, seconds),
         folder,
     )
@@ -43,7 +43,7 @@ def test_a_column_is_filled_shown_and_described():
     assert not IndexRow._field_defaults, (
         "reports/index.py:IndexRow: a field with a default may stay unfilled without an error"
     )
-    row = row_of(document("send-send"), engine="torch", expected="wanted", found="got")
+    row = index_row_of(document("send-send"), engine="torch", expected="wanted", found="got")
     empty = [name for name, text in row._asdict().items() if not text]
     assert not empty, f"reports/index.py:row_of does not fill {empty[0]} of a run that has a report"
     docs = (ROOT / "docs" / "reports.md").read_text(encoding="utf-8").partition("## Several runs")[2]
@@ -60,7 +60,7 @@ def test_a_column_is_filled_shown_and_described():
 
 
 def test_a_column_that_is_empty_for_every_run_is_left_out():
-    entries = [IndexEntry(row_of("n", expected="wanted", found="got"), JunitCase("n", "ddpsim.pytest", "failed"))]
+    entries = [IndexEntry(index_row_of("n", expected="wanted", found="got"), JunitCase("n", "ddpsim.pytest", "failed"))]
     assert re.findall("<th[^>]*>(.*?)</th>", page(*entries)) == ["name", "outcome", "expected", "found", "ms"]
     headers = ["name", "outcome", "engine", "expected", "found", "ms"]
     assert re.findall("<th[^>]*>(.*?)</th>", page(*entries, entry("m", "failed"))) == headers
@@ -102,7 +102,7 @@ def test_many_runs_that_came_out_as_expected_are_folded_by_what_was_found():
     found = ["pass"] * 20 + ["fail, deadlock.missing_rank, rank 1"] * 12 + ["fail, stuck, rank 2"]
     entries = [
         IndexEntry(
-            row_of(f"n{number}", engine="torch", expected=each, found=each),
+            index_row_of(f"n{number}", engine="torch", expected=each, found=each),
             JunitCase(f"n{number}", "ddpsim", "passed"),
             "f",
         )

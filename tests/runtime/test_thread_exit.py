@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from ddpsim import Budget, simulate
 from ddpsim.simulator.kernel.states import RunEnding
-from ddpsim.simulator.runtime.rank_thread import RankUnwound, ThreadExit
+from ddpsim.simulator.runtime.rank_thread import RankUnwound, ThreadEndClaim
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 from tests.kit.rank_threads import start
 
@@ -41,7 +41,7 @@ def test_an_interrupt_comes_to_a_thread_that_computes():
     started, told, is_over = threading.Event(), [], []
     thread = start(work)
     started.wait()
-    ThreadExit(Interrupted).interrupt_thread(thread.ident)
+    ThreadEndClaim(Interrupted).interrupt_thread(thread.ident)
     thread.join(10)
     is_over.append(True)
     assert told == ["interrupted"]
@@ -57,7 +57,7 @@ def test_none_comes_once_the_thread_has_claimed_its_end(hasty):
         told.extend([is_its_own] * 100)
 
     for _ in range(200):
-        its_exit, told, started = ThreadExit(Interrupted), [], threading.Event()
+        its_exit, told, started = ThreadEndClaim(Interrupted), [], threading.Event()
         thread = start(work, its_exit, told)
         started.wait()
         its_exit.interrupt_thread(thread.ident)  # one, as limits do: before, while or after the thread claims
@@ -66,7 +66,7 @@ def test_none_comes_once_the_thread_has_claimed_its_end(hasty):
 
 
 def test_an_end_is_claimed_by_one():
-    its_exit, told = ThreadExit(Interrupted), []
+    its_exit, told = ThreadEndClaim(Interrupted), []
     assert its_exit.claim_end()
     start(lambda: told.append(its_exit.claim_end())).join(10)
     assert told == [False]
@@ -91,9 +91,9 @@ def test_who_is_interrupted_as_it_ends_gives_the_baton_away_once(monkeypatch, in
         dist.barrier()
         return rank
 
-    own_claim, own_init, threads, told = ThreadExit.claim_end, ThreadExit.__init__, [], []
-    monkeypatch.setattr(ThreadExit, "claim_end", claim)
-    monkeypatch.setattr(ThreadExit, "__init__", made)
+    own_claim, own_init, threads, told = ThreadEndClaim.claim_end, ThreadEndClaim.__init__, [], []
+    monkeypatch.setattr(ThreadEndClaim, "claim_end", claim)
+    monkeypatch.setattr(ThreadEndClaim, "__init__", made)
     result = simulate(program, 2, budget=Budget(seconds=60, stuck_seconds=10))
     assert (result.returns, result.findings, told) == ((0, 1), (), ["interrupted"])
 

@@ -211,7 +211,7 @@ def no_processes(monkeypatch):
 
 
 def test_what_was_not_run_is_skipped(ddpsim, monkeypatch, no_processes):
-    monkeypatch.setattr(zoo_outcome, "reason_against_processes", lambda scenario: "it has <faults>")
+    monkeypatch.setattr(zoo_outcome, "reason_processes_cannot_run", lambda scenario: "it has <faults>")
     ddpsim("zoo", "send-send", "--no-repaired", "--transport", "processes", "--report", "r")
     assert rows("r") == [("", "send-send", "torch", "not run", "deadlock.cycle, ranks 0-3", "it has &lt;faults&gt;")]
     assert JUnitXml.fromfile("r/junit.xml").skipped == 1

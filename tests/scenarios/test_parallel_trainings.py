@@ -13,7 +13,12 @@ from ddpsim.scenarios import run_scenario, shrink_scenario
 from ddpsim.scenarios.files.saving import scenario_as_toml
 from ddpsim.scenarios.files.toml_file import read_toml
 from ddpsim.scenarios.files.value_scenarios import scenario_of_training, training_of_scenario
-from ddpsim.scenarios.fuzzing.shrinking.training_passes import PASSES, DeclaredTraining, fewer_ranks, smaller_mesh
+from ddpsim.scenarios.fuzzing.shrinking.training_passes import (
+    PASSES,
+    DeclaredTraining,
+    remove_ranks_of_training,
+    shrink_mesh_dimension,
+)
 from ddpsim.scenarios.fuzzing.strategies import parallel_trainings
 from ddpsim.scenarios.training import parallel_trainer
 from ddpsim.scenarios.training.models import make_meta_network
@@ -386,21 +391,21 @@ def test_a_mesh_becomes_smaller_by_places_along_a_dimension():
         exceptions=(ExceptionalIterations((5,), (1,), Action.SKIP),),
     )
     declared = DeclaredTraining(training, 8)
-    assert list(fewer_ranks(declared)) == []
-    smaller = [(each.training.parallel, each.world_size) for each in smaller_mesh(declared)]
+    assert list(remove_ranks_of_training(declared)) == []
+    smaller = [(each.training.parallel, each.world_size) for each in shrink_mesh_dimension(declared)]
     assert smaller == [
         (ParallelLayout(2, 2), 4),  # of one stage, without a schedule
         (ParallelLayout(1, 2, 2, PipelineSchedule.GPIPE, 4), 4),
         (ParallelLayout(2, 1, 2, PipelineSchedule.GPIPE, 4), 4),
     ]
     # Rank 5 is pp 1, dp 0, tp 1: gone with the second stage, and rank 3 of those with dp 0.
-    assert [each.training.exceptions for each in smaller_mesh(declared)] == [
+    assert [each.training.exceptions for each in shrink_mesh_dimension(declared)] == [
         (),
         (ExceptionalIterations((3,), (1,), Action.SKIP),),
         (),
     ]
     hybrid = DeclaredTraining(replace(training, parallel=ParallelLayout(dp_replicate=2, dp_shard=4)), 8)
-    assert [(each.training.parallel, each.world_size) for each in smaller_mesh(hybrid)] == [
+    assert [(each.training.parallel, each.world_size) for each in shrink_mesh_dimension(hybrid)] == [
         (ParallelLayout(4), 4),
         (ParallelLayout(dp_replicate=2), 2),
         (ParallelLayout(dp_replicate=2, dp_shard=2), 4),

@@ -8,7 +8,7 @@ import pytest
 from ddpsim import Code, UsageError, Verdict, simulate_program
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.cli.explore import explore
-from ddpsim.scenarios.cli.program_words import join_program_into_one_word, options_of, trailing_options
+from ddpsim.scenarios.cli.program_words import join_program_into_one_word, takes_value_by_option, trailing_options
 from ddpsim.scenarios.cli.run import run
 from tests.tiers import sweep
 
@@ -318,7 +318,7 @@ def test_an_option_of_ours_after_a_program_that_may_not_be_its_own_is_noted(
 
 
 def test_trailing_options_are_those_of_the_command():
-    of_run, of_explore = options_of(run), options_of(explore)
+    of_run, of_explore = takes_value_by_option(run), takes_value_by_option(explore)
     assert [of_run[name] for name in ("--world-size", "--nproc_per_node", "--open")] == [True, True, False]
     assert ("--keep-going" in of_explore, "--keep-going" in of_run) == (True, False)
     words = ["--lr", "0.1", "--gpus", "2", "--open", "x", "--seed=3", "2"]

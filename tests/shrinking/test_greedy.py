@@ -3,7 +3,7 @@
 import pytest
 
 from ddpsim import Budget
-from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, ShrinkEnd, Size, shrink_value
+from ddpsim.simulator.shrinking.greedy import FailureSize, ShrinkAttempt, ShrinkEnd, shrink_value
 from ddpsim.simulator.shrinking.structure import index_blocks
 
 
@@ -20,7 +20,7 @@ def one_less(value):
 
 
 def size_of(value):
-    return Size(len(value), sum(value))
+    return FailureSize(len(value), sum(value))
 
 
 class Tried:
@@ -56,7 +56,7 @@ def test_what_is_needed_is_left():
     assert found.value == (3, 17, 900)
     assert found.is_minimal
     assert found.tries == found.executions == len(tried.values) < 150
-    assert found.size == Size(3, 920)
+    assert found.size == FailureSize(3, 920)
 
 
 def test_nothing_is_tried_twice_and_the_same_in_the_same_order():
@@ -132,7 +132,7 @@ def test_values_without_a_hash_have_a_key():
         {"a": 1, "b": 2},
         [lambda value: ({key: value[key] for key in value if key != gone} for gone in value)],
         lambda value: ShrinkAttempt(value if "b" in value else None),
-        size=lambda value: Size(len(value), 0),
+        size=lambda value: FailureSize(len(value), 0),
         key=str,
         budget=Budget(),
     )

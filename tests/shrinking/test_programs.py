@@ -7,7 +7,7 @@ from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import CrashStep, Group, Issue, Wait
 from ddpsim.simulator.programs.validation import validate_program
 from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, shrink_value
-from ddpsim.simulator.shrinking.program_passes import PASSES, fewer_ranks, reduce_to_ranks, size_of_program
+from ddpsim.simulator.shrinking.program_passes import PASSES, reduce_to_ranks, remove_ranks, size_of_program
 from tests.agreement.labelled import labelled
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 from tests.shrinking.enumeration import failure_of
@@ -117,9 +117,9 @@ def test_parts_for_a_rank_that_is_gone_are_gone():
 
 
 def test_halves_go_first():
-    sizes = [simpler.world_size for simpler in fewer_ranks(program(*[()] * 8))]
+    sizes = [simpler.world_size for simpler in remove_ranks(program(*[()] * 8))]
     assert sizes == [4] * 2 + [6] * 4 + [7] * 8
-    of_few = [each.world_size for each in fewer_ranks(program(*[()] * 4))]
+    of_few = [each.world_size for each in remove_ranks(program(*[()] * 4))]
     assert of_few[-10:] == [2] * 6 + [3] * 4  # none of them need be superfluous alone
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ddpsim import Budget
 from ddpsim.simulator.choices import without_trailing_defaults
 from ddpsim.simulator.shrinking import shrunk_schedule
-from ddpsim.simulator.shrinking.greedy import ShrinkAttempt, Size, shrink_value
+from ddpsim.simulator.shrinking.greedy import FailureSize, ShrinkAttempt, shrink_value
 
 SCHEDULES = st.lists(st.integers(0, 3), max_size=12).map(lambda drawn: without_trailing_defaults(tuple(drawn)))
 
@@ -57,12 +57,16 @@ def test_one_switch_that_is_needed_is_left_as_it_is(schedule, index, choice):
         return ShrinkAttempt(tried if tried[index : index + 1] == (choice,) else None)
 
     found = shrink_value(
-        schedule, shrunk_schedule.PASSES, attempt, size=Size(2, 0).with_schedule, budget=Budget(executions=10_000)
+        schedule,
+        shrunk_schedule.PASSES,
+        attempt,
+        size=FailureSize(2, 0).with_schedule,
+        budget=Budget(executions=10_000),
     )
     assert found.value == (*(0,) * index, choice)
     assert found.is_minimal
 
 
 def test_the_size_under_a_schedule():
-    assert Size(2, 5).with_schedule((0, 2, 0, 1)) == Size(2, 5, switches=2, choices=4, total=3)
-    assert Size(2, 5).with_schedule((0, 0, 0, 9)) < Size(2, 5).with_schedule((1, 1)) < Size(2, 6)
+    assert FailureSize(2, 5).with_schedule((0, 2, 0, 1)) == FailureSize(2, 5, switches=2, choices=4, total=3)
+    assert FailureSize(2, 5).with_schedule((0, 0, 0, 9)) < FailureSize(2, 5).with_schedule((1, 1)) < FailureSize(2, 6)

@@ -49,8 +49,8 @@ class ShrunkScenario:
     fails."""
     result: Result
     """The result of running this scenario again. If `end` is flaky, the repeated run did not fail in the same way."""
-    size_before: greedy.Size
-    size: greedy.Size
+    size_before: greedy.FailureSize
+    size: greedy.FailureSize
     tries: int
     """The number of scenarios that were tried."""
     executions: int
@@ -196,7 +196,7 @@ def _search_schedules(scenario: Scenario, engine: Engine) -> Iterator[Result]:
         yield run_scenario(scenario, engine, policy=RandomWalk(seed))
 
 
-def size_text(scenario: Scenario, size: greedy.Size) -> str:
+def size_text(scenario: Scenario, size: greedy.FailureSize) -> str:
     """Return the known parts of a scenario's size as text. The iterations of a function are not known."""
     parts = [count_with_noun(size.ranks, "rank")]
     if training_of_scenario(scenario) is not None:
@@ -220,7 +220,7 @@ class ScenarioCandidate(NamedTuple):
     """False if its schedule was recorded with another scenario, so that other schedules have to be tried, too."""
 
 
-def size_of_candidate(candidate: ScenarioCandidate) -> greedy.Size:
+def size_of_candidate(candidate: ScenarioCandidate) -> greedy.FailureSize:
     """Return the size of a candidate, by which candidates are compared: ranks, iterations or calls, options and
     schedule."""
     scenario = candidate.scenario
@@ -228,7 +228,7 @@ def size_of_candidate(candidate: ScenarioCandidate) -> greedy.Size:
     if isinstance(part, DeclaredTraining):
         size = training_passes.size_of_training(part)
     else:
-        size = greedy.Size(scenario.world_size, 0) if part is None else program_passes.size_of_program(part)
+        size = greedy.FailureSize(scenario.world_size, 0) if part is None else program_passes.size_of_program(part)
     return size.with_schedule(scenario.choices)
 
 

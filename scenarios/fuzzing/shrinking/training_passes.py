@@ -26,7 +26,7 @@ from ddpsim.scenarios.training.training import (
 )
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.shrinking import structure
-from ddpsim.simulator.shrinking.greedy import ShrinkPass, Size
+from ddpsim.simulator.shrinking.greedy import FailureSize, ShrinkPass
 
 PLAINEST_FIRST = (
     "linear",
@@ -99,10 +99,10 @@ STRUCTURE = structure.StructureShrinker(
 )
 
 
-def size_of_training(declared: DeclaredTraining) -> Size:
+def size_of_training(declared: DeclaredTraining) -> FailureSize:
     """Return the size of a declared training without its schedule: numbers by which trainings are compared."""
     training = declared.training
-    return Size(
+    return FailureSize(
         ranks=declared.world_size,
         steps=sum(declared.iterations_by_rank),
         calls=len(training.networks) + len(declared.faults) + sum(map(_exception_weight, training.exceptions)),
@@ -127,14 +127,14 @@ def _replace_fields(declared: DeclaredTraining, **fields: object) -> DeclaredTra
 # --- ranks ------------------------------------------------------------------------------------------------------------
 
 
-def fewer_ranks(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
+def remove_ranks_of_training(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Remove a block of ranks and all settings of these ranks. If few ranks are left, try only two or three ranks."""
     for kept in structure.with_fewer_values(range(declared.world_size)):
         if kept and declared.training.parallel is None:
             yield from _keep_ranks(kept, declared)
 
 
-def smaller_mesh(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
+def shrink_mesh_dimension(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Reduce one dimension of the mesh to one, or to half."""
     mesh = declared.training.parallel
     if mesh is None:
@@ -175,11 +175,11 @@ def _training_of_ranks(number: dict[int, int], training: Training) -> Training:
         training,
         iterations=iterations if isinstance(iterations, IterationRule) else tuple(iterations[rank] for rank in number),
         rows=rows if isinstance(rows, int) else tuple(rows[rank] for rank in number),
-        exceptions=tuple(found for each in training.exceptions for found in _renumber_exception(each, number)),
+        exceptions=tuple(found for each in training.exceptions for found in _renumber_ranks(each, number)),
     )
 
 
-def _renumber_exception(exception: ExceptionalIterations, number: dict[int, int]) -> Iterator[ExceptionalIterations]:
+def _renumber_ranks(exception: ExceptionalIterations, number: dict[int, int]) -> Iterator[ExceptionalIterations]:
     if exception.ranks is None:
         yield exception
     elif left := tuple(number[rank] for rank in exception.ranks if rank in number):
@@ -189,7 +189,7 @@ def _renumber_exception(exception: ExceptionalIterations, number: dict[int, int]
 # --- iterations ---
 
 
-def fewer_iterations(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
+def remove_iterations(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Remove a block of iterations on all ranks. Rules for later iterations get smaller iteration numbers."""
     training = declared.training
     for block in structure.index_blocks(max(declared.iterations_by_rank)):
@@ -197,27 +197,27 @@ def fewer_iterations(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
         if isinstance(training.iterations, IterationRule):
             iterations = structs.replace(training.iterations, start=max(0, training.iterations.start - len(block)))
         else:
-            iterations = tuple(_iterations_left(count, block) for count in training.iterations)
-        exceptions = tuple(found for each in training.exceptions for found in _move_exception(each, block))
+            iterations = tuple(_count_remaining_iterations(count, block) for count in training.iterations)
+        exceptions = tuple(found for each in training.exceptions for found in _renumber_iterations(each, block))
         yield _replace_fields(declared, iterations=iterations, exceptions=exceptions)
 
 
-def fewer_iterations_on_one_rank(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
+def remove_iterations_of_one_rank(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Reduce the number of iterations of one rank: to zero, to half, or by one."""
     for counts in structure.with_one_simpler(declared.iterations_by_rank, partial(structure.smaller_numbers, least=0)):
         yield _replace_fields(declared, iterations=counts)
 
 
-def _move_exception(exception: ExceptionalIterations, gone: range) -> Iterator[ExceptionalIterations]:
+def _renumber_iterations(exception: ExceptionalIterations, gone: range) -> Iterator[ExceptionalIterations]:
     """Yield a rule for exceptional iterations, renumbered after iterations were removed. Yield nothing if the rule was
     only about removed iterations."""
     if exception.iterations is None:
         yield exception
     elif left := [each for each in exception.iterations if each not in gone]:
-        yield structs.replace(exception, iterations=tuple(_iterations_left(each, gone) for each in left))
+        yield structs.replace(exception, iterations=tuple(_count_remaining_iterations(each, gone) for each in left))
 
 
-def _iterations_left(count: int, gone: range) -> int:
+def _count_remaining_iterations(count: int, gone: range) -> int:
     """Return how many of the first `count` iterations are left after a block was removed."""
     return count - len(range(min(gone.start, count), min(gone.stop, count)))
 
@@ -225,12 +225,12 @@ def _iterations_left(count: int, gone: range) -> int:
 # --- options of all ranks ---
 
 
-def default_options(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
+def reset_options_to_defaults(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Set all options to their defaults, except networks, iterations, rows and exceptional iterations."""
     yield _replace_fields(declared, **{name: getattr(Training(), name) for name in FEATURES})
 
 
-def equal_numbers_for_all_ranks(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
+def use_one_number_for_all_ranks(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Use the same number of rows, or of iterations, for all ranks."""
     training, counts = declared.training, declared.iterations_by_rank
     if not isinstance(training.rows, int):
@@ -246,10 +246,10 @@ def _remove_invalid_options(declared: DeclaredTraining) -> DeclaredTraining:
     networks = tuple(map(_with_valid_options, declared.training.networks))
     branches = {branch for choice in networks for branch in make_meta_network(choice.name, choice.options).branches}
     exceptions = (_keep_branches(each, branches) for each in declared.training.exceptions)
-    return _replace_fields(declared, networks=networks, exceptions=tuple(filter(_has_effect, exceptions)))
+    return _replace_fields(declared, networks=networks, exceptions=tuple(filter(_has_exception_effect, exceptions)))
 
 
-def _has_effect(exception: ExceptionalIterations) -> bool:
+def _has_exception_effect(exception: ExceptionalIterations) -> bool:
     is_of_any = exception.ranks != () and exception.iterations != ()
     return is_of_any and (exception.action is not None or exception.uses is not None)
 
@@ -279,13 +279,13 @@ def _valid_results(shrink_pass: ShrinkPass[DeclaredTraining], declared: Declared
 
 
 _PASSES: tuple[ShrinkPass[DeclaredTraining], ...] = (
-    fewer_ranks,
-    smaller_mesh,
-    fewer_iterations,
-    fewer_iterations_on_one_rank,
-    default_options,
+    remove_ranks_of_training,
+    shrink_mesh_dimension,
+    remove_iterations,
+    remove_iterations_of_one_rank,
+    reset_options_to_defaults,
     STRUCTURE.with_fewer_elements,
-    equal_numbers_for_all_ranks,
+    use_one_number_for_all_ranks,
     STRUCTURE.with_plainer_leaf,
 )
 

@@ -114,7 +114,7 @@ def _swap_calls(choices: RandomSource, program: Program, rank: int, issues: Sequ
     return tuple(exchanged.get(step, step) for step in program.ranks[rank])
 
 
-def _insert_end(end: Step, choices: RandomSource, program: Program, rank: int, issues: Sequence[Issue]) -> Steps:
+def _insert_exit(end: Step, choices: RandomSource, program: Program, rank: int, issues: Sequence[Issue]) -> Steps:
     steps = program.ranks[rank]
     index = steps.index(choose_one(choices, issues))
     return (*steps[:index], end, *steps[index:])
@@ -144,14 +144,12 @@ def _change_operation(choices: RandomSource, program: Program, rank: int, issue:
     members = members_of(program)[issue.group]
     operation = choose_one(choices, [each for each in COLLECTIVES if each != issue.operation])
     drawn_anew = draw_collective(choices, operation, issue.name, issue.group, members)[rank]
-    return _with_values_of(drawn_anew, issue)
+    return _copy_shape_and_dtype(drawn_anew, issue)
 
 
-def _with_values_of(issue: Issue, model: Issue) -> Issue:
-    """Return the call with the shape, dtype and reduction of `model`, if the call's operation has them.
-
-    The error is then harder to detect.
-    """
+def _copy_shape_and_dtype(issue: Issue, model: Issue) -> Issue:
+    """Return the call with the shape, dtype and reduction of `model`, if the call's operation has them. The error is
+    then harder to detect."""
     one = {ShapeCount.ONE, ShapeCount.SEVERAL}
     if IN_PROGRAMS[issue.operation].shapes in one and IN_PROGRAMS[model.operation].shapes in one:
         if IN_PROGRAMS[issue.operation].rows is RowRequirement.ANY:
@@ -235,6 +233,6 @@ _BREAKS: dict[BreakKind, Break] = {
     BreakKind.GROUP: partial(_change_one_call, _change_group),
     BreakKind.PEER: partial(_change_one_call, partial(_change_value, "peer")),
     BreakKind.TAG: partial(_change_one_call, _change_tag),
-    BreakKind.EARLY_RETURN: partial(_insert_end, Return()),
-    BreakKind.CRASH: partial(_insert_end, CrashStep()),
+    BreakKind.EARLY_RETURN: partial(_insert_exit, Return()),
+    BreakKind.CRASH: partial(_insert_exit, CrashStep()),
 }

@@ -29,11 +29,11 @@ def schedules(*, max_choices: int = 60, max_choice: int = 3) -> st.SearchStrateg
     """
     dense = st.lists(st.integers(0, max_choice), max_size=max_choices).map(tuple)
     indices, switches = st.integers(0, max(max_choices - 1, 0)), st.integers(1, max(max_choice, 1))
-    sparse = st.dictionaries(indices, switches, max_size=min(_MOST_SWITCHES, max_choices)).map(_choices_of_switches)
+    sparse = st.dictionaries(indices, switches, max_size=min(_MOST_SWITCHES, max_choices)).map(_choices_with_switches)
     return sparse | dense
 
 
-def _choices_of_switches(switches: dict[int, int]) -> Choices:
+def _choices_with_switches(switches: dict[int, int]) -> Choices:
     return tuple(switches.get(index, 0) for index in range(max(switches, default=-1) + 1))
 
 

@@ -72,7 +72,7 @@ def trainings(draw: st.DrawFn, *, for_torch: bool | Literal["documented"] = Fals
     """
     world_size = draw(st.sampled_from([2, 3, 4, 2, 3, 4, 1]))
     is_joined = draw(st.booleans())
-    counts = draw(_iteration_counts(world_size, is_joined))
+    counts = draw(_draw_iteration_counts(world_size, is_joined))
     names = draw(st.lists(st.sampled_from([*_CHEAP_NETWORKS]), min_size=1, max_size=2))
     training = Training(
         tuple(NetworkChoice(name, _CHEAP_NETWORKS[name]) for name in names),
@@ -94,7 +94,7 @@ def trainings(draw: st.DrawFn, *, for_torch: bool | Literal["documented"] = Fals
     return training, world_size
 
 
-def _iteration_counts(world_size: int, is_joined: bool) -> st.SearchStrategy[tuple[int, ...]]:
+def _draw_iteration_counts(world_size: int, is_joined: bool) -> st.SearchStrategy[tuple[int, ...]]:
     if is_joined:
         return st.tuples(*[st.integers(0, 4)] * world_size)
     return st.integers(1, 4).map(lambda count: (count,) * world_size)
@@ -139,13 +139,13 @@ def _draw_branch_uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]
         ExceptionalIterations(
             (rank,),
             (iteration,),
-            uses=tuple(branch for each in names for branch in draw(_first_branches(branches[each]))),
+            uses=tuple(branch for each in names for branch in draw(_draw_first_branches(branches[each]))),
         )
         for rank, iteration in draw(st.lists(places, min_size=1, max_size=4, unique=True))
     ]
 
 
-def _first_branches(branches: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
+def _draw_first_branches(branches: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
     """Draw how many branches a batch uses: always the first ones, because a network with early exits needs the earlier
     stages."""
     return st.integers(0, len(branches)).map(lambda count: branches[:count])

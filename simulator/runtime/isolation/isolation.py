@@ -34,7 +34,7 @@ from ddpsim.simulator.runtime.isolation.numpy_random import numpy_generator
 from ddpsim.simulator.runtime.isolation.python_random import python_generator, seed_of_rank
 from ddpsim.simulator.runtime.isolation.settings import ProcessSettings
 from ddpsim.simulator.runtime.isolation.torch_generators import CudaGenerators, cpu_generator
-from ddpsim.simulator.runtime.isolation.world import RankWorlds
+from ddpsim.simulator.runtime.isolation.world import C10dWorlds
 
 HOST = -1
 """The host process's index in a list that has one state for each rank; the host comes last."""
@@ -50,7 +50,7 @@ class Isolation:
         """`is_alike`: the random generators of all ranks start from one seed, instead of a seed for each rank."""
         self._world_size = world_size
         self._is_alike = is_alike
-        self._world = RankWorlds()
+        self._world = C10dWorlds()
         self._holder: int | None = None
         self._states: list[State | None] = []
         """The process states by rank, the host's last. The entry of whoever runs now is outdated."""
@@ -113,7 +113,7 @@ class ProcessState:
     rarely needed parts, explains why it is swapped, and defines its initial state.
     """
 
-    def __init__(self, world: RankWorlds, environment: RankEnvironments, *, is_alike: bool) -> None:
+    def __init__(self, world: C10dWorlds, environment: RankEnvironments, *, is_alike: bool) -> None:
         self._is_alike = is_alike
         self._world = world
         self._environment = environment

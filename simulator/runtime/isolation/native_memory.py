@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class StateCopy:
+class GeneratorStateCopy:
     """A copy of a random generator's state."""
 
     marks: object
@@ -42,23 +42,23 @@ class NativeState:
     def __init__(self, region: memoryview, probe: Callable[[], object]) -> None:
         self._region = region
         self.probe = probe
-        self._in_place = self._latest = StateCopy(probe(), region.tobytes())
+        self._in_place = self._latest = GeneratorStateCopy(probe(), region.tobytes())
 
-    def save_state(self) -> StateCopy:
+    def save_state(self) -> GeneratorStateCopy:
         """Return a copy of the generator's current state."""
         marks = self.probe()
         for known in (self._in_place, self._latest):
             if marks == known.marks:
                 return known
-        self._latest = StateCopy(marks, self._region.tobytes())
+        self._latest = GeneratorStateCopy(marks, self._region.tobytes())
         return self._latest
 
-    def load_state(self, state: StateCopy) -> None:
+    def load_state(self, state: GeneratorStateCopy) -> None:
         """Give the generator a saved state."""
         self._in_place = state
         self._region[:] = state.content
 
-    def swap_state(self, state: StateCopy) -> StateCopy:
+    def swap_state(self, state: GeneratorStateCopy) -> GeneratorStateCopy:
         """Give the generator a saved state, and return its previous one."""
         outgoing = self.save_state()
         self.load_state(state)
@@ -77,15 +77,15 @@ class GeneratorByPublicFunctions:
         self._get, self._put, self._seeded = get, put, seeded
         self.start = self.seeded_state(start_seed)
 
-    def seeded_state(self, seed: int) -> StateCopy:
+    def seeded_state(self, seed: int) -> GeneratorStateCopy:
         """Return the state of a generator that was just seeded."""
-        return StateCopy(None, self._seeded(seed))
+        return GeneratorStateCopy(None, self._seeded(seed))
 
-    def save_state(self) -> StateCopy:
+    def save_state(self) -> GeneratorStateCopy:
         """Return the generator's current state."""
-        return StateCopy(None, self._get())
+        return GeneratorStateCopy(None, self._get())
 
-    def swap_state(self, state: StateCopy) -> StateCopy:
+    def swap_state(self, state: GeneratorStateCopy) -> GeneratorStateCopy:
         """Give the generator a saved state, and return its previous one."""
         outgoing = self.save_state()
         self._put(state.content)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy
 
-from ddpsim.simulator.runtime.isolation.native_memory import NativeState, StateCopy, memory_view
+from ddpsim.simulator.runtime.isolation.native_memory import GeneratorStateCopy, NativeState, memory_view
 
 START_SEED = 0
 KEY_WORDS = 624
@@ -96,18 +96,18 @@ class NumpyByPublicFunctions:
         self.mersenne: Any = current if type(current) is numpy.random.MT19937 else numpy.random.MT19937(0)
         self.start = self.seeded_state(START_SEED)
 
-    def seeded_state(self, seed: int) -> StateCopy:
+    def seeded_state(self, seed: int) -> GeneratorStateCopy:
         """Return the state of a generator that was just seeded."""
-        return StateCopy(None, (self.mersenne, _seeded_values(seed), None))
+        return GeneratorStateCopy(None, (self.mersenne, _seeded_values(seed), None))
 
-    def save_state(self) -> StateCopy:
+    def save_state(self) -> GeneratorStateCopy:
         """Return numpy's current bit generator, its state, and the state of the Mersenne twister that it may have
         replaced."""
         current = self._random_state._bit_generator
         replaced = None if current is self.mersenne else self.mersenne.state
-        return StateCopy(None, (current, self._random_state.get_state(legacy=False), replaced))
+        return GeneratorStateCopy(None, (current, self._random_state.get_state(legacy=False), replaced))
 
-    def load_state(self, state: StateCopy) -> None:
+    def load_state(self, state: GeneratorStateCopy) -> None:
         """Make a saved bit generator numpy's current one, with its state."""
         bit_generator, values, replaced = state.content
         if replaced is not None:
@@ -115,7 +115,7 @@ class NumpyByPublicFunctions:
         self.draw_from(bit_generator)
         self._random_state.set_state(values)
 
-    def swap_state(self, state: StateCopy) -> StateCopy:
+    def swap_state(self, state: GeneratorStateCopy) -> GeneratorStateCopy:
         """Restore a saved bit generator and state, and return the previous ones."""
         outgoing = self.save_state()
         self.load_state(state)
@@ -141,20 +141,20 @@ class NumpyByCopy:
         self.probe_gauss = self._gauss.tobytes
         self.start = self.seeded_state(START_SEED)
 
-    def seeded_state(self, seed: int) -> StateCopy:
+    def seeded_state(self, seed: int) -> GeneratorStateCopy:
         """Return the state of a generator that was just seeded."""
         content = _seeded_struct(seed)
-        return StateCopy(content[MARKS], StateCopy(content[MARKS], content), GAUSS.pack(0, 0.0))
+        return GeneratorStateCopy(content[MARKS], GeneratorStateCopy(content[MARKS], content), GAUSS.pack(0, 0.0))
 
-    def save_state(self) -> StateCopy:
+    def save_state(self) -> GeneratorStateCopy:
         """Return the two structs of numpy's random state; by numpy's functions if the Mersenne twister has been
         replaced."""
         if self._random_state._bit_generator is not self.mersenne:
             return self._by_state.save_state()
         struct = self._struct.save_state()
-        return StateCopy(struct.marks, struct, self._gauss.tobytes())
+        return GeneratorStateCopy(struct.marks, struct, self._gauss.tobytes())
 
-    def swap_state(self, state: StateCopy) -> StateCopy:
+    def swap_state(self, state: GeneratorStateCopy) -> GeneratorStateCopy:
         """Restore a saved random state of numpy, and return the previous one."""
         outgoing = self.save_state()
         if state.marks is None:

@@ -19,8 +19,8 @@ from typing import Any
 
 from ddpsim.simulator.runtime.isolation.native_memory import (
     GeneratorByPublicFunctions,
+    GeneratorStateCopy,
     NativeState,
-    StateCopy,
     memory_view,
 )
 
@@ -75,16 +75,16 @@ class RandomByCopy:
         self._struct = NativeState(region, self.probe)
         self.start = _seeded_state(START_SEED)
 
-    def seeded_state(self, seed: int) -> StateCopy:
+    def seeded_state(self, seed: int) -> GeneratorStateCopy:
         """Return the state of a generator that was just seeded."""
         return _seeded_state(seed)
 
-    def save_state(self) -> StateCopy:
+    def save_state(self) -> GeneratorStateCopy:
         """Return a copy of the current state of `random`."""
         struct = self._struct.save_state()
-        return StateCopy(struct.marks, struct, self._generator.gauss_next)
+        return GeneratorStateCopy(struct.marks, struct, self._generator.gauss_next)
 
-    def swap_state(self, state: StateCopy) -> StateCopy:
+    def swap_state(self, state: GeneratorStateCopy) -> GeneratorStateCopy:
         """Restore a saved state of `random`, and return the previous one."""
         outgoing = self.save_state()
         self._struct.load_state(state.content)
@@ -93,7 +93,7 @@ class RandomByCopy:
 
 
 @lru_cache(maxsize=16)
-def _seeded_state(seed: int) -> StateCopy:
+def _seeded_state(seed: int) -> GeneratorStateCopy:
     start = random.Random(seed)  # must outlive the copying
     content = _struct_memory(start).tobytes()
-    return StateCopy(content[MARKS], StateCopy(content[MARKS], content))
+    return GeneratorStateCopy(content[MARKS], GeneratorStateCopy(content[MARKS], content))

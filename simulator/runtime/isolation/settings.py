@@ -35,7 +35,7 @@ SettingsState = tuple[Any, ...]
 """The value of all process-wide settings. Other code relies only on the warning functions being the first two items."""
 
 
-class DebugLevel:
+class DistributedDebugLevel:
     """The current debug level of torch.distributed.
 
     Reading it at each context switch would take as long as several other settings. So the functions that set it are
@@ -88,7 +88,7 @@ class ProcessSettings:
         """The number of loaded modules when DTensor's module was last looked for."""
         self._dtensor_random: dict[str, Any] | None = None
         self._fx: dict[str, Any] = vars(_symbolic_trace)
-        self.debug_level = DebugLevel()
+        self.debug_level = DistributedDebugLevel()
         self._dtype = torch.get_default_dtype
         self._is_deterministic = torch._C._get_deterministic_algorithms
         self._is_warn_only = torch._C._get_deterministic_algorithms_warn_only

@@ -22,8 +22,8 @@ import torch
 
 from ddpsim.simulator.runtime.isolation.native_memory import (
     GeneratorByPublicFunctions,
+    GeneratorStateCopy,
     NativeState,
-    StateCopy,
     memory_view,
 )
 
@@ -125,13 +125,13 @@ class CpuByCopy:
         self._engine_offset = engine_offset
         self.start = self.seeded_state(DEFAULT_SEED)
 
-    def seeded_state(self, seed: int) -> StateCopy:
+    def seeded_state(self, seed: int) -> GeneratorStateCopy:
         """Return the state of a generator that was just seeded."""
         return _seeded_state(self._engine_offset, seed)
 
 
 @lru_cache(maxsize=16)
-def _seeded_state(engine_offset: int, seed: int) -> StateCopy:
+def _seeded_state(engine_offset: int, seed: int) -> GeneratorStateCopy:
     start = torch.Generator().manual_seed(seed)  # must outlive the copying
     content = memory_view(_generator_address(start) + engine_offset, REGION_BYTES).tobytes()
-    return StateCopy(MARKS.unpack_from(content), content)
+    return GeneratorStateCopy(MARKS.unpack_from(content), content)

@@ -71,7 +71,7 @@ class VirtualTime:
     def install(self) -> None:
         """Replace the clock functions of the `time` module."""
         assert not self._replaced, "installed twice"
-        later = self._next_reading
+        later = self._next_clock_value
         virtual: dict[str, Callable[[], float]] = {
             "monotonic": lambda: later("monotonic"),
             "monotonic_ns": lambda: round(later("monotonic_ns") * NANOSECONDS),
@@ -84,7 +84,7 @@ class VirtualTime:
             self._replaced.replace_attribute(time, name, partial(self._clock_for_ranks, clock))
         self._replaced.replace_attribute(time, "sleep", self._sleep_for_ranks)
 
-    def _next_reading(self, clock: str) -> float:
+    def _next_clock_value(self, clock: str) -> float:
         """Return the virtual time, a little later than all earlier readings of this clock by the rank."""
         rank, seconds = self._now()
         last = self._read.get((rank, clock))

@@ -21,7 +21,7 @@ _in_c: Any = torch._C._distributed_c10d
 """c10d's extension module, as Any: its type stub lacks the functions used here."""
 
 
-class RankWorld(distributed_c10d._World):
+class C10dWorld(distributed_c10d._World):
     """One rank's c10d world.
 
     `_World` has properties that read globals of its module; here each is a plain attribute instead. An attribute that a
@@ -44,21 +44,19 @@ class RankWorld(distributed_c10d._World):
         self.tags_to_pg, self.pg_to_tag = {}, {}
 
 
-class RankWorlds:
-    """The ranks' c10d worlds, and the changes to torch that several worlds in one process need.
-
-    Two other globals of c10d are swapped (`settings.py`), and the attribute in which DDP keeps the running module.
-    """
+class C10dWorlds:
+    """The ranks' c10d worlds, and the changes to torch that several worlds in one process need. Two other globals of
+    c10d are swapped (`settings.py`), and the attribute in which DDP keeps the running module."""
 
     def __init__(self) -> None:
-        self._worlds: dict[int, RankWorld] = {}
+        self._worlds: dict[int, C10dWorld] = {}
         self._was_isolating_threads = False
         self._replaced = ReplacedAttributes()
 
-    def world_of_rank(self, rank: int) -> RankWorld:
+    def world_of_rank(self, rank: int) -> C10dWorld:
         """Return a rank's c10d world. At first it is that of a process that has not called `init_process_group`."""
         if rank not in self._worlds:
-            self._worlds[rank] = RankWorld(rank)
+            self._worlds[rank] = C10dWorld(rank)
         return self._worlds[rank]
 
     def install(self) -> None:
@@ -108,7 +106,7 @@ def _constructor_with_identity(constructor: Callable[..., None]) -> Callable[...
     def construct(mesh: device_mesh.DeviceMesh, *args: Any, **kwargs: Any) -> None:
         constructor(mesh, *args, **kwargs)
         world = distributed_c10d._world
-        if isinstance(world, RankWorld):
+        if isinstance(world, C10dWorld):
             mesh._thread_id = world.rank
             mesh._hash = None
 

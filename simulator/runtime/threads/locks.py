@@ -230,10 +230,10 @@ class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
 def wrap_event_is_set(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Return the replacement of `threading.Event.is_set`, which reads the event's flag without a lock."""
 
-    def look(event: Any) -> bool:
+    def is_set_after_choice_point(event: Any) -> bool:
         lock = event._cond._lock
         if isinstance(lock, RankLock):
             lock.choice_point_before_read(is_in_vain=not original(event))
         return original(event)
 
-    return look
+    return is_set_after_choice_point

@@ -42,7 +42,7 @@ class LockMakers:
         """Replace `threading.Lock`, `threading.RLock` or `queue.SimpleQueue`, of which `kind` is the name."""
         steps = self._steps
 
-        def made(caller: FrameType, arguments: tuple[Any, ...]) -> Any:
+        def make_for_caller(caller: FrameType, arguments: tuple[Any, ...]) -> Any:
             me = steps.calling_rank_thread()
             if me is None or self._outlasts(caller):
                 return original(*arguments)
@@ -51,6 +51,10 @@ class LockMakers:
             return make(steps, me, *arguments, is_external=waiting.module_that_makes_lock(caller).startswith(OUTSIDE))
 
         if not isinstance(original, type):
-            return wraps(original)(lambda *arguments: made(sys._getframe(1), arguments))
+            return wraps(original)(lambda *arguments: make_for_caller(sys._getframe(1), arguments))
         # A class stays a class, for annotations and isinstance: SimpleQueue, and from Python 3.13 on Lock.
-        return type(original.__name__, (), {"__new__": lambda cls, *arguments: made(sys._getframe(1), arguments)})
+        return type(
+            original.__name__,
+            (),
+            {"__new__": lambda cls, *arguments: make_for_caller(sys._getframe(1), arguments)},
+        )

@@ -20,7 +20,7 @@ from ddpsim.simulator.runtime.isolation.environment import RankEnvironments
 from ddpsim.simulator.runtime.isolation.modes import TorchModes
 from ddpsim.simulator.runtime.isolation.native_memory import NativeState
 from ddpsim.simulator.runtime.isolation.settings import ProcessSettings
-from ddpsim.simulator.runtime.isolation.world import RankWorlds
+from ddpsim.simulator.runtime.isolation.world import C10dWorlds
 
 
 def numpy_state():
@@ -250,7 +250,7 @@ def test_ctrl_c_while_the_host_s_state_is_put_back(monkeypatch, in_thread):
         (TorchModes, "__init__"),
         (TorchModes, "install"),
         (ProcessSettings, "read_settings"),
-        (RankWorlds, "install"),
+        (C10dWorlds, "install"),
     ],
 )
 def test_an_install_that_fails_half_way(kind, step, monkeypatch, in_thread):

@@ -7,7 +7,7 @@ from torch.distributed import HashStore, device_mesh, distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ddpsim.simulator.runtime.isolation import Isolation
-from ddpsim.simulator.runtime.isolation.world import RankWorld
+from ddpsim.simulator.runtime.isolation.world import C10dWorld
 from tests.runtime.isolation.test_isolation import resolves
 
 in_c = torch._C._distributed_c10d
@@ -18,7 +18,7 @@ def join(rank, world_size):
 
 
 def test_a_rank_world_shares_nothing():
-    one, other = RankWorld(0), RankWorld(1)
+    one, other = C10dWorld(0), C10dWorld(1)
     properties = [
         name for name in dir(distributed_c10d._World) if not name.startswith("_") and name != "pg_config_info"
     ]
