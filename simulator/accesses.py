@@ -34,7 +34,8 @@ class AccessMode(Enum):
     MISS = "miss"
     """Find that a key of the store does not exist, and wait for the key."""
     CONTRIBUTE = "contribute"
-    """Do something that only a poll can observe: contribute to a call, get or release a lock, or end as a thread."""
+    """Do something that other ranks observe only by polling: contribute to a call, get or release a lock, or end a
+    thread."""
     RECEIVE = "receive"
     """Receive from any source on a channel that has a message."""
     POST = "post"

@@ -1,7 +1,4 @@
-"""The function `agree`: a rank passes the value that decides a branch.
-
-If ranks have different values, the finding names this branch.
-"""
+"""The function `agree`: ranks pass a value that decides a branch; if the values differ, a finding names the branch."""
 
 from __future__ import annotations
 

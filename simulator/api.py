@@ -146,9 +146,9 @@ def explore(
     runs out, the verdict is unknown, never pass: "random" and "pct" pass only programs without any choice.
 
     The other options are those of `simulate`; `poison` is on by default. `keep_going` continues after a failure, to
-    count all outcomes. `check_determinism` runs each schedule twice, and gives the ranks of functions different seeds,
-    see `simulate`. `on_progress` is called after each execution. Ctrl-C ends the exploration, which returns what it has
-    found.
+    count all outcomes. `check_determinism` runs each schedule twice, and gives ranks that run a function different
+    seeds, see `simulate`. `on_progress` is called after each execution. Ctrl-C ends the exploration, which returns
+    what it has found.
 
     Raises UsageError as `simulate` does.
     """
@@ -240,11 +240,8 @@ def _check_program(program: Script, args: Sequence[Any], isolation: str | None) 
 
 
 def _seeds_of_ranks(program: Any, *, alike: bool, is_checked: bool) -> RankSeeds | None:
-    """Return the seeds with which the ranks of a run start.
-
-    Ranks of functions have different seeds only in a determinism check. Raises UsageError for an `alike` that has no
-    effect.
-    """
+    """Return the seeds with which the ranks of a run start. Ranks that run a function have different seeds only in a
+    determinism check. Raises UsageError for an `alike` that has no effect."""
     if isinstance(program, Script):
         return program_seeds(alike)
     if alike and not is_checked:

@@ -134,7 +134,7 @@ class CallPart(NamedTuple):
     action: str = ""
     """The action in words: `all-gather before forward`, `stage 0 to stage 1`, `on "tp"`."""
     detail: str = ""
-    """More details, such as the operation that a redistribution is for. Calls may match although their details
+    """More details, such as the operation that needs a redistribution. Calls may match although their details
     differ."""
     note: str = ""
     """Details that findings show and traces do not show: the schedule of a pipeline, or the layer that tensors are

@@ -117,7 +117,8 @@ def is_unexpected_error(error: BaseException) -> bool:
 
 
 def make_internal_error(error: BaseException, where: str) -> InternalError:
-    """Return the bug report for an exception, with its process, traceback and versions; a report stays as it is."""
+    """Return the bug report for an exception, with its process, traceback and versions. An InternalError that already
+    has a report is returned unchanged."""
     if isinstance(error, InternalError) and str(error).startswith(_REPORT):
         return error
     import platform

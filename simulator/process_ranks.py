@@ -100,7 +100,7 @@ class ProcessRanks:
         return RanksOutcome(findings, returns, execution.raised_exceptions(), execution.has_poisoned)
 
     def _rank_starter(self, over: ExitStack) -> Callable[[ProcessConfig], Sequence[ChildProcess]]:
-        """Return the function that starts the processes of ranks; `over` releases what the function needs."""
+        """Return the function that starts the processes of ranks; closing `over` kills what these leave behind."""
         if self._launch is not None:
             return self._launch.configure_ranks
         if not self._config.is_program:

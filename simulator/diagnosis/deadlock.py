@@ -52,7 +52,7 @@ def rank_rows(snapshot: Snapshot, rank: RankSnapshot) -> list[TableRow]:
 
 
 def _distance_from_outlier(reading: WaitReason, odd: MessageOutlier) -> int:
-    """Sort key of a reason for waiting: first if the outlier's rank waits, then if other ranks wait for that rank."""
+    """Return a sort key: waits of the outlier's rank (the rank to blame) come first, then waits for that rank."""
     rank = odd.call.rank
     return 0 if rank in reading.victims else 1 if rank in reading.culprits else 2
 
@@ -60,7 +60,8 @@ def _distance_from_outlier(reading: WaitReason, odd: MessageOutlier) -> int:
 def _deadlock_finding(
     snapshot: Snapshot, reading: WaitReason, odd: MessageOutlier | None = None, root: MessageOutlier | None = None
 ) -> Finding:
-    """Return the finding for one deadlock. `odd` is the message to blame; an earlier finding's `root` may be, too."""
+    """Return the finding for one deadlock. `odd` is the message to blame, if there is one. `root` is the message to
+    blame for an earlier deadlock, which may have caused this one, too."""
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines: list[str | LabelledLine] = [
         finding_heading(reading.code, snapshot.choice_points),
@@ -141,10 +142,9 @@ def _wait_for_messages(snapshot: Snapshot, reading: WaitReason) -> bool:
 
 
 def _sites_of_rank(rank: RankSnapshot, *, has_left: bool) -> list[Site]:
-    """Return the lines where a rank waits, raised or ended; if the rank `has_left` a loop, its last line there is
-    first.
+    """Return the lines where a rank waits, raised or ended. If the rank `has_left` a loop, its last line comes first.
 
-    The program's own call may be missing because a group was destroyed; a DDP wrapper's, because a loop ended.
+    `has_left` is False if others wait in the program's own call: a destroyed group may be the reason, not a loop's end.
     """
     if rank.waits:
         others = [wait.site for wait in rank.waits if not isinstance(wait, CallWait) and wait.site != NOWHERE]

@@ -4,7 +4,7 @@ within a rank       thread_findings.py
 a dead rank         its exception is the cause
 a cycle             _advise_cycle: store keys, messages, creation of groups, then the order of groups
 a missing rank      store keys, FSDP2 and similar (parallel_causes.py), messages, _advise_wrappers if a wrapper waits (a
-                    wrapper's call says more), then _advise_users
+                    wrapper's call says more), then _advise_user_calls
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 
 def ranks_at_fault(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
-    """Return the ranks at fault: missing or dead ones, those of the cycle, or a few whose call most never make."""
+    """Return the ranks at fault: missing or dead ones, those of the cycle, or the few that alone made a call."""
     if reading.code is Code.DEADLOCK_MISSING_RANK and _are_fewer_waiting_than_returned(snapshot, reading):
         return reading.victims
     if reading.code is not Code.DEADLOCK_CYCLE:
@@ -106,7 +106,7 @@ def _advise_user_calls(snapshot: Snapshot, reading: WaitReason, culprits: tuple[
 
 
 def _advise_wrappers(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Call]) -> list[LabelledLine]:
-    """Return the advice for ranks that did not make the calls of DDP wrappers that others wait in."""
+    """Return the advice for a deadlock in which ranks wait in DDP wrappers' calls that others did not make."""
     missing = rank_list(reading.culprits)
     phases = {call.origin.phase for call in calls}
     if any(call.origin.shadow for call in calls) or Phase.JOIN_CONTROL in phases:
@@ -126,7 +126,7 @@ def _advise_wrappers(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Ca
 
 
 def _have_missing_ranks_finished_step(snapshot: Snapshot, reading: WaitReason, calls: Sequence[Call]) -> bool:
-    """True if ranks wait in a bucket of a training step whose forward or whole step the missing ranks have done."""
+    """True if ranks wait in a bucket of a step, and the missing ranks have finished that step or its forward."""
     done = [snapshot.ranks[rank] for rank in reading.culprits]
     waiting = max(snapshot.ranks[rank].optimizer_steps for rank in reading.victims)
     origins = {call.origin for call in calls}
@@ -145,7 +145,7 @@ def _may_be_evaluation(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
 
 
 def _are_fewer_waiting_than_returned(snapshot: Snapshot, reading: WaitReason) -> bool:
-    """Return True if the waiting ranks are fewer than the returned ones, and made an own call or an evaluation."""
+    """Return True if fewer ranks wait than returned, and they wait in the program's own call or in an evaluation."""
     calls = snapshot.calls_of(reading.victims)
     if len(reading.victims) >= len(reading.culprits) or not calls or set(reading.culprits) & set(reading.victims):
         return False
@@ -158,7 +158,7 @@ def _are_fewer_waiting_than_returned(snapshot: Snapshot, reading: WaitReason) ->
 
 
 def _ranks_missing_in_group_creation(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
-    """Return the ranks that wait elsewhere while other ranks of the cycle create a group with them."""
+    """Return the ranks of a cycle that wait elsewhere while its other ranks create a group with them."""
     calls = _cycle_calls(snapshot, reading)
     creating = [call for call in calls if call.operation in CREATING]
     missing = {rank for slot in _open_calls_containing(snapshot, creating) for rank in slot.missing}

@@ -172,4 +172,4 @@ class WaitReason:
     threads: tuple[int, ...] = ()
     """The numbers of the threads in a cycle within one rank."""
     streams: tuple[int, ...] = ()
-    """The ranks of a cycle in which calls wait for other calls on a rank's stream."""
+    """For a cycle through streams (queues of a backend), the ranks whose streams are in the cycle."""

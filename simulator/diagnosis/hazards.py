@@ -189,7 +189,7 @@ def _call_site_finding(calls: Sequence[Call]) -> Finding:
     """Return the finding for matched calls that come from different lines of the user's program."""
     sides = ranks_by_value((call.rank, call.site) for call in calls)
     culprits = ranks_outside_largest(sides.values())
-    summary = f"{calls[0].operation} calls of {' and '.join(map(str, sides))} meet"
+    summary = f"{calls[0].operation} calls at {' and '.join(map(str, sides))} are matched"
     lines = finding_lines(Code.HAZARD_CALL_SITE, format_call_table(calls), Cause.LINES_MEET.lines())
     sites = sites_culprits_first(calls, culprits)
     return Finding(Code.HAZARD_CALL_SITE, culprits, summary, lines, sites, calls=tuple(calls))
@@ -289,8 +289,8 @@ def _wrong_message_finding(pair: tuple[Call, Call]) -> Finding:
     send, receive = pair
     culprits = tuple(sorted({send.rank, receive.rank}))
     summary = (
-        f"send #{send.sequence} with tag {send.ignored_tag} on rank {send.rank} meets recv #{receive.sequence} "
-        f'with tag {receive.ignored_tag} on rank {receive.rank}, group "{send.group}"'
+        f"send #{send.sequence} with tag {send.ignored_tag} on rank {send.rank} is matched with recv "
+        f'#{receive.sequence} with tag {receive.ignored_tag} on rank {receive.rank}, group "{send.group}"'
     )
     parts = format_call_table(pair), Cause.TAGS_IGNORED.lines()
     sites = sites_culprits_first(pair, culprits)

@@ -127,7 +127,7 @@ class _SingleValue(NamedTuple):
 
 
 def _find_single_value(calls: list[_Message], counts: list[Counter[int]], kinds: Iterable[int]) -> _SingleValue | None:
-    """Return the one call whose value differs from all others; None if two calls differ, or if a kind has one value."""
+    """Return the one call whose value differs from all others; None if several do, or if all agree in one kind."""
     found = []
     for kind in kinds:
         own = counts[kind]
@@ -149,7 +149,7 @@ def _is_ring_closing(call: Call, calls: Iterable[_Message]) -> bool:
 
 
 def _outliers_in_sequence(made: _Table) -> Iterator[MessageOutlier]:
-    """Yield calls whose peer or tag follows the previous call's nowhere else, while another value does."""
+    """Yield calls whose peer or tag never else follows that of the previous call, while another value does."""
     lines = _count_pairs(made.values(), lambda each: each.line)
     pairs = [_count_pairs(made.values(), methodcaller("line_and_value", kind)) for kind in _KINDS]
     starts = [_sum_pairs(each, 0) for each in pairs]

@@ -3,12 +3,12 @@
 A call is the user's own, a DDP wrapper's in one of its phases, or a shadow: `join()` makes it for a joined rank.
 
     some are FSDP2's or similar   parallel_causes.py
-    some are shadows              _with_joined_ranks   calls that join does not cover
-    all are wrappers' calls       _between_wrappers    construction, order of wrappers, hooks, then buckets and steps
-    wrappers' and the user's      _user_meets_wrapper  construction, a missing bucket, a layer, a forward, then loops
-    all are the user's            _between_users       groups and splits, functions, lines, then a line's arguments
+    some are shadows              calls that join does not cover
+    all are wrappers' calls       construction, order of wrappers, hooks, then buckets and steps
+    wrappers' and the user's      construction, a missing bucket, a layer, a forward, then loops
+    all are the user's            groups and splits, functions, lines, then a line's arguments
 
-In each function, certain causes come before likely ones.
+Certain causes are tried before likely ones.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _advise_user_and_wrapper_calls(users: Sequence[Call], wrappers: Sequence[Cal
 
 
 def _are_users_above_wrappers(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
-    """Return True if the user's calls are above the wrappers' calls in one function: then no loop ended before."""
+    """Return True if the user's calls precede the wrappers' in one function: then no loop of wrapper calls ended."""
     functions = [(call.site.path, call.site.function) for call in (*users, *wrappers)]
     return len(set(functions)) == 1 and max(c.site.line for c in users) < min(c.site.line for c in wrappers)
 

@@ -140,7 +140,7 @@ class DivergenceCircumstances(NamedTuple):
     is_late: bool = False
     """True if gradients came after the step's reduction had ended."""
     apart: Advice[[]] = Cause.OPTIMIZER_DIFFERS
-    """The cause by the first input of the optimizer step that differed: start, gradients, or only the optimizer."""
+    """The cause, by what differed first: the parameters before the step, the gradients, or only the optimizer."""
     unwaited: str = ""
     """A call of the user's program for which a rank had not waited, as text."""
 
@@ -299,7 +299,7 @@ def advise_deviation(deviation: ReferenceDeviation, joins: Sequence[JoinSummary]
 
 
 def _cause_in_join(code: Code, phases: set[str]) -> Advice[[str]] | None:
-    """Return the cause that torch's join does not cover, by the phases of DDP in which joined ranks answered calls."""
+    """Return the cause of a difference that torch's join makes, by the DDP phases of the joined ranks' calls."""
     if code is Code.DIVERGENCE_BUFFERS:
         return Cause.JOINED_WITH_BUFFERS if Phase.BUFFERS.value in phases else None
     if Phase.USER.value in phases:

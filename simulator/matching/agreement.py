@@ -1,8 +1,8 @@
-"""Compares the signatures and origins of calls that met.
+"""Compares the signatures and origins of matched calls.
 
 The fields that must agree are those that gloo and NCCL require for the operation. The order of arrival does not matter:
-all callers get the code of the first field that differs, and `minority` returns the ranks that differ from the most
-common value.
+all callers get the code of the first field that differs, and `ranks_that_differ` the ranks without the most common
+value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddpsim.simulator.operations import OPERATIONS, SplitRule
 from ddpsim.simulator.verdict import Code
 
 _BY_SPLITS = frozenset(row.name for row in OPERATIONS.values() if row.splits is not SplitRule.NONE)
-"""Operations whose ranks may bring different sizes: the splits say which part goes where."""
+"""Operations whose ranks may have different sizes: the splits say which part goes where."""
 
 
 def first_differing_field(calls: Sequence[Call]) -> Code | None:

@@ -15,7 +15,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, Call, channel_of_message
 
 
 def call_object(call: Call) -> Object:
-    """Return the object that a call's polls and contributions access; for messages, the whole group (partners vary)."""
+    """Return the object that a call's polls and contributions access: its collective, or all messages of the group."""
     return ("call", call.group, "messages" if call.is_point_to_point else call.sequence)
 
 
@@ -25,7 +25,7 @@ def channel_object(call: Call) -> Object:
 
 
 def order_object(call: Call) -> Object:
-    """Return the object that is the order of a rank's calls: threads that change it change the matching."""
+    """Return the object that stands for the order of a rank's calls, which decides what calls are matched."""
     if not call.is_point_to_point:
         return ("order", call.rank, call.group)
     to = () if call.operation == "recv" or call.peer is None else (call.peer,)
@@ -41,7 +41,7 @@ class PendingCollective:
         self.sequence = sequence
         self.members = members
         self.calls: dict[int, Call] = {}
-        """By rank, in order of arrival."""
+        """The calls that have arrived, by rank, in order of arrival."""
         self.onlookers: dict[int, Call] = {}
         """Calls of ranks that create a group in whose list of members they are not; these calls wait for no rank."""
         self.is_full = False
@@ -144,7 +144,7 @@ class UnmatchedMessages:
 
     def __init__(self) -> None:
         self._sends: dict[tuple[str, int, int], list[Call]] = {}
-        """By channel: group, destination and tag."""
+        """The waiting sends, by channel: group, destination and tag."""
         self._receives: dict[tuple[str, int, int], list[Call]] = {}
 
     def post_send(self, send: Call) -> Call | None:

@@ -1,6 +1,6 @@
 """Checks a program without running it: which calls match, which ranks wait forever, and why. Takes about 2 ms.
 
-Matching and diagnosis are those of the simulator. The order is, too: a rank continues until it has to wait, then the
+Matching, diagnosis and order of execution are those of the simulator: a rank continues until it has to wait, then the
 next rank that can continue runs, in rank order. A receive from any source takes the message of the lowest rank. So
 `check_program` finds what `simulate` finds, except for errors in data.
 """
@@ -71,7 +71,7 @@ class CheckedProgram:
     def __str__(self) -> str:
         """Return all findings as text; for a program that passes, the verdict comes first."""
         parts = [finding.body for finding in self.findings]
-        passed = [f"PASS  {len(self.met)} calls met"] if self.verdict is Verdict.PASS else []
+        passed = [f"PASS  {len(self.met)} calls were matched"] if self.verdict is Verdict.PASS else []
         return "\n\n".join(passed + parts)
 
 

@@ -86,9 +86,7 @@ def _step_value(step: Step) -> Any:
 
 def from_json(text: str) -> Program:
     """Return the program in a JSON text. Raises UsageError, one line with the place, if the text is not a program.
-
-    Ranks may still be unable to run the program: see `validation.validate`.
-    """
+    Ranks may still be unable to run the program: see `validate_program`."""
     try:
         value = json.loads(text)
     except ValueError as error:  # also a number of too many digits

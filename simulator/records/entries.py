@@ -84,7 +84,7 @@ class ReadEntries(NamedTuple):
     gaps: int
     """The number of operations that the recorder counted and did not record."""
     own: tuple[int, int] | None
-    """The number of a group, and this rank's number in the group, as the messages show it."""
+    """The number of a group, and this rank's number in that group, as derived from the messages of the rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Match recorded collectives and messages: find the first mismatch, the calls that some rank did not reach, and those
 that all ranks reached and that did not complete.
 
-The calls of a group are matched by their numbers in the records. If a rank's ring has lost its beginning, the lost
-calls were complete, or the rank would not have continued; so a group is compared from there. Ranks with equal calls are
+The calls of a group are matched by their numbers in the records. If a rank's ring buffer lost its first calls, they
+were complete, or the rank would not have continued; so a group is compared from there. Ranks with equal calls are
 compared once. They are examined one by one only where calls differ or are open.
 """
 

@@ -163,9 +163,7 @@ class _JobDiagnoser:
 
     def _diagnose_as_streams(self, graph: WaitGraph) -> tuple[WaitGraph, tuple[Finding, ...]]:
         """Interpret the records as those of a backend that runs the calls of a rank one after another, as NCCL may.
-
-        All ranks reached all calls, but if ranks began with different ones, each waits for another.
-        """
+        Return the wait-for graph and its findings: ranks that began with different calls wait for each other."""
         streams = {
             rank: tuple(record.calls[index].call for index in record.call_log.unfinished_indices)
             for rank, record in self._job.records.items()

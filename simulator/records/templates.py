@@ -2,8 +2,8 @@
 
 Most ranks of a job leave the same entries except for times and group names, and unpickling them takes most of the time.
 A pickle is a sequence of opcodes. So two pickles with the same opcodes make the same calls, if only ignored numbers and
-texts differ. A template is a pickle in which these are open, and it is matched by a comparison of bytes. Open values
-that matter (those outside the entries, and the names of groups) are read normally.
+texts differ. A template is a pickle in which these may differ, and it is matched by a comparison of bytes. Of the
+values that may differ, those outside the entries and the names of groups are read normally.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MOST_BYTES = 2**24
 """The largest pickle for which a template is made, in bytes: opcodes are followed in Python, which is slow."""
 _TEXT = "BINUNICODE"
 _LENGTH = 4
-"""The number of bytes before an open text (one that may differ) that hold its length."""
+"""The number of bytes that hold a text's length, before a text that may differ."""
 _UNREAD = {"LONG1": 2, "BINFLOAT": 1}
 """Opcodes of numbers that times use, with the number of bytes before the value."""
 _BESIDE = _UNREAD | {"BININT": 1, "BININT1": 1, "BININT2": 1}
-"""The same for numbers outside the entries, which are read from each dump."""
+"""Opcodes of numbers outside the entries, which are read from each dump, with the number of bytes before the value."""
 _MARK = "\0"
 """The first character of each placeholder of a text that may differ."""
 

@@ -92,7 +92,7 @@ def test_one_factor_in_all_that_differs(values, factor):
     [
         (Code.DIVERGENCE_PARAMETERS, ("bucket",), "the average is over other ranks"),
         (Code.DIVERGENCE_GRADIENTS, ("bucket", "used map"), "an old map of used parameters"),
-        (Code.DIVERGENCE_PARAMETERS, ("bucket", "user"), "a joinable such as a sharded optimizer"),
+        (Code.DIVERGENCE_PARAMETERS, ("bucket", "user"), "the calls of a sharded optimizer"),
         (Code.DIVERGENCE_BUFFERS, ("bucket", "buffers"), "still calls the buffer hook there"),
         (Code.DIVERGENCE_BUFFERS, ("bucket",), "what the ranks combine is not what one process counts"),
         (Code.DIVERGENCE_PARAMETERS, (), "the ranks together do not train on"),

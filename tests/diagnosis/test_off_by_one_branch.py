@@ -52,7 +52,7 @@ def test_a_call_of_some_ranks_that_meets_another_line(ranks, world_size, culprit
     assert finding.ranks == culprits
     assert names(finding)[0] == ("second" if culprits == (3,) else "first")
     cause, remedy = finding.text.splitlines()[-2:]
-    assert "calls from different lines met in barrier #0, " in cause
+    assert "calls from different lines were matched in barrier #0, " in cause
     assert remedy == f"  try     make the call at {FILE}:{first.__code__.co_firstlineno + 1} on every rank, or on none"
 
 

@@ -39,9 +39,8 @@ class CallCauses:
         "run the same layers in the same mode on every rank, on a dummy input with a loss weight of zero if necessary",
     )
     SKIPPED_BACKWARD = make_advice(facts.Ranks)(
-        "{who} ran more synchronising forwards than the others before this reduction. Either a backward was left out, "
-        "and gradients of different steps are averaged (no backend would notice), or a forward was run that needs no "
-        "backward, which does no harm",
+        "{who} ran more synchronising forwards than the others before this reduction: a backward was left out, and "
+        "gradients of different steps are averaged, or a forward needed no backward, which does no harm",
         "let all ranks skip together, by an all_reduce(MIN) of a flag; run an extra forward under torch.no_grad()",
     )
     EXTRA_FORWARD = make_advice(facts.Ranks)(
@@ -60,8 +59,8 @@ class CallCauses:
         "make the call on every rank, or on none",
     )
     CALLS_ONE_OFF = make_advice(facts.MatchedCallLines)(
-        "calls from different lines met in {operation}, {sides}; every later call is off by one: only some ranks take "
-        "a branch, or a call in it communicates although it looks local (a save, the compute() of a metric)",
+        "calls from different lines were matched in {operation}, {sides}; every later call is off by one: only some "
+        "ranks take a branch, or a call in it communicates although it looks local (a save, the compute() of a metric)",
         "make the call at {site} on every rank, or on none",
     )
     RETURNED_EARLY = make_advice(facts.RanksAndCall)(
@@ -98,7 +97,8 @@ class CallCauses:
         "let the ranks agree on the number of calls, by an all_reduce(MAX), and destroy the group together",
     )
     OTHER_BRANCH = make_advice(facts.Ranks)(
-        "{who} took another branch, left a loop earlier or later, or made one call more or fewer: different calls meet",
+        "{who} took another branch, left a loop earlier or later, or made one call more or fewer: different "
+        "calls are matched",
         "let every rank of the group make the same calls in the same order; share the value that decides a branch or "
         "ends a loop, and keep calls that communicate (a gather, a save, the compute() of a metric) out of branches "
         "that only some ranks take",
@@ -184,7 +184,7 @@ class CallCauses:
     )
     STREAMS_CROSS = make_advice(facts.OneFact)(
         "this backend may run the calls of a rank one after another, and {fact}",
-        "issue calls that meet in one order on every rank; use batch_isend_irecv for messages in both directions",
+        "issue matching calls in one order on every rank; use batch_isend_irecv for messages in both directions",
     )
     GROUPS_IN_A_RING = make_advice(facts.OneFact)(
         "the ranks begin with different groups of {fact}, and each waits for a rank that began with another group",
@@ -224,8 +224,8 @@ class CallCauses:
         "give every send one recv with the same peer, group and tag",
     )
     ODD_PEER = make_advice(facts.PatternBreak)(
-        "{who} made {operation} with {fact} at {site}; all other calls of that line suggest {usual}. A message only "
-        "meets one between the two ranks that both sides name",
+        "{who} made {operation} with {fact} at {site}; all other calls of that line suggest {usual}. Both "
+        "sides of a message have to name each other",
         "check how {site} computes the peer on {who}; the other waits may only be a consequence",
     )
     ODD_PARTNER = make_advice(facts.PatternBreak)(
@@ -234,8 +234,8 @@ class CallCauses:
         "check how {site} computes the peer on {who}: {usual} may be the right one",
     )
     ODD_TAG = make_advice(facts.PatternBreak)(
-        "{who} made {operation} with {fact} at {site}; all other calls of that line suggest {usual}. A message only "
-        "meets one with the same tag",
+        "{who} made {operation} with {fact} at {site}; all other calls of that line suggest {usual}. Both "
+        "sides of a message need the same tag",
         "check how {site} computes the tag on {who}; the other waits may only be a consequence",
     )
     ODD_FOLLOWER = make_advice(facts.PatternBreak)(

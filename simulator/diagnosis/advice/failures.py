@@ -165,9 +165,8 @@ class FailureCauses:
         "wait for other ranks by torch.distributed; if this was only slow, increase Budget(stuck_seconds=...)",
     )
     BLOCKED_AT_LOCK = make_advice(facts.NoFacts)(
-        "it waits for a lock, or for something that Python builds from locks (an event, a queue, an executor), which "
-        "the simulation does not control: it was made before the run or during an import, through a name bound before "
-        "the run (`from threading import Lock`), or by another process",
+        "it waits for a lock (or an event, a queue, an executor) that the simulation does not control: it was made "
+        "before the run or during an import, through a name bound before the run, or by another process",
         "make it inside the program and by its full name (threading.Lock()); wait for other ranks by torch.distributed"
         " or its store; if this was only slow, increase the limit: Budget(stuck_seconds=...)",
     )
@@ -193,7 +192,7 @@ class FailureCauses:
 
     PROCESS_ABORTED = make_advice(facts.OneFact)(
         "gloo aborts a process that receives more bytes from another rank than its call expects",
-        "`{fact}`, which shows which calls met",
+        "`{fact}`, which shows which calls were matched",
     )
     PROCESS_KILLED = make_advice(facts.OneFact)(
         "another process killed it; the operating system does so when memory runs out",
@@ -201,7 +200,7 @@ class FailureCauses:
     )
     PROCESS_CRASHED = make_advice(facts.OneFact)(
         "native code crashed, or the program left with os._exit",
-        "look at its last output above; `{fact}`, if calls of different sizes may have met",
+        "look at its last output above; `{fact}`, if calls of different sizes may have been matched",
     )
     PROCESSES_HANG = make_advice(facts.OneFact)(
         "a rank waits for something that no other rank does, or does late; processes cannot show which rank is wrong",

@@ -20,7 +20,8 @@ class ParallelismCauses:
         "build the same model on every rank, with the same requires_grad, ignored names and DDP options",
     )
     WRAPPERS_IN_OTHER_ORDER = make_advice(facts.Ranks)(
-        "{who} used the wrappers in another order than the others, so calls of two models meet or wait for each other",
+        "{who} used the wrappers in another order than the others, so calls of two models are matched or "
+        "wait for each other",
         "run forwards and backwards of several wrappers in one order on every rank; separate groups do not help",
     )
     UNUSED_ON_SOME_RANKS = make_advice(facts.Ranks)(
@@ -53,9 +54,8 @@ class ParallelismCauses:
         "wait() in the hook before its next call, or use one bucket (bucket_cap_mb)",
     )
     HOOK_MADE_NO_CALL = make_advice(facts.RanksAndFact)(
-        "{who} continued without the call that the communication hook makes at {fact}: the hook made none, or did not "
-        "run (a backward left out, no_sync(), a loss that does not depend on these parameters), or there was a forward"
-        " that the other ranks did not run",
+        "{who} continued without the communication hook's call at {fact}: the hook made none, or did not run (no "
+        "backward, no_sync(), a loss without these parameters), or a forward ran that the other ranks did not run",
         "register the hook with the same options on every rank, and let it decide by values that all ranks share; run "
         "the same forwards and backwards on every rank",
     )
@@ -76,9 +76,8 @@ class ParallelismCauses:
         "begins with Join.notify_join_context), or leave the loop together with throw_on_early_termination=True",
     )
     MAIN_HOOK_DIFFERS = make_advice(facts.RanksAndCall)(
-        "{who} ran out of input, and the calls of its join differ from those that the others make in a step: its "
-        "main_hook leaves out {operation} or makes another call, a step did not call Join.notify_join_context, or the "
-        "loop makes an additional call",
+        "{who} ran out of input, and its join makes other calls than a step of the others: its main_hook leaves out or "
+        "changes {operation}, a step did not call Join.notify_join_context, or the loop makes an additional call",
         "begin the step with Join.notify_join_context(self), and let main_hook make the same calls in the same order; "
         "move additional calls of the loop after the join",
     )
@@ -162,7 +161,8 @@ class ParallelismCauses:
         "step the schedule equally often on every rank, with as many micro-batches; agree on them by all_reduce(MIN)",
     )
     CHECKPOINT_THREAD = make_advice(facts.Ranks)(
-        "a thread that saves a checkpoint on {who} shares its group with another thread: chance decides what meets",
+        "a thread that saves a checkpoint on {who} shares its group with another thread: chance decides which "
+        "calls are matched",
         "give async_save a process_group of its own (dist.new_group), or wait for the save before the next call",
     )
     CHECKPOINT_ALONE = make_advice(facts.Ranks)(

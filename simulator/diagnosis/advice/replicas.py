@@ -32,7 +32,8 @@ class WrongNumberCauses:
         "register the layers in one order on every rank: sort their names, and do not iterate over a set",
     )
     READ_BEFORE_WAIT = make_advice(OneFact)(
-        "{fact} had not been waited for: until then its tensor holds the own value on some ranks, the result on others",
+        "{fact} had not been waited for: until then its tensor holds the rank's own input on some ranks, the result on "
+        "others",
         "wait() for the work before the tensor is read",
     )
     BUCKET_NOT_REDUCED = make_advice(OneFact)(
@@ -65,14 +66,13 @@ class WrongNumberCauses:
         "load the optimizer's state on every rank, since no wrapper sends it; use equal learning rates on all ranks",
     )
     NOTHING_COMPARED = make_advice(NoFacts)(
-        "ddpsim recognises replicas by a DistributedDataParallel around them, by an all_reduce of their gradients "
-        "(each one, or all of a module in one flat tensor) or of the parameters themselves whose result they then "
-        "hold, or as DTensors placed as Replicate; none of these appeared on two ranks",
+        "ddpsim finds replicas by a DDP wrapper, by an all_reduce of each gradient, of a module's flat gradients or of "
+        "the parameters, or as DTensors placed as Replicate; none of these appeared on two ranks",
         "wrap the model, or leave the check out; replicas-if-any compares replicas only if there are any",
     )
     CHANGED_BY_HAND = make_advice(NoFacts)(
-        "no torch optimizer made the step in between: a step written by hand, or by another optimizer, used unequal "
-        "numbers, or parameters were changed on some ranks only",
+        "no torch optimizer made the step in between: a step of another kind used gradients, learning rates or "
+        "optimizer state that differ between ranks, or parameters were changed on some ranks only",
         "compute the step from values that are equal on all ranks: averaged gradients, learning rate, optimizer state",
     )
     CHANGED_LAST = make_advice(NoFacts)(
@@ -92,8 +92,8 @@ class WrongNumberCauses:
         "gradients on its group before the optimizer steps",
     )
     APART_BY_HAND = make_advice(NoFacts)(
-        "the program reduces the gradients itself, and either the initial models differed or their steps used unequal "
-        "numbers: nothing else makes replicas equal",
+        "the program reduces the gradients itself, and either the initial models differed, or their steps used "
+        "gradients, learning rates or optimizer state that differ between ranks",
         "broadcast the parameters of one rank before the first step, reduce every gradient, and make identical steps",
     )
     AVERAGED_BY_HAND = make_advice(NoFacts)(
@@ -130,9 +130,8 @@ class WrongNumberCauses:
         "all ranks, and divide in a hook that sums",
     )
     JOINED_STEPPED = make_advice(Ranks)(
-        "{who} ran out of input; torch's join repeats the calls of a joinable such as a sharded optimizer, but "
-        "provides no averaged gradients: a rank that has joined updates its shard with the gradients of its own last "
-        "batch",
+        "{who} ran out of input; torch's join repeats the calls of a sharded optimizer without averaged gradients: a "
+        "rank that has joined updates its shard with the gradients of its own last batch",
         "inside a join, use an optimizer that is whole on every rank, or give every rank the same number of batches",
     )
     JOINED_WITH_USED_MAP = make_advice(Ranks)(
@@ -163,14 +162,13 @@ class WrongNumberCauses:
         "each rank's loss by its number of samples",
     )
     REDUCED_BY_HAND = make_advice(NoFacts)(
-        "what the ranks reduce by hand is not what one process computes: reductions are matched by order and size, so "
-        "gradients of different parameters may be added, and nothing divides by the number of ranks or weighs their "
-        "samples",
+        "what the ranks reduce by hand is not what one process computes: gradients of different parameters may be "
+        "added, as calls are matched by order and size, and nothing divides by the ranks or weighs their samples",
         "reduce in the order of the parameters, not in the order in which gradients arrive, and divide as plain "
         "training does",
     )
     OTHER_ON_SOME_RANKS = make_advice(Ranks)(
-        "what {who} received or computed differs from plain training, although no calls that met disagree",
+        "what {who} received or computed differs from plain training, although all matched calls agree",
         "look at what no wrapper makes equal: modules outside of it (broadcast them, or use the same seed), the order "
         "of messages, the root of a broadcast, changes on one rank",
     )
@@ -183,8 +181,7 @@ class WrongNumberCauses:
 
     RUNS_DIFFER = make_advice(Ranks)(
         "{who} behaved differently under the same schedule; causes are state that one run leaves for the next (a "
-        "counter or cache of a module or class, a file), the order of a set or of id(), or a clock or generator of the"
-        " operating system",
+        "counter, a cache, a file), the order of a set or of id(), or a clock or generator of the operating system",
         "create such state inside the program, sort before iterating over a set, and seed every generator; then run it "
         "with check_determinism=True again",
     )
@@ -229,7 +226,7 @@ class WrongNumberCauses:
     )
     LINES_MEET = make_advice(NoFacts)(
         "the ranks took different branches, and their calls still agree",
-        "if these calls are not supposed to meet, let every rank make the same calls in the same order",
+        "if these calls are not supposed to be matched, let every rank make the same calls in the same order",
     )
     SAMPLERS_OF_OTHER_EPOCHS = make_advice(NoFacts)(
         "each rank takes its part of another permutation: in this epoch some samples are read twice, others never",
