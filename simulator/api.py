@@ -203,7 +203,7 @@ def _make_plan(
         _check_gpus(gpus, program, isolation)
     faults = options.get("faults", ())
     if not isinstance(faults, Sequence):
-        raise UsageError(f"faults is {faults!r}, expected a list of Crash, Delay or EarlyReturn values")
+        raise UsageError(f"faults is {faults!r}, expected a list of Crash, Delay or EarlyReturn values: give a list")
     if budget is not None and not isinstance(budget, Budget):
         raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
     return program, RunPlan(
@@ -290,7 +290,9 @@ def _execute(
 def _policy_by_name(policy: str | Policy, seed: int) -> Policy:
     if not isinstance(policy, str):
         if isinstance(policy, type) or not callable(getattr(policy, "choose", None)):
-            raise UsageError(f"policy is {policy!r}, expected a name or an object with choose(point, options)")
+            raise UsageError(
+                f"policy is {policy!r}, expected a name or an object with choose(point, options): give one of these"
+            )
         return policy
     if policy not in named.RUNNING:
         raise UsageError(f"policy is {policy!r}, expected one of {', '.join(named.RUNNING)}: give one of these names")

@@ -26,4 +26,4 @@ class Budget:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if not getattr(self, name) > 0:
-                raise UsageError(f"Budget({name}={getattr(self, name)!r}), expected more than 0")
+                raise UsageError(f"Budget({name}={getattr(self, name)!r}), expected more than 0: correct it")

@@ -111,7 +111,7 @@ class RankSeeds(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> RankSeeds:
-        """Return the seeds that a text describes, in the form that `str` writes."""
+        """Return the seeds in a text of the form that `str(seeds)` has."""
         return cls(text[0] == "a", tuple(int(seed) for seed in text[1:].split(".") if seed))
 
 

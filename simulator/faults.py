@@ -64,12 +64,14 @@ class FaultPlan:
 
 def _check_fault(fault: Fault, world_size: int) -> None:
     if not isinstance(fault, (Crash, Delay, EarlyReturn)):
-        raise UsageError(f"faults has {fault!r}, expected Crash, Delay or EarlyReturn values")
+        raise UsageError(f"faults has {fault!r}, expected Crash, Delay or EarlyReturn values: give only these")
     if not isinstance(fault.rank, int) or not isinstance(fault.before_call, int):
-        raise UsageError(f"{fault!r} has a rank or call that is not a whole number, expected numbers from 0")
+        raise UsageError(
+            f"{fault!r} has a rank or call that is not a whole number, expected numbers from 0: correct it"
+        )
     if not 0 <= fault.rank < world_size:
         raise UsageError(f"{fault!r} names rank {fault.rank}, expected 0 to {world_size - 1}: correct the rank")
     if fault.before_call < 0:
         raise UsageError(f"{fault!r} has before_call {fault.before_call}, expected 0 or more: calls count from 0")
     if isinstance(fault, Delay) and not 0 <= fault.seconds < float("inf"):
-        raise UsageError(f"{fault!r} has {fault.seconds} seconds, expected a finite number, 0 or more")
+        raise UsageError(f"{fault!r} has {fault.seconds} seconds, expected a finite number, 0 or more: correct it")

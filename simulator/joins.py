@@ -45,11 +45,11 @@ class JoinedRank:
     """The number of synchronising forwards that its model had made before, see Note [Step of joining] in
     attribution/origins.py; None without a model."""
     shadowed: tuple[tuple[str, int], ...] = ()
-    """How many collectives of each phase ("bucket", "user") the rank shadowed, the largest number first."""
+    """How many collectives of each phase ("bucket", "user") the rank made only for others, the largest number first."""
 
     @property
     def calls(self) -> int:
-        """Return how many collectives the rank shadowed."""
+        """Return how many collectives the rank made only so that other ranks could continue."""
         return sum(count for _, count in self.shadowed)
 
 
@@ -103,7 +103,7 @@ class _JoinedCalls:
     step: int | None
     calls: list[Call] = field(default_factory=list)
     is_over: bool = False
-    """True if the rank has made a call that is no shadow."""
+    """True if the rank has made a call that is no shadow (made only for ranks with input)."""
     root: int | None = None
     """The rank whose model was kept."""
 

@@ -329,7 +329,7 @@ def _met_names_finding(met: Sequence[NamedCall]) -> Finding:
     culprits = ranks_outside_largest(sides.values())
     calls = [call for call, _ in met]
     code = Code.MISMATCH_ORIGIN if all(name.is_sure for _, name in met) else Code.HAZARD_TENSOR_ORDER
-    names = " meets ".join(f"{name} of {rank_list(ranks)}" for name, ranks in sides.items())
+    names = " is matched with ".join(f"{name} of {rank_list(ranks)}" for name, ranks in sides.items())
     summary = f'{calls[0].title} on group "{calls[0].group}": {names}'
     rows = format_table([TableRow(call.rank, f"{call}  {name.text}", call.location) for call, name in met])
     sites, advice = sites_culprits_first(calls, culprits), Cause.NAMES_MEET.lines()

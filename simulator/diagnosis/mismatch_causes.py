@@ -45,7 +45,7 @@ _BY_FIELD = {Code.MISMATCH_REDUCTION: Cause.OTHER_REDUCTION, Code.MISMATCH_DTYPE
 _REDUCING = frozenset({Phase.BUCKET, Phase.USED_MAP})
 
 _WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
-"""The phases of a DDP wrapper's calls after its buckets."""
+"""The phases that follow a DDP wrapper's buckets: a rank whose hook made no call goes on to these."""
 
 
 def advise_mismatch(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[LabelledLine]:

@@ -91,7 +91,7 @@ class FailedBarrier(NamedTuple):
     call: str
     """The call as text: `monitored_barrier #2`."""
     limit: str
-    """Its timeout as text: `300 ms`."""
+    """The barrier's timeout as text: `300 ms`."""
     missing: tuple[int, ...]
     """The ranks that had not reached the barrier in time; empty if its timeout was zero."""
     whereabouts: tuple[str, ...] = ()

@@ -96,8 +96,8 @@ def _counts_text(counts: Mapping[int, int], one: str, many: str) -> str:
 
 # --- deadlocks of messages --------------------------------------------------------------------------------------------
 #
-# If messages of a line met messages of the peer's line before, and the peer has left that line, then the order of the
-# calls is right and the counts differ. The same holds if a rank waits for a message while the others wait for that rank
+# If a line's messages were matched with those of the peer's line, and the peer has left that line, then the order of
+# the calls is right and the counts differ. The same holds if a rank waits for a message while the others wait for that rank
 # in the collective of a loop, which it reached before, but less often than they did.
 
 
@@ -157,8 +157,8 @@ def _times_text(issued: Sequence[Call], rank: int, site: Site) -> str:
 
 # --- branches ---------------------------------------------------------------------------------------------------------
 #
-# If some ranks took a branch with one more call, each later call meets another line's call. In the end ranks wait at a
-# correct line, which every rank reached equally often. If instead a rank returned early, the waiting ranks reached that
+# If some ranks took a branch with one more call, each later call is matched with another line's. In the end ranks wait at
+# a correct line, which every rank reached equally often. If instead a rank returned early, the waiting ranks reached that
 # line once more than the others.
 
 

@@ -103,8 +103,8 @@ def _compared_fields(calls: Sequence[Call]) -> Iterable[tuple[Code, list[Hashabl
 def _shapes_to_agree(signature: Signature) -> Hashable:
     """Return the shapes that must agree: all of them, except for calls with splits.
 
-    Backends move elements in memory order and compare their numbers at most. So where [2, 3] meets [3, 2], the result
-    is wrong without an error (ZOO.md, allreduce-numel-differs). A message may be received in another shape.
+    Backends move elements in memory order and compare their numbers at most. So if [2, 3] is matched with [3, 2],
+    the result is wrong without an error (ZOO.md, allreduce-numel-differs). A message may be received in another shape.
     """
     return None if signature.operation in _BY_SPLITS else signature.shapes
 

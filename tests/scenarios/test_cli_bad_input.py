@@ -51,8 +51,8 @@ BAD = {
     "bench --engine three": f"engine is 'three', {ENGINES}",
     "bench send-sent": "scenario is 'send-sent', expected ...",
     "bench join-baseline --world-size 0": "world size is 0, join-baseline expects ...",
-    "explore uneven-linear --executions 0": "Budget(executions=0), expected more than 0",
-    "explore uneven-linear --seconds 0": "Budget(seconds=0.0), expected more than 0",
+    "explore uneven-linear --executions 0": "Budget(executions=0), expected more than 0: correct it",
+    "explore uneven-linear --seconds 0": "Budget(seconds=0.0), expected more than 0: correct it",
     "explore uneven-linear --policy best": f"policy is 'best', expected one of {', '.join(EXPLORING)}...",
     "explore uneven-linear --depth 2": "depth is 2, which only policy 'pct' has, not 'dpor'...",
     "explore uneven-linear --transport processes": ("transport is 'processes', but only a simulation has schedules..."),
@@ -84,7 +84,7 @@ BAD = {
     "shrink send-send -o least.txt": (
         "output is 'least.txt', expected a name that ends in .toml, so that `ddpsim run` reads it"
     ),
-    "shrink send-send --seconds 0": "Budget(seconds=0.0), expected more than 0",
+    "shrink send-send --seconds 0": "Budget(seconds=0.0), expected more than 0: correct it",
     "shrink send-send --world-size 1": "world size is 1, send-send expects 2 or more: give it more ranks",
 }
 """By the words behind `ddpsim`; "..." stands for whatever else is said there."""

@@ -34,7 +34,11 @@ def test_the_steps_and_the_seconds_of_a_run(ddpsim, write):
 
 
 def test_a_budget_of_nothing_is_refused(ddpsim):
-    assert ddpsim("run", "send-send", "--steps", 0) == (2, "", "ddpsim: Budget(steps=0), expected more than 0\n")
+    assert ddpsim("run", "send-send", "--steps", 0) == (
+        2,
+        "",
+        "ddpsim: Budget(steps=0), expected more than 0: correct it\n",
+    )
 
 
 def test_a_report_of_a_pipe_is_refused_at_once(ddpsim):
