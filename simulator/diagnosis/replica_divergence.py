@@ -133,7 +133,7 @@ class DivergenceCircumstances(NamedTuple):
     unreduced: str = ""
     """The bucket that was not reduced in this training step, as text."""
     skipped: str = ""
-    """A text on ranks (`skippers`) that omitted an optimizer step."""
+    """Text on the ranks that omitted an optimizer step."""
     skippers: tuple[int, ...] = ()
     has_run: bool = False
     """True if a training forward went through the DDP wrapper."""

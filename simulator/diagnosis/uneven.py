@@ -97,8 +97,8 @@ def _counts_text(counts: Mapping[int, int], one: str, many: str) -> str:
 # --- deadlocks of messages --------------------------------------------------------------------------------------------
 #
 # If a line's messages were matched with those of the peer's line, and the peer has left that line, then the order of
-# the calls is right and the counts differ. The same holds if a rank waits for a message while the others wait for that rank
-# in the collective of a loop, which it reached before, but less often than they did.
+# the calls is right and the counts differ. The same holds if a rank waits for a message while the others wait for that
+# rank in the collective of a loop, which it reached before, but less often than they did.
 
 
 def advise_unequal_messages(calls: Sequence[Call], issued: Sequence[Call]) -> list[LabelledLine]:
@@ -157,9 +157,9 @@ def _times_text(issued: Sequence[Call], rank: int, site: Site) -> str:
 
 # --- branches ---------------------------------------------------------------------------------------------------------
 #
-# If some ranks took a branch with one more call, each later call is matched with another line's. In the end ranks wait at
-# a correct line, which every rank reached equally often. If instead a rank returned early, the waiting ranks reached that
-# line once more than the others.
+# If some ranks took a branch with one more call, each later call is matched with another line's. In the end ranks wait
+# at a correct line, which every rank reached equally often. If instead a rank returned early, the waiting ranks reached
+# that line once more than the others.
 
 
 class OffByOneBranch(NamedTuple):

@@ -43,7 +43,7 @@ class PendingCollective:
         self.calls: dict[int, Call] = {}
         """The calls that have arrived, by rank, in order of arrival."""
         self.onlookers: dict[int, Call] = {}
-        """Calls of ranks that create a group in whose list of members they are not; these calls wait for no rank."""
+        """Calls of ranks that create a group without being its members; these calls wait for no rank."""
         self.is_full = False
         """True if every member has arrived."""
 
@@ -132,7 +132,7 @@ class PendingCollectives:
 
 
 def _update_members(slot: PendingCollective) -> None:
-    """Make a collective expect every rank that a member names; onlookers among these have arrived, with other lists."""
+    """Make a collective expect every rank that a member names; onlookers among these ranks have already arrived."""
     lists = dict.fromkeys(call.signature.members or () for call in slot.calls.values())
     slot.members = next(iter(lists)) if len(lists) == 1 else tuple(sorted({rank for each in lists for rank in each}))
     for rank in [rank for rank in slot.onlookers if rank in slot.members]:

@@ -69,7 +69,7 @@ def remove_rounds(program: Program) -> Iterator[Program]:
 
 
 def remove_pairs_of_rounds(program: Program) -> Iterator[Program]:
-    """Yield programs without two of the names of calls, if there are few names."""
+    """Yield programs without the calls of two names, if there are few names."""
     names = _call_names(program)
     for pair in combinations(names, 2) if len(names) <= _FEW_NAMES else ():
         yield _without_names(program, pair)

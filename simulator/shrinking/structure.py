@@ -40,13 +40,13 @@ def index_blocks(count: int) -> Iterator[range]:
 
 
 def without_one_block(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
-    """Yield the values without a block of them, for each block."""
+    """Yield the values without one block of neighbouring values, for each block."""
     for block in index_blocks(len(values)):
         yield (*values[: block.start], *values[block.stop :])
 
 
 def with_fewer_values(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
-    """Yield the values without a block of them; of few values, also every pair and every triple."""
+    """Yield the values without one block; if the values are few, also every pair and every triple of values."""
     yield from without_one_block(values)
     for count in (2, 3) if len(values) <= _FEW_VALUES else ():
         yield from combinations(values, count)

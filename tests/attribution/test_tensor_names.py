@@ -118,57 +118,21 @@ def gathered_parameters(rank, *, differs):
 
 SILENT = {
     "metrics": (metrics, "hazard.tensor_order", "values['loss'] of rank 0 is matched with values['norm'] of rank 1"),
-    "defaultdict": (
-        partial(metrics, kind=defaultdict),
-        "hazard.tensor_order",
-        "values['loss'] of rank 0 is matched with",
-    ),
+    "defaultdict": (partial(metrics, kind=defaultdict), "hazard.tensor_order", "values['loss'] of rank 0 is matched"),
     "numbers": (numbers, "hazard.tensor_order", "key 'loss' of rank 0 is matched with key 'norm' of rank 1"),
-    "a helper": (
-        partial(trainer, does="synchronise"),
-        "hazard.tensor_order",
-        "self.sums['body'] of rank 0 is matched with",
-    ),
-    "parameters": (
-        partial(trainer, does="broadcast"),
-        "mismatch.origin",
-        "body.weight of rank 0 is matched with head.weight",
-    ),
-    "gradients": (
-        equal_gradients,
-        "mismatch.origin",
-        "gradient of 0.weight of rank 0 is matched with gradient of 1.weight",
-    ),
+    "a helper": (partial(trainer, does="synchronise"), "hazard.tensor_order", "self.sums['body'] of rank 0 is matched"),
+    "parameters": (partial(trainer, does="broadcast"), "mismatch.origin", "body.weight of rank 0 is matched with"),
+    "gradients": (equal_gradients, "mismatch.origin", "gradient of 0.weight of rank 0 is matched with gradient of 1."),
     **{
-        name: (
-            partial(gathered, does=name),
-            "hazard.tensor_order",
-            "values['loss'] of rank 0 is matched with values['norm'] of",
-        )
+        name: (partial(gathered, does=name), "hazard.tensor_order", "['loss'] of rank 0 is matched with")
         for name in ("all_gather", "all_gather_into_tensor", "gather", "reduce_scatter_tensor")
     },
-    "objects": (
-        partial(gathered, does="objects"),
-        "hazard.tensor_order",
-        "key 'loss' of rank 0 is matched with key 'norm'",
-    ),
+    "objects": (partial(gathered, does="objects"), "hazard.tensor_order", "key 'loss' of rank 0 is matched with"),
     "a list": (coalesced, "hazard.tensor_order", "values['loss'] of rank 0 is matched with values['norm'] of rank 1"),
     "a manager": (managed, "hazard.tensor_order", "values['loss'] of rank 0 is matched with values['norm'] of rank 1"),
-    "a thread": (
-        in_a_thread,
-        "hazard.tensor_order",
-        "values['loss'] of rank 0 is matched with values['norm'] of rank 1",
-    ),
-    "parameters side by side": (
-        gathered_parameters,
-        "hazard.tensor_order",
-        "body.weight of rank 0 is matched with head.weight",
-    ),
-    "state": (
-        optimizer_state,
-        "mismatch.origin",
-        "momentum_buffer of parameter 0 of rank 0 is matched with momentum_buffer of",
-    ),
+    "a thread": (in_a_thread, "hazard.tensor_order", "values['loss'] of rank 0 is matched with values['norm'] of rank"),
+    "parameters side by side": (gathered_parameters, "hazard.tensor_order", "body.weight of rank 0 is matched with"),
+    "state": (optimizer_state, "mismatch.origin", "momentum_buffer of parameter 0 of rank 0 is matched with"),
 }
 
 

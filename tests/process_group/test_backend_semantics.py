@@ -93,9 +93,8 @@ def test_nccl_does_not_see_tags():
     assert result.returns[1] == {2: 10.0, 1: 20.0}
     (finding,) = result.findings
     assert (finding.code.value, finding.ranks) == ("mismatch.origin", (0, 1))
-    assert finding.summary == (
-        'send #0 with tag 1 on rank 0 is matched with recv #0 with tag 2 on rank 1, group "default"'
-    )
+    text = 'send #0 with tag 1 on rank 0 is matched with recv #0 with tag 2 on rank 1, group "default"'
+    assert finding.summary == text
     assert "this backend ignores tags" in finding.body
     assert simulate(tagged, 2).returns[1] == {2: 20.0, 1: 10.0}
     assert not simulate(tagged, 2).findings

@@ -34,11 +34,8 @@ def test_the_steps_and_the_seconds_of_a_run(ddpsim, write):
 
 
 def test_a_budget_of_nothing_is_refused(ddpsim):
-    assert ddpsim("run", "send-send", "--steps", 0) == (
-        2,
-        "",
-        "ddpsim: Budget(steps=0), expected more than 0: correct it\n",
-    )
+    message = "ddpsim: Budget(steps=0), expected more than 0: correct it\n"
+    assert ddpsim("run", "send-send", "--steps", 0) == (2, "", message)
 
 
 def test_a_report_of_a_pipe_is_refused_at_once(ddpsim):
