@@ -23,7 +23,7 @@ from ddpsim.scenarios.cli.doctor import doctor
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_scenarios
-from ddpsim.scenarios.cli.program_words import join_program_into_one_word, takes_value_by_option, start_fork_servers
+from ddpsim.scenarios.cli.program_words import join_program_into_one_word, start_fork_servers, takes_value_by_option
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run

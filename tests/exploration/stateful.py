@@ -173,7 +173,7 @@ _PAUSES = {
     "wait_for_turn": "stands",
     "poll_task": "polls",
     "block_task": "waits",
-    "on_finish": "over",
+    "on_finish_task": "over",
 }
 """The functions of the kernel that ask for a choice, or wait for the baton after one."""
 
@@ -192,7 +192,7 @@ def _running_place() -> tuple[str, int] | None:
     """As `_place`, of the task that has the baton: by the stack, as its script is running."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name not in _PAUSES:
-        if frame.f_code.co_name == "_play":
+        if frame.f_code.co_name == "_advance_script":
             return None
         frame = frame.f_back
     pause = _PAUSES[frame.f_code.co_name]

@@ -47,7 +47,9 @@ def looks(monkeypatch):
         progress = JobRankProgress(100.0)
         monkeypatch.setattr(progress, "_clock", ActiveClock(100.0, time.monotonic))
         monkeypatch.setattr(progress, "_main_thread_frames", list)
-        monkeypatch.setattr("ddpsim.scenarios.jobs.rank_progress._sleep_count", count(step=int(sleeps)).__next__)
+        monkeypatch.setattr(
+            "ddpsim.scenarios.jobs.rank_progress._main_thread_sleep_count", count(step=int(sleeps)).__next__
+        )
         recorded = iter(recordings)
         monkeypatch.setattr(rank_progress, "read_recorder", lambda: next(recorded))
         return [progress.idle_seconds() for _ in range(10)][-1]

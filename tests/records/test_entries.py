@@ -52,7 +52,7 @@ def test_what_differs_in_anything_that_was_called_is_another_course(other):
 def test_a_shared_course_costs_no_reading(monkeypatch):
     counted = []
     anew = EntriesReader._read_whole_dump
-    monkeypatch.setattr(EntriesReader, "_read_anew", lambda *args: counted.append(1) or anew(*args))
+    monkeypatch.setattr(EntriesReader, "_read_whole_dump", lambda *args: counted.append(1) or anew(*args))
     records(job([[DONE] * 9] * 64))
     assert len(counted) == 1
 

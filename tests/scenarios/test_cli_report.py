@@ -207,7 +207,7 @@ def test_every_run_is_counted_once_also_over_an_older_report(ddpsim):
 @pytest.fixture
 def no_processes(monkeypatch):
     """None are started in advance, as the test runs none."""
-    monkeypatch.setattr("ddpsim.scenarios.cli.zoo.keep_servers_for", lambda transport: nullcontext())
+    monkeypatch.setattr("ddpsim.scenarios.cli.options.keep_servers_for", lambda transport: nullcontext())
 
 
 def test_what_was_not_run_is_skipped(ddpsim, monkeypatch, no_processes):
