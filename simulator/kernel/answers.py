@@ -17,12 +17,11 @@ class Continue(NamedTuple):
 
 
 class Unwind(NamedTuple):
-    """The caller must end its program early, because the run or the caller's rank has ended."""
+    """The thread that made the request must end its program early, because the run or its rank has ended."""
 
 
 class RaiseFault(NamedTuple):
-    """An injected fault strikes the caller: its program gets an exception, and again at each call it makes while it
-    ends."""
+    """An injected fault: the calling rank's program gets an exception, and again at each call it makes while it ends."""
 
     fault: Crash | EarlyReturn
     call_number: int
@@ -39,7 +38,7 @@ class RejectRequest(NamedTuple):
 
 
 class SwitchTask(NamedTuple):
-    """The caller sleeps, and task `to` runs next; None once all tasks have ended."""
+    """The caller sleeps, and task `to` (the number of a rank's program or thread) runs next; None once all have ended."""
 
     to: int | None
 
@@ -65,7 +64,7 @@ class ReportStack(NamedTuple):
 
 
 class AwaitExternalThreads(NamedTuple):
-    """No task can run. The host has to wait for a thread outside the simulation that may wake a task."""
+    """No rank can run. The host has to wait for a thread outside the simulation that may wake one."""
 
 
 Answer = (

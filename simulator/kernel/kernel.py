@@ -120,11 +120,11 @@ class Kernel:
         return GO_ON if served is None else IN_TIME if served is True else Continue(served)
 
     def watch_completion(self, handle: int) -> bool:
-        """Note that the program depends on a call's completion. False: this kernel announces every one anyway."""
+        """Note that the program depends on a call's completion. Return False: every completion is announced anyway."""
         return False
 
     def reply(self, said: Reply | None) -> Answer:
-        """Pass the host's reply to the kernel's last answer, and return the next answer for the running task."""
+        """Take the host's reply (a result that the last answer asked for), and return the running task's next answer."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         return self._advance_script(me, said)
@@ -136,7 +136,10 @@ class Kernel:
         me.scripts.pop().close()
 
     def resume_task(self, task: Task) -> Answer:
-        """Return the answer that a task waited for, once the scheduler has chosen it. A new task is started."""
+        """Return the answer for a task (a rank's program or thread) that waited and now runs again.
+
+        A new task is started.
+        """
         self.run.running = task
         if self.is_unwinding(task):
             if task.scripts:
@@ -165,7 +168,7 @@ class Kernel:
         return self._turns.first_task()
 
     def is_unwinding(self, task: Task) -> bool:
-        """True if the task runs, or will run again, only to end its program early."""
+        """True if a task (a rank's program or thread) runs only to end early, or will once it runs again."""
         return self.run.life.phase is not RunPhase.RUNNING or task.state is TaskState.CANCELLED
 
     def stop_run(self, ending: RunEnding) -> None:
@@ -178,11 +181,11 @@ class Kernel:
         self.stop_run(ending)
 
     def give_baton(self, number: int | None) -> None:
-        """Record that the host lets a task run next. The host calls `resume_task` when the task runs."""
+        """Record which task (a rank's program or thread) the host lets run. The host calls `resume_task` when it runs."""
         self.run.running = None if number is None else self.run.tasks[number]
 
     def abandon_task(self, task: Task) -> None:
-        """Stop the run without a task that cannot be interrupted; the programs of all other tasks are ended early."""
+        """Stop the run and give up a task that cannot be interrupted; the programs of all other tasks are ended early."""
         task.change_state(TaskChange.ABANDON)
         self._turns.disable_task(task)
 

@@ -12,7 +12,7 @@ from ddpsim.simulator.kernel.tasks import RankRecord, Script, Task
 
 
 def threads_object(rank: int) -> Object:
-    """Return the name under which the exploration of schedules knows the set of a rank's threads."""
+    """Return the name that the exploration of schedules uses for the set of a rank's threads."""
     return ("thread", "all", rank)
 
 
@@ -50,11 +50,11 @@ class TaskLifecycle:
         task.change_state(TaskChange.CANCEL)
 
     def on_saw_thread_end(self, me: Task, request: ask.SawThreadEnd) -> None:
-        """Answer a rank's `SawThreadEnd` request: tell the exploration that the caller saw a thread end."""
+        """Answer a rank's `SawThreadEnd` request: tell the exploration of schedules that the caller saw a thread end."""
         self._run.observer.joined_thread(me.number, request.number)
 
     def on_finish_task(self, me: Task, request: ask.FinishTask) -> Script:
-        """Answer a rank's `FinishTask` request: another task runs, and the caller never again."""
+        """Answer a rank's `FinishTask` request: the calling program or thread has ended, and another one runs."""
         self._turns.end_task(me, request.how)
         if me.is_main and self._run.connections is not None:
             self._run.connections.rank_ended(me.rank)
@@ -65,7 +65,7 @@ class TaskLifecycle:
         self._run.record_event(EventKind.RETURN)
 
     def on_program_raised(self, me: Task, request: ask.ProgramRaised) -> None:
-        """Answer a rank's `Raised` request: the rank's program raised an exception."""
+        """Answer a rank's `ProgramRaised` request: the rank's program raised an exception."""
         me.rank.error = request.error
         self._run.record_event(EventKind.RAISE, text=request.error.kind)
 
@@ -95,7 +95,7 @@ class TaskLifecycle:
         return was_running
 
     def switch_from_ended_task(self, me: Task) -> Script:
-        """Let the next task run, after a task has ended."""
+        """Let the next task (a rank's program or thread) run, after one has ended."""
         successor = yield from self._turns.next_task(me.number)  # this asks the policy, which may need an interrupt
         if successor is None:
             self._run.life.mark_ended()

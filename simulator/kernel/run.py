@@ -57,7 +57,7 @@ class RunState:
         call."""
         self.findings: list[Finding] = []
         self.noticed: list[Noticed] = []
-        """What checks noticed in the ranks, except the states of model replicas."""
+        """Observations that checks made in the ranks, except the states of model replicas."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}
         """The latest training step of the calls so far, by process group and the DDP wrapper's number in that group."""
         self.judge: Callable[[Any], None] = _ignore_replica
@@ -85,7 +85,7 @@ class RunState:
         return tuple([call for call, _ in self.issued])
 
     def hazard_findings(self) -> tuple[Finding, ...]:
-        """Return the hazards found in the run, which has ended. A hazard worked in this run and may fail in another."""
+        """Return the hazards of the ended run: mistakes that did no harm in it, and may make another run fail."""
         returned = sum(event.kind is EventKind.RETURN for event in self.events)
         return find_hazards(WatchedRun(self.noticed, self.issued, have_returned=returned == len(self.ranks)))
 

@@ -44,7 +44,7 @@ POLL_SECONDS = 0.001
 
 
 class EnabledRanks(Sequence[int]):
-    """The ranks that can run, as the options of a choice, in circular order from the choosing rank; not copied."""
+    """The ranks that can run, in circular order from the choosing rank: a view on the sorted list, without a copy."""
 
     __slots__ = ("_ranks", "_start")
 
@@ -92,25 +92,24 @@ class Scheduler:
         self._timer_rounds = 0
         """How many times in a row the clock has woken nothing but threads that ranks started."""
         self._timer_threads: set[int] = set()
-        """The numbers of the threads that the clock has woken in these rounds."""
+        """The numbers of the threads that the clock has woken these times."""
         self._switches = [SwitchTask(number) for number in run.tasks]
         """For each task number, the answer that lets this task run. Made once and used again."""
         self.choices: list[int] = []
-        """The schedule: the choices made so far of which task runs next."""
+        """The schedule: the choices made so far of who runs next."""
 
     # --- of the running task ------------------------------------------------------------------------------------------
 
     def check_not_unwinding(self, me: Task) -> None:
-        """End the request of a task whose program is being ended early."""
+        """End the request of a task (a rank's program or thread) if its program is being ended early."""
         if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise CallerStopped
 
     def yield_point(self, me: Task, intent: Accesses = ()) -> int | None:
-        """Count a step of the running task and return the task that runs before it; None if the running task goes on at
-        once.
+        """Count a step of the running task.
 
-        The task's own number means: it first runs the callbacks of calls that have completed meanwhile. If the task is
-        being ended early, its request ends here.
+        Return the number of the task that runs before it; None if it goes on at once. Its own number means that it
+        first runs the callbacks of calls completed meanwhile. If the task is being ended early, its request ends here.
         """
         run, enabled = self._run, self._enabled
         if run.is_observed:
@@ -167,13 +166,14 @@ class Scheduler:
         return self._enabled[(here + choice) % len(self._enabled)]
 
     def disable_task(self, me: Task) -> None:
-        """Mark a task as unable to run."""
+        """Mark a task (a rank's program or thread) as unable to run."""
         index = bisect_left(self._enabled, me.number)
         if index < len(self._enabled) and self._enabled[index] == me.number:
             del self._enabled[index]
 
     def next_enabled(self, number: int) -> int | None:
-        """Return the task that runs after one that cannot run; None if no other task can, or the run stops."""
+        """Return the number of the task that runs after one that cannot run; None if no other task can, or the run
+        stops."""
         enabled = self._enabled
         if not enabled or self._run.life.phase is not _RUNNING:
             return None
@@ -181,7 +181,7 @@ class Scheduler:
         return enabled[(start + self._choose_task(number, start)) % len(enabled)]
 
     def next_task(self, number: int) -> Generator[Answer, Any, int | None]:
-        """Return the task that runs next. If no task can run, virtual time passes or the run stops.
+        """Return the number of the task that runs next. If no task can run, virtual time passes or the run stops.
 
         None once all have ended.
         """
@@ -198,11 +198,11 @@ class Scheduler:
         return next((number for number, task in self._run.tasks.items() if not task.is_finished), None)
 
     def first_task(self) -> int:
-        """Return the task that runs first."""
+        """Return the number of the rank that runs first."""
         return self._enabled[self._choose_task(0, 0)]
 
     def switch_to(self, successor: int | None) -> SwitchTask:
-        """Return the answer that lets a task run; None instead of a task ends the run."""
+        """Return the answer that lets a task (a rank's program or thread) run; for None, the answer that ends the run."""
         ends = self._run.steps + TURN_STEPS
         self._turn_ends = ends if ends < self._most_steps else self._most_steps  # faster than min(), at each switch
         return SwitchTask(None) if successor is None else self._switches[successor]
@@ -228,7 +228,7 @@ class Scheduler:
         insort(self._enabled, number)
 
     def add_task(self, task: Task) -> None:
-        """Let a newly started task run when its turn comes."""
+        """Add a task for a newly started thread; it runs when its turn comes."""
         run = self._run
         assert task.number == run.started
         self._numbered = (
@@ -242,7 +242,7 @@ class Scheduler:
         self.note_progress()
 
     def end_task(self, me: Task, change: TaskChange) -> None:
-        """Remove a task that has ended, and wake the tasks that wait for its end."""
+        """Remove a task (a rank's program or thread) that has ended, and wake the tasks that wait for its end."""
         run = self._run
         me.change_state(change)
         self.note_progress()
@@ -266,7 +266,7 @@ class Scheduler:
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
-        """Ask the policy to choose an option, and record the choice in the schedule; one option is not recorded."""
+        """Ask the policy to choose an option, and record the choice in the schedule. A single option is taken unasked."""
         count = len(options)
         return self._ask_policy(kind, number, options, count) if self._is_choosy and count > 1 else 0
 
@@ -305,7 +305,10 @@ class Scheduler:
     # --- the clock ----------------------------------------------------------------------------------------------------
 
     def _ring_alarms(self) -> bool:
-        """Advance the clock to its next time-outs and wake their tasks. False without one or if pointless."""
+        """Advance the clock to its next time-outs and wake their tasks.
+
+        False if there is no time-out, or if only threads wake again and again and no other task waits for the clock.
+        """
         run, seen = self._run, self._timer_threads
         woken = run.clock.advance_to_next_alarm()
         # A thread that wakes for the first time may change something.
@@ -318,6 +321,6 @@ class Scheduler:
         return bool(woken) and (self._timer_rounds <= _MOST_TIMER_ROUNDS or self._other_tasks_await_clock())
 
     def _other_tasks_await_clock(self) -> bool:
-        """True if a time-out will wake a task other than the threads that are woken again and again."""
+        """True if a task waits for a time-out, other than the threads that time-outs wake again and again."""
         clock, timers = self._run.clock, self._timer_threads
         return any(number in clock.live and number not in timers for number in self._run.tasks)

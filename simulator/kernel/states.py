@@ -34,7 +34,7 @@ class RunEnding(Enum):
 
 
 class RunLifecycle:
-    """The life of one run: it goes on, is stopped for one reason, and then has ended."""
+    """Whether one run goes on, stops or has ended, and the reason why it stops."""
 
     def __init__(self) -> None:
         self.phase = RunPhase.RUNNING
@@ -107,7 +107,7 @@ class TaskChange(Enum):
     UNWIND = "unwind"
     ABANDON = "abandon"
 
-    __hash__ = object.__hash__  # as in State
+    __hash__ = object.__hash__  # as in TaskState
 
 
 UNFINISHED = (TaskState.READY, TaskState.TIMED_OUT, TaskState.WAITING, TaskState.CANCELLED)

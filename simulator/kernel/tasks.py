@@ -13,8 +13,8 @@ from ddpsim.simulator.kernel.states import UNFINISHED, TaskChange, TaskState, st
 from ddpsim.simulator.waits import Wait
 
 Script = Generator[Answer, Any, Any]
-"""A generator that serves one request. It yields intermediate answers, is sent the host's replies, and returns the
-value of the last answer."""
+"""A generator that serves one request of a rank. It yields intermediate answers, is sent the host's replies, and
+returns the value of the last answer."""
 
 
 class IssuedCall(NamedTuple):
