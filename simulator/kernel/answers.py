@@ -21,7 +21,7 @@ class Unwind(NamedTuple):
 
 
 class RaiseFault(NamedTuple):
-    """An injected fault: the calling rank's program gets an exception, and again at each call it makes while it ends."""
+    """An injected fault: the calling rank's program gets an exception, then again at each call made while it ends."""
 
     fault: Crash | EarlyReturn
     call_number: int
@@ -38,7 +38,7 @@ class RejectRequest(NamedTuple):
 
 
 class SwitchTask(NamedTuple):
-    """The caller sleeps, and task `to` (the number of a rank's program or thread) runs next; None once all have ended."""
+    """The caller sleeps, and task `to` (number of a rank's program or thread) runs next; None once all have ended."""
 
     to: int | None
 

@@ -130,7 +130,7 @@ class CallMatcher:
             self._streams.open_batch(me.rank_number)
 
     def on_close_batch(self, me: Task, request: CloseBatch) -> None:
-        """Answer a rank's `CloseBatch` request: the rank adds no more calls to its batch (calls that start together)."""
+        """Answer a rank's `CloseBatch` request: the rank's batch (calls that start together) is complete."""
         if self._streams is not None:
             self._streams.close_batch(me.rank_number)
 

@@ -42,7 +42,7 @@ class GroupRecords:
         me.rank.destroyed.setdefault(request.group, request.site)
 
     def on_give_up_barrier(self, me: Task, request: ask.GiveUpBarrier) -> None:
-        """Answer a rank's `GiveUpBarrier` request: record which ranks were missing when it gave up a monitored_barrier."""
+        """Answer a rank's `GiveUpBarrier` request: record the ranks missing when it gave up a monitored_barrier."""
         self._given_up[request.group, request.sequence] = request.missing
 
     def on_ask_given_up_barrier(self, me: Task, request: ask.AskGivenUpBarrier) -> tuple[int, ...]:

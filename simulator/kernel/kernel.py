@@ -124,7 +124,7 @@ class Kernel:
         return False
 
     def reply(self, said: Reply | None) -> Answer:
-        """Take the host's reply (a result that the last answer asked for), and return the running task's next answer."""
+        """Take the host's reply (a result that the last answer asked for), and return the running task's answer."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         return self._advance_script(me, said)
@@ -181,11 +181,11 @@ class Kernel:
         self.stop_run(ending)
 
     def give_baton(self, number: int | None) -> None:
-        """Record which task (a rank's program or thread) the host lets run. The host calls `resume_task` when it runs."""
+        """Record which task (a rank's program or thread) the host lets run. `resume_task` is called when it runs."""
         self.run.running = None if number is None else self.run.tasks[number]
 
     def abandon_task(self, task: Task) -> None:
-        """Stop the run and give up a task that cannot be interrupted; the programs of all other tasks are ended early."""
+        """Stop the run and give up a task that cannot be interrupted. All other tasks' programs are ended early."""
         task.change_state(TaskChange.ABANDON)
         self._turns.disable_task(task)
 

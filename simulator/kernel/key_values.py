@@ -287,7 +287,7 @@ class KeyValueStore:
             observer.released_rank(me.number, number, tuple([("key", key) for key in keys]))
 
     def _wake_waiting(self, me: Task, key: str) -> None:
-        """Wake all ranks that wait only for `key`. A rank that takes the value checks again whether it is still there."""
+        """Wake all ranks that wait only for `key`. A rank that takes the value checks again if it is still there."""
         for number, (_, keys) in [each for each in self._waiting.items() if key in each[1][1]]:
             if self._all_exist(keys):
                 self._report_released_rank(me, number, keys)

@@ -25,7 +25,7 @@ pass."""
 
 
 class PauseRequests:
-    """Serves requests at which a task (a rank's program or thread) may pause. Other parts of the kernel use this, too."""
+    """Serves requests at which a task (a rank's program or thread) may pause. The rest of the kernel uses it, too."""
 
     def __init__(self, run: RunState, turns: Scheduler) -> None:
         self._run = run
@@ -227,7 +227,7 @@ class PauseRequests:
 
 
 def _accesses_after_wait(wait: Wait, *, has_alarm: bool) -> Accesses:
-    """Return the objects that a task (a rank's program or thread) accesses after a wait, or after the wait's time-out."""
+    """Return the objects that a task (a rank's program or thread) accesses after a wait or the wait's time-out."""
     if isinstance(wait, StoreWait):
         return tuple(Access(("key", key), AccessMode.READ) for key in wait.keys)
     if isinstance(wait, LockWait):

@@ -92,7 +92,7 @@ class Scheduler:
         self._timer_rounds = 0
         """How many times in a row the clock has woken nothing but threads that ranks started."""
         self._timer_threads: set[int] = set()
-        """The numbers of the threads that the clock has woken these times."""
+        """The numbers of the threads that the clock woke in the rounds that `_timer_rounds` counts."""
         self._switches = [SwitchTask(number) for number in run.tasks]
         """For each task number, the answer that lets this task run. Made once and used again."""
         self.choices: list[int] = []
@@ -202,7 +202,7 @@ class Scheduler:
         return self._enabled[self._choose_task(0, 0)]
 
     def switch_to(self, successor: int | None) -> SwitchTask:
-        """Return the answer that lets a task (a rank's program or thread) run; for None, the answer that ends the run."""
+        """Return the answer that lets a task (a rank's program or thread) run; for None, the one that ends the run."""
         ends = self._run.steps + TURN_STEPS
         self._turn_ends = ends if ends < self._most_steps else self._most_steps  # faster than min(), at each switch
         return SwitchTask(None) if successor is None else self._switches[successor]
@@ -266,7 +266,7 @@ class Scheduler:
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
-        """Ask the policy to choose an option, and record the choice in the schedule. A single option is taken unasked."""
+        """Ask the policy to choose an option, and record the choice in the schedule. A single option needs none."""
         count = len(options)
         return self._ask_policy(kind, number, options, count) if self._is_choosy and count > 1 else 0
 

@@ -65,17 +65,15 @@ class SimulatedWork(Work):
         return True
 
     def await_completion(self) -> None:
-        """Wait, in place of a later wait in C++.
-
-        For the hazard checks, the program itself has not waited for the call by this.
-        """
+        """Wait now, so that a later wait in C++ finds the call complete. To hazard checks it is no wait of the program."""
         with suspend_modes():
             self._host.wait_for_calls((self.pending,))
         if self.pending.error is not None:
             raise self.pending.error
 
     def _reveal_results(self) -> None:
-        """Write the results into the program's own tensors, see Note [Poison] in poison.py."""
+        """Write the results into the program's own tensors, which show early reads until then; see Note [Poison] in
+        poison.py."""
         if (held := self.pending.poisoned) is not None:
             self.pending.poisoned = None
             held.reveal_results()
@@ -204,7 +202,7 @@ def yield_before_set(host: Host, future: Any) -> None:
 
 
 def _futures_object(rank: int) -> Object:
-    """Return the name under which the exploration knows all futures that a rank's threads set themselves."""
+    """Return the name that the exploration of schedules uses for all futures that a rank's threads set themselves."""
     return ("futures", rank)
 
 
