@@ -82,7 +82,7 @@ class GlooRules:
         """Do nothing: gloo takes any memory layout for a reduce or broadcast."""
 
     def check_all_gather(self, outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
-        """Check that an all_gather has one output tensor for each rank, with the dtype and shape of the input tensor."""
+        """Check that an all_gather has one output tensor for each rank, with the input's dtype and shape."""
         if len(outputs) != size:
             raise _invalid_error(
                 "allgather", f"output tensor list at index 0 (expected length {size}, got {len(outputs)})"

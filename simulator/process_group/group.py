@@ -293,7 +293,7 @@ class SimulatedGroup(NamedGroup):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _rules_for_call(self, schema: str, tensors: Sequence[Tensor], models: Sequence[Tensor]) -> GlooRules:
-        """Check a call's tensors as torch does, and return the backend's argument checks for the device of `models[0]`."""
+        """Check a call's tensors as torch does, and return the backend's checks for the device of `models[0]`."""
         arguments.check_tensors(schema, tensors)
         return rules_for(self._rules, models[0])
 
@@ -312,7 +312,7 @@ class SimulatedGroup(NamedGroup):
         result: list[Any],
         refusal: str | None = None,
     ) -> Any:
-        """Issue a call that moves tensors. `refusal` is the backend's error, if any, which a wait for the call raises."""
+        """Issue a call that moves tensors. `refusal`: the backend's error, if any, which a wait raises."""
         assert signature.dtype is not None
         refusal = rules.wait_error(signature.operation, signature.dtype, signature.reduction) or refusal
         return self.issue(signature, payload, result, refusal=refusal)

@@ -77,7 +77,7 @@ class CallIssuer:
         tag: int = 0,
         refusal: str | None = None,
     ) -> Any:
-        """Issue a call and return its work. `refusal` is the backend's error, if any, which a wait for the call raises."""
+        """Issue a call and return its work. `refusal`: the backend's error, if any, which a wait raises."""
         host = self.host
         me = host.begin_call(self._accesses_of_call(signature, peer, tag) if host.is_observed else ())
         if me.rank != self.rank:

@@ -149,7 +149,7 @@ class SimulatedStore(Store):
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Record the value that `timeout` returns. It ends no wait: a wait without a time-out of its own has no limit."""
+        """Record the value that `timeout` returns. It ends no wait: one without its own time-out has no limit."""
         self._timeout = timeout
 
     @property

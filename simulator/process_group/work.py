@@ -65,7 +65,7 @@ class SimulatedWork(Work):
         return True
 
     def await_completion(self) -> None:
-        """Wait now, so that a later wait in C++ finds the call complete. To hazard checks it is no wait of the program."""
+        """Wait now, so a later wait in C++ finds the call complete. Hazard checks do not take it for the program's."""
         with suspend_modes():
             self._host.wait_for_calls((self.pending,))
         if self.pending.error is not None:

@@ -46,16 +46,17 @@ class KernelInterface(Protocol):
         """Note that the program depends on a call's completion from now on. True if its callbacks have to run now."""
 
     def reply(self, said: Reply | None) -> Answer:
-        """Pass the host's reply to the kernel, and return the kernel's next answer."""
+        """Pass the host's reply (a result that the kernel asked for) to the kernel, and return the kernel's next
+        answer."""
 
     def drop_request(self) -> None:
         """Give up the running task's request, as the host could not do what the kernel asked for."""
 
     def resume_task(self, task: Task) -> Answer:
-        """Return the answer for a task of this host whose turn it is."""
+        """Return the answer for a task (a rank's program or thread) of this host whose turn it is."""
 
     def give_baton(self, number: int | None) -> None:
-        """Note that the host lets one of its tasks run, or none."""
+        """Note which of the host's tasks (programs and threads of ranks) runs next; None for none."""
 
     def is_unwinding(self, task: Task) -> bool:
-        """True if a task's program is being ended early, or will be when the task runs next."""
+        """True if a task (a rank's program or thread) is being ended early, or will be when it runs next."""
