@@ -43,13 +43,11 @@ class CallMatcher:
         self._has_faults = bool(faults)
         self._streams = run.streams
         self._starting: deque[IssuedCall] = deque()
-        """Calls that are first in their rank's stream (queue of calls) and not counted yet as arrived at their
-        collective."""
+        """Calls that are first in their rank's stream (queue of calls) and not counted yet as arrived."""
         self._issued: dict[int, IssuedCall] = {}
         # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
         self._lines_met: set[frozenset[Site]] = set()
-        """Sets of program lines. If ranks called one collective from these different lines, this has been reported
-        already."""
+        """Sets of program lines. Ranks called one collective from these different lines; this has been reported."""
 
     # --- before a call ------------------------------------------------------------------------------------------------
 
@@ -108,10 +106,7 @@ class CallMatcher:
         return self._start_call(me, call)
 
     def _start_queued_calls(self, me: Task) -> Script:
-        """Start the calls that are first in their rank's stream (queue of calls).
-
-        A loop, as recursion could get too deep.
-        """
+        """Start the calls that are first in their rank's stream (queue of calls). No recursion: there may be many."""
         while self._starting:
             script = self._start_call(me, self._starting.popleft().call)
             if script is not None:
@@ -135,8 +130,7 @@ class CallMatcher:
             self._streams.close_batch(me.rank_number)
 
     def on_announce_group(self, me: Task, request: AnnounceGroup) -> Script:
-        """Answer a rank's `AnnounceGroup` request: the rank, not in the new group, states which members it believes it
-        has."""
+        """Answer a rank's `AnnounceGroup` request: a rank outside a new group states its view of the members."""
         slot = self._run.slots.add_call(request.call)
         if request.call.rank in slot.calls and slot.is_full:
             yield from self._match_collective(me, slot)
@@ -199,8 +193,7 @@ class CallMatcher:
         yield from self._complete_calls(me, send.signature, (send, receive), members, taken)
 
     def _record_last_arrival(self, me: Task, call: Call) -> None:
-        """Record for the exploration of schedules that a call was the last to arrive at its collective, as the run
-        ends."""
+        """Tell the exploration of schedules, as the run ends, that a call was the last to arrive at its collective."""
         self._run.observer.accessed(me.number, Access(call_object(call), AccessMode.READ))
 
     def _complete_calls(

@@ -20,8 +20,7 @@ class RankConnections:
         self._slots = slots
         self._messages = messages
         self.left_behind: list[Call] = []
-        """Unfinished calls of ended ranks that never arrive at the others: the rank was not connected to them when it
-        ended."""
+        """Unfinished calls of ended ranks that never arrive at the others, to which the rank was not connected."""
         self._groups: set[str] = set()
         """Groups whose ranks are all connected."""
         self._pairs: set[tuple[str, frozenset[int]]] = set()

@@ -16,8 +16,7 @@ class GroupRecords:
         self._labels: dict[tuple[str, int], str] = {}
         """Each group's label, by torch's name of the group and the number of earlier groups that had this name."""
         self._taken: dict[str, int] = {}
-        """How many groups proposed a label: groups of two device meshes may propose the same one, and then get a
-        number."""
+        """How many groups proposed each label: device meshes may propose the same one, and then get a number."""
         self._given_up: dict[tuple[str, int], tuple[int, ...]] = {}
         """The ranks that were missing when a monitored_barrier was given up, by group and the barrier's number in the
         group."""

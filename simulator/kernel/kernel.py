@@ -124,7 +124,7 @@ class Kernel:
         return False
 
     def reply(self, said: Reply | None) -> Answer:
-        """Take the host's reply (a result that the last answer asked for), and return the running task's answer."""
+        """Take the host's reply (the result that the last answer asked for), and return the next answer."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         return self._advance_script(me, said)
@@ -136,10 +136,7 @@ class Kernel:
         me.scripts.pop().close()
 
     def resume_task(self, task: Task) -> Answer:
-        """Return the answer for a task (a rank's program or thread) that waited and now runs again.
-
-        A new task is started.
-        """
+        """Return the answer for a task (a rank's program or thread) that runs after a wait. A new task is started."""
         self.run.running = task
         if self.is_unwinding(task):
             if task.scripts:
@@ -168,7 +165,7 @@ class Kernel:
         return self._turns.first_task()
 
     def is_unwinding(self, task: Task) -> bool:
-        """True if a task (a rank's program or thread) runs only to end early, or will once it runs again."""
+        """True if a task (a rank's program or thread) runs only to end early, or will do so once it runs again."""
         return self.run.life.phase is not RunPhase.RUNNING or task.state is TaskState.CANCELLED
 
     def stop_run(self, ending: RunEnding) -> None:

@@ -100,8 +100,7 @@ class KeyValueStore:
         return total
 
     def _compare_set(self, me: Task, request: StoreOperation) -> bytes:
-        """Replace a key's value if it equals the first given value (empty for a missing key); return the value
-        afterwards."""
+        """Replace a key's value if it equals the first given value (empty for a missing key); return the new value."""
         (key,), (expected, desired) = request.keys, request.values
         found = self._values.get(key)
         if found == expected or (found is None and not expected):
@@ -212,10 +211,7 @@ class KeyValueStore:
             self._report_access(me, key, AccessMode.READ, is_needed=is_needed)
 
     def _report_access(self, me: Task, key: str | int, mode: AccessMode, *, is_needed: bool = False) -> None:
-        """Report an access of a key to the exploration of schedules.
-
-        `is_needed`: the rank could not go on without the key.
-        """
+        """Report an access of a key to the exploration of schedules. `is_needed`: the rank waited for the key."""
         if mode is AccessMode.WRITE:
             self._written[me.number] = self._written.get(me.number, 0) + 1
         if is_needed:
@@ -244,8 +240,7 @@ class KeyValueStore:
         return found if operation in _READING and None not in found else None
 
     def _repeats_last_result(self, me: Task, request: StoreOperation, found: object) -> bool:
-        """True if a task (a rank's program or thread) has repeated an operation with the same result so often that it
-        polls."""
+        """True if a task (a rank's program or thread) repeats an operation with the same result, so it polls."""
         done = me.rank.calls_made + self._written.get(me.number, 0)
         before = self._looked.get((me.number, request))
         times = 1 if before is None or before[:2] != (found, done) else before[2] + 1
@@ -264,10 +259,7 @@ class KeyValueStore:
 
     def _report_removed_key(self, key: str) -> None:
         """Report to the exploration of schedules that a key was removed, for each rank that waits for this key and
-        others.
-
-        Such a rank lacks the key from now on; had the other keys been set sooner, it would have gone on.
-        """
+        others. Such a rank lacks the key from now on; had the other keys been set sooner, it would have gone on."""
         observer = self._run.observer
         observer.removed_key(("key", key))
         for number, (task, keys) in self._waiting.items():
@@ -276,10 +268,8 @@ class KeyValueStore:
                 observer.about_to_access(number, _accesses("wait", keys))
 
     def _report_released_rank(self, me: Task, number: int, keys: Sequence[str]) -> None:
-        """Report to the exploration of schedules that a waiting rank continues.
-
-        The rank that set the last missing key counts as having read the other keys.
-        """
+        """Report to the exploration of schedules that a waiting rank continues. The rank that set the last missing key
+        counts as having read the other keys."""
         observer = self._run.observer
         if self._run.tasks[number].state is TaskState.WAITING:
             for key in keys[1:] and keys:  # a single key, which this rank has just set
@@ -305,10 +295,8 @@ class KeyValueStore:
         return tuple([key for key in keys if not self._all_exist((key,))])
 
     def _await_keys(self, me: Task, keys: Sequence[str], request: StoreOperation) -> Script:
-        """Wait until all keys exist. False if the time-out of the store's `wait` passed first.
-
-        The keys may exist even then, set at the same instant.
-        """
+        """Wait until all keys exist. False if the time-out of the store's `wait` passed first. The keys may exist even
+        then, set at the same instant."""
         if self._all_exist(keys):
             return True
         missing = self._missing_keys(keys)

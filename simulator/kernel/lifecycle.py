@@ -50,7 +50,7 @@ class TaskLifecycle:
         task.change_state(TaskChange.CANCEL)
 
     def on_saw_thread_end(self, me: Task, request: ask.SawThreadEnd) -> None:
-        """Answer a rank's `SawThreadEnd` request: tell the exploration of schedules of a thread end that was seen."""
+        """Answer a rank's `SawThreadEnd` request: the caller has seen the end of another thread."""
         self._run.observer.joined_thread(me.number, request.number)
 
     def on_finish_task(self, me: Task, request: ask.FinishTask) -> Script:

@@ -143,8 +143,7 @@ class PauseRequests:
     # --- what they are made of ----------------------------------------------------------------------------------------
 
     def pass_checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
-        """Let other threads run before the caller's accesses `intent`, then run the callbacks of calls completed
-        meanwhile."""
+        """Let other threads run before the caller's accesses `intent`, then run callbacks of completed calls."""
         successor = self._turns.yield_point(me, intent)
         if successor is not None:
             yield from self.wait_for_turn(me, successor)
@@ -212,10 +211,7 @@ class PauseRequests:
 
     def _deliver_completions(self, me: Task) -> Script:
         """Let the running task set the futures of its rank's completed calls and run their callbacks, in the order of
-        completion.
-
-        Any thread of the rank may do so, as it may wait for a call that another thread issued.
-        """
+        completion. Any thread of the rank may do so, as it may wait for a call that another thread issued."""
         completed, delivering = me.rank.completed, me.rank.delivering
         while completed:
             entry = completed.pop(0), me

@@ -103,10 +103,7 @@ class FinishTask(NamedTuple):
 
 
 class WakeTask(NamedTuple):
-    """The caller wakes another task (a rank's program or thread), by number.
-
-    Nothing happens if that task does not wait.
-    """
+    """The caller wakes another task (a rank's program or thread); no effect if that task does not wait."""
 
     number: int
     from_outside: bool = False

@@ -172,8 +172,7 @@ class Scheduler:
             del self._enabled[index]
 
     def next_enabled(self, number: int) -> int | None:
-        """Return the number of the task that runs after one that cannot run; None if no other task can, or the run
-        stops."""
+        """Return the number of the task that runs after one that cannot; None if none can, or the run stops."""
         enabled = self._enabled
         if not enabled or self._run.life.phase is not _RUNNING:
             return None
@@ -181,10 +180,8 @@ class Scheduler:
         return enabled[(start + self._choose_task(number, start)) % len(enabled)]
 
     def next_task(self, number: int) -> Generator[Answer, Any, int | None]:
-        """Return the number of the task that runs next. If no task can run, virtual time passes or the run stops.
-
-        None once all have ended.
-        """
+        """Return the number of the task that runs next. If no task can run, virtual time passes or the run stops. None
+        once all have ended."""
         while self._run.life.phase is _RUNNING:
             successor = self.next_enabled(number)
             if successor is not None:
@@ -228,7 +225,7 @@ class Scheduler:
         insort(self._enabled, number)
 
     def add_task(self, task: Task) -> None:
-        """Add a task for a newly started thread; it runs when its turn comes."""
+        """Let a newly started task (a rank's thread) run when its turn comes."""
         run = self._run
         assert task.number == run.started
         self._numbered = (
@@ -266,7 +263,7 @@ class Scheduler:
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
-        """Ask the policy to choose an option, and record the choice in the schedule. A single option needs none."""
+        """Ask the policy to choose an option, and record the choice. A single option is taken without asking."""
         count = len(options)
         return self._ask_policy(kind, number, options, count) if self._is_choosy and count > 1 else 0
 
@@ -305,10 +302,8 @@ class Scheduler:
     # --- the clock ----------------------------------------------------------------------------------------------------
 
     def _ring_alarms(self) -> bool:
-        """Advance the clock to its next time-outs and wake their tasks.
-
-        False if there is no time-out, or if only threads wake again and again and no other task waits for the clock.
-        """
+        """Advance the clock to its next time-outs and wake their tasks. False if there is no time-out, or if only
+        threads wake again and again and no other task waits for the clock."""
         run, seen = self._run, self._timer_threads
         woken = run.clock.advance_to_next_alarm()
         # A thread that wakes for the first time may change something.

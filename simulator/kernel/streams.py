@@ -61,10 +61,7 @@ class CallStreams:
         self._streams[rank].batch = 0
 
     def queue_call(self, issued: IssuedCall, starting: deque[IssuedCall]) -> bool:
-        """Put a call at the end of its rank's stream, and add the calls that can now start to `starting`.
-
-        True if it can.
-        """
+        """Put a call at the end of its rank's stream. True if it can start; it is then added to `starting`."""
         stream = self._streams[issued.rank.rank]
         stream.queued.append((issued, stream.batch))
         stream.start_next_calls(starting)

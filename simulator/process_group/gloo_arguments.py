@@ -127,15 +127,13 @@ class GlooRules:
             raise RuntimeError("ProcessGroupGloo::allreduce_coalesced: tensors must all have the same type")
 
     def check_root_list(self, operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
-        """Check that the root's list in gather and scatter has a tensor for each rank, with its own tensor's dtype and
-        shape."""
+        """Check that the root's list in gather and scatter has a tensor for each rank, with equal dtype and shape."""
         if (problem := arguments.list_length_error(kind, tensors, size)) is not None:
             raise RuntimeError(f"ProcessGroupGloo::{operation}: {problem}")
         check_equal_type_and_shape(operation, tensors, model)
 
     def check_reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
-        """Check that a reduce_scatter has an input for each rank, and that the caller's is like the output in dtype and
-        shape."""
+        """Check that a reduce_scatter has an input for each rank, and that the caller's is like the output."""
         if len(inputs) != size:
             raise RuntimeError("invalid input tensor list size, must be world size")
         if output.shape != inputs[rank].shape:

@@ -123,7 +123,8 @@ class CallIssuer:
         """End the run: a rank used another rank's group, and the call would be taken for one of that other rank."""
         error = UsageError(
             f"rank {rank} calls {operation} on the process group of rank {self.rank}, expected its own: ranks are "
-            "threads here, and share what a module, a cache or a default argument keeps: run with isolation='process'"
+            "threads of one process, so keep no group in a module, cache or default argument, or run with "
+            "isolation='process'"
         )
         self.host.abort_run(error)
         raise error

@@ -96,8 +96,7 @@ class NcclRules(GlooRules):
             raise ValueError(f"ProcessGroupNCCL::{operation}: invalid {problem}")
 
     def check_reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
-        """Check that a reduce_scatter has an input for each rank, and that the caller's has as many elements as the
-        output."""
+        """Check that a reduce_scatter has an input for each rank, the caller's with as many elements as the output."""
         _check_contiguous(output)
         _check_list("reduce_scatter", "input", inputs, size)
         if _same_dtype_and_shape(inputs):

@@ -127,10 +127,7 @@ class SimulatedStore(Store):
         self._ask_kernel("queue_push", [key], [value])
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Take the oldest value of a queue.
-
-        If the queue is empty, wait for a value if `block`, else raise QueueEmptyError.
-        """
+        """Take the oldest value of a queue. If there is none, wait if `block`, else raise QueueEmptyError."""
         if block:
             self._wait_if_limited([key])
         value: bytes | None = self._ask_kernel("queue_pop", [key], may_wait=block)

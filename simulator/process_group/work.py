@@ -72,8 +72,7 @@ class SimulatedWork(Work):
             raise self.pending.error
 
     def _reveal_results(self) -> None:
-        """Write the results into the program's own tensors, which show early reads until then; see Note [Poison] in
-        poison.py."""
+        """Write the results into the program's own tensors, see Note [Poison] in poison.py."""
         if (held := self.pending.poisoned) is not None:
             self.pending.poisoned = None
             held.reveal_results()

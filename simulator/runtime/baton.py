@@ -34,10 +34,7 @@ class Baton:
         self._switch = switch
 
     def pass_to_thread(self, giver: RankThread | None, number: int | None) -> None:
-        """Let another thread run.
-
-        `giver` is None for the thread that started the run, `number` None at its end.
-        """
+        """Let another thread run. `giver` is None for the thread that started the run, `number` None at its end."""
         successor = None if number is None else self.started[number]
         try:
             self._switch(None if giver is None else giver.rank, None if successor is None else successor.rank)

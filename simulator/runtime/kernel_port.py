@@ -46,8 +46,7 @@ class KernelInterface(Protocol):
         """Note that the program depends on a call's completion from now on. True if its callbacks have to run now."""
 
     def reply(self, said: Reply | None) -> Answer:
-        """Pass the host's reply (a result that the kernel asked for) to the kernel, and return the kernel's next
-        answer."""
+        """Pass the host's reply (a result that the kernel asked for) on, and return the kernel's next answer."""
 
     def drop_request(self) -> None:
         """Give up the running task's request, as the host could not do what the kernel asked for."""

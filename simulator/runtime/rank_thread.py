@@ -100,8 +100,7 @@ class PendingCall:
     is_delivered: bool = False
     """True once the call's futures are being set, or have been."""
     when_delivered: list[Callable[[], None]] = field(default_factory=list)
-    """Functions that run on a thread of the call's rank once the call is complete: they set futures and run
-    callbacks."""
+    """Functions to run on a thread of the call's rank after completion: they set futures and run callbacks."""
     when_moved: Callable[[], None] | None = None
     """A function that runs as soon as the call's data has moved, on any thread, before a program reads the data."""
 

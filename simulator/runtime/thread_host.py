@@ -202,10 +202,8 @@ class ThreadHost:
         return pending.is_complete
 
     def finish_thread(self, me: RankThread, how: TaskChange) -> None:
-        """Let another thread run, as the last call on a rank's thread.
-
-        If this raises RankUnwound, it is still the caller's turn, and the caller has to call again.
-        """
+        """Let another thread run, as the last call on a rank's thread. If this raises RankUnwound, it is still the
+        caller's turn, and the caller has to call again."""
         if me.is_abandoned:
             return
         try:
@@ -306,8 +304,7 @@ class ThreadHost:
             child.of.threads.append(child)
 
     def _next_thread_after(self, me: RankThread, how: TaskChange) -> int | None:
-        """Tell the kernel that a thread has ended, and return the number of the thread that runs next; None if none
-        does."""
+        """Tell the kernel that a thread has ended, and return the number of the next thread, or None."""
         answer = self.kernel.handle(ask.FinishTask(how))
         while isinstance(answer, answers.AwaitExternalThreads):
             answer = self.kernel.reply(self._carry_out_and_reply(me, answer))
@@ -339,8 +336,7 @@ class ThreadHost:
     # --- errors of the machinery --------------------------------------------------------------------------------------
 
     def abort_run(self, error: Exception) -> None:
-        """End the run with an error that is raised to the run's caller, because an error raised in the rank would be
-        lost."""
+        """End the run with an error that is raised to the run's caller, as the rank would lose it."""
         self.kernel.run.life.abort(error, self.running_thread.rank)
 
     def abort_run_by_bug(self, error: Exception) -> None:

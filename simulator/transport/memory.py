@@ -131,8 +131,7 @@ def _elements_in_chunk(count: int, size: int, itemsize: int) -> int:
 
 @cache
 def _ring_order(size: int) -> tuple[Tensor, Tensor]:
-    """Return indices for the elements that are combined at each step of gloo's ring: the rank of each chunk, and the
-    chunk."""
+    """Return indices for the elements combined at each step of gloo's ring: each chunk's rank, and the chunk."""
     chunks = torch.arange(size)
     return (chunks - 1 - chunks.unsqueeze(1)) % size, chunks
 
@@ -156,10 +155,7 @@ def _write_outputs(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 def _reduce_columns(
     payloads: Sequence[Payload], reduction: str, columns: Iterable[Sequence[Tensor]] | None = None
 ) -> list[Tensor]:
-    """Return the reduction of each column: one tensor of each rank.
-
-    By default the inputs at equal positions are a column.
-    """
+    """Return the reduction of each column: one tensor of each rank. By default a column is one place in the inputs."""
     factors, on_nccl = [payload.factor for payload in payloads], payloads[0].on_nccl
     return [
         reduce_tensors(column, reduction, factors, on_nccl=on_nccl)

@@ -136,8 +136,7 @@ class LockSteps:
         return True
 
     def record_acquire(self, me: RankThread, lock: Object) -> None:
-        """Tell the exploration of schedules that a lock is acquired, so after all that came before the lock's last
-        release."""
+        """Tell the exploration of schedules that a lock is acquired: this comes after its last release."""
         if self.host.is_observed:
             self.host.send_request(AcquireObject(lock))
 

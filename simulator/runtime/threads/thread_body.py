@@ -62,7 +62,7 @@ class ThreadMain:
         errors: dict[object, ThreadError],
         leave: Callable[[RankThread, Any], None],
     ) -> None:
-        """`enter` runs first on each new thread. `leave` runs last: it lets another thread run."""
+        """`enter` runs first on each new thread. `leave` runs at its end, before another thread gets its turn."""
         self._host = host
         self._steps = steps
         self._enter = enter
