@@ -44,13 +44,13 @@ class SwitchTask(NamedTuple):
 
 
 class DeliverCompletion(NamedTuple):
-    """A call of the caller's rank is complete: the host sets the call's futures on the caller's thread."""
+    """A call of the caller's rank is complete: the host (runs the ranks) sets its futures on the caller's thread."""
 
     handle: int
 
 
 class MoveTensors(NamedTuple):
-    """Calls of several ranks match: the host copies or reduces the data of their tensors."""
+    """Calls of several ranks match: the host, which runs the ranks, copies or reduces their tensors' data."""
 
     signature: Signature
     calls: tuple[tuple[int, int], ...]
@@ -60,7 +60,7 @@ class MoveTensors(NamedTuple):
 
 
 class ReportStack(NamedTuple):
-    """The kernel asks the host for the current stack of the caller's program."""
+    """The kernel asks the host, which runs the ranks, for the current stack of the caller's program."""
 
 
 class AwaitExternalThreads(NamedTuple):

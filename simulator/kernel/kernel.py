@@ -130,7 +130,7 @@ class Kernel:
         return self._advance_script(me, said)
 
     def drop_request(self) -> None:
-        """Give up the running task's request, because the host could not do what the kernel's last answer asked for."""
+        """Give up the running rank's request, because the host could not do what the kernel's last answer asked for."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         me.scripts.pop().close()
@@ -169,7 +169,7 @@ class Kernel:
         return self.run.life.phase is not RunPhase.RUNNING or task.state is TaskState.CANCELLED
 
     def stop_run(self, ending: RunEnding) -> None:
-        """Begin to end every task's program early. `next_task_to_unwind` gives the order."""
+        """Begin to end all programs and threads of ranks early. `next_task_to_unwind` gives the order."""
         self.run.life.begin_stop(ending)
 
     def stop_at_limit(self, ending: RunEnding, task: Task | None, stack: StackReport | None) -> None:
@@ -187,10 +187,8 @@ class Kernel:
         self._turns.disable_task(task)
 
     def remove_lost_rank(self, rank: RankRecord, error: RankError | None) -> Answer | None:
-        """Remove a rank whose process disappeared. `error` is None if its program had ended normally.
-
-        If the rank was running, return the answer for the task that runs next.
-        """
+        """Remove a rank whose process disappeared. `error` is None if its program had ended normally. If the rank was
+        running, return the answer for the next one."""
         if not self._lifecycle.remove_lost_rank(rank, error):
             return None
         me = self.run.running = rank.main
@@ -198,11 +196,11 @@ class Kernel:
         return self._advance_script(me, None)
 
     def remove_unstarted_task(self, task: Task) -> None:
-        """Remove a task that the host could not start; the task has no program to end."""
+        """Remove the task of a thread that the host could not start; it has no program to end."""
         task.change_state(TaskChange.UNWIND)
 
     def next_task_to_unwind(self) -> int | None:
-        """Return the next task whose program has to be ended early; None once all have ended."""
+        """Return the next task (a rank's program or thread) that has to be ended early; None once all have ended."""
         successor = self._turns.next_unfinished_task()
         if successor is None:
             self.run.life.mark_ended()

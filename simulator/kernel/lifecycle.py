@@ -1,4 +1,4 @@
-"""Threads that ranks start, and how the tasks of a rank end."""
+"""Threads that ranks start, and how a rank's program and threads end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TaskLifecycle:
         self._turns = turns
 
     def on_start_thread(self, me: Task, request: ask.StartThread) -> int:
-        """Answer a rank's `StartThread` request: add a task for the thread, and return its number."""
+        """Answer a rank's `StartThread` request: let the new thread take part, and return its number."""
         run, rank = self._run, me.rank
         task = Task(run.started, rank, request.name)
         rank.tasks.append(task)
@@ -36,7 +36,7 @@ class TaskLifecycle:
         return task.number
 
     def on_wake_task(self, me: Task, request: ask.WakeTask) -> None:
-        """Answer a rank's `WakeTask` request: let a waiting task run again."""
+        """Answer a rank's `WakeTask` request: let a waiting program or thread run again."""
         self._turns.wake_task(request.number, from_outside=request.from_outside)
 
     def on_cancel_thread(self, me: Task, request: ask.CancelThread) -> None:
@@ -70,10 +70,8 @@ class TaskLifecycle:
         self._run.record_event(EventKind.RAISE, text=request.error.kind)
 
     def remove_lost_rank(self, rank: RankRecord, error: ask.RankError | None) -> bool:
-        """End all tasks of a rank whose process disappeared. True if the running task was one of them.
-
-        `error` is None if the rank's program had ended normally.
-        """
+        """End all programs and threads of a rank whose process disappeared. True if one of them was running. `error` is
+        None if the rank's program had ended normally."""
         run = self._run
         was_running = run.running is not None and run.running.rank is rank
         how = TaskChange.RETURN if error is None else TaskChange.RAISE

@@ -42,11 +42,11 @@ class RankReports:
             self._run.observer.accessed(me.number, access)
 
     def on_release_object(self, me: Task, request: ask.ReleaseObject) -> None:
-        """Answer a rank's `ReleaseObject` request: tell the exploration of schedules that a lock (or similar) is free."""
+        """Answer a rank's `ReleaseObject` request: tell the schedule exploration that a lock or the like is free."""
         self._run.observer.created_key(me.number, request.object)
 
     def on_acquire_object(self, me: Task, request: ask.AcquireObject) -> None:
-        """Answer a rank's `AcquireObject` request: tell the exploration of schedules that a lock (or similar) is held."""
+        """Answer a rank's `AcquireObject` request: tell the schedule exploration that a lock or the like is held."""
         self._run.observer.needed_key(me.number, request.object)
 
     def on_report_use(self, me: Task, request: ask.ReportUse) -> None:

@@ -59,7 +59,7 @@ class WaitFor(NamedTuple):
 
 
 class IsComplete(NamedTuple):
-    """The caller asks whether a call is complete. If it is not, other tasks run first."""
+    """The caller asks whether a call is complete. If it is not, other ranks and threads run first."""
 
     handle: int
     look: Access
@@ -188,7 +188,7 @@ class AskOthersDeliver(NamedTuple):
 
 
 class StartThread(NamedTuple):
-    """The caller has started a thread, which waits for its turn. The answer is the thread's task number."""
+    """The caller has started a thread, which waits for its turn. The answer is the thread's number."""
 
     name: str
 

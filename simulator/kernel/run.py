@@ -69,12 +69,12 @@ class RunState:
         """By number: the tasks that have not ended, and the main task of every rank. A task is a rank's program or
         thread."""
         self.started = world_size
-        """The number of tasks started so far; the next task gets this number."""
+        """The number of programs and threads of ranks started so far; the next one gets this number."""
         self.running: Task | None = None
-        """The task that runs now; all others wait."""
+        """The task (a rank's program or thread) that runs now; all others wait."""
 
     def record_event(self, kind: EventKind, call: Call | None = None, text: str = "") -> None:
-        """Write an event of the running task into the trace."""
+        """Write an event of the running program or thread into the trace."""
         me = self.running
         assert me is not None
         # does what Event(...) does in half the time: there are three events to each call

@@ -1,4 +1,4 @@
-"""Turns: which tasks are enabled, and which one runs next.
+"""Turns: which tasks (programs and threads of ranks) are enabled, and which one runs next.
 
 A task is enabled if it can take a step. If none is, the virtual clock advances to its next alarm. If it has no alarm,
 the run stops (endings.py). The run also stops if the clock keeps waking only threads that ranks started while no other
@@ -37,10 +37,10 @@ _MOST_TIMER_ROUNDS = 10_000
 """So many times in a row the clock may wake nothing but threads that ranks started; then the run stops."""
 
 TURN_STEPS = 1_000
-"""The number of steps in a row that a task takes by default while others are enabled."""
+"""The number of steps in a row that a program or thread takes by default while others can run."""
 
 POLL_SECONDS = 0.001
-"""Virtual seconds that pass when all tasks that can run have checked for something in vain."""
+"""Virtual seconds that pass when all ranks and threads that can run have checked for something in vain."""
 
 
 class EnabledRanks(Sequence[int]):
@@ -79,22 +79,22 @@ class Scheduler:
         self._policy = policy
         self._most_steps = run.budget.steps
         self._turn_ends = min(self._most_steps, TURN_STEPS)
-        """The step number after which the running task has to let other tasks run, or a step limit ends the run."""
+        """The step number after which the running thread has to let others run, or a step limit ends the run."""
         self._is_choosy = not isinstance(policy, RoundRobin)
         """False for the round robin policy: it always takes the default option, so it need not be asked."""
         self._enabled = list(run.tasks)
-        """Numbers of the tasks that can run, in increasing order."""
+        """Numbers of the tasks (programs and threads of ranks) that can run, in increasing order."""
         self._numbered: tuple[RankOrThread, ...] = ()
         self._polled_in_vain: set[int] = set()
-        """Tasks whose checks have failed since any task last changed something."""
+        """Programs and threads of ranks whose checks have failed since any of them last changed something."""
         self.failed_poll_rounds = 0
-        """How many times in a row all tasks that can run have checked for something in vain."""
+        """How many times in a row all ranks and threads that can run have checked for something in vain."""
         self._timer_rounds = 0
         """How many times in a row the clock has woken nothing but threads that ranks started."""
         self._timer_threads: set[int] = set()
         """The numbers of the threads that the clock woke in the rounds that `_timer_rounds` counts."""
         self._switches = [SwitchTask(number) for number in run.tasks]
-        """For each task number, the answer that lets this task run. Made once and used again."""
+        """For each number of a program or thread, the answer that lets it run. Made once and used again."""
         self.choices: list[int] = []
         """The schedule: the choices made so far of who runs next."""
 
@@ -129,10 +129,8 @@ class Scheduler:
         return successor if successor != me.number or me.rank.completed or is_held_up else None
 
     def suspend_task(self, me: Task, wait: Wait, timeout_seconds: float | None) -> SwitchTask | None:
-        """Count a step of the running task, make it wait, and return the answer that lets another task run.
-
-        None if no task can run. If the task is being ended early, its request ends here.
-        """
+        """Count a step of the running program or thread, make it wait, and return the answer that lets another run.
+        None if none can run. If it is being ended early, its request ends here."""
         self.check_not_unwinding(me)
         run, number = self._run, me.number
         run.steps += 1
@@ -191,7 +189,7 @@ class Scheduler:
         return self.next_unfinished_task()
 
     def next_unfinished_task(self) -> int | None:
-        """Return the next task whose program has to be ended early; None once all tasks have ended."""
+        """Return the next task (a rank's program or thread) that has to be ended early; None once all have ended."""
         return next((number for number, task in self._run.tasks.items() if not task.is_finished), None)
 
     def first_task(self) -> int:
@@ -207,10 +205,8 @@ class Scheduler:
     # --- of others ----------------------------------------------------------------------------------------------------
 
     def wake_task(self, number: int, *, from_outside: bool = False, change: TaskChange = _WAKE) -> None:
-        """Let a waiting task run again. A task that no longer waits stays as it is.
-
-        `from_outside`: the clock or a thread outside the simulation wakes the task.
-        """
+        """Let a waiting program or thread run again; one that no longer waits stays as it is. `from_outside`: the clock
+        or a thread outside the simulation wakes it."""
         run = self._run
         woken = run.tasks.get(number)
         if woken is None or woken.state is not _WAITING:

@@ -22,7 +22,7 @@ class Baton:
         switch: Callable[[int | None, int | None], None],
     ) -> None:
         self.running: RankThread | None = None
-        """The thread that has the baton."""
+        """The thread that has the baton (the right to run)."""
         self.started: dict[int, RankThread] = {rank.rank: rank.main for rank in ranks}
         """By number: the main threads of all ranks, and their other threads that have not ended."""
         self.has_ended = False

@@ -225,7 +225,7 @@ class RankThread:
             raise errors[0]
 
     def connect_task(self, task: Task) -> None:
-        """Give the thread its task, which is the kernel's record of it, before the thread first runs."""
+        """Give the thread its task (the kernel's record of a thread) before it first runs."""
         self.task = task
         self.number = task.number
         """The rank, for the rank's main thread. Other threads are numbered from the world size on, as they start."""
@@ -237,7 +237,7 @@ class RankThread:
 
     @property
     def has_task(self) -> bool:
-        """True once the thread has its task, the kernel's record of it."""
+        """True once the thread has its task (the kernel's record of a thread)."""
         return hasattr(self, "task")
 
     @property

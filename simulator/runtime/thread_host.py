@@ -296,7 +296,7 @@ class ThreadHost:
         self.connect_task(child)
 
     def connect_task(self, child: RankThread) -> None:
-        """Give a started thread its task, the kernel's record of it; the thread itself may call this first."""
+        """Give a started thread its task (the kernel's record of a thread); the thread itself may call this first."""
         if not child.has_task:
             number = next(number for number, thread in self.baton.started.items() if thread is child)
             child.connect_task(self.kernel.run.tasks[number])

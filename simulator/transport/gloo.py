@@ -131,7 +131,7 @@ def _disconnect_groups(groups: list[Any]) -> None:
 
 
 def _run_in_parallel(tasks: Iterable[Callable[[], None]]) -> None:
-    """Run the tasks in parallel; raise the first error."""
+    """Run the functions in parallel; raise the first error."""
     errors: list[Exception] = []
 
     def run(task: Callable[[], None]) -> None:

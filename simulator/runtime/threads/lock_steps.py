@@ -37,7 +37,7 @@ class LockHost(Host, Protocol):
         """Tell the kernel that the running thread has started another one."""
 
     def connect_task(self, child: RankThread) -> None:
-        """Give a started thread its task, which is the kernel's record of it."""
+        """Give a started thread its task (the kernel's record of a thread)."""
 
     def finish_thread(self, me: RankThread, how: TaskChange) -> None:
         """Let another thread run, as the last call on a thread."""
