@@ -24,7 +24,7 @@ class TaskLifecycle:
         self._turns = turns
 
     def on_start_thread(self, me: Task, request: ask.StartThread) -> int:
-        """Answer a rank's `StartThread` request: let the new thread take part, and return its number."""
+        """Answer a rank's `StartThread` request: record the new thread, and return its number."""
         run, rank = self._run, me.rank
         task = Task(run.started, rank, request.name)
         rank.tasks.append(task)

@@ -136,7 +136,7 @@ class DeclareGroup(NamedTuple):
 
 
 class AnnounceGroup(NamedTuple):
-    """A rank outside a new group states its members, as it believes; the kernel compares the ranks' views."""
+    """The caller, outside a new group, states its view of the group's members; the kernel compares all views."""
 
     call: Call
 

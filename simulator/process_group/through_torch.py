@@ -52,7 +52,7 @@ _OF_METHODS = ("dst", "src", "tag", "output_split_sizes", "input_split_sizes")
 """Arguments of torch's operators that follow the tensors and are also arguments of the group's methods."""
 
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
-"""The `__torch_dispatch__` methods of tensor classes that define none of their own: Tensor, Parameter."""
+"""The `__torch_dispatch__` method of tensor classes that define none of their own: Tensor, Parameter."""
 
 
 class _DispatchedCall:

@@ -40,7 +40,7 @@ from ddpsim.simulator.runtime.threads import RankThreads
 from ddpsim.simulator.waits import CallWait
 
 _MOST_UNWINDS = 1_000
-"""A program may catch RankUnwound (which ends it early) and clean up. One that catches it more often is abandoned."""
+"""How often a program may catch RankUnwound, which ends it early, before the program is abandoned."""
 
 _RUNNING = RunPhase.RUNNING  # faster to look up, see scheduler.py
 _new = tuple.__new__
