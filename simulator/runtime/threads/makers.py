@@ -27,7 +27,7 @@ class LockMakers:
         """A function: True for a frame during an import, where objects that are made may outlive the run."""
 
     def wrap_condition_lock(self, original: Any) -> Any:
-        """Replace the lock at which a condition variable waits by a `RankLock` if the variable's own lock is simulated."""
+        """Replace the lock at which a condition variable waits by a `RankLock` if the variable's own is simulated."""
 
         def allocate_lock() -> Any:
             me = self._steps.calling_rank_thread()
