@@ -17,12 +17,11 @@ class Continue(NamedTuple):
 
 
 class Unwind(NamedTuple):
-    """The caller must end its program early, because the run or the caller's rank has ended."""
+    """The thread that made the request must end its program early, because the run or its rank has ended."""
 
 
 class RaiseFault(NamedTuple):
-    """An injected fault strikes the caller: its program gets an exception, and again at each call it makes while it
-    ends."""
+    """An injected fault: the calling rank's program gets an exception, then again at each call made while it ends."""
 
     fault: Crash | EarlyReturn
     call_number: int
@@ -39,19 +38,19 @@ class RejectRequest(NamedTuple):
 
 
 class SwitchTask(NamedTuple):
-    """The caller sleeps, and task `to` runs next; None once all tasks have ended."""
+    """The caller sleeps, and task `to` (number of a rank's program or thread) runs next; None once all have ended."""
 
     to: int | None
 
 
 class DeliverCompletion(NamedTuple):
-    """A call of the caller's rank is complete: the host sets the call's futures on the caller's thread."""
+    """A call of the caller's rank is complete: the host (runs the ranks) sets its futures on the caller's thread."""
 
     handle: int
 
 
 class MoveTensors(NamedTuple):
-    """Calls of several ranks match: the host copies or reduces the data of their tensors."""
+    """Calls of several ranks match: the host, which runs the ranks, copies or reduces their tensors' data."""
 
     signature: Signature
     calls: tuple[tuple[int, int], ...]
@@ -61,11 +60,11 @@ class MoveTensors(NamedTuple):
 
 
 class ReportStack(NamedTuple):
-    """The kernel asks the host for the current stack of the caller's program."""
+    """The kernel asks the host, which runs the ranks, for the current stack of the caller's program."""
 
 
 class AwaitExternalThreads(NamedTuple):
-    """No task can run. The host has to wait for a thread outside the simulation that may wake a task."""
+    """No rank can run. The host has to wait for a thread outside the simulation that may wake one."""
 
 
 Answer = (

@@ -43,12 +43,11 @@ class CallMatcher:
         self._has_faults = bool(faults)
         self._streams = run.streams
         self._starting: deque[IssuedCall] = deque()
-        """Calls that are first in their rank's stream and have not been counted yet as arrived at their collective."""
+        """Calls that are first in their rank's stream (queue of calls) and not counted yet as arrived."""
         self._issued: dict[int, IssuedCall] = {}
         # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
         self._lines_met: set[frozenset[Site]] = set()
-        """Sets of program lines. Collectives that ranks called from these different lines have been reported
-        already."""
+        """Sets of program lines. Ranks called one collective from these different lines; this has been reported."""
 
     # --- before a call ------------------------------------------------------------------------------------------------
 
@@ -83,7 +82,7 @@ class CallMatcher:
     # --- issuing ------------------------------------------------------------------------------------------------------
 
     def on_issue_call(self, me: Task, request: IssueCall) -> Script | None:
-        """Answer a rank's `Issue` request: record the call, and match it with the calls of other ranks."""
+        """Answer a rank's `IssueCall` request: record the call, and match it with the calls of other ranks."""
         run = self._run
         handle, call = request
         # As IssuedCall(...) makes it, in half the time.
@@ -107,7 +106,7 @@ class CallMatcher:
         return self._start_call(me, call)
 
     def _start_queued_calls(self, me: Task) -> Script:
-        """Start the calls that are first in their rank's stream. A loop and no recursion, as there may be many."""
+        """Start the calls that are first in their rank's stream (queue of calls). No recursion: there may be many."""
         while self._starting:
             script = self._start_call(me, self._starting.popleft().call)
             if script is not None:
@@ -121,18 +120,17 @@ class CallMatcher:
         return self._match_collective(me, slot) if slot.is_full else None
 
     def on_open_batch(self, me: Task, request: OpenBatch) -> None:
-        """Answer a rank's `OpenBatch` request: the rank's next calls form one batch of its stream."""
+        """Answer a rank's `OpenBatch` request: the rank's next calls start together, as in batch_isend_irecv."""
         if self._streams is not None:
             self._streams.open_batch(me.rank_number)
 
     def on_close_batch(self, me: Task, request: CloseBatch) -> None:
-        """Answer a rank's `CloseBatch` request: the rank adds no more calls to its batch."""
+        """Answer a rank's `CloseBatch` request: the rank's batch (calls that start together) is complete."""
         if self._streams is not None:
             self._streams.close_batch(me.rank_number)
 
     def on_announce_group(self, me: Task, request: AnnounceGroup) -> Script:
-        """Answer a rank's `AnnounceGroup` request: a rank outside a new group states which members it believes the
-        group has."""
+        """Answer a rank's `AnnounceGroup` request: a rank outside a new group states its view of the members."""
         slot = self._run.slots.add_call(request.call)
         if request.call.rank in slot.calls and slot.is_full:
             yield from self._match_collective(me, slot)
@@ -195,7 +193,7 @@ class CallMatcher:
         yield from self._complete_calls(me, send.signature, (send, receive), members, taken)
 
     def _record_last_arrival(self, me: Task, call: Call) -> None:
-        """Record that a call was the last to arrive at its collective: as the run ends, the order matters."""
+        """Tell the exploration of schedules, as the run ends, that a call was the last to arrive at its collective."""
         self._run.observer.accessed(me.number, Access(call_object(call), AccessMode.READ))
 
     def _complete_calls(
@@ -226,6 +224,6 @@ class CallMatcher:
         collective."""
         call = me.rank.open[request.handle].call
         slot = self._run.slots.find_collective(call)
-        if slot is None:  # the call itself waits in its stream
+        if slot is None:  # the call itself waits behind other calls of its rank
             return tuple(rank for rank in sorted(self._run.slots.members_of(call.group)) if rank != call.rank)
         return slot.missing

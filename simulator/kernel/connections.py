@@ -20,7 +20,7 @@ class RankConnections:
         self._slots = slots
         self._messages = messages
         self.left_behind: list[Call] = []
-        """Calls of ended ranks that never arrive, because their rank ended before it was connected to the others."""
+        """Unfinished calls of ended ranks that never arrive at the others, to which the rank was not connected."""
         self._groups: set[str] = set()
         """Groups whose ranks are all connected."""
         self._pairs: set[tuple[str, frozenset[int]]] = set()

@@ -42,10 +42,8 @@ def end_with_findings(run: RunState, ending: RunEnding, *findings: Finding) -> N
 
 
 def stop_without_enabled_task(run: RunState) -> Generator[answers.Answer, AwaitedExternalThreads, bool]:
-    """Stop because no task can run and no time-out is pending. Report why tasks wait, if any do.
-
-    Return True instead if a thread outside the simulation woke a task. A task is a rank's program or thread.
-    """
+    """Stop, as no task (a rank's program or thread) can run and no time-out is pending. Report why tasks wait, if any
+    do. Return True instead if a thread outside the simulation woke a task."""
     if all(rank.main.is_finished for rank in run.ranks):
         run.life.begin_stop(RunEnding.FINISHED)
         return False
@@ -68,7 +66,7 @@ def stop_without_enabled_task(run: RunState) -> Generator[answers.Answer, Awaite
 def stop_at_limit(
     run: RunState, ending: RunEnding, me: Task, polls: int = 0
 ) -> Generator[answers.Answer, StackReport, NoReturn]:
-    """Stop the run: it makes too many steps, or a rank checks for something again and again while none can run."""
+    """Stop the run: it takes too many steps, or a rank checks in vain again and again while no other can run."""
     stack = yield answers.ReportStack()
     end_with_findings(run, ending, limit_finding(run, ending, me, stack, polls=polls))
 

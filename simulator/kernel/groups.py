@@ -16,7 +16,7 @@ class GroupRecords:
         self._labels: dict[tuple[str, int], str] = {}
         """Each group's label, by torch's name of the group and the number of earlier groups that had this name."""
         self._taken: dict[str, int] = {}
-        """The number of groups for which a label was proposed: groups of two device meshes may have equal names."""
+        """How many groups proposed each label: device meshes may propose the same one, and then get a number."""
         self._given_up: dict[tuple[str, int], tuple[int, ...]] = {}
         """The ranks that were missing when a monitored_barrier was given up, by group and the barrier's number in the
         group."""
@@ -41,11 +41,11 @@ class GroupRecords:
         me.rank.destroyed.setdefault(request.group, request.site)
 
     def on_give_up_barrier(self, me: Task, request: ask.GiveUpBarrier) -> None:
-        """Answer a rank's `GiveUpBarrier` request: record which ranks were missing at a barrier given up."""
+        """Answer a rank's `GiveUpBarrier` request: record the ranks missing when it gave up a monitored_barrier."""
         self._given_up[request.group, request.sequence] = request.missing
 
     def on_ask_given_up_barrier(self, me: Task, request: ask.AskGivenUpBarrier) -> tuple[int, ...]:
-        """Answer a rank's `AskGivenUpBarrier` request: return the ranks that were missing at a barrier given up."""
+        """Answer a rank's `AskGivenUpBarrier` request: return which ranks were missing when a barrier was given up."""
         return self._given_up.get((request.group, request.sequence), ())
 
     def on_ask_whereabouts(self, me: Task, request: ask.AskWhereabouts) -> tuple[str, ...]:

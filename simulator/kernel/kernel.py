@@ -120,23 +120,23 @@ class Kernel:
         return GO_ON if served is None else IN_TIME if served is True else Continue(served)
 
     def watch_completion(self, handle: int) -> bool:
-        """Note that the program depends on a call's completion. False: this kernel announces every one anyway."""
+        """Note that the program depends on a call's completion. Return False: every completion is announced anyway."""
         return False
 
     def reply(self, said: Reply | None) -> Answer:
-        """Pass the host's reply to the kernel's last answer, and return the next answer for the running task."""
+        """Take the host's reply (the result that the last answer asked for), and return the next answer."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         return self._advance_script(me, said)
 
     def drop_request(self) -> None:
-        """Give up the running task's request, because the host could not do what the kernel's last answer asked for."""
+        """Give up the running rank's request, because the host could not do what the kernel's last answer asked for."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         me.scripts.pop().close()
 
     def resume_task(self, task: Task) -> Answer:
-        """Return the answer that a task waited for, once the scheduler has chosen it. A new task is started."""
+        """Return the answer for a task (a rank's program or thread) that runs after a wait. A new task is started."""
         self.run.running = task
         if self.is_unwinding(task):
             if task.scripts:
@@ -165,11 +165,11 @@ class Kernel:
         return self._turns.first_task()
 
     def is_unwinding(self, task: Task) -> bool:
-        """True if the task runs, or will run again, only to end its program early."""
+        """True if a task (a rank's program or thread) runs only to end early, or will do so once it runs again."""
         return self.run.life.phase is not RunPhase.RUNNING or task.state is TaskState.CANCELLED
 
     def stop_run(self, ending: RunEnding) -> None:
-        """Begin to end every task's program early. `next_task_to_unwind` gives the order."""
+        """Begin to end all programs and threads of ranks early. `next_task_to_unwind` gives the order."""
         self.run.life.begin_stop(ending)
 
     def stop_at_limit(self, ending: RunEnding, task: Task | None, stack: StackReport | None) -> None:
@@ -178,19 +178,17 @@ class Kernel:
         self.stop_run(ending)
 
     def give_baton(self, number: int | None) -> None:
-        """Record that the host lets a task run next. The host calls `resume_task` when the task runs."""
+        """Record which task (a rank's program or thread) the host lets run. `resume_task` is called when it runs."""
         self.run.running = None if number is None else self.run.tasks[number]
 
     def abandon_task(self, task: Task) -> None:
-        """Stop the run without a task that cannot be interrupted; the programs of all other tasks are ended early."""
+        """Stop the run and give up a task that cannot be interrupted. All other tasks' programs are ended early."""
         task.change_state(TaskChange.ABANDON)
         self._turns.disable_task(task)
 
     def remove_lost_rank(self, rank: RankRecord, error: RankError | None) -> Answer | None:
-        """Remove a rank whose process disappeared. `error` is None if its program had ended normally.
-
-        If the rank was running, return the answer for the task that runs next.
-        """
+        """Remove a rank whose process disappeared. `error` is None if its program had ended normally. If the rank was
+        running, return the answer for the next one."""
         if not self._lifecycle.remove_lost_rank(rank, error):
             return None
         me = self.run.running = rank.main
@@ -198,11 +196,11 @@ class Kernel:
         return self._advance_script(me, None)
 
     def remove_unstarted_task(self, task: Task) -> None:
-        """Remove a task that the host could not start; the task has no program to end."""
+        """Remove the task of a thread that the host could not start; it has no program to end."""
         task.change_state(TaskChange.UNWIND)
 
     def next_task_to_unwind(self) -> int | None:
-        """Return the next task whose program has to be ended early; None once all have ended."""
+        """Return the next task (a rank's program or thread) that has to be ended early; None once all have ended."""
         successor = self._turns.next_unfinished_task()
         if successor is None:
             self.run.life.mark_ended()

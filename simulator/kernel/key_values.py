@@ -43,14 +43,14 @@ class KeyValueStore:
         self._pauses = pauses
         self._values: dict[str, bytes] = {}
         self._queues: dict[str, list[bytes]] = {}
-        """The queues of the store, by key, while they have items."""
+        """The queues of the store that are not empty, by key."""
         self._waiting: dict[int, tuple[Task, tuple[str, ...]]] = {}
         """Which keys each task (a rank's program or thread) waits for, by task number."""
         self._looked: dict[tuple[int, StoreOperation], tuple[object, int, int]] = {}
-        """By task: its last operation that changed nothing, the number of writes before it, and how often it was
-        repeated."""
+        """By task and operation that changed nothing: the result, the number of calls and writes before it, and how
+        often it was repeated."""
         self._written: dict[int, int] = {}
-        """By task, the number of store operations that changed a value."""
+        """By task (a rank's program or thread), the number of store operations that changed a value."""
 
     def on_store_operation(self, me: Task, request: StoreOperation) -> Script:
         """Answer a rank's `StoreOperation` request: let other ranks run, record an event, and do the operation."""
@@ -100,7 +100,7 @@ class KeyValueStore:
         return total
 
     def _compare_set(self, me: Task, request: StoreOperation) -> bytes:
-        """Replace a key's value if it equals the first argument (empty for a missing key); return the result."""
+        """Replace a key's value if it equals the first given value (empty for a missing key); return the new value."""
         (key,), (expected, desired) = request.keys, request.values
         found = self._values.get(key)
         if found == expected or (found is None and not expected):
@@ -211,7 +211,7 @@ class KeyValueStore:
             self._report_access(me, key, AccessMode.READ, is_needed=is_needed)
 
     def _report_access(self, me: Task, key: str | int, mode: AccessMode, *, is_needed: bool = False) -> None:
-        """Report an access of a key to the exploration. A key that a rank waited for exists by now."""
+        """Report an access of a key to the exploration of schedules. `is_needed`: the rank waited for the key."""
         if mode is AccessMode.WRITE:
             self._written[me.number] = self._written.get(me.number, 0) + 1
         if is_needed:
@@ -240,7 +240,7 @@ class KeyValueStore:
         return found if operation in _READING and None not in found else None
 
     def _repeats_last_result(self, me: Task, request: StoreOperation, found: object) -> bool:
-        """True if the task's last operation was the same as this one and had the same result."""
+        """True if a task (a rank's program or thread) repeats an operation with the same result, so it polls."""
         done = me.rank.calls_made + self._written.get(me.number, 0)
         before = self._looked.get((me.number, request))
         times = 1 if before is None or before[:2] != (found, done) else before[2] + 1
@@ -258,11 +258,8 @@ class KeyValueStore:
         self._wake_waiting(me, key)
 
     def _report_removed_key(self, key: str) -> None:
-        """Report to the exploration that a key was removed, for each rank that waits for this key and others.
-
-        Such a rank lacks the key from now on. In a schedule where the other keys were set sooner, the rank would have
-        gone on.
-        """
+        """Report to the exploration of schedules that a key was removed, for each rank that waits for this key and
+        others. Such a rank lacks the key from now on; had the other keys been set sooner, it would have gone on."""
         observer = self._run.observer
         observer.removed_key(("key", key))
         for number, (task, keys) in self._waiting.items():
@@ -271,8 +268,8 @@ class KeyValueStore:
                 observer.about_to_access(number, _accesses("wait", keys))
 
     def _report_released_rank(self, me: Task, number: int, keys: Sequence[str]) -> None:
-        """Report to the exploration that a waiting rank continues: the rank that set its last missing key has seen its
-        other keys."""
+        """Report to the exploration of schedules that a waiting rank continues. The rank that set the last missing key
+        counts as having read the other keys."""
         observer = self._run.observer
         if self._run.tasks[number].state is TaskState.WAITING:
             for key in keys[1:] and keys:  # a single key, which this rank has just set
@@ -280,15 +277,12 @@ class KeyValueStore:
             observer.released_rank(me.number, number, tuple([("key", key) for key in keys]))
 
     def _wake_waiting(self, me: Task, key: str) -> None:
-        """Wake all ranks that wait only for `key`.
-
-        A rank that wants to take the value checks again whether it is there.
-        """
+        """Wake all ranks that wait only for `key`. A rank that takes the value checks again if it is still there."""
         for number, (_, keys) in [each for each in self._waiting.items() if key in each[1][1]]:
             if self._all_exist(keys):
                 self._report_released_rank(me, number, keys)
                 del self._waiting[number]
-                self._turns.wake_task(number)  # unless its alarm has already done so
+                self._turns.wake_task(number)  # unless its time-out has woken it already
         self._update_waits(key)
 
     def _update_waits(self, key: str) -> None:
@@ -301,14 +295,12 @@ class KeyValueStore:
         return tuple([key for key in keys if not self._all_exist((key,))])
 
     def _await_keys(self, me: Task, keys: Sequence[str], request: StoreOperation) -> Script:
-        """Wait until all keys exist. False if the time-out of the store's `wait` passed first.
-
-        Even then the keys may exist, set at the same instant.
-        """
+        """Wait until all keys exist. False if the time-out of the store's `wait` passed first. The keys may exist even
+        then, set at the same instant."""
         if self._all_exist(keys):
             return True
         missing = self._missing_keys(keys)
-        # Without an alarm it makes no difference whether it waited before the key.
+        # Without a time-out it makes no difference whether it waited before the key was set.
         has_alarm = request.timeout_seconds is not None
         for key in missing:
             self._report_access(me, key, AccessMode.READ if has_alarm else AccessMode.MISS)

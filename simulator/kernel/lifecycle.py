@@ -1,4 +1,4 @@
-"""Threads that ranks start, and how the tasks of a rank end."""
+"""Threads that ranks start, and how a rank's program and threads end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpsim.simulator.kernel.tasks import RankRecord, Script, Task
 
 
 def threads_object(rank: int) -> Object:
-    """Return the name under which the exploration of schedules knows the set of a rank's threads."""
+    """Return the name that the exploration of schedules uses for the set of a rank's threads."""
     return ("thread", "all", rank)
 
 
@@ -24,7 +24,7 @@ class TaskLifecycle:
         self._turns = turns
 
     def on_start_thread(self, me: Task, request: ask.StartThread) -> int:
-        """Answer a rank's `StartThread` request: add a task for the thread, and return its number."""
+        """Answer a rank's `StartThread` request: record the new thread, and return its number."""
         run, rank = self._run, me.rank
         task = Task(run.started, rank, request.name)
         rank.tasks.append(task)
@@ -36,7 +36,7 @@ class TaskLifecycle:
         return task.number
 
     def on_wake_task(self, me: Task, request: ask.WakeTask) -> None:
-        """Answer a rank's `WakeTask` request: let a waiting task run again."""
+        """Answer a rank's `WakeTask` request: let a waiting program or thread run again."""
         self._turns.wake_task(request.number, from_outside=request.from_outside)
 
     def on_cancel_thread(self, me: Task, request: ask.CancelThread) -> None:
@@ -50,11 +50,11 @@ class TaskLifecycle:
         task.change_state(TaskChange.CANCEL)
 
     def on_saw_thread_end(self, me: Task, request: ask.SawThreadEnd) -> None:
-        """Answer a rank's `SawThreadEnd` request: tell the exploration that the caller saw a thread end."""
+        """Answer a rank's `SawThreadEnd` request: the caller has seen the end of another thread."""
         self._run.observer.joined_thread(me.number, request.number)
 
     def on_finish_task(self, me: Task, request: ask.FinishTask) -> Script:
-        """Answer a rank's `FinishTask` request: another task runs, and the caller never again."""
+        """Answer a rank's `FinishTask` request: the calling program or thread has ended, and another one runs."""
         self._turns.end_task(me, request.how)
         if me.is_main and self._run.connections is not None:
             self._run.connections.rank_ended(me.rank)
@@ -65,15 +65,13 @@ class TaskLifecycle:
         self._run.record_event(EventKind.RETURN)
 
     def on_program_raised(self, me: Task, request: ask.ProgramRaised) -> None:
-        """Answer a rank's `Raised` request: the rank's program raised an exception."""
+        """Answer a rank's `ProgramRaised` request: the rank's program raised an exception."""
         me.rank.error = request.error
         self._run.record_event(EventKind.RAISE, text=request.error.kind)
 
     def remove_lost_rank(self, rank: RankRecord, error: ask.RankError | None) -> bool:
-        """End all tasks of a rank whose process disappeared. True if the running task was one of them.
-
-        `error` is None if the rank's program had ended normally.
-        """
+        """End all programs and threads of a rank whose process disappeared. True if one of them was running. `error` is
+        None if the rank's program had ended normally."""
         run = self._run
         was_running = run.running is not None and run.running.rank is rank
         how = TaskChange.RETURN if error is None else TaskChange.RAISE
@@ -95,7 +93,7 @@ class TaskLifecycle:
         return was_running
 
     def switch_from_ended_task(self, me: Task) -> Script:
-        """Let the next task run, after a task has ended."""
+        """Let the next task (a rank's program or thread) run, after one has ended."""
         successor = yield from self._turns.next_task(me.number)  # this asks the policy, which may need an interrupt
         if successor is None:
             self._run.life.mark_ended()

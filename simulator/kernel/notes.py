@@ -28,7 +28,7 @@ class RankReports:
         self._agree_calls: Counter[tuple[str, int]] = Counter()
         """By rank and name, how many values the rank has reported under this name."""
         self._agreed: dict[tuple[str, int], list[AgreedValue]] = {}
-        """The values that ranks reported, by name and count, until every rank has reported its value."""
+        """The values that ranks reported, by name and report number, until every rank has reported its value."""
         self._passes: Counter[tuple[_Lines, int]] = Counter()
         """By rank and the sampler's lines, how often the rank has iterated over the sampler."""
         self._read: dict[tuple[_Lines, int], list[SamplerRead]] = {}
@@ -42,15 +42,15 @@ class RankReports:
             self._run.observer.accessed(me.number, access)
 
     def on_release_object(self, me: Task, request: ask.ReleaseObject) -> None:
-        """Answer a rank's `ReleaseObject` request: tell the exploration that a lock or similar object was released."""
+        """Answer a rank's `ReleaseObject` request: tell the schedule exploration that a lock or the like is free."""
         self._run.observer.created_key(me.number, request.object)
 
     def on_acquire_object(self, me: Task, request: ask.AcquireObject) -> None:
-        """Answer a rank's `AcquireObject` request: tell the exploration that a lock or similar object was acquired."""
+        """Answer a rank's `AcquireObject` request: tell the schedule exploration that a lock or the like is held."""
         self._run.observer.needed_key(me.number, request.object)
 
     def on_report_use(self, me: Task, request: ask.ReportUse) -> None:
-        """Answer a rank's `ReportUse` request: tell the exploration that the program uses a kind of object."""
+        """Answer a rank's `ReportUse` request: tell the exploration of schedules which kind of object is used."""
         self._run.observer.used_feature(request.kind)
 
     def on_write_note(self, me: Task, request: ask.WriteNote) -> None:

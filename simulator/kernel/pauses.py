@@ -25,7 +25,7 @@ pass."""
 
 
 class PauseRequests:
-    """Serves the requests of one run at which a task may pause. Other parts of the kernel use these generators, too."""
+    """Serves requests at which a task (a rank's program or thread) may pause. The rest of the kernel uses it, too."""
 
     def __init__(self, run: RunState, turns: Scheduler) -> None:
         self._run = run
@@ -37,15 +37,15 @@ class PauseRequests:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def on_checkpoint(self, me: Task, request: ask.Checkpoint) -> Script:
-        """Answer a rank's `Checkpoint` request: other tasks may run first."""
+        """Answer a rank's `Checkpoint` request: other ranks and threads may run first."""
         return self.pass_checkpoint(me, request.intent)
 
     def on_poll(self, me: Task, request: ask.Poll) -> Script:
-        """Answer a rank's `Poll` request, after a check that failed: all other tasks run first."""
+        """Answer a rank's `Poll` request, after a check that failed: all other ranks and threads run first."""
         return self.poll_task(me, request.intent)
 
     def on_block(self, me: Task, request: ask.Block) -> Script:
-        """Answer a rank's `Block` request: wait until another task wakes the caller."""
+        """Answer a rank's `Block` request: wait until another rank or thread wakes the caller."""
         wait = request.wait
         if not isinstance(wait, ThreadWait):
             return (yield from self.block_task(me, wait, request.timeout_seconds))
@@ -57,7 +57,7 @@ class PauseRequests:
             other.joiners.remove(me.number)
 
     def on_sleep(self, me: Task, request: ask.Sleep) -> Script:
-        """Answer a rank's `Sleep` request: wait in virtual time. A sleep of 0 seconds lets the other tasks run."""
+        """Answer a rank's `Sleep` request: wait in virtual time. A sleep of 0 seconds lets all others run first."""
         return self.sleep_task(me, request.seconds)
 
     def on_read_clock(self, me: Task, request: ask.ReadClock) -> float | Script:
@@ -131,7 +131,8 @@ class PauseRequests:
         return any(task is not me for _, task in me.rank.delivering)
 
     def _see_completions(self, me: Task, handles: Sequence[int]) -> Script:
-        """Record that the caller sees calls complete, and wait for other threads that run callbacks of these calls."""
+        """Record for the exploration of schedules that the caller sees calls complete; wait for threads that run
+        callbacks of these calls."""
         rank = me.rank
         for handle in handles:
             if handle not in rank.open:
@@ -142,13 +143,13 @@ class PauseRequests:
     # --- what they are made of ----------------------------------------------------------------------------------------
 
     def pass_checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
-        """Let other tasks run before the accesses `intent`, then run the callbacks of calls completed meanwhile."""
+        """Let other threads run before the caller's accesses `intent`, then run callbacks of completed calls."""
         successor = self._turns.yield_point(me, intent)
         if successor is not None:
             yield from self.wait_for_turn(me, successor)
 
     def wait_for_turn(self, me: Task, successor: int) -> Script:
-        """Let task `successor` run, and return when the caller's turn comes. `Scheduler.yield_point` chose the task."""
+        """Let the task `successor` (a program or thread of a rank) run, and return when the caller's turn comes."""
         if successor != me.number:
             yield self._turns.switch_to(successor)
         if self._run.steps > self._most_steps:
@@ -157,7 +158,7 @@ class PauseRequests:
             yield from self._deliver_completions(me)
 
     def poll_task(self, me: Task, intent: Accesses = ()) -> Script:
-        """Let all other tasks run first, because a check of the caller has failed."""
+        """Let all other tasks (programs and threads of ranks) run first, because a check of the caller has failed."""
         run, turns = self._run, self._turns
         if run.is_observed:
             run.observer.about_to_access(me.number, intent, looks_again=True)
@@ -173,7 +174,7 @@ class PauseRequests:
             yield from self._deliver_completions(me)
 
     def block_task(self, me: Task, wait: Wait, timeout_seconds: float | None = None) -> Script:
-        """Wait until another task wakes the caller. False if the caller's time-out passed first."""
+        """Wait until another task (a rank's program or thread) wakes this one. False if the time-out passed first."""
         run, turns = self._run, self._turns
         if run.is_observed:
             run.observer.about_to_access(me.number, _accesses_after_wait(wait, has_alarm=timeout_seconds is not None))
@@ -190,7 +191,7 @@ class PauseRequests:
         if not in_time:
             me.change_state(TaskChange.GO_ON)
         completed, delivering = me.rank.completed, me.rank.delivering
-        while completed:  # repeats _deliver: one more generator at each wait would cost 1 % of a barrier
+        while completed:  # repeats _deliver_completions: one more generator at each wait would cost 1 % of a barrier
             entry = completed.pop(0), me
             delivering.append(entry)
             try:
@@ -209,8 +210,8 @@ class PauseRequests:
         yield from self.block_task(me, ClockWait(seconds), seconds)
 
     def _deliver_completions(self, me: Task) -> Script:
-        """Announce completed calls to the running task, in the order of completion: futures are set and callbacks run.
-        Any thread of the rank may get this task, as a thread may wait for a call that another thread issued."""
+        """Let the running task set the futures of its rank's completed calls and run their callbacks, in the order of
+        completion. Any thread of the rank may do so, as it may wait for a call that another thread issued."""
         completed, delivering = me.rank.completed, me.rank.delivering
         while completed:
             entry = completed.pop(0), me
@@ -222,7 +223,7 @@ class PauseRequests:
 
 
 def _accesses_after_wait(wait: Wait, *, has_alarm: bool) -> Accesses:
-    """Return what a task accesses when it continues after a wait. After a time-out it checks what it waited for."""
+    """Return the objects that a task (a rank's program or thread) accesses after a wait or the wait's time-out."""
     if isinstance(wait, StoreWait):
         return tuple(Access(("key", key), AccessMode.READ) for key in wait.keys)
     if isinstance(wait, LockWait):

@@ -27,7 +27,7 @@ class Checkpoint(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """The caller has checked for something in vain: all other tasks run before it checks again."""
+    """The caller has checked for something in vain: all other ranks and threads run before it checks again."""
 
     intent: Accesses = ()
 
@@ -59,14 +59,14 @@ class WaitFor(NamedTuple):
 
 
 class IsComplete(NamedTuple):
-    """The caller asks whether a call is complete. If it is not, other tasks run first."""
+    """The caller asks whether a call is complete. If it is not, other ranks and threads run first."""
 
     handle: int
     look: Access
 
 
 class Block(NamedTuple):
-    """The caller waits until another task wakes it. The answer is False if the time-out passed first."""
+    """The caller waits until another thread or rank wakes it. The answer is False if the time-out passed first."""
 
     wait: Wait
     timeout_seconds: float | None = None
@@ -103,7 +103,7 @@ class FinishTask(NamedTuple):
 
 
 class WakeTask(NamedTuple):
-    """The caller wakes another task that waits. Nothing happens if that task no longer waits."""
+    """The caller wakes another task (a rank's program or thread); no effect if that task does not wait."""
 
     number: int
     from_outside: bool = False
@@ -136,17 +136,17 @@ class DeclareGroup(NamedTuple):
 
 
 class AnnounceGroup(NamedTuple):
-    """A rank outside a new group states its members, as it believes; the kernel compares the ranks' views."""
+    """The caller, outside a new group, states its view of the group's members; the kernel compares all views."""
 
     call: Call
 
 
 class OpenBatch(NamedTuple):
-    """The next calls of the caller's rank form one batch (as in batch_isend_irecv), if the backend has batches."""
+    """The next calls of the caller's rank start together (as in batch_isend_irecv), if the backend can do that."""
 
 
 class CloseBatch(NamedTuple):
-    """The batch of the caller's rank is complete."""
+    """The caller's rank adds no more calls to its batch (calls that start together)."""
 
 
 class DestroyGroup(NamedTuple):
@@ -188,7 +188,7 @@ class AskOthersDeliver(NamedTuple):
 
 
 class StartThread(NamedTuple):
-    """The caller has started a thread, which waits for its turn. The answer is the thread's task number."""
+    """The caller has started a thread, which waits for its turn. The answer is the thread's number."""
 
     name: str
 
@@ -206,13 +206,13 @@ class ReportAccesses(NamedTuple):
 
 
 class ReleaseObject(NamedTuple):
-    """The caller releases an object, such as a lock. Whoever acquires it next runs after all the caller did before."""
+    """The caller releases an object, such as a lock. Whoever acquires it next sees all that the caller did before."""
 
     object: Object
 
 
 class AcquireObject(NamedTuple):
-    """The caller acquires an object, such as a lock, that another task released."""
+    """The caller acquires an object, such as a lock, that another thread released."""
 
     object: Object
 

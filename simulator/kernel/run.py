@@ -57,7 +57,7 @@ class RunState:
         call."""
         self.findings: list[Finding] = []
         self.noticed: list[Noticed] = []
-        """What checks noticed in the ranks, except the states of model replicas."""
+        """Observations that checks made in the ranks, except the states of model replicas."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}
         """The latest training step of the calls so far, by process group and the DDP wrapper's number in that group."""
         self.judge: Callable[[Any], None] = _ignore_replica
@@ -69,12 +69,12 @@ class RunState:
         """By number: the tasks that have not ended, and the main task of every rank. A task is a rank's program or
         thread."""
         self.started = world_size
-        """The number of tasks started so far; the next task gets this number."""
+        """The number of programs and threads of ranks started so far; the next one gets this number."""
         self.running: Task | None = None
-        """The task that runs now; all others wait."""
+        """The task (a rank's program or thread) that runs now; all others wait."""
 
     def record_event(self, kind: EventKind, call: Call | None = None, text: str = "") -> None:
-        """Write an event of the running task into the trace."""
+        """Write an event of the running program or thread into the trace."""
         me = self.running
         assert me is not None
         # does what Event(...) does in half the time: there are three events to each call
@@ -85,7 +85,7 @@ class RunState:
         return tuple([call for call, _ in self.issued])
 
     def hazard_findings(self) -> tuple[Finding, ...]:
-        """Return the hazards found in the run, which has ended. A hazard worked in this run and may fail in another."""
+        """Return the hazards of the ended run: mistakes that did no harm in it, and may make another run fail."""
         returned = sum(event.kind is EventKind.RETURN for event in self.events)
         return find_hazards(WatchedRun(self.noticed, self.issued, have_returned=returned == len(self.ranks)))
 

@@ -1,4 +1,4 @@
-"""Turns: which tasks are enabled, and which one runs next.
+"""Turns: which tasks (programs and threads of ranks) are enabled, and which one runs next.
 
 A task is enabled if it can take a step. If none is, the virtual clock advances to its next alarm. If it has no alarm,
 the run stops (endings.py). The run also stops if the clock keeps waking only threads that ranks started while no other
@@ -37,14 +37,14 @@ _MOST_TIMER_ROUNDS = 10_000
 """So many times in a row the clock may wake nothing but threads that ranks started; then the run stops."""
 
 TURN_STEPS = 1_000
-"""The number of steps in a row that a task takes by default while others are enabled."""
+"""The number of steps in a row that a program or thread takes by default while others can run."""
 
 POLL_SECONDS = 0.001
-"""Virtual seconds that pass when all tasks that can run have checked for something in vain."""
+"""Virtual seconds that pass when all ranks and threads that can run have checked for something in vain."""
 
 
 class EnabledRanks(Sequence[int]):
-    """The ranks that can run, as the options of a choice, in circular order from the choosing rank; not copied."""
+    """The ranks that can run, in circular order from the choosing rank: a view on the sorted list, without a copy."""
 
     __slots__ = ("_ranks", "_start")
 
@@ -79,38 +79,37 @@ class Scheduler:
         self._policy = policy
         self._most_steps = run.budget.steps
         self._turn_ends = min(self._most_steps, TURN_STEPS)
-        """The step number after which the running task has to let other tasks run, or a step limit ends the run."""
+        """The step number after which the running thread has to let others run, or a step limit ends the run."""
         self._is_choosy = not isinstance(policy, RoundRobin)
         """False for the round robin policy: it always takes the default option, so it need not be asked."""
         self._enabled = list(run.tasks)
-        """Numbers of the tasks that can run, in increasing order."""
+        """Numbers of the tasks (programs and threads of ranks) that can run, in increasing order."""
         self._numbered: tuple[RankOrThread, ...] = ()
         self._polled_in_vain: set[int] = set()
-        """Tasks whose checks have failed since any task last changed something."""
+        """Programs and threads of ranks whose checks have failed since any of them last changed something."""
         self.failed_poll_rounds = 0
-        """How many times in a row all tasks that can run have checked for something in vain."""
+        """How many times in a row all ranks and threads that can run have checked for something in vain."""
         self._timer_rounds = 0
         """How many times in a row the clock has woken nothing but threads that ranks started."""
         self._timer_threads: set[int] = set()
-        """The numbers of the threads that the clock has woken in these rounds."""
+        """The numbers of the threads that the clock woke in the rounds that `_timer_rounds` counts."""
         self._switches = [SwitchTask(number) for number in run.tasks]
-        """For each task number, the answer that lets this task run. Made once and used again."""
+        """For each number of a program or thread, the answer that lets it run. Made once and used again."""
         self.choices: list[int] = []
-        """The schedule: the choices made so far of which task runs next."""
+        """The schedule: the choices made so far of who runs next."""
 
     # --- of the running task ------------------------------------------------------------------------------------------
 
     def check_not_unwinding(self, me: Task) -> None:
-        """End the request of a task whose program is being ended early."""
+        """End the request of a task (a rank's program or thread) if its program is being ended early."""
         if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise CallerStopped
 
     def yield_point(self, me: Task, intent: Accesses = ()) -> int | None:
-        """Count a step of the running task and return the task that runs before it; None if the running task goes on at
-        once.
+        """Count a step of the running task.
 
-        The task's own number means: it first runs the callbacks of calls that have completed meanwhile. If the task is
-        being ended early, its request ends here.
+        Return the number of the task that runs before it; None if it goes on at once. Its own number means that it
+        first runs the callbacks of calls completed meanwhile. If the task is being ended early, its request ends here.
         """
         run, enabled = self._run, self._enabled
         if run.is_observed:
@@ -130,10 +129,8 @@ class Scheduler:
         return successor if successor != me.number or me.rank.completed or is_held_up else None
 
     def suspend_task(self, me: Task, wait: Wait, timeout_seconds: float | None) -> SwitchTask | None:
-        """Count a step of the running task, make it wait, and return the answer that lets another task run.
-
-        None if no task can run. If the task is being ended early, its request ends here.
-        """
+        """Count a step of the running program or thread, make it wait, and return the answer that lets another run.
+        None if none can run. If it is being ended early, its request ends here."""
         self.check_not_unwinding(me)
         run, number = self._run, me.number
         run.steps += 1
@@ -167,13 +164,13 @@ class Scheduler:
         return self._enabled[(here + choice) % len(self._enabled)]
 
     def disable_task(self, me: Task) -> None:
-        """Mark a task as unable to run."""
+        """Mark a task (a rank's program or thread) as unable to run."""
         index = bisect_left(self._enabled, me.number)
         if index < len(self._enabled) and self._enabled[index] == me.number:
             del self._enabled[index]
 
     def next_enabled(self, number: int) -> int | None:
-        """Return the task that runs after one that cannot run; None if no other task can, or the run stops."""
+        """Return the number of the task that runs after one that cannot; None if none can, or the run stops."""
         enabled = self._enabled
         if not enabled or self._run.life.phase is not _RUNNING:
             return None
@@ -181,10 +178,8 @@ class Scheduler:
         return enabled[(start + self._choose_task(number, start)) % len(enabled)]
 
     def next_task(self, number: int) -> Generator[Answer, Any, int | None]:
-        """Return the task that runs next. If no task can run, virtual time passes or the run stops.
-
-        None once all have ended.
-        """
+        """Return the number of the task that runs next. If no task can run, virtual time passes or the run stops. None
+        once all have ended."""
         while self._run.life.phase is _RUNNING:
             successor = self.next_enabled(number)
             if successor is not None:
@@ -194,15 +189,15 @@ class Scheduler:
         return self.next_unfinished_task()
 
     def next_unfinished_task(self) -> int | None:
-        """Return the next task whose program has to be ended early; None once all tasks have ended."""
+        """Return the next task (a rank's program or thread) that has to be ended early; None once all have ended."""
         return next((number for number, task in self._run.tasks.items() if not task.is_finished), None)
 
     def first_task(self) -> int:
-        """Return the task that runs first."""
+        """Return the number of the rank that runs first."""
         return self._enabled[self._choose_task(0, 0)]
 
     def switch_to(self, successor: int | None) -> SwitchTask:
-        """Return the answer that lets a task run; None instead of a task ends the run."""
+        """Return the answer that lets a task (a rank's program or thread) run; for None, the one that ends the run."""
         ends = self._run.steps + TURN_STEPS
         self._turn_ends = ends if ends < self._most_steps else self._most_steps  # faster than min(), at each switch
         return SwitchTask(None) if successor is None else self._switches[successor]
@@ -210,10 +205,8 @@ class Scheduler:
     # --- of others ----------------------------------------------------------------------------------------------------
 
     def wake_task(self, number: int, *, from_outside: bool = False, change: TaskChange = _WAKE) -> None:
-        """Let a waiting task run again. A task that no longer waits stays as it is.
-
-        `from_outside`: the clock or a thread outside the simulation wakes the task.
-        """
+        """Let a waiting program or thread run again; one that no longer waits stays as it is. `from_outside`: the clock
+        or a thread outside the simulation wakes it."""
         run = self._run
         woken = run.tasks.get(number)
         if woken is None or woken.state is not _WAITING:
@@ -228,7 +221,7 @@ class Scheduler:
         insort(self._enabled, number)
 
     def add_task(self, task: Task) -> None:
-        """Let a newly started task run when its turn comes."""
+        """Let a newly started task (a rank's thread) run when its turn comes."""
         run = self._run
         assert task.number == run.started
         self._numbered = (
@@ -242,7 +235,7 @@ class Scheduler:
         self.note_progress()
 
     def end_task(self, me: Task, change: TaskChange) -> None:
-        """Remove a task that has ended, and wake the tasks that wait for its end."""
+        """Remove a task (a rank's program or thread) that has ended, and wake the tasks that wait for its end."""
         run = self._run
         me.change_state(change)
         self.note_progress()
@@ -266,7 +259,7 @@ class Scheduler:
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
-        """Ask the policy to choose an option, and record the choice in the schedule; one option is not recorded."""
+        """Ask the policy to choose an option, and record the choice. A single option is taken without asking."""
         count = len(options)
         return self._ask_policy(kind, number, options, count) if self._is_choosy and count > 1 else 0
 
@@ -305,7 +298,8 @@ class Scheduler:
     # --- the clock ----------------------------------------------------------------------------------------------------
 
     def _ring_alarms(self) -> bool:
-        """Advance the clock to its next time-outs and wake their tasks. False without one or if pointless."""
+        """Advance the clock to its next time-outs and wake their tasks. False if there is no time-out, or if only
+        threads wake again and again and no other task waits for the clock."""
         run, seen = self._run, self._timer_threads
         woken = run.clock.advance_to_next_alarm()
         # A thread that wakes for the first time may change something.
@@ -318,6 +312,6 @@ class Scheduler:
         return bool(woken) and (self._timer_rounds <= _MOST_TIMER_ROUNDS or self._other_tasks_await_clock())
 
     def _other_tasks_await_clock(self) -> bool:
-        """True if a time-out will wake a task other than the threads that are woken again and again."""
+        """True if a task waits for a time-out, other than the threads that time-outs wake again and again."""
         clock, timers = self._run.clock, self._timer_threads
         return any(number in clock.live and number not in timers for number in self._run.tasks)

@@ -14,9 +14,9 @@ class RunPhase(Enum):
     RUNNING = "running"
     """Tasks run, one at a time."""
     STOPPING = "stopping"
-    """The run is ending: all tasks' programs are ended early, in the order of the task numbers."""
+    """The run is ending: all programs and threads of ranks are ended early, in the order of their numbers."""
     OVER = "over"
-    """The last task has ended."""
+    """The last program or thread of a rank has ended."""
 
 
 class RunEnding(Enum):
@@ -34,7 +34,7 @@ class RunEnding(Enum):
 
 
 class RunLifecycle:
-    """The life of one run: it goes on, is stopped for one reason, and then has ended."""
+    """Whether one run goes on, stops or has ended, and the reason why it stops."""
 
     def __init__(self) -> None:
         self.phase = RunPhase.RUNNING
@@ -46,12 +46,12 @@ class RunLifecycle:
         """The rank that ran when `failure` was raised."""
 
     def begin_stop(self, ending: RunEnding) -> None:
-        """Begin to end all tasks' programs early. Only the first reason is kept."""
+        """Begin to end all programs and threads of ranks early. Only the first reason is kept."""
         if self.phase is RunPhase.RUNNING:
             self.phase, self.ending = RunPhase.STOPPING, ending
 
     def mark_ended(self) -> None:
-        """Record that the last task has ended."""
+        """Record that the last program or thread of a rank has ended."""
         self.begin_stop(RunEnding.FINISHED)
         self.phase = RunPhase.OVER
 
@@ -69,14 +69,14 @@ class RunLifecycle:
 
 
 class TaskState(Enum):
-    """The state of a task."""
+    """The state of a task (a rank's program or thread)."""
 
     READY = "ready"
     """The task runs, or can run."""
     TIMED_OUT = "timed out"
     """The task can run, because the clock ended its wait."""
     WAITING = "waiting"
-    """The task waits to be woken, or for an alarm of the virtual clock."""
+    """The task waits to be woken, or for a time-out of the virtual clock."""
     CANCELLED = "cancelled"
     """The task has to end early when it runs next, because its rank has ended."""
     RETURNED = "returned"
@@ -92,11 +92,11 @@ class TaskState(Enum):
 
 
 class TaskChange(Enum):
-    """An event in the life of a task."""
+    """An event in the life of a task (a rank's program or thread)."""
 
     WAIT = "wait"
     WAKE = "wake"
-    """Another task did what this one waits for."""
+    """Another program or thread did what this one waits for."""
     RING = "ring"
     """The task's time-out passed and ended its wait."""
     GO_ON = "go on"
@@ -107,7 +107,7 @@ class TaskChange(Enum):
     UNWIND = "unwind"
     ABANDON = "abandon"
 
-    __hash__ = object.__hash__  # as in State
+    __hash__ = object.__hash__  # as in TaskState
 
 
 UNFINISHED = (TaskState.READY, TaskState.TIMED_OUT, TaskState.WAITING, TaskState.CANCELLED)
@@ -126,7 +126,7 @@ _STATE_AFTER_CHANGE: dict[tuple[TaskState, TaskChange], TaskState] = {
     **{(state, change): end for state in UNFINISHED for change, end in _ENDS.items()},
     **{(end, change): end for end in _ENDS.values() for change in (*_ENDS, TaskChange.CANCEL)},
 }
-"""The new state, by old state and change. An ended task keeps its state, as an interrupt may report its end twice."""
+"""The new state, by old state and change. An ended task keeps its state: its end may be reported twice."""
 
 
 state_after: Callable[[tuple[TaskState, TaskChange]], TaskState] = _STATE_AFTER_CHANGE.__getitem__

@@ -33,7 +33,7 @@ class _RankStream:
 
 
 class CallStreams:
-    """The streams of all ranks."""
+    """The streams of all ranks: for each rank, a queue of its communication calls."""
 
     def __init__(self, world_size: int, *, batch_is_unit: bool) -> None:
         self._streams = [_RankStream() for _ in range(world_size)]
@@ -43,32 +43,32 @@ class CallStreams:
         """Groups whose calls start at once and do not wait in a stream."""
 
     def exempt_group(self, group: str) -> None:
-        """Let a group's calls start at once from now on, without a stream."""
+        """Let a group's calls start as soon as they are issued, without waiting for earlier calls of their rank."""
         self._left_out.add(group)
 
     def holds_call(self, call: Call) -> bool:
-        """True for a call that has to wait for its turn in its rank's stream. Calls that create groups have not."""
+        """True for a call that has to wait for earlier calls of its rank. Calls that create groups do not wait."""
         return call.operation not in CREATING and call.group not in self._left_out
 
     def open_batch(self, rank: int) -> None:
-        """Begin a batch of a rank, if the backend has batches."""
+        """Begin a batch of a rank: its next calls start together, if the backend can do that."""
         if self._batch_is_unit:
             self._batches += 1
             self._streams[rank].batch = self._batches
 
     def close_batch(self, rank: int) -> None:
-        """End the batch of a rank."""
+        """End the batch of a rank: its next calls start one after another again."""
         self._streams[rank].batch = 0
 
     def queue_call(self, issued: IssuedCall, starting: deque[IssuedCall]) -> bool:
-        """Put a call at the end of its rank's stream; `starting` gets the calls that can now start. True if it can."""
+        """Put a call at the end of its rank's stream. True if it can start; it is then added to `starting`."""
         stream = self._streams[issued.rank.rank]
         stream.queued.append((issued, stream.batch))
         stream.start_next_calls(starting)
         return not stream.queued
 
     def remove_call(self, issued: IssuedCall, starting: deque[IssuedCall]) -> None:
-        """Remove a completed call from its stream, and add the calls that can now start to `starting`."""
+        """Remove a completed call from its rank's stream, and add the calls that can now start to `starting`."""
         if not self.holds_call(issued.call):
             return
         stream = self._streams[issued.rank.rank]
@@ -76,7 +76,7 @@ class CallStreams:
         stream.start_next_calls(starting)
 
     def snapshot(self) -> tuple[StreamSnapshot, ...]:
-        """Return, by rank, the streams in which calls wait for earlier calls."""
+        """Return, by rank, the streams (queues of a rank's calls) in which calls wait for earlier calls."""
         return tuple(
             StreamSnapshot(
                 rank,

@@ -13,8 +13,8 @@ from ddpsim.simulator.kernel.states import UNFINISHED, TaskChange, TaskState, st
 from ddpsim.simulator.waits import Wait
 
 Script = Generator[Answer, Any, Any]
-"""A generator that serves one request. It yields intermediate answers, is sent the host's replies, and returns the
-value of the last answer."""
+"""A generator that serves one request of a rank. It yields intermediate answers, is sent the host's replies, and
+returns the value of the last answer."""
 
 
 class IssuedCall(NamedTuple):
@@ -29,7 +29,7 @@ class IssuedCall(NamedTuple):
 
 
 class RankRecord:
-    """The kernel's record of a rank: the state that its tasks share."""
+    """The kernel's record of a rank: the state that its program and threads share."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -46,10 +46,10 @@ class RankRecord:
         self.completed: list[int] = []
         """Handles (numbers) of calls that are complete and whose callbacks have not begun to run."""
         self.delivering: list[tuple[int, Task]] = []
-        """Completed calls whose callbacks are running: the call's handle, and the task that runs the callbacks."""
+        """Completed calls whose callbacks are running: the call's handle, and the thread that runs them."""
         self.main = Task(rank, self)
         self.tasks = [self.main]
-        """The tasks that have not ended, in the order in which they were started."""
+        """The rank's program and threads that have not ended, in the order in which they were started."""
         self.has_started_threads = False
 
 
@@ -67,14 +67,14 @@ class Task:
         self.state = TaskState.READY
         self.wait: Wait | None = None
         self.fault: tuple[Crash | EarlyReturn, int] | None = None
-        """The fault that ended the task, and the number of the call before which it struck."""
+        """The injected fault that ended the program or thread, and the number of the call before which it struck."""
         self.joiners: list[int] = []
-        """The numbers of the tasks that wait for the end of this one."""
+        """The numbers of the programs and threads that wait for the end of this one."""
         self.scripts: list[Script] = []
-        """The generators that serve the task's requests; the innermost request is last."""
+        """The generators that serve the requests of this program or thread; the innermost request is last."""
 
     def change_state(self, change: TaskChange) -> None:
-        """Change the task's state."""
+        """Change the state of this program or thread."""
         self.state = state_after((self.state, change))
 
     @property
@@ -89,7 +89,7 @@ class Task:
 
     @property
     def is_enabled(self) -> bool:
-        """True if the task can run, and does not wait for another task or the clock."""
+        """True if the program or thread can run, and waits for no other one and not for the clock."""
         return self.state in (TaskState.READY, TaskState.TIMED_OUT, TaskState.CANCELLED)
 
     def __str__(self) -> str:

@@ -326,12 +326,12 @@ class SimulatedBackend:
         size, own = self._host.world_size, self._host.running_thread.rank
         if world_size not in (-1, size):
             line = (
-                f"the program asks for a world of {world_size} ranks, expected {size}, as many as run: "
+                f"the program asks for world size {world_size}, expected {size}, the number of ranks that run: "
                 f"take world size {world_size} (--world-size {world_size}), or let the program read WORLD_SIZE"
             )
         elif rank not in (-1, own):
             line = (
-                f"the program calls rank {own} rank {rank}, expected its own number: let it read RANK, "
+                f"the program of rank {own} asks for rank {rank}, expected {own}: let it read RANK, "
                 "or pass the number that it was started with"
             )
         else:
@@ -345,8 +345,8 @@ class SimulatedBackend:
         for name, asked in (("world_size", world_size), ("rank", rank)):
             if asked not in (-1, given[name]):
                 raise ValueError(
-                    f"init_process_group got {name} {asked}, expected {given[name]}: a simulated rank keeps its "
-                    "number, and the world its size"
+                    f"init_process_group got {name} {asked}, expected {given[name]}: leave rank and world_size "
+                    "out, or read RANK and WORLD_SIZE"
                 )
         return given
 

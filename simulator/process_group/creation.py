@@ -73,7 +73,7 @@ class GroupMaker:
         self.through_torch = TorchDispatch()
         self._made: list[dict[str, int]] = [defaultdict(int) for _ in range(host.world_size)]
         self._has_made_nccl = [False] * host.world_size
-        """By rank: True if the rank has made a group with NCCL, so that a group without NCCL has another backend."""
+        """By rank: True if the rank has made a group with NCCL, so a group without NCCL has another backend."""
         self._gloo = requested_backend("gloo")
         self._everybody = tuple(range(host.world_size))
         self._same_rank = {rank: rank for rank in self._everybody}
@@ -200,7 +200,7 @@ class GroupMaker:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _announce_as_outsider(self, label: str, members: tuple[int, ...]) -> None:
-        """Tell the kernel which members this rank, which is none, believes a new group has. It waits for no rank."""
+        """Tell the kernel which members a new group has in the view of this rank, itself no member."""
         host = self._host
         host.send_request(Checkpoint())
         host.send_request(
@@ -210,10 +210,8 @@ class GroupMaker:
         )
 
     def _mesh_label(self, description: str | None, members: tuple[int, ...], rank: int) -> str | None:
-        """Return the label of a device mesh's group; None for another group.
-
-        Note this rank's coordinates in the mesh, unless it has coordinates in a mesh of more dimensions.
-        """
+        """Return the label of a device mesh's group; None for another group. Also record this rank's coordinates in the
+        mesh, unless it has coordinates in a mesh of more dimensions."""
         dimension = mesh_dimension_of(description)
         grid = None if dimension is None else find_mesh_under_construction(sys._getframe(1))
         if dimension is None or grid is None:
@@ -226,9 +224,8 @@ class GroupMaker:
     def _unique_label(self, name: str, proposed: str, members: tuple[int, ...], rank: int) -> str:
         """Return a group's label, its name in findings.
 
-        A name that is used again, after a destroy, means another group. Groups of one rank may share a name, since
-        their calls are never matched with each other (torch counts names on each rank: nested new_subgroups makes such
-        groups). So the rank is part of their label.
+        A name that is used again, after a destroy, means another group. Groups with one member may share a name (nested
+        new_subgroups makes such groups), as their calls never match each other. So their labels name the rank.
         """
         made = self._made[rank]
         made[name] += 1

@@ -82,7 +82,7 @@ class GlooRules:
         """Do nothing: gloo takes any memory layout for a reduce or broadcast."""
 
     def check_all_gather(self, outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
-        """Check that an all_gather has one output tensor for each rank, like the input tensor."""
+        """Check that an all_gather has one output tensor for each rank, with the input's dtype and shape."""
         if len(outputs) != size:
             raise _invalid_error(
                 "allgather", f"output tensor list at index 0 (expected length {size}, got {len(outputs)})"
@@ -91,12 +91,12 @@ class GlooRules:
         return (tensor,)
 
     def check_all_gather_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
-        """Check that the output has the size of `size` inputs, concatenated along the first dimension."""
+        """Check that the output has the size of all ranks' inputs, concatenated along the first dimension."""
         if not _is_whole(output, tensor, size):
             self.check_all_gather(output.chunk(size), tensor, 0, size)
 
     def check_all_gather_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-        """Check that each output has the size of `size` inputs, concatenated along the first dimension."""
+        """Check that each output has the size of all ranks' inputs, concatenated along the first dimension."""
         if len(outputs) != len(inputs):
             raise RuntimeError(f"Check failed: outputs.size() == inputs.size() ({len(outputs)} vs. {len(inputs)}). \n")
         if not all(_is_whole(output, tensor, size) for output, tensor in zip(outputs, inputs, strict=True)):
@@ -106,7 +106,7 @@ class GlooRules:
     def check_all_gather_coalesced(
         self, output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], size: int
     ) -> None:
-        """Check that there is a list of output tensors for each rank, like the list of input tensors."""
+        """Check that there is a list of output tensors for each rank, with the dtypes and shapes of the input list."""
         name = "ProcessGroupGloo::allgather_coalesced: "
         if len(output_lists) != size:
             raise RuntimeError(name + "output lists should be equal to world size")
@@ -127,13 +127,13 @@ class GlooRules:
             raise RuntimeError("ProcessGroupGloo::allreduce_coalesced: tensors must all have the same type")
 
     def check_root_list(self, operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
-        """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
+        """Check that the root's list in gather and scatter has a tensor for each rank, with equal dtype and shape."""
         if (problem := arguments.list_length_error(kind, tensors, size)) is not None:
             raise RuntimeError(f"ProcessGroupGloo::{operation}: {problem}")
         check_equal_type_and_shape(operation, tensors, model)
 
     def check_reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
-        """Check that a reduce_scatter has one input for each rank, and that the caller's own is like the output."""
+        """Check that a reduce_scatter has an input for each rank, and that the caller's is like the output."""
         if len(inputs) != size:
             raise RuntimeError("invalid input tensor list size, must be world size")
         if output.shape != inputs[rank].shape:
@@ -141,7 +141,7 @@ class GlooRules:
             raise RuntimeError(f"Check failed: outputs[0].sizes().vec() == inputs[0][i].sizes().vec() ({both}). \n")
 
     def check_reduce_scatter_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
-        """Check that the input has the size of `size` outputs, concatenated along the first dimension."""
+        """Check that the input has the size of all ranks' outputs, concatenated along the first dimension."""
         if output.dtype is not tensor.dtype:
             types = f"{TYPE_NAMES.get(output.dtype, output.dtype)} vs. {TYPE_NAMES.get(tensor.dtype, tensor.dtype)}"
             raise RuntimeError(f"Check failed: outputTensors[i].dtype() == inputTensors[i].dtype() ({types}). \n")

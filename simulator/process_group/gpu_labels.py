@@ -1,7 +1,4 @@
-"""The virtual GPU on which a tensor lies.
-
-An attribute of the tensor tells it, since the tensor's memory is the CPU's.
-"""
+"""Records on which virtual GPU a tensor lies, in an attribute of the tensor, as its memory is the CPU's."""
 
 from __future__ import annotations
 

@@ -293,14 +293,14 @@ class SimulatedGroup(NamedGroup):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _rules_for_call(self, schema: str, tensors: Sequence[Tensor], models: Sequence[Tensor]) -> GlooRules:
-        """Check a call's tensors as torch does, and return the backend's checks, for the device of the first model."""
+        """Check a call's tensors as torch does, and return the backend's checks for the device of `models[0]`."""
         arguments.check_tensors(schema, tensors)
         return rules_for(self._rules, models[0])
 
     def _issue_reduction(
         self, rules: GlooRules, signature: Signature, inputs: list[Tensor], outputs: list[Tensor], factor: Any
     ) -> Any:
-        """Issue a call that reduces, by the arithmetic of the backend that has these rules."""
+        """Issue a call that reduces, with the arithmetic of the backend to which `rules` belong."""
         payload = Payload(inputs, outputs, factor, on_nccl=isinstance(rules, NcclRules))
         return self._issue_collective(rules, signature, payload, outputs)
 
@@ -312,7 +312,7 @@ class SimulatedGroup(NamedGroup):
         result: list[Any],
         refusal: str | None = None,
     ) -> Any:
-        """Issue a call that moves tensors. `refusal` is an error of the backend that a wait for the call raises."""
+        """Issue a call that moves tensors. `refusal`: the backend's error, if any, which a wait raises."""
         assert signature.dtype is not None
         refusal = rules.wait_error(signature.operation, signature.dtype, signature.reduction) or refusal
         return self.issue(signature, payload, result, refusal=refusal)

@@ -77,7 +77,7 @@ class CallIssuer:
         tag: int = 0,
         refusal: str | None = None,
     ) -> Any:
-        """Issue a call and return its work. `refusal` is an error of the backend that a wait for the call raises."""
+        """Issue a call and return its work. `refusal`: the backend's error, if any, which a wait raises."""
         host = self.host
         me = host.begin_call(self._accesses_of_call(signature, peer, tag) if host.is_observed else ())
         if me.rank != self.rank:
@@ -120,10 +120,11 @@ class CallIssuer:
         return self._collect_work(work)
 
     def _reject_other_rank(self, rank: int, operation: str) -> NoReturn:
-        """End the run: one rank used another rank's group. The call would be taken for one of the group's own rank."""
+        """End the run: a rank used another rank's group, and the call would be taken for one of that other rank."""
         error = UsageError(
             f"rank {rank} calls {operation} on the process group of rank {self.rank}, expected its own: ranks are "
-            "threads here, and share what a module, a cache or a default argument keeps: run with isolation='process'"
+            "threads of one process, so keep no group in a module, cache or default argument, or run with "
+            "isolation='process'"
         )
         self.host.abort_run(error)
         raise error

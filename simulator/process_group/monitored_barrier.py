@@ -48,8 +48,7 @@ def wait_at_barrier(
 
 
 def _with_missing_ranks(host: Host, pending: PendingCall, missing: tuple[int, ...], limit: timedelta) -> FailedBarrier:
-    """Add the missing ranks to the error, for the finding. gloo's text has group ranks, and names only one of many
-    ranks."""
+    """Return the failed barrier as the finding shows it. gloo's text has group ranks, not all of them."""
     call = pending.call
     operation = f"{call.operation} #{call.sequence}" + ("" if call.group == "default" else f' on "{call.group}"')
     whereabouts = tuple(host.send_request(AskWhereabouts(missing))) if missing else ()
@@ -57,7 +56,7 @@ def _with_missing_ranks(host: Host, pending: PendingCall, missing: tuple[int, ..
 
 
 def _timeout_seconds(rank: int, limit: timedelta) -> float | None:
-    """Return the seconds to wait; None for no limit. Rank 0 waits least: it tells the others who is late."""
+    """Return the seconds to wait; None for no limit. Rank 0 waits least: it tells the others which ranks are late."""
     if limit == NO_TIME:
         return None
     return limit.total_seconds() + (0 if rank == 0 else _ANSWER_SECONDS)

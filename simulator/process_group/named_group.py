@@ -141,7 +141,7 @@ class NamedGroup(ProcessGroup):
         """Do nothing, as gloo does."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Keep the time-out. It ends no wait; see the docstring of group.py."""
+        """Record the time-out. It ends no wait; see the docstring of group.py."""
         self._timeout = timeout
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:

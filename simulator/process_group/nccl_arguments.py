@@ -69,7 +69,7 @@ class NcclRules(GlooRules):
         return outputs
 
     def check_all_gather_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
-        """Check that the output has the elements of `size` inputs, in any shape."""
+        """Check that the output has as many elements as all ranks' inputs together, in any shape."""
         _check_contiguous(tensor, output)
         if output.dtype is not tensor.dtype:
             raise TypeError("output tensor must have the same type as input tensor")
@@ -77,7 +77,7 @@ class NcclRules(GlooRules):
             raise ValueError("output tensor size must be equal to world_size times input tensor size")
 
     def check_all_gather_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
-        """Check that each output has the elements of `size` inputs."""
+        """Check that each output has as many elements as all ranks' inputs together."""
         arguments.check_same_count(outputs, inputs)
         for output, tensor in zip(outputs, inputs, strict=True):
             self.check_all_gather_single(output, tensor, size)
@@ -96,8 +96,7 @@ class NcclRules(GlooRules):
             raise ValueError(f"ProcessGroupNCCL::{operation}: invalid {problem}")
 
     def check_reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
-        """Check that a reduce_scatter has one input for each rank, and that the caller's has as many elements as the
-        output."""
+        """Check that a reduce_scatter has an input for each rank, the caller's with as many elements as the output."""
         _check_contiguous(output)
         _check_list("reduce_scatter", "input", inputs, size)
         if _same_dtype_and_shape(inputs):
@@ -106,7 +105,7 @@ class NcclRules(GlooRules):
             raise ValueError("Tensor input and output of _reduce_oop must have the same number of elements ")
 
     def check_reduce_scatter_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
-        """Check that the input has the elements of `size` outputs, in any shape."""
+        """Check that the input has as many elements as all ranks' outputs together, in any shape."""
         _check_contiguous(tensor, output)
         if output.dtype is not tensor.dtype:
             raise TypeError("input tensor must be the same type as the output tensor.")

@@ -35,7 +35,7 @@ class SimulatedStore(Store):
         """The part of the key prefix that programs do not see."""
         self._timeout = DEFAULT_TIMEOUT
         self._limit: timedelta | None = None
-        """The time-out in seconds for waits that give none themselves; None for no limit."""
+        """The time-out for waits that give none themselves; None for no limit."""
 
     def with_prefix(self, prefix: str) -> SimulatedStore:
         """Return a handle of the same store that puts a prefix before all keys."""
@@ -127,7 +127,7 @@ class SimulatedStore(Store):
         self._ask_kernel("queue_push", [key], [value])
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Take the oldest value of a queue, waiting for one if `block`; raise QueueEmptyError otherwise."""
+        """Take the oldest value of a queue. If there is none, wait if `block`, else raise QueueEmptyError."""
         if block:
             self._wait_if_limited([key])
         value: bytes | None = self._ask_kernel("queue_pop", [key], may_wait=block)
@@ -146,7 +146,7 @@ class SimulatedStore(Store):
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Keep the time-out. No wait ends by it: a wait that gives no time-out of its own has no limit."""
+        """Record the value that `timeout` returns. It ends no wait: one without its own time-out has no limit."""
         self._timeout = timeout
 
     @property

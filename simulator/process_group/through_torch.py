@@ -52,7 +52,7 @@ _OF_METHODS = ("dst", "src", "tag", "output_split_sizes", "input_split_sizes")
 """Arguments of torch's operators that follow the tensors and are also arguments of the group's methods."""
 
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
-"""The `__torch_dispatch__` methods of tensor classes that define none of their own: Tensor, Parameter."""
+"""The `__torch_dispatch__` method of tensor classes that define none of their own: Tensor, Parameter."""
 
 
 class _DispatchedCall:
@@ -209,7 +209,7 @@ def _torch_method_name(method: Callable[..., Any]) -> str:
 
 
 def _reduction_of(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
-    """Return the reduction in a method's arguments; an options object has it as `op`."""
+    """Return the reduction in a method's arguments, where it may be a field of an options object; SUM by default."""
     for argument in (*arguments, *options.values()):
         if isinstance(argument, (ReduceOp, ReduceOp.RedOpType)):
             return argument
@@ -219,7 +219,7 @@ def _reduction_of(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
 
 
 def _options_of(kind: Any, values: dict[str, Any], reduction: Any) -> Any:
-    """Return the options object from which torch took the arguments of an operator."""
+    """Rebuild the options object from which torch took the arguments of an operator."""
     options = kind()
     for name, field in _OPTIONS.items():
         if name in values and hasattr(options, field):

@@ -158,7 +158,7 @@ class FileStore(UserStore):
     """torch.distributed.FileStore; its file is made and stays empty."""
 
     _at_end: ClassVar[Callable[[Callable[[str], None], str], object]]
-    """A function that registers a function to be called at the end, which removes the file."""
+    """Registers a function that runs at the end and removes the file."""
 
     def __init__(self, file_name: str, world_size: int = -1) -> None:
         """Make the store from the arguments of torch's FileStore."""
@@ -233,8 +233,7 @@ class PrefixStore(UserStore):
 
 
 def replace_store_classes(host: Host) -> None:
-    """Replace torch's store classes by ours, also under names that the program has imported, for the rest of the
-    process."""
+    """Replace torch's store classes by simulated ones, also under names that the program imported, for good."""
     here = vars(sys.modules[__name__])
     for kind in (TCPStore, FileStore, HashStore, PrefixStore):
         name = kind.__name__
@@ -248,7 +247,7 @@ def replace_store_classes(host: Host) -> None:
 
 @contextmanager
 def stores_replaced_on_ranks(host: Host) -> Iterator[None]:
-    """A context in which torch's store classes make ours when a rank calls them, under whatever name."""
+    """A context in which torch's store classes make simulated stores when a rank calls them, under whatever name."""
     replaced = ReplacedAttributes()
     with ExitStack() as at_end:
         at_end.callback(replaced.restore_attributes)

@@ -65,10 +65,7 @@ class SimulatedWork(Work):
         return True
 
     def await_completion(self) -> None:
-        """Wait, in place of a later wait in C++.
-
-        For the hazard checks, the program itself has not waited for the call by this.
-        """
+        """Wait now, so a later wait in C++ finds the call complete. Hazard checks do not take it for the program's."""
         with suspend_modes():
             self._host.wait_for_calls((self.pending,))
         if self.pending.error is not None:
@@ -204,7 +201,7 @@ def yield_before_set(host: Host, future: Any) -> None:
 
 
 def _futures_object(rank: int) -> Object:
-    """Return the name under which the exploration knows all futures that a rank's threads set themselves."""
+    """Return the name that the exploration of schedules uses for all futures that a rank's threads set themselves."""
     return ("futures", rank)
 
 

@@ -13,7 +13,7 @@ from ddpsim.simulator.runtime.rank_thread import RankThread, ThreadedRank
 
 
 class Baton:
-    """The right to run, in one run of ranks. A thread without it sleeps at a lock of its own, `RankThread.baton`."""
+    """The baton: the right to run. A thread without it sleeps at a lock of its own, `RankThread.baton`."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class Baton:
         switch: Callable[[int | None, int | None], None],
     ) -> None:
         self.running: RankThread | None = None
-        """The thread that has the baton."""
+        """The thread that has the baton (the right to run)."""
         self.started: dict[int, RankThread] = {rank.rank: rank.main for rank in ranks}
         """By number: the main threads of all ranks, and their other threads that have not ended."""
         self.has_ended = False
@@ -34,7 +34,7 @@ class Baton:
         self._switch = switch
 
     def pass_to_thread(self, giver: RankThread | None, number: int | None) -> None:
-        """Let another thread run. `giver` is None for the thread that started the run, `number` at the run's end."""
+        """Let another thread run. `giver` is None for the thread that started the run, `number` None at its end."""
         successor = None if number is None else self.started[number]
         try:
             self._switch(None if giver is None else giver.rank, None if successor is None else successor.rank)

@@ -32,7 +32,7 @@ GENERATED = "<ddpsim generated>"
 """The file name of generated code whose lines represent lines of the user's program."""
 
 _GENERATED = (GENERATED, "<frozen", "<eval_with_key", "<attrs generated", "<__array_function__")
-"""How the file names of code that libraries generate begin. There are no such files."""
+"""Prefixes of the file names that libraries give to generated code; files of these names do not exist."""
 
 _OF_INDUCTOR = re.compile(r".*[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{40,}\.py")
 """Matches the names of files that torch's inductor generates: a hash, in a folder named by two of its letters."""

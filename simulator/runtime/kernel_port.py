@@ -14,7 +14,7 @@ from ddpsim.simulator.kernel.tasks import RankRecord, Task
 
 
 class KernelRunView(Protocol):
-    """The run's state that a host reads. In a rank process it is the state at the kernel's last answer."""
+    """The run's state that a host, which runs the ranks, reads. In a rank process: as of the kernel's last answer."""
 
     ranks: list[RankRecord]
     """The ranks that the host runs."""
@@ -29,33 +29,33 @@ class KernelRunView(Protocol):
 
     @property
     def started(self) -> int:
-        """The number that the next started task gets."""
+        """The number that the next started thread gets."""
 
 
 class KernelInterface(Protocol):
-    """The kernel's functions that a host calls; `Kernel` documents each."""
+    """The kernel's functions that a host, which runs the ranks, calls; `Kernel` documents each."""
 
     @property
     def run(self) -> KernelRunView:
         """The state of the run so far."""
 
     def handle(self, request: Request) -> Answer:
-        """Take a request of the running task and return the kernel's answer."""
+        """Take a request of the running program or thread and return the kernel's answer."""
 
     def watch_completion(self, handle: int) -> bool:
         """Note that the program depends on a call's completion from now on. True if its callbacks have to run now."""
 
     def reply(self, said: Reply | None) -> Answer:
-        """Pass the host's reply to the kernel, and return the kernel's next answer."""
+        """Pass the host's reply (a result that the kernel asked for) on, and return the kernel's next answer."""
 
     def drop_request(self) -> None:
-        """Give up the running task's request, as the host could not do what the kernel asked for."""
+        """Give up the running rank's request, as the host could not do what the kernel asked for."""
 
     def resume_task(self, task: Task) -> Answer:
-        """Return the answer for a task of this host whose turn it is."""
+        """Return the answer for a task (a rank's program or thread) of this host whose turn it is."""
 
     def give_baton(self, number: int | None) -> None:
-        """Note that the host lets one of its tasks run, or none."""
+        """Note which of the host's tasks (programs and threads of ranks) runs next; None for none."""
 
     def is_unwinding(self, task: Task) -> bool:
-        """True if a task's program is being ended early, or will be when the task runs next."""
+        """True if a task (a rank's program or thread) is being ended early, or will be when it runs next."""

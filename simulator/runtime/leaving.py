@@ -24,10 +24,10 @@ _Lines = tuple[int, int]
 def find_propagating_error(
     carried_out: BaseException, machinery: type[BaseException], handled_at_end: BaseException | None
 ) -> BaseException | None:
-    """Return the innermost exception that was propagating when `carried_out`, of type `machinery`, was raised; None if
-    there was none.
+    """Return the innermost exception that was about to leave the program when ddpsim raised `carried_out`, of type
+    `machinery`; None if there was none.
 
-    The exception must have been in handling when the run ended: later ones are consequences of the end.
+    Only an exception in handling when the run ended counts: later ones are consequences of the end.
     """
     known = {id(each) for each in _context_chain(handled_at_end)}
     for later, error in pairwise(_context_chain(carried_out)):

@@ -38,7 +38,7 @@ _COMPILES = frozenset({"torch._dynamo.convert_frame", "torch._inductor.compile_f
 runs."""
 
 _GRACE_SECONDS = 1.0
-"""Seconds in which a rank has to notice the end of the run. Then it is interrupted, and after as long abandoned."""
+"""Seconds in which a rank has to notice the end of the run. Then it is interrupted, later abandoned."""
 
 
 class ExecutionWatcher:

@@ -71,7 +71,7 @@ class PromptServer:
     def __init__(self, call_reader: Callable[[], object], read: ReadLine = read_edited_line) -> None:
         """`call_reader` wakes the thread that started the run, which then calls `serve_request`."""
         self.clock = Stopwatch()
-        """The clock of the time limits."""
+        """The clock that measures the run's time limits."""
         self.is_open = False
         """True while a debugger is open. Communication calls are refused meanwhile."""
         self._call_reader = call_reader

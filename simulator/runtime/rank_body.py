@@ -37,7 +37,7 @@ class RankMain:
         self._record_leaving = record_leaving
 
     def run_rank(self, host: ThreadHost, me: RankThread) -> None:
-        """Wait for the rank's first turn, run the program, report the result, and let another rank run for good."""
+        """Wait for the rank's first turn, run the program, report the result, and end the rank's turn for good."""
         how = TaskChange.UNWIND
         try:
             how = self._run_program(host, me)

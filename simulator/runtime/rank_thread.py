@@ -98,11 +98,11 @@ class PendingCall:
     source: int | None = None
     """The rank that sent the message, once a receive is complete."""
     is_delivered: bool = False
-    """True once the call's rank has run after the completion."""
+    """True once the call's futures are being set, or have been."""
     when_delivered: list[Callable[[], None]] = field(default_factory=list)
-    """Run on a thread of the call's rank after the call is complete: they set futures and run their callbacks."""
+    """Functions to run on a thread of the call's rank after completion: they set futures and run callbacks."""
     when_moved: Callable[[], None] | None = None
-    """Runs as soon as the call's data has moved, on any thread, before a program reads the data."""
+    """A function that runs as soon as the call's data has moved, on any thread, before a program reads the data."""
 
 
 class ThreadedRank:
@@ -202,10 +202,10 @@ class RankThread:
             self.baton.acquire()
 
     def run_while_sleeping(self, visit: Callable[[], None]) -> None:
-        """Make this sleeping thread run a function, and wait for its end. Called by another thread.
+        """Make this sleeping thread run a function, and wait for the function's end.
 
-        The caller gets an exception of the function. Raised in the sleeping thread, it would end that thread only, and
-        the run would wait for it forever.
+        Another thread calls this, and gets an exception of the function. Raised in the sleeping thread, it would end
+        that thread only, and the run would wait for it forever.
         """
         over, errors = _allocate_lock(), list[Exception]()
         over.acquire()
@@ -225,7 +225,7 @@ class RankThread:
             raise errors[0]
 
     def connect_task(self, task: Task) -> None:
-        """Give the thread its task, which is the kernel's record of it, before the thread first runs."""
+        """Give the thread its task (the kernel's record of a thread) before it first runs."""
         self.task = task
         self.number = task.number
         """The rank, for the rank's main thread. Other threads are numbered from the world size on, as they start."""
@@ -237,7 +237,7 @@ class RankThread:
 
     @property
     def has_task(self) -> bool:
-        """True once the thread has its task, the kernel's record of it."""
+        """True once the thread has its task (the kernel's record of a thread)."""
         return hasattr(self, "task")
 
     @property

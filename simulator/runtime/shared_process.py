@@ -84,7 +84,7 @@ class SharedProcessWatch:
         ]
 
     def _used_libraries(self) -> Set[str]:
-        """Return the `_LIBRARIES` (known to keep a rank's state in modules) that the program uses or imports."""
+        """Return the libraries of `_LIBRARIES` (they keep a rank's state in modules) that the program uses."""
         loaded = sys.modules.keys() & _LIBRARIES
         # Most programs load none; their code need not be searched then.
         named = loaded and loaded.intersection(_libraries_imported_by(self._program))

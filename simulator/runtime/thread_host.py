@@ -40,7 +40,7 @@ from ddpsim.simulator.runtime.threads import RankThreads
 from ddpsim.simulator.waits import CallWait
 
 _MOST_UNWINDS = 1_000
-"""A program may catch RankUnwound (which ends it early) and clean up. One that catches it more often is abandoned."""
+"""How often a program may catch RankUnwound, which ends it early, before the program is abandoned."""
 
 _RUNNING = RunPhase.RUNNING  # faster to look up, see scheduler.py
 _new = tuple.__new__
@@ -202,10 +202,8 @@ class ThreadHost:
         return pending.is_complete
 
     def finish_thread(self, me: RankThread, how: TaskChange) -> None:
-        """Let another thread run for good: the last call on a rank's thread.
-
-        If this raises RankUnwound, it is still the caller's turn, and the caller has to call again.
-        """
+        """Let another thread run, as the last call on a rank's thread. If this raises RankUnwound, it is still the
+        caller's turn, and the caller has to call again."""
         if me.is_abandoned:
             return
         try:
@@ -298,7 +296,7 @@ class ThreadHost:
         self.connect_task(child)
 
     def connect_task(self, child: RankThread) -> None:
-        """Give a started thread its task, the kernel's record of it; the thread itself may call this first."""
+        """Give a started thread its task (the kernel's record of a thread); the thread itself may call this first."""
         if not child.has_task:
             number = next(number for number, thread in self.baton.started.items() if thread is child)
             child.connect_task(self.kernel.run.tasks[number])
@@ -306,8 +304,7 @@ class ThreadHost:
             child.of.threads.append(child)
 
     def _next_thread_after(self, me: RankThread, how: TaskChange) -> int | None:
-        """Tell the kernel that a thread has ended, and return the number of the thread that runs next; None if there is
-        none."""
+        """Tell the kernel that a thread has ended, and return the number of the next thread, or None."""
         answer = self.kernel.handle(ask.FinishTask(how))
         while isinstance(answer, answers.AwaitExternalThreads):
             answer = self.kernel.reply(self._carry_out_and_reply(me, answer))
@@ -339,7 +336,7 @@ class ThreadHost:
     # --- errors of the machinery --------------------------------------------------------------------------------------
 
     def abort_run(self, error: Exception) -> None:
-        """End the run with an error that is raised to the run's caller. Raised in the rank, the error would be lost."""
+        """End the run with an error that is raised to the run's caller, as the rank would lose it."""
         self.kernel.run.life.abort(error, self.running_thread.rank)
 
     def abort_run_by_bug(self, error: Exception) -> None:

@@ -131,7 +131,7 @@ def _disconnect_groups(groups: list[Any]) -> None:
 
 
 def _run_in_parallel(tasks: Iterable[Callable[[], None]]) -> None:
-    """Run the tasks in parallel; raise the first error."""
+    """Run the functions in parallel; raise the first error."""
     errors: list[Exception] = []
 
     def run(task: Callable[[], None]) -> None:
@@ -198,7 +198,7 @@ def _wait_for_works(works: Sequence[Any]) -> Exception | None:
 
 
 class HostCopy:
-    """One rank's payload in host memory."""
+    """One rank's payload (the tensors of a call), copied to host memory."""
 
     def __init__(self, payload: Payload) -> None:
         self._original = payload
@@ -277,7 +277,7 @@ def _make_options(row: Operation, kind: str, payload: Payload, reduction: str | 
 
 
 def _gather_into_one(backend: Any, tensor: Tensor, gathered: list[Tensor]) -> Any:
-    """Make an all_gather that returns one tensor, which is appended to `gathered`."""
+    """Start an all_gather whose result is one tensor for all ranks; append this tensor to `gathered`."""
     together = tensor.new_empty(backend.size() * tensor.shape[0], *tensor.shape[1:])
     gathered.append(together)
     return backend._allgather_base(together, tensor)

@@ -45,7 +45,7 @@ _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "BOR": torch.Tensor.bitwise_or_,
     "BXOR": torch.Tensor.bitwise_xor_,
 }
-"""Combines the total of some ranks with the tensor of the next one, in place."""
+"""By reduction: combines the total of some ranks with the tensor of the next one, in place."""
 
 _ON_GLOO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "SUM": torch.add,
@@ -54,7 +54,7 @@ _ON_GLOO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "MIN": lambda own, received: torch.where(received < own, received, own),
     "MAX": lambda own, received: torch.where(own < received, received, own),
 }
-"""Combines a rank's elements with those it receives, as std::min and std::max do, which return `own` beside a NaN."""
+"""By reduction: combines a rank's elements with those received, as std::min and std::max do: `own` if one is a NaN."""
 
 _GLOO_SEGMENT = 1024 * 1024
 """The most bytes that gloo moves at a time (kMaxSegmentSize)."""
@@ -131,7 +131,7 @@ def _elements_in_chunk(count: int, size: int, itemsize: int) -> int:
 
 @cache
 def _ring_order(size: int) -> tuple[Tensor, Tensor]:
-    """Return the index of the elements to combine at each step: the rank of each chunk, and the chunk."""
+    """Return indices for the elements combined at each step of gloo's ring: each chunk's rank, and the chunk."""
     chunks = torch.arange(size)
     return (chunks - 1 - chunks.unsqueeze(1)) % size, chunks
 
@@ -155,7 +155,7 @@ def _write_outputs(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 def _reduce_columns(
     payloads: Sequence[Payload], reduction: str, columns: Iterable[Sequence[Tensor]] | None = None
 ) -> list[Tensor]:
-    """Return the reduction of each column, which has a tensor of each rank; by default, of each place in the inputs."""
+    """Return the reduction of each column: one tensor of each rank. By default a column is one place in the inputs."""
     factors, on_nccl = [payload.factor for payload in payloads], payloads[0].on_nccl
     return [
         reduce_tensors(column, reduction, factors, on_nccl=on_nccl)

@@ -18,7 +18,7 @@ class Payload(NamedTuple):
     gathered: list[Tensor] | None = None
     """The list that receives the gathered tensor of an operation without output tensors."""
     on_nccl: bool = False
-    """Whether NCCL reduces the tensors, by its own arithmetic; else gloo does."""
+    """True if the tensors are reduced with NCCL's arithmetic, False with gloo's."""
 
     def with_copied_inputs(self) -> Payload:
         """Return a payload with copies of the inputs, so that the caller may change its tensors."""

@@ -271,12 +271,12 @@ def test_a_group_whose_store_is_each_ranks_own_hangs(program):
     [
         (
             "rank=rank, world_size=4",
-            "the program asks for a world of 4 ranks, expected 2, as many as run: take world size 4 "
+            "the program asks for world size 4, expected 2, the number of ranks that run: take world size 4 "
             "(--world-size 4), or let the program read WORLD_SIZE",
         ),
         (
             "rank=(rank + 1) % 2, world_size=size",
-            "the program calls rank 0 rank 1, expected its own number: let it read RANK, or pass the number "
+            "the program of rank 0 asks for rank 1, expected 0: let it read RANK, or pass the number "
             "that it was started with",
         ),
     ],

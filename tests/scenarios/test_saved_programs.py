@@ -163,7 +163,7 @@ def test_a_program_that_asks_for_its_world_is_no_smaller_case(folder, console):
     assert "3 ranks, 0 switches  ->  3 ranks, 0 switches" in out
     assert console("run", "--world-size", "4", "asks.py")[::2] == (
         2,
-        "ddpsim: the program asks for a world of 3 ranks, expected 4, as many as run: take world size 3 "
+        "ddpsim: the program asks for world size 3, expected 4, the number of ranks that run: take world size 3 "
         "(--world-size 3), or let the program read WORLD_SIZE\n",
     )
     assert console("fuzz", "--executions", "3", "asks.py")[0] == 2

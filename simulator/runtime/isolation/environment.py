@@ -44,7 +44,7 @@ class RankVariables(dict[Any, Any]):
 
 
 class RankEnvironments:
-    """The environment variables of all ranks: each rank has a copy of the host's, plus torchrun's."""
+    """The environment variables of all ranks: each has a copy of the host process's, plus torchrun's."""
 
     def __init__(self, world_size: int) -> None:
         self.text = vars(os.environ)
@@ -92,7 +92,7 @@ class RankEnvironments:
 
 
 def _written_variables(variables: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the variables that a rank or the host wrote, with their values, None for those it deleted."""
+    """Return the variables that a rank or the host process wrote, with their values; None for deleted ones."""
     return {key: variables.get(key) for key in getattr(variables, "written", ())}
 
 

@@ -54,7 +54,7 @@ def wrap_loop_constructor(steps: LockSteps, original: Callable[..., None]) -> Ca
 
 
 def is_loop_of_rank(loop: Any) -> bool:
-    """True if a rank made an event loop, so that the loop waits in virtual time."""
+    """True if a rank made this event loop, so that the loop waits in virtual time."""
     return isinstance(getattr(loop, "_selector", None), _VirtualTimeSelector)
 
 
@@ -81,7 +81,7 @@ class _VirtualTimeSelector:
         return getattr(self._selector, name)
 
     def select(self, timeout: float | None = None) -> Any:
-        """Return the ready files; none if that is too early: the loop then calls this again."""
+        """Wait until a file is ready or the time-out passes, and return the ready files. The list may be empty."""
         ready = self._selector.select(0)
         if ready or (timeout is not None and timeout <= 0):
             self._woken.clear()
@@ -102,7 +102,7 @@ def is_external_thread(thread: Any) -> bool:
 
 
 def may_wake_ranks(thread: Any) -> bool:
-    """False for a thread outside the simulation that never releases a lock for which a rank waits."""
+    """False for a thread outside the simulation that is known never to release a lock for which a rank waits."""
     return not _module_of_thread(thread).startswith(_MODULES_THAT_WAKE_NO_RANK)
 
 

@@ -37,10 +37,10 @@ class LockHost(Host, Protocol):
         """Tell the kernel that the running thread has started another one."""
 
     def connect_task(self, child: RankThread) -> None:
-        """Give a started thread its task, which is the kernel's record of it."""
+        """Give a started thread its task (the kernel's record of a thread)."""
 
     def finish_thread(self, me: RankThread, how: TaskChange) -> None:
-        """Let another thread run for good, as the last call on a thread."""
+        """Let another thread run, as the last call on a thread."""
 
     def abort_run_by_bug(self, error: Exception) -> None:
         """End the run with an error that is a bug of ddpsim."""
@@ -129,14 +129,14 @@ class LockSteps:
             self.host.send_request(ReportUse(kind))
 
     def record_release(self, me: RankThread, lock: Object) -> bool:
-        """Tell the exploration that a lock is released, which happens before its next acquire. False without one."""
+        """Tell the exploration of schedules, if there is one, that a lock is released. False if there is none."""
         if not self.host.is_observed or not me.of.has_started_threads:
             return False
         self.host.send_request(ReleaseObject(lock))
         return True
 
     def record_acquire(self, me: RankThread, lock: Object) -> None:
-        """Tell the exploration that a lock is acquired: all before the lock's last release happened before this."""
+        """Tell the exploration of schedules that a lock is acquired: this comes after its last release."""
         if self.host.is_observed:
             self.host.send_request(AcquireObject(lock))
 

@@ -21,13 +21,13 @@ class LockMakers:
     """The replacements of `threading.Lock` and similar functions, for one run."""
 
     def __init__(self, steps: LockSteps, *, owns_modules: bool) -> None:
-        """`owns_modules`: a lock that the program's own modules make during an import belongs to the rank."""
+        """`owns_modules`: a lock made during the import of one of the program's own modules belongs to the rank."""
         self._steps = steps
         self._outlasts = waiting.is_importing_library if owns_modules else waiting.is_importing
-        """True if an object made now outlives the run, or belongs to a library with threads of its own."""
+        """A function: True for a frame during an import, where objects that are made may outlive the run."""
 
     def wrap_condition_lock(self, original: Any) -> Any:
-        """Replace the lock at which a condition variable waits: by a `RankLock` if the condition's own lock is one."""
+        """Replace the lock at which a condition variable waits by a `RankLock` if the variable's own is simulated."""
 
         def allocate_lock() -> Any:
             me = self._steps.calling_rank_thread()

@@ -62,7 +62,7 @@ class ThreadMain:
         errors: dict[object, ThreadError],
         leave: Callable[[RankThread, Any], None],
     ) -> None:
-        """`enter` runs first on each new thread. `leave` runs before the thread lets another one run for good."""
+        """`enter` runs first on each new thread. `leave` runs at its end, before another thread gets its turn."""
         self._host = host
         self._steps = steps
         self._enter = enter
@@ -70,7 +70,7 @@ class ThreadMain:
         self._leave = leave
 
     def run_thread(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> None:
-        """Wait for the thread's first turn, run its target function, and let another thread run for good."""
+        """Wait for the thread's first turn, run its target function, and end the thread's turn for good."""
         how = TaskChange.UNWIND
         try:
             how = self._run_once_it_has_baton(me, thread, own_run)
@@ -122,7 +122,7 @@ class ThreadMain:
 
 
 def thread_end_object(thread: RankThread) -> Object:
-    """Return the name under which the exploration knows a thread's end, which `is_alive` and `join` read."""
+    """Return the name that the exploration of schedules uses for a thread's end, which `is_alive` and `join` read."""
     return ("thread", thread.number)
 
 

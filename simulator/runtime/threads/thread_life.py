@@ -68,7 +68,7 @@ class RankThreads:
         self._records: WeakKeyDictionary[threading.Thread, RankThread] = WeakKeyDictionary()
         """Every thread started by a rank that the program may still refer to, with its state."""
         self._leaving: list[threading.Thread] = []
-        """Threads that have no turn any more, and whose Python threads may not have ended yet."""
+        """Threads that run no more for the simulation, and whose Python threads may not have ended yet."""
         self._external_threads: list[threading.Thread] = []
         self._replaced = ReplacedAttributes()
 

@@ -23,7 +23,7 @@ _IMPORTS = "<frozen importlib._bootstrap>"
 
 @lru_cache(maxsize=1)
 def _names_by_code() -> dict[CodeType, str]:
-    """Return a table: for code of functions of Python's library, the name of what a caller waits for there."""
+    """Return, by code of functions of Python's library, what their caller waits for, such as "a semaphore"."""
     functions: dict[Any, str] = {
         threading.Condition.wait: "a condition",
         threading.Event.wait: "an event",
