@@ -30,7 +30,7 @@ class GradientListener(Protocol):
         """Called when the parameter with this index has got a gradient."""
 
     def on_backward_end(self) -> None:
-        """Called at the end of a backward that `EndOfBackward` watches."""
+        """Called at the end of a backward that `BackwardEndWatch` watches."""
 
     @property
     def awaits_gradients(self) -> bool:

@@ -145,7 +145,7 @@ def _index_entries(reporter: pytest.TerminalReporter) -> Iterator[IndexEntry]:
     for nodeid, report in failed.items():
         noted = notes.get(nodeid, {})
         if _FOLDER in noted:
-            row = IndexRow(*noted[_ROW])  # as a worker's `row_of` filled it
+            row = IndexRow(*noted[_ROW])  # as a worker's `index_row_of` filled it
             text = report.longreprtext
             case = JunitCase(nodeid, "ddpsim.pytest", "failed", report.duration, message=row.found, text=text)
             yield IndexEntry(row, case, Path(noted[_FOLDER]).name)

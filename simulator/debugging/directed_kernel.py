@@ -21,7 +21,7 @@ _EXPLAINABLE_ENDINGS = (RunEnding.DEADLOCK, RunEnding.MISMATCH, RunEnding.STEPS,
 
 
 class _LifeWithEndHook(RunLifecycle):
-    """A `RunLife` (the state of a run) that calls a function just before the run ends."""
+    """A `RunLifecycle` (the state of a run) that calls a function just before the run ends."""
 
     def __init__(self, before_end: Callable[[RunEnding], None]) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ Requests at a choice point, where other tasks may run first (their fields are in
 All other requests are served at once, except that `AnnounceGroup` and `IssueCall` may complete a collective, and that
 `ReadClock` may count as a poll.
 
-Answers (answers.py): `Continue` with a value, `Unwind` (the program must end early), `StrikeFault` (a fault),
+Answers (answers.py): `Continue` with a value, `Unwind` (the program must end early), `RaiseFault` (a fault),
 `RejectRequest` (an error for the caller), `SwitchTask` (the caller waits, and another task gets the baton). Other
 answers ask the host for work, each with its reply: `DeliverCompletion` a completion on the caller's own thread
 (`DeliveredCompletion`), `MoveTensors` the data of matched calls (`MovedTensors`), `ReportStack`: the caller's stack

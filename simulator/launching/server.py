@@ -23,7 +23,7 @@ from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
 
 FILES_OF_A_RANK = 6
-"""A rank's channel, arena, output, errors and stack, and the file of `Announcement`; a launcher has one file more."""
+"""A rank's channel, arena, output, errors and stack, and the file of `FirstUseAnnouncement`; a launcher has one file more."""
 
 WHERE = "a server, from which ranks are forked"
 """The name of a server in messages about internal errors."""
@@ -69,7 +69,7 @@ class RankStart(NamedTuple):
 
 
 def read_search_path(file: int) -> list[str]:
-    """Return the module search path in a file of `servers.file_of`; it may be longer than a message."""
+    """Return the module search path in a file of `servers.write_search_path`; it may be longer than a message."""
     return os.pread(file, os.fstat(file).st_size, 0).decode(errors="surrogateescape").split("\0")
 
 

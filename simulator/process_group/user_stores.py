@@ -40,7 +40,7 @@ _IN_USE = (
 
 
 class UserStore(SimulatedStore):
-    """The base of the stores that a program makes. `made_stores` makes subclasses, which know the run's host."""
+    """The base of the stores that a program makes. Each run makes subclasses, which know the run's host."""
 
     _of: ClassVar[Host]
     _class_of_torch: ClassVar[Any]

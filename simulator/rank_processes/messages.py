@@ -208,7 +208,7 @@ DebuggerMessage = (
     | DirectRun
     | AllBreakpoints
 )
-"""All messages of a debugger. One of them, `Breakpoints`, sets breakpoints in all ranks and is not answered."""
+"""All messages of a debugger. One of them, `AllBreakpoints`, sets breakpoints in all ranks and is not answered."""
 
 
 class OpenDebugger(NamedTuple):

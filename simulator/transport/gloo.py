@@ -8,7 +8,7 @@ for each rank. Groups connect when they first move data. Disconnecting takes a t
 waits for its peers.
 
 torch's gloo accepts GPU tensors for some collectives and for no message (the table in torch's documentation of
-torch.distributed, "Backends"). So GPU tensors are copied to host memory before a call and back after it (`Stage`).
+torch.distributed, "Backends"). So GPU tensors are copied to host memory before a call and back after it (`HostCopy`).
 """
 
 from __future__ import annotations
