@@ -23,7 +23,7 @@ from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
 
 FILES_OF_A_RANK = 6
-"""A rank's channel, arena, output, errors and stack, and the file of `FirstUseAnnouncement`; a launcher has one file more."""
+"""A rank's channel, arena, output, errors, stack and file of `FirstUseAnnouncement`; a launcher has one more file."""
 
 WHERE = "a server, from which ranks are forked"
 """The name of a server in messages about internal errors."""

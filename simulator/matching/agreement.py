@@ -104,9 +104,11 @@ def _shapes_to_agree(signature: Signature) -> Hashable:
     """Return the shapes that must agree: all of them, except for calls with splits.
 
     Backends move elements in memory order and compare their numbers at most. So if [2, 3] is matched with [3, 2],
-    the result is wrong without an error (ZOO.md, allreduce-numel-differs). A message may be received in another shape.
+    the result is wrong without an error (ZOO.md, allreduce-numel-differs). One element is the same in every shape. A message may have another shape.
     """
-    return None if signature.operation in _BY_SPLITS else signature.shapes
+    if signature.operation in _BY_SPLITS:
+        return None
+    return tuple([() if prod(shape) == 1 else shape for shape in signature.shapes])
 
 
 def _row_elements(signature: Signature) -> tuple[int, int]:

@@ -132,7 +132,7 @@ def test_one_that_is_lost_between_batches_ends_the_campaign(racy):
     assert [each.how for each in told.kept] == ["not shrunk"]
 
 
-@pytest.mark.parametrize("place", ["record_outcome", "save_failure", "shrink_scenario"])
+@pytest.mark.parametrize("place", ["record_outcome_in_file", "save_failure", "shrink_scenario"])
 def test_while_a_failure_is_kept_it_is_summed_up(racy, monkeypatch, tmp_path, place):
     before, calls = getattr(corpus, place), []
 
@@ -147,7 +147,9 @@ def test_while_a_failure_is_kept_it_is_summed_up(racy, monkeypatch, tmp_path, pl
     assert told.end is CampaignEnd.INTERRUPT
     (kept,) = told.kept
     assert kept.replay == f"ddpsim run {kept.path}"
-    assert kept.how == "not shrunk" if place != "record_outcome" else kept.how.startswith("shrunk from 3 ranks, ")
+    assert (
+        kept.how == "not shrunk" if place != "record_outcome_in_file" else kept.how.startswith("shrunk from 3 ranks, ")
+    )
     assert [kept.path] == list((tmp_path / "corpus").iterdir())
     assert "(interrupted)" in campaign_summary(told)
 

@@ -39,6 +39,7 @@ def listed(sent, received):
 
 
 AGREEING = {
+    "one-element-in-two-shapes": (reduced(()), reduced((1,))),
     "all_reduce": [reduced((4,))] * 3,
     "all_reduce_coalesced": [reduced((2,), (3,), operation="all_reduce_coalesced")] * 2,
     "reduce_scatter-uneven-list": [reduced((1,), (3,), operation="reduce_scatter")] * 2,
@@ -99,7 +100,6 @@ DISAGREEING = {
         "shape-all_reduce": (SUM, reduced((5,))),
         "shape-same-count": (reduced((2, 3)), reduced((3, 2))),
         "shape-same-count-broadcast": (broadcast(4), broadcast(2, 2)),
-        "shape-scalar-and-one": (reduced(()), reduced((1,))),
         "shape-sparse": (SPARSE, SPARSE._replace(shapes=((3, 2),))),
         "shape-reduce_scatter": (scattered((1,), (3,)), scattered((3,), (1,))),
         "coalesced-length": (coalesced((2,), (3,)), coalesced((2,))),
