@@ -103,8 +103,9 @@ def _compared_fields(calls: Sequence[Call]) -> Iterable[tuple[Code, list[Hashabl
 def _shapes_to_agree(signature: Signature) -> Hashable:
     """Return the shapes that must agree: all of them, except for calls with splits.
 
-    Backends move elements in memory order and compare their numbers at most. So if [2, 3] is matched with [3, 2],
-    the result is wrong without an error (ZOO.md, allreduce-numel-differs). One element is the same in every shape. A message may have another shape.
+    Backends move elements in memory order and compare their numbers at most. So if [2, 3] is matched with [3, 2], the
+    result is wrong without an error (ZOO.md, allreduce-numel-differs). One element is the same in every shape. A
+    message may be received in another shape.
     """
     if signature.operation in _BY_SPLITS:
         return None
