@@ -35,7 +35,7 @@ class AnnouncedKind(IntEnum):
 
 
 class ForwardKind(IntEnum):
-    """The kind of a forward. All ranks with input must run the same kind."""
+    """Whether a forward's gradients are reduced, kept local, or absent. It must be equal on all ranks with input."""
 
     SYNCHRONIZED = 0
     """The gradients of the forward will be reduced."""

@@ -59,7 +59,7 @@ class ParameterWatch:
         self._watched = [*trainable.values(), *frozen.values()]
         self._as_built = [True] * len(trainable) + [False] * len(frozen)
         self._all_frozen = [False] * len(self._watched)
-        self._samples = _spread_evenly(list(trainable.values()), _SAMPLES)
+        self._samples = _evenly_spaced_tensors(list(trainable.values()), _SAMPLES)
         self._sample_kinds = list(map(_dtype_and_device, self._samples))
         self._record_structure()
 
@@ -132,7 +132,7 @@ def _members_of_module(module: nn.Module, kind: str) -> Iterable[object]:
     return members.values() if isinstance(members, dict) else _CopyingMembers(module, kind)
 
 
-def _spread_evenly(tensors: list[Tensor], count: int) -> list[Tensor]:
+def _evenly_spaced_tensors(tensors: list[Tensor], count: int) -> list[Tensor]:
     if len(tensors) <= count:
         return tensors
     return [tensors[round(index * (len(tensors) - 1) / (count - 1))] for index in range(count)]

@@ -31,7 +31,7 @@ def per_rank(function: Callable[..., Any]) -> Any:
 
     @wraps(function)
     def reject_call_outside_ranks(*arguments: object, **named: object) -> None:
-        raise AssertionError("pytest_fixture_setup has refused it before")
+        raise AssertionError("a per_rank fixture was made outside ranks: request it in a test with the marker `ranks`")
 
     reject_call_outside_ranks.made_on_each_rank = function  # type: ignore[attr-defined]
     return pytest.fixture(reject_call_outside_ranks)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ddpsim.simulator.attribution.parallelism import PipelineMessages, StepCounter
+from ddpsim.simulator.attribution.parallelism import OptimizerStepCounter, PipelineMessages
 from ddpsim.simulator.attribution.phases import (
     FrameReaders,
     read_backward_engine_frame,
@@ -60,7 +60,7 @@ class OriginTracker:
         self._rank = rank
         self._names = TensorNameFinder()
         self.messages = PipelineMessages()
-        self.steps = StepCounter()
+        self.steps = OptimizerStepCounter()
         self.coordinates = ""
         """The coordinates of the rank in the program's device mesh, as text."""
 

@@ -27,7 +27,7 @@ _GATHER_TIMES = {"FORWARD": " before forward", "PRE_BACKWARD": " before backward
 """By an FSDP2 unit's training state, when its all-gather happens; in other states, the program unshards the unit."""
 
 
-class StepCounter:
+class OptimizerStepCounter:
     """Counts the steps of one rank's optimizers, in total and for each FSDP2 unit, given by one of its parameters."""
 
     def __init__(self) -> None:

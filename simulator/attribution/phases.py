@@ -116,7 +116,7 @@ def _reader_of_phase(phase: Phase) -> Reader:
     return read
 
 
-def _reader_of_wrapper_method(name: str, phase: Phase) -> Reader:
+def _find_reader_of_wrapper_method(name: str, phase: Phase) -> Reader:
     """Return a frame reader that takes the variable `name` as the DDP wrapper, and sets `phase` if none is set yet."""
 
     def read(reading: StackFacts, frame: FrameType) -> None:
@@ -170,7 +170,7 @@ def _read_join_termination(reading: StackFacts, frame: FrameType) -> None:
 
 
 def _read_final_model_sync(reading: StackFacts, frame: FrameType) -> None:
-    _reader_of_wrapper_method("self", Phase.STATE_BROADCAST)(reading, frame)
+    _find_reader_of_wrapper_method("self", Phase.STATE_BROADCAST)(reading, frame)
     reading.ends_join = True
 
 
@@ -206,13 +206,13 @@ _TORCH: dict[tuple[str, str], Reader] = {
     (_DDP, "_find_common_rank"): _reader_of_phase(Phase.JOIN_CONTROL),
     (_DDP, "_match_unused_params_allreduce"): _reader_of_phase(Phase.USED_MAP),
     (_DDP, "_match_all_reduce_for_bwd_pass"): _read_matched_bucket,
-    (_DDP, "_delayed_all_reduce_hook"): _reader_of_wrapper_method("self", Phase.BUCKET),
-    (_DDP, "__init__"): _reader_of_wrapper_method("self", Phase.STATE_BROADCAST),
-    (_DDP, "_pre_forward"): _reader_of_wrapper_method("self", Phase.REBUILD),
-    (_DDP, "_post_forward"): _reader_of_wrapper_method("self", Phase.REBUILD),
+    (_DDP, "_delayed_all_reduce_hook"): _find_reader_of_wrapper_method("self", Phase.BUCKET),
+    (_DDP, "__init__"): _find_reader_of_wrapper_method("self", Phase.STATE_BROADCAST),
+    (_DDP, "_pre_forward"): _find_reader_of_wrapper_method("self", Phase.REBUILD),
+    (_DDP, "_post_forward"): _find_reader_of_wrapper_method("self", Phase.REBUILD),
     (_DDP, "_sync_final_model"): _read_final_model_sync,
     (_DDP, "main_hook"): _read_join_main_hook,
-    (_JOIN, "notify_join_context"): _reader_of_wrapper_method("joinable", Phase.JOIN_CONTROL),
+    (_JOIN, "notify_join_context"): _find_reader_of_wrapper_method("joinable", Phase.JOIN_CONTROL),
     (_JOIN, "_get_num_nonjoined_procs"): _read_join_count,
     (_JOIN, "_notify_procs_to_terminate"): _read_join_termination,
     (_JOIN, "__exit__"): _read_join_exit,

@@ -177,7 +177,7 @@ def _outliers_in_order(made: _Table) -> Iterator[MessageOutlier]:
             for before, each in pairwise(made[rank]):
                 is_new = pairs[before.line, each.line] == 1
                 if is_new and starts[before.line] > _LEAST_CALLS_OF_PATTERN and ends[each.line] > 1:
-                    usual = _next_values(pairs, before.line)[0][0]
+                    usual = _values_that_followed(pairs, before.line)[0][0]
                     yield _make_outlier(Cause.ODD_ORDER, each.call, str(before.call.site), str(usual))
 
 
@@ -240,7 +240,7 @@ def _sum_pairs(pairs: _Pairs, side: int) -> Counter[Hashable]:
     return Counter(pair[side] for pair in pairs.elements())
 
 
-def _next_values(pairs: _Pairs, start: Hashable) -> list[Any]:
+def _values_that_followed(pairs: _Pairs, start: Hashable) -> list[Any]:
     """Return the values that followed `start`, the most frequent first."""
     return [then for (first, then), _ in pairs.most_common() if first == start]
 
@@ -250,7 +250,7 @@ def _next_values(pairs: _Pairs, start: Hashable) -> list[Any]:
 
 def _follower_outlier(name: str, kind: int, before: _Message, each: _Message, pairs: _Pairs) -> MessageOutlier:
     own = each.line_and_value(kind)
-    followers = _next_values(pairs, before.line_and_value(kind))
+    followers = _values_that_followed(pairs, before.line_and_value(kind))
     usual = [f"{name} {value}" for site, value in followers if (site, value) != own]
     fact = f"{name} {own[1]} after {name} {before.values[kind]}"
     return _make_outlier(Cause.ODD_FOLLOWER, each.call, fact, " or ".join(usual[:3]))

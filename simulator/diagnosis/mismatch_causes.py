@@ -124,11 +124,11 @@ def _advise_user_and_wrapper_calls(users: Sequence[Call], wrappers: Sequence[Cal
         return Cause.FORWARD_ALONE.lines(who=ranks_text(wrappers))
     if len(wrappers) < len(users):
         return Cause.STAYED_IN_LOOP.lines(who=ranks_text(wrappers), operation=operations_text(users))
-    cause = Cause.DECIDED_ALONE if _are_users_above_wrappers(users, wrappers) else Cause.LEFT_LOOP
+    cause = Cause.DECIDED_ALONE if _are_user_calls_above_wrapper_calls(users, wrappers) else Cause.LEFT_LOOP
     return cause.lines(who=ranks_text(users), operation=operations_text(users))
 
 
-def _are_users_above_wrappers(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
+def _are_user_calls_above_wrapper_calls(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
     """Return True if the user's calls precede the wrappers' in one function: then no loop of wrapper calls ended."""
     functions = [(call.site.path, call.site.function) for call in (*users, *wrappers)]
     return len(set(functions)) == 1 and max(c.site.line for c in users) < min(c.site.line for c in wrappers)

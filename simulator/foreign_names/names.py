@@ -40,7 +40,7 @@ class NameUse(Enum):
 
 
 class ForeignNames(NamedTuple):
-    """A row of the table: names of one module or class, and the heading above the row."""
+    """A row of table.txt: names of a module or class of torch or Python that ddpsim uses, and the heading above."""
 
     where: str
     """The part of ddpsim that uses the names, such as "ranks as threads"."""
@@ -76,7 +76,7 @@ def parse_table(text: str) -> Iterator[ForeignNames]:
             found = _LINE.fullmatch(line)
             if found is None:
                 raise ValueError(
-                    f"a line of the table is {line!r}, expected 'USE OWNER NAMES (PARAMETERS)': correct it"
+                    f"foreign_names/table.txt has {line!r}, expected 'USE OWNER NAMES (PARAMETERS)': correct it"
                 )
             use, owner, names, signature, since, until = (each or "" for each in found.groups())
             words = tuple(names.split()), tuple(signature.split())

@@ -44,7 +44,7 @@ class PoisonedTensors:
     def __init__(
         self, brought: Payload, outputs: Sequence[Tensor], number: int, *, undefined: Sequence[Tensor] = ()
     ) -> None:
-        """The rank passed the tensors `brought` to the call; it writes `outputs`, and leaves `undefined` undefined."""
+        """`brought`: the rank's tensors. The call writes `outputs`; the backend may write anything to `undefined`."""
         self.brought = brought
         self.undefined = undefined
         self._number = number

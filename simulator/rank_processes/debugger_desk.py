@@ -79,7 +79,7 @@ class DebuggerServer:
         elif isinstance(message, messages.VisitRank):
             inbox.send_to_rank(self._open_debugger_in(message.rank) or DebuggerReply(is_over=True))
         elif isinstance(message, messages.DirectRun):
-            inbox.send_to_rank(self._direct_run(inbox.child.rank, message.command))
+            inbox.send_to_rank(self._run_director_command(inbox.child.rank, message.command))
         elif isinstance(message, AllBreakpoints):
             set_breakpoints(message)  # for later runs, too
             for other in self._inboxes:
@@ -136,7 +136,7 @@ class DebuggerServer:
                     return None if self._is_run_ending else VisitResult(looked.then)
         return VisitResult(problem=f"the process of rank {rank} is gone")
 
-    def _direct_run(self, rank: int, command: str) -> DebuggerReply:
+    def _run_director_command(self, rank: int, command: str) -> DebuggerReply:
         if self._director is None:
             return DebuggerReply(problem=NOT_DIRECTED.format(command.split()[0]))
         try:

@@ -192,7 +192,9 @@ def _check_size_count(entries: Sequence[Any]) -> None:
                 if count <= _MOST_NUMBERS:
                     count += sum(len(size) for size in sizes if isinstance(size, (list, tuple, str)))
         if count > _MOST_NUMBERS:
-            raise RecordError(f"a flight recorder's dump with more than {_MOST_NUMBERS} sizes, expected fewer")
+            raise RecordError(
+                f"the dump has shapes with more than {_MOST_NUMBERS} numbers, expected fewer: leave it out"
+            )
 
 
 def _sites_of_steps(entries: Sequence[Any], places: Sequence[int]) -> tuple[tuple[Site, Site | None], ...]:

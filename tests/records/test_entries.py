@@ -64,7 +64,7 @@ def test_one_list_named_again_and_again_is_refused_before_it_is_read():
     value["entries"] *= 200
     data = pickled(value)
     assert len(data) < 50_000
-    with pytest.raises(RecordError, match="a flight recorder's dump with more than 16777216 sizes, expected fewer"):
+    with pytest.raises(RecordError, match="the dump has shapes with more than 16777216 numbers, expected fewer"):
         read(data, "rank_0")
 
 

@@ -45,7 +45,7 @@ def test_a_column_is_filled_shown_and_described():
     )
     row = index_row_of(document("send-send"), engine="torch", expected="wanted", found="got")
     empty = [name for name, text in row._asdict().items() if not text]
-    assert not empty, f"reports/index.py:row_of does not fill {empty[0]} of a run that has a report"
+    assert not empty, f"reports/index.py:index_row_of does not fill {empty[0]} of a run that has a report"
     docs = (ROOT / "docs" / "reports.md").read_text(encoding="utf-8").partition("## Several runs")[2]
     (listed,) = re.findall(r"`index.html`, a table of ([a-z, ]*) and milliseconds", docs)
     lacking = [name for name in IndexRow._fields if name not in listed.split(", ")]
