@@ -246,14 +246,14 @@ class Run:
         return bool(issuers) and issuers <= set(finding.ranks)
 
     @property
-    def root_slots(self) -> frozenset[int]:
+    def causal_matched_calls(self) -> frozenset[int]:
         """Of the slots (rows of matching calls) in which a rank is missing: those that cause the failure, not its
         consequences.
 
         A slot is a cause if a blamed rank is missing there and, in a cycle of waits, a rank of the cycle waits there.
         If arguments of matched calls differ, that is the cause, and the missing ranks have only not arrived yet.
         """
-        blamed, open_ = self.culprits, self.awaited_slots
+        blamed, open_ = self.culprits, self.calls_with_missing_ranks
         circle = {rank for finding in self.findings for rank in finding.cycle}
         found = []
         for index in open_:
@@ -264,12 +264,12 @@ class Run:
         return frozenset(found if found or differ else open_)
 
     @property
-    def slots_by_issue(self) -> dict[int, int]:
+    def matched_calls_by_issue(self) -> dict[int, int]:
         """By the index of the event that issued a call: the index of the call's slot (row of matching calls)."""
         return {issue: index for index, slot in enumerate(self.slots) for issue in slot.issues}
 
     @property
-    def awaited_slots(self) -> list[int]:
+    def calls_with_missing_ranks(self) -> list[int]:
         """The slots (rows of matching calls) in which a rank is missing."""
         return [index for index, slot in enumerate(self.slots) if slot.state == "open" and slot.missing]
 

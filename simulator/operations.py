@@ -64,7 +64,7 @@ class SplitRule(Enum):
 
 
 class Operation(NamedTuple):
-    """One row of the table: an operation and its properties."""
+    """A row of the table of operations: a collective, send or receive, and what a backend needs to know of it."""
 
     name: str
     """The name of the operation in torch.distributed, also used in signatures."""

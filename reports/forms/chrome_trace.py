@@ -188,7 +188,7 @@ def spans_of(run: Run) -> list[Span]:
 
 
 def _call_spans(run: Run) -> Iterator[Span]:
-    slot_of = run.slots_by_issue
+    slot_of = run.matched_calls_by_issue
     waited: dict[tuple[int, int], int | None] = {}
     """By rank and call: the event that ended the rank's wait for the call; None if the wait has not ended."""
     for index, event in enumerate(run.events):

@@ -81,7 +81,7 @@ def legend_signs(run: Run) -> frozenset[str]:
     issued = [run.calls[event.call] for event in run.events if event.kind is EventKind.ISSUE and event.call is not None]
     kinds = {event.kind.value for event in run.events if event.kind in MARKS}
     differing = differing_calls(run).values()
-    waiting = {run.events[issue].rank for slot in run.root_slots for issue in run.slots[slot].issues}
+    waiting = {run.events[issue].rank for slot in run.causal_matched_calls for issue in run.slots[slot].issues}
     states = {
         "bucket": any(call.bucket is not None for call in issued),
         "shadow": any(call.is_shadow for call in issued),

@@ -85,7 +85,7 @@ def draw_lanes_as_text(
     if len(shown) < len(rows):
         lines.append(Text(f"  {len(rows) - len(shown)} more lanes are in result.json", "dim"))
     seen = "".join(row.cells[first : first + room] for row in shown)
-    lines += _wrap_entries([*legend_of(run.calls, letters, seen), *_side_legend(lanes, seen)], width)
+    lines += _wrap_entries([*legend_of(run.calls, letters, seen), *_legend_of_equal_ranks(lanes, seen)], width)
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return Text("\n").join(lines)
@@ -98,13 +98,13 @@ def _name_groups_by_dimension(run: Run) -> Run:
     return replace(run, calls=tuple(replace(call, group=_IN_MESH.sub("", call.group)) for call in run.calls))
 
 
-def _side_digit(side: int) -> str:
+def _digit_of_equal_ranks(side: int) -> str:
     return str(side % 9 + 1)
 
 
-def _side_legend(lanes: Lanes, seen: str) -> list[str]:
+def _legend_of_equal_ranks(lanes: Lanes, seen: str) -> list[str]:
     """Return a legend for digits: each digit is a set of ranks with equal arguments, where any set may be wrong."""
-    words = {_side_digit(item.side): item.odd for item in lanes.items if item.side >= 0}
+    words = {_digit_of_equal_ranks(item.side): item.odd for item in lanes.items if item.side >= 0}
     return [f"{sign} {words[sign]}" for sign in sorted(words) if sign in seen]
 
 
@@ -126,7 +126,7 @@ def _lane_characters(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[s
     for item in lanes.items:
         call = run.calls[item.call]
         letter = letters[operation_and_group_of(call)]
-        odd = ODD if item.side < 0 else _side_digit(item.side)
+        odd = ODD if item.side < 0 else _digit_of_equal_ranks(item.side)
         rows[item.lane][item.column] = odd if item.odd else letter.lower() if call.is_shadow else letter
     for missing in lanes.missing:
         rows[missing.lane][missing.column] = MISSING

@@ -56,8 +56,8 @@ def family_index_of(call: Call) -> int:
 
 def colours_of(run: Run) -> dict[int, int]:
     """Return a colour for each slot (matching calls) in which ranks wait forever: 0 for causes, 1 for consequences."""
-    roots = run.root_slots
-    return {slot: int(slot not in roots) for slot in run.awaited_slots}
+    roots = run.causal_matched_calls
+    return {slot: int(slot not in roots) for slot in run.calls_with_missing_ranks}
 
 
 class TextTable:
@@ -93,7 +93,7 @@ def page_data_of(run: Run, lanes: Lanes, texts: TextTable, *, marked: int | None
             [bar.start, bar.end, number[bar.wait], None if bar.done is None else number[bar.done]] for bar in lanes.bars
         ],
         "numbers": None if len(kept) == len(run.events) else _event_numbers(run, kept),
-        "slots": _slot_data(run, kept),
+        "slots": _matched_calls_data(run, kept),
         "missing": [list(each) for each in lanes.missing if not is_arrow_without_target(run, lanes, each)],
         "near": [
             [number[each.send], number[each.receive], texts.index_of(each.text)]
@@ -180,7 +180,7 @@ def _event_numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _slot_data(run: Run, kept: Sequence[int]) -> dict[str, Any]:
+def _matched_calls_data(run: Run, kept: Sequence[int]) -> dict[str, Any]:
     """Return state and ranks of each slot (matching calls), and the shown event at or after which it matched."""
     sets: dict[tuple[int, ...], int] = {}
     ranks = [sets.setdefault(tuple(sorted(run.events[i].rank for i in slot.issues)), len(sets)) for slot in run.slots]

@@ -106,7 +106,7 @@ def _nodes_and_partners(run: Run) -> tuple[dict[int, Node], dict[int, int]]:
 
 def _lanes_of_missing_calls(run: Run, lane_of: Mapping[RankOrThread, int]) -> dict[int, list[int]]:
     """Return, by column node, the lanes in which a call is missing, without ranks that wait in another slot."""
-    open_ = [(index, run.slots[index]) for index in run.awaited_slots]
+    open_ = [(index, run.slots[index]) for index in run.calls_with_missing_ranks]
     stuck = {run.events[issue].rank for _, slot in open_ for issue in slot.issues}
     found = {}
     for index, slot in open_:

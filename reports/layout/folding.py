@@ -35,12 +35,12 @@ def folds_of(run: Run, lanes: Lanes, marked: int | None = None) -> tuple[Fold, .
     """Return the columns to fold, from left to right; `marked` is an event that the picture points at."""
     if lanes.columns <= _FEW:
         return ()
-    kept = _kept_columns(run, lanes, marked)
+    kept = _columns_to_keep(run, lanes, marked)
     parts = [list(part) for is_kept, part in groupby(range(lanes.columns), kept.__contains__) if not is_kept]
     return tuple(_make_fold(run, lanes, part[0], part[-1]) for part in parts if len(part) > _LEAST)
 
 
-def _kept_columns(run: Run, lanes: Lanes, marked: int | None) -> set[int]:
+def _columns_to_keep(run: Run, lanes: Lanes, marked: int | None) -> set[int]:
     """Return the columns that are kept: the first, the last, and those near an important column."""
     telling = {item.column for item in lanes.items if item.odd or item.beside or item.event == marked}
     telling |= {item.column for item in lanes.items if run.slots[item.slot].state != "matched"}

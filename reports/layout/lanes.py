@@ -148,7 +148,7 @@ def _thread_ends(run: Run) -> dict[RankOrThread, tuple[End, str]]:
 
 
 def _place_calls(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[PlacedCall, ...]:
-    slot_of = run.slots_by_issue
+    slot_of = run.matched_calls_by_issue
     differing = differing_calls(run)
     items = []
     for index, event in enumerate(run.events):
@@ -170,7 +170,7 @@ def _place_missing_calls(
         last[item.lane] = max(last.get(item.lane, -1), item.column)
     column_of = {item.slot: item.column for item in items}
     found = []
-    for index in run.awaited_slots:
+    for index in run.calls_with_missing_ranks:
         for rank in run.slots[index].missing:
             lane = whose[RankOrThread(rank)]
             column = max(column_of.get(index, 0), last.get(lane, -1) + 1)

@@ -192,12 +192,12 @@ def fold_graph(graph: DrawnWaitGraph) -> DrawnWaitGraph:
     """Return the graph itself, or, if it is too large, a graph of at most `LARGEST` nodes that includes all ranks."""
     if len(graph.nodes) <= LARGEST:
         return graph
-    kept = _kept_nodes(graph)
+    kept = _nodes_to_keep(graph)
     folded = [list(part) for is_kept, part in groupby(graph.cycle, kept.__contains__) if not is_kept]
     return _merge_groups(graph, sorted([[node] for node in kept] + folded + _group_other_nodes(graph, kept)))
 
 
-def _kept_nodes(graph: DrawnWaitGraph) -> set[int]:
+def _nodes_to_keep(graph: DrawnWaitGraph) -> set[int]:
     """Return the nodes to keep. Of those outside the cycle, at most half are to blame: waiting ranks need room."""
     cycle = graph.cycle
     kept = list(cycle if len(cycle) <= _FIRST + 1 + _LAST else (*cycle[:_FIRST], *cycle[-_LAST:]))

@@ -84,11 +84,11 @@ class _RunTables:
         self._met = MatchedCallCollector()
         last = islice(result.trace, events_left_out(result.trace), None)
         self.events = tuple(self._event_row(index, event) for index, event in enumerate(last))
-        self._met.number_slots()
+        self._met.number_matched_calls()
         self.calls = tuple(self._calls)
         self.findings = tuple(map(self._finding_row, result.findings))
         self.waiting = tuple(map(self._waiting_row, result.waiting))
-        self.slots = self._met.slot_rows()
+        self.slots = self._met.matched_calls_as_values()
 
     def _event_row(self, index: int, event: TraceEvent) -> Event:
         self._met.process_event(index, event)
@@ -135,7 +135,7 @@ class _RunTables:
             text=finding.body,
             sites=tuple(index for site in finding.sites if (index := self._site_index(site)) is not None),
             cycle=finding.cycle,
-            slots=self._met.slots_of_calls(finding.calls),
+            slots=self._met.matched_calls_of(finding.calls),
             lines=finding.labelled,
         )
 
@@ -146,7 +146,7 @@ class _RunTables:
             for call, missing in zip(wait.calls, waited.missing, strict=True):
                 self._met.record_missing_ranks(call, missing)
             site = self._site_index(wait.calls[0].site)
-            slots = self._met.slots_of_calls(wait.calls)
+            slots = self._met.matched_calls_of(wait.calls)
             return Waiting(who, text, site, slots, any_suffices=waited.any_suffices)
         return Waiting(who, text, self._site_index(wait.site), (), waited.waits_for, waited.any_suffices)
 
@@ -237,7 +237,7 @@ Key = tuple[str, int, int, str]
 
 
 @dataclass(slots=True, eq=False)
-class _GrowingSlot:
+class _CollectedCalls:
     group: str
     sequence: int
     issues: list[int] = field(default_factory=list)
@@ -255,10 +255,10 @@ class MatchedCallCollector:
     """Collects the slots of a run (each: calls that match each other), event by event."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Key, _GrowingSlot] = {}
+        self._by_key: dict[Key, _CollectedCalls] = {}
         self._unmatched_messages: dict[tuple[str, int, int], list[IssuedCall]] = {}
         """Sends and receives that have no partner yet, by group, receiver and tag."""
-        self._numbers: dict[_GrowingSlot, int] = {}
+        self._numbers: dict[_CollectedCalls, int] = {}
 
     def process_event(self, index: int, event: TraceEvent) -> None:
         """Process an event; only events that issue or complete a call matter."""
@@ -266,35 +266,37 @@ class MatchedCallCollector:
         if call is None:
             return
         if event.kind is EventKind.ISSUE:
-            self._by_key.setdefault(_slot_key(call), _GrowingSlot(call.group, call.sequence)).issues.append(index)
+            self._by_key.setdefault(_matching_key(call), _CollectedCalls(call.group, call.sequence)).issues.append(
+                index
+            )
             if call.is_point_to_point:
                 self._unmatched_messages.setdefault(channel_of_message(call), []).append(call)
         elif event.kind is EventKind.MATCH:
             if call.is_point_to_point and not self._pair_messages(call, event.text):
                 return
-            if slot := self._by_key.get(_slot_key(call)):
+            if slot := self._by_key.get(_matching_key(call)):
                 slot.match = index
 
-    def number_slots(self) -> None:
+    def number_matched_calls(self) -> None:
         """Number the slots (rows of matching calls), after all events."""
         self._numbers = {slot: number for number, slot in enumerate(dict.fromkeys(self._by_key.values()))}
 
-    def slots_of_calls(self, calls: Sequence[IssuedCall]) -> tuple[int, ...]:
+    def matched_calls_of(self, calls: Sequence[IssuedCall]) -> tuple[int, ...]:
         """Return the slots (rows of matching calls) of these calls, without repetition."""
-        return tuple(self._numbers[slot] for slot in self._find_slots(calls))
+        return tuple(self._numbers[slot] for slot in self._find_collected_calls(calls))
 
     def mark_mismatched(self, calls: Sequence[IssuedCall]) -> None:
         """Record that calls that match each other have different arguments."""
-        for slot in self._find_slots(calls):
+        for slot in self._find_collected_calls(calls):
             slot.is_mismatched = True
 
     def record_missing_ranks(self, call: IssuedCall, missing: tuple[int, ...]) -> None:
         """Record the ranks whose call is missing, for a call that a rank waits for."""
-        for slot in self._find_slots([call]):
+        for slot in self._find_collected_calls([call]):
             slot.missing = missing
             slot.any_suffices |= call.peer == ANY_SOURCE
 
-    def slot_rows(self) -> tuple[MatchedCalls, ...]:
+    def matched_calls_as_values(self) -> tuple[MatchedCalls, ...]:
         """Return the slots (rows of matching calls) as values of the document."""
         return tuple(
             MatchedCalls(
@@ -303,8 +305,8 @@ class MatchedCallCollector:
             for each in self._numbers
         )
 
-    def _find_slots(self, calls: Sequence[IssuedCall]) -> dict[_GrowingSlot, None]:
-        return {slot: None for call in calls if (slot := self._by_key.get(_slot_key(call)))}
+    def _find_collected_calls(self, calls: Sequence[IssuedCall]) -> dict[_CollectedCalls, None]:
+        return {slot: None for call in calls if (slot := self._by_key.get(_matching_key(call)))}
 
     def _pair_messages(self, arrival: IssuedCall, text: str) -> bool:
         """Put the later call into the slot of its partner; return whether there is a partner."""
@@ -314,12 +316,15 @@ class MatchedCallCollector:
             return False
         halves.remove(arrival)
         halves.remove(partner)
-        own, self._by_key[_slot_key(arrival)] = self._by_key[_slot_key(arrival)], self._by_key[_slot_key(partner)]
-        self._by_key[_slot_key(partner)].issues += own.issues
+        own, self._by_key[_matching_key(arrival)] = (
+            self._by_key[_matching_key(arrival)],
+            self._by_key[_matching_key(partner)],
+        )
+        self._by_key[_matching_key(partner)].issues += own.issues
         return True
 
 
-def _slot_key(call: IssuedCall) -> Key:
+def _matching_key(call: IssuedCall) -> Key:
     if call.is_point_to_point:
         return call.group, call.sequence, call.rank, call.operation
     return call.group, call.sequence, -1, ""

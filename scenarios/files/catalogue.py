@@ -91,7 +91,7 @@ def _entries_in_python(text: str) -> Iterator[CatalogueEntry]:
                 values = {key: eval(compile(each, "@scenario", "eval"), dict(names)) for key, each in shown.items()}
                 entry = _entry_of_scenario(function, values)
             elif kind == "repairs":
-                entry = _entry_of_twin(function, found[ast.unparse(call.args[0])])
+                entry = _entry_of_repaired_twin(function, found[ast.unparse(call.args[0])])
             else:
                 continue
             found[function.name] = entry
@@ -111,7 +111,7 @@ def _entry_of_scenario(function: ast.FunctionDef, values: Mapping[str, Any]) -> 
     )
 
 
-def _entry_of_twin(function: ast.FunctionDef, bug: CatalogueEntry) -> CatalogueEntry:
+def _entry_of_repaired_twin(function: ast.FunctionDef, bug: CatalogueEntry) -> CatalogueEntry:
     """Return the list entry of a repaired twin, with the same values as the decorator `@repairs` would give it."""
     summary = _first_line(ast.get_docstring(function) or "")
     return CatalogueEntry(bug.name + TWIN, summary, CLEAN, None, bug.world_size, bug.tags, repairs=bug.name)

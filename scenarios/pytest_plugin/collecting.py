@@ -149,7 +149,7 @@ def _options_of_marks(item: pytest.Function, marks: list[pytest.Mark]) -> Marker
     on_function = [mark for mark in marks if not any(mark is each for each in in_parameters)]
     for found, where in ((on_function, f"on {item.originalname}"), (of_parameter, f"in the parameters of {item.name}")):
         if len(found) > 1:
-            raise MarkerError(f"is given {len(found)} times {where}, expected once: keep one of them")
+            raise MarkerError(f"the marker is given {len(found)} times {where}, expected once: keep one of them")
     if any("seeds" in mark.kwargs for mark in of_parameter):
         raise MarkerError("seeds= is in pytest.param, expected on the function: write seed= in pytest.param")
     first, *parameters = on_function + of_parameter

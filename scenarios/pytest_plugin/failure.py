@@ -46,7 +46,7 @@ class RanksFailed(pytest.fail.Exception):  # type: ignore[name-defined, misc]
 
 
 @dataclass(frozen=True, slots=True)
-class RunOnRanks:
+class RunOfTest:
     """The outcome of a test on ranks."""
 
     result: Result
@@ -60,7 +60,7 @@ class RunOnRanks:
         return str(self.result if self.exploration is None else self.exploration)
 
 
-def failure_of_run(run: RunOnRanks, expect: str | None) -> BaseException | None:
+def failure_of_run(run: RunOfTest, expect: str | None) -> BaseException | None:
     """Return the exception that a test should raise for the result of its run; None if the test passes."""
     left = _exit_or_skip(run.result)
     if left is not None:
@@ -85,13 +85,13 @@ def failure_of_run(run: RunOnRanks, expect: str | None) -> BaseException | None:
     return RanksFailed(text, f"{leading.code}: {leading.summary}" if leading else "")
 
 
-def _errors_by_rank(run: RunOnRanks) -> dict[int, BaseException]:
+def _errors_by_rank(run: RunOfTest) -> dict[int, BaseException]:
     """Return the ranks' errors by rank: errors of the test function before those of fixture teardowns."""
     by_tests = {rank: run.result.errors.get(rank, each) for rank, each in run.output.errors_of_tests.items()}
     return by_tests | run.result.errors
 
 
-def _has_run_passed(run: RunOnRanks) -> bool:
+def _has_run_passed(run: RunOfTest) -> bool:
     """Return True if the run passed; for an exploration, if it covered all schedules and every run passed."""
     if run.exploration is None:
         return run.result.verdict is Verdict.PASS
@@ -149,7 +149,7 @@ _TEXT_BELOW_ATTRIBUTE = "_ddpsim_below"
 """The attribute in which an error keeps the text that an exception group shows below it."""
 
 
-def store_text_below_error(error: BaseException, run: RunOnRanks) -> None:
+def store_text_below_error(error: BaseException, run: RunOfTest) -> None:
     """Store on an error the text to show below it. Do this at once, because the run of a hypothesis example is not
     kept."""
     if not isinstance(error, RanksFailed):
@@ -169,7 +169,7 @@ def annotate_report(
     item: pytest.Item,
     report: pytest.TestReport,
     error: BaseException | None,
-    run: RunOnRanks | None,
+    run: RunOfTest | None,
     *,
     location: Sequence[str] = (),
 ) -> None:
@@ -202,7 +202,7 @@ def annotate_report(
             shown.addsection("ddpsim", "\n".join(below))
 
 
-def _location_of_failure(item: pytest.Item, run: RunOnRanks | None) -> tuple[str, int]:
+def _location_of_failure(item: pytest.Item, run: RunOfTest | None) -> tuple[str, int]:
     """Return the file and line of the failure: the call of the rank to blame; but the test, if that call is in an
     installed package."""
     leading = next(iter(_findings_not_caused_by_skips(run.result)), None) if run is not None else None
@@ -216,7 +216,7 @@ def _location_of_failure(item: pytest.Item, run: RunOnRanks | None) -> tuple[str
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
-def _lines_below_rank_error(run: RunOnRanks) -> list[str]:
+def _lines_below_rank_error(run: RunOfTest) -> list[str]:
     """Return the lines to show below a rank's error: the exploration's summary, the errors of ranks, other findings
     with their texts, and the replay line."""
     lines = []

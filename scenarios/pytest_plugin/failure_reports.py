@@ -22,7 +22,7 @@ from ddpsim.reports.making.result_document import document_of
 from ddpsim.reports.report_folder import file_system_name, make_folder, write_reports
 from ddpsim.scenarios.cli.options import schedule_source_text
 from ddpsim.scenarios.model import outcome_text
-from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, RunOnRanks
+from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, RunOfTest
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.running import policy_of_test, seed_of_test
 from ddpsim.simulator.errors import make_internal_error
@@ -33,7 +33,7 @@ _FOLDER, _ROW = "ddpsim_report", "ddpsim_row"
 """Properties that are stored in pytest's report of a test's teardown: the folder of ddpsim's report, and its row of
 index.html, as a list. A worker of pytest-xdist sends the properties to the process that writes index.html."""
 
-_PENDING_FAILURE_KEY = pytest.StashKey[tuple[pytest.TestReport, RunOnRanks]]()
+_PENDING_FAILURE_KEY = pytest.StashKey[tuple[pytest.TestReport, RunOfTest]]()
 """The stash key under which a test item keeps a failure whose report is not written yet."""
 
 _SECTION = "ddpsim report, written at teardown"
@@ -52,7 +52,7 @@ def prepare_folder(config: pytest.Config, folder: str) -> None:
     config.option.ddpsim_report = str(path)  # xdist sends its workers this absolute path
 
 
-def store_failure(item: pytest.Item, report: pytest.TestReport, run: RunOnRanks) -> str:
+def store_failure(item: pytest.Item, report: pytest.TestReport, run: RunOfTest) -> str:
     """Store the failure of a test; its report is written at teardown. Return the line with the path of this report."""
     item.stash[_PENDING_FAILURE_KEY] = report, run
     page = _report_folder(item) / "report.html"
@@ -90,7 +90,7 @@ def _report_folder(item: pytest.Item) -> Path:
     return Path(item.config.getoption("ddpsim_report")) / folder_name(item.nodeid)
 
 
-def _document_of_run(item: pytest.Item, report: pytest.TestReport, run: RunOnRanks) -> Document:
+def _document_of_run(item: pytest.Item, report: pytest.TestReport, run: RunOfTest) -> Document:
     assert isinstance(item, pytest.Function)
     said: dict[str, Any] = {"name": item.nodeid, "how": _how_it_was_run(item), "conclusion": _conclusion_line(run)}
     if run.exploration is not None:
@@ -110,7 +110,7 @@ def _how_it_was_run(item: pytest.Function) -> str:
     return schedule_source_text(options.of_run.get("transport", "memory"), name, seed or 0)
 
 
-def _conclusion_line(run: RunOnRanks) -> str:
+def _conclusion_line(run: RunOfTest) -> str:
     """Return one line on the found and the expected outcome; the failure's own line if it has one."""
     line = run.error.line if isinstance(run.error, RanksFailed) else ""
     if line and line not in {f"{finding.code}: {finding.summary}" for finding in run.result.findings}:

@@ -17,7 +17,7 @@ from hypothesis.control import _current_build_context
 
 from ddpsim.scenarios.pytest_plugin.fixtures import per_rank_fixture_names
 
-RunOnRanks = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], None]
+RunTestOnRanks = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], None]
 
 
 class _PerRankPlaceholder:
@@ -28,7 +28,7 @@ class _PerRankPlaceholder:
         return "<each rank's own>"
 
 
-def run_hypothesis_test(item: pytest.Function, run: RunOnRanks, arguments: Mapping[str, Any]) -> None:
+def run_hypothesis_test(item: pytest.Function, run: RunTestOnRanks, arguments: Mapping[str, Any]) -> None:
     """Run a test with `@given`, each example on all ranks."""
     __tracebackhide__ = True
     own = {name: _PerRankPlaceholder() for name in per_rank_fixture_names(item) if name in item._fixtureinfo.argnames}
@@ -37,7 +37,7 @@ def run_hypothesis_test(item: pytest.Function, run: RunOnRanks, arguments: Mappi
 
 
 @contextmanager
-def _run_examples_on_ranks(item: pytest.Function, run: RunOnRanks, own: frozenset[str]) -> Iterator[None]:
+def _run_examples_on_ranks(item: pytest.Function, run: RunTestOnRanks, own: frozenset[str]) -> Iterator[None]:
     """Let hypothesis run each example by calling `run`.
 
     `own` has the names of `per_rank` fixtures, which each rank makes itself.

@@ -18,7 +18,7 @@ from ddpsim import Budget, Code, Result, UsageError, explore, simulate
 from ddpsim.scenarios.names import suggest_nearest_name
 from ddpsim.scenarios.pytest_plugin.failure import (
     RanksFailed,
-    RunOnRanks,
+    RunOfTest,
     failure_of_run,
     has_finding,
     replay_command,
@@ -39,7 +39,7 @@ _MOST_STEPS = 1_000_000
 """The step limit of tests whose marker has none. An endless test reaches it after some 15 seconds, with 250 MiB of
 events; the simulator's default, ten times as much, takes minutes and gigabytes."""
 
-_RUN = pytest.StashKey[RunOnRanks]()
+_RUN = pytest.StashKey[RunOfTest]()
 """The stash key under which a test item keeps the outcome of its last run, until the test is reported."""
 
 
@@ -128,7 +128,7 @@ def _run_and_store_outcome(
     return failure
 
 
-def failed_run_of(item: pytest.Item) -> RunOnRanks | None:
+def failed_run_of(item: pytest.Item) -> RunOfTest | None:
     """Return the failed run of a test; None if no run failed, for instance if hypothesis itself fails the test."""
     run = item.stash.get(_RUN, None)
     return None if run is None or run.error is None else run
@@ -157,7 +157,7 @@ def _raise_in_shown_frame(failure: RanksFailed) -> NoReturn:
 
 def _run_once_or_explore(
     item: pytest.Function, program: Callable[[int], Any], options: MarkerOptions, output: RankOutput
-) -> RunOnRanks:
+) -> RunOfTest:
     """Run the test once, or with a recorded schedule, or with many schedules."""
     _check_finding_code(options.expect)
     world: dict[str, Any] = {
@@ -172,11 +172,11 @@ def _run_once_or_explore(
 
         is_strict = not _is_hypothesis_test(item)  # hypothesis may run other examples than the recorded one
         result, left = replay_test(program, options.world_size, token, world, is_strict=is_strict)
-        return RunOnRanks(_with_replay_command(item, result), output, error=left)
+        return RunOfTest(_with_replay_command(item, result), output, error=left)
     if options.explore is not None:
         return _explore_test(item, program, options, output, seed or 0, world)
     result = simulate(program, options.world_size, policy=policy_of_test(item, options, seed), seed=seed or 0, **world)
-    return RunOnRanks(_with_replay_command(item, result), output)
+    return RunOfTest(_with_replay_command(item, result), output)
 
 
 def _budget_of_test(item: pytest.Function, options: MarkerOptions) -> Budget:
@@ -197,7 +197,7 @@ def _explore_test(
     output: RankOutput,
     seed: int,
     world: dict[str, Any],
-) -> RunOnRanks:
+) -> RunOfTest:
     """Run the test with many schedules, until one has the expected finding, or one fails."""
     wanted = None if options.expect is None else partial(has_finding, code=Code(options.expect))
     strategy = strategy_by_name(world_size=options.world_size, seed=seed, **(options.explore or {}))
@@ -211,7 +211,7 @@ def _explore_test(
     result = _with_replay_command(item, shown)
     if failed is not None:
         exploration = dataclasses.replace(exploration, first_failure=_with_replay_command(item, failed))
-    return RunOnRanks(result, output, exploration)
+    return RunOfTest(result, output, exploration)
 
 
 class _SearchForFinding(ForwardingStrategy):

@@ -57,18 +57,18 @@ class OptimizerStepCounter:
                     self._of_units[parameter] += 1
 
 
-def _read_unit_gather(reading: StackFacts, frame: FrameType) -> None:
+def _read_fsdp_unit_gather(reading: StackFacts, frame: FrameType) -> None:
     unit = frame.f_locals.get("self")
     state = getattr(getattr(unit, "_training_state", None), "name", "")
-    _set_unit_part(reading, unit, "all-gather" + _GATHER_TIMES.get(state, ""), getattr(unit, "fsdp_params", ()))
+    _set_fsdp_unit_part(reading, unit, "all-gather" + _GATHER_TIMES.get(state, ""), getattr(unit, "fsdp_params", ()))
 
 
-def _read_unit_reduction(reading: StackFacts, frame: FrameType) -> None:
+def _read_fsdp_unit_reduction(reading: StackFacts, frame: FrameType) -> None:
     action = "all-reduce" if reading.operation == "all_reduce" else "reduce-scatter"
-    _set_unit_part(reading, frame.f_locals.get("self"), action, frame.f_locals.get("fsdp_params_with_grad", ()))
+    _set_fsdp_unit_part(reading, frame.f_locals.get("self"), action, frame.f_locals.get("fsdp_params_with_grad", ()))
 
 
-def _set_unit_part(reading: StackFacts, unit: Any, action: str, parameters: Sequence[Any]) -> None:
+def _set_fsdp_unit_part(reading: StackFacts, unit: Any, action: str, parameters: Sequence[Any]) -> None:
     name = getattr(unit, "_module_fqn", None)
     if reading.part is not None or not isinstance(name, str):
         return
@@ -279,8 +279,8 @@ _STYLE = "torch.distributed.tensor.parallel.style"
 _TO_OTHERS = "torch.distributed.checkpoint.utils"
 
 PARALLELISM: dict[tuple[str, str], Reader] = {
-    (_UNIT, "unshard"): _read_unit_gather,
-    (_UNIT, "post_backward"): _read_unit_reduction,
+    (_UNIT, "unshard"): _read_fsdp_unit_gather,
+    (_UNIT, "post_backward"): _read_fsdp_unit_reduction,
     (_REDISTRIBUTE, "redistribute_local_tensor"): _read_redistribution,
     (_REDISTRIBUTE, "backward"): _reader_of_detail("in backward"),
     ("torch.distributed.tensor._dispatch", "redistribute_local_args"): _read_dtensor_operation,

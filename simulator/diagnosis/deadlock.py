@@ -198,12 +198,12 @@ def _describe_missing(snapshot: Snapshot, call: Call) -> str:
     if call in snapshot.stream_by_queued:
         first = snapshot.stream_by_queued[call].started[0]
         return f"queued behind {first.title}{_group_suffix(first)} at {first.location}"
-    if call not in snapshot.slot_by_call:
+    if call not in snapshot.open_calls_by_call:
         return ""
     if call.is_point_to_point:
         needed = "any rank" if call.peer == ANY_SOURCE else f"rank {call.peer}"
         return f"nothing from {needed}" if call.operation == "recv" else f"not received by {needed}"
-    return snapshot.open_slots[snapshot.slot_by_call[call]].presence_text
+    return snapshot.open_slots[snapshot.open_calls_by_call[call]].presence_text
 
 
 def _describe_end(rank: RankSnapshot) -> tuple[str, Site | None]:

@@ -80,7 +80,7 @@ def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple
 def _ended_before_connection(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) -> bool:
     """Return True if ended ranks had made the call that others wait for, but ended before they connected to their
     peers."""
-    index = snapshot.slot_by_call.get(call)
+    index = snapshot.open_calls_by_call.get(call)
     if index is None:
         return False
     left_behind = filter(snapshot.open_slots[index].is_waiting_for, snapshot.left_behind)
@@ -183,7 +183,7 @@ def _ranks_in_other_order(snapshot: Snapshot, reading: WaitReason) -> tuple[int,
 
 def _open_calls_containing(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenCalls]:
     """Return the slots (rows of matching calls) in which these calls wait; a completed call has none."""
-    indices = snapshot.slot_by_call
+    indices = snapshot.open_calls_by_call
     return [snapshot.open_slots[indices[call]] for call in calls if call in indices]
 
 

@@ -136,7 +136,7 @@ class Snapshot:
     """Calls of ranks that ended before they connected to their peers (kernel/connections.py)."""
 
     @cached_property
-    def slot_by_call(self) -> dict[Call, int]:
+    def open_calls_by_call(self) -> dict[Call, int]:
         """For each waiting call, the index of the entry in `open_slots` that has the call."""
         return {call: index for index, slot in enumerate(self.open_slots) for call in slot.calls}
 

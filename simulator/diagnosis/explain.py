@@ -123,7 +123,7 @@ def sites_text(calls: Iterable[Call]) -> str:
 # --- ranks at fault ---------------------------------------------------------------------------------------------------
 
 
-def sides_text(sides: Mapping[T, Collection[int]]) -> str:
+def values_with_ranks_text(sides: Mapping[T, Collection[int]]) -> str:
     """Return each value and the ranks that have it, as text: `SUM on rank 0 against AVG on ranks 1, 2`."""
     return " against ".join(f"{value} on {rank_list(ranks)}" for value, ranks in sides.items())
 

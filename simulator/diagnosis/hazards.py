@@ -165,7 +165,7 @@ def _names_in_other_order(run: WatchedRun) -> Iterable[Finding]:
     return filter(None, map(_exchanged_names_finding, lines.values()))
 
 
-def _different_lines_met(run: WatchedRun) -> Iterable[Finding]:
+def _different_lines_matched(run: WatchedRun) -> Iterable[Finding]:
     met: dict[frozenset[Site], Sequence[Call]] = {}
     for each in run.noticed:
         if each.kind is NoticedKind.LINES_MEET:
@@ -180,7 +180,7 @@ HAZARDS: tuple[Callable[[WatchedRun], Iterable[Finding]], ...] = (
     _tensors_read,
     _tags_ignored,
     _names_in_other_order,
-    _different_lines_met,
+    _different_lines_matched,
 )
 """The functions that find hazards; their findings are reported in this order."""
 
@@ -321,10 +321,10 @@ def _exchanged_names_finding(named: Mapping[int, Sequence[NamedCall]]) -> Findin
     if all(each == names[0] for each in names):
         return None
     first = next(index for index, met in enumerate(zip(*names, strict=True)) if len(set(met)) > 1)
-    return _met_names_finding([calls[first] for _, calls in sorted(named.items())])
+    return _matched_names_finding([calls[first] for _, calls in sorted(named.items())])
 
 
-def _met_names_finding(met: Sequence[NamedCall]) -> Finding:
+def _matched_names_finding(met: Sequence[NamedCall]) -> Finding:
     sides = ranks_by_value((call.rank, name.text) for call, name in met)
     culprits = ranks_outside_largest(sides.values())
     calls = [call for call, _ in met]

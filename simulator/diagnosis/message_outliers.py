@@ -70,9 +70,9 @@ def find_message_outlier(snapshot: Snapshot, involved: Collection[int]) -> Messa
     returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
     found = chain(
         _outliers_at_lines(made, snapshot),
-        _outliers_in_sequence(made),
-        _outliers_in_order(made),
-        _outliers_in_count(made, returned),
+        _outliers_after_previous_call(made),
+        _outliers_in_line_order(made),
+        _outliers_in_call_count(made, returned),
         _outliers_in_count_at_lines(made, returned, snapshot),
         _outliers_without_partner(made, returned, snapshot),
     )
@@ -110,12 +110,12 @@ def _outliers_at_lines(made: _Table, snapshot: Snapshot) -> Iterator[MessageOutl
         calls = [each for own in ranks.values() for each in own]
         counts = [Counter(each.values[kind] for each in calls) for kind in _KINDS]
         found = _find_single_value(calls, counts, (_PEER, _NEIGHBOUR))
-        if found is not None and found.call in snapshot.slot_by_call and not _is_ring_closing(found.call, calls):
+        if found is not None and found.call in snapshot.open_calls_by_call and not _is_ring_closing(found.call, calls):
             usual = counts[found.kind].most_common(1)[0][0]
             peer = usual if found.kind == _PEER else (found.call.rank + usual) % size
             yield _make_outlier(Cause.ODD_PEER, found.call, f"rank {found.call.peer}", f"rank {peer}")
         found = _find_single_value(calls, counts, (_TAG, _COUNTED_TAG))
-        if found is not None and found.call in snapshot.slot_by_call:
+        if found is not None and found.call in snapshot.open_calls_by_call:
             tag = counts[found.kind].most_common(1)[0][0] + found.call.tag - found.value
             yield _make_outlier(Cause.ODD_TAG, found.call, f"tag {found.call.tag}", f"tag {tag}")
 
@@ -148,7 +148,7 @@ def _is_ring_closing(call: Call, calls: Iterable[_Message]) -> bool:
 # --- one call after another -------------------------------------------------------------------------------------------
 
 
-def _outliers_in_sequence(made: _Table) -> Iterator[MessageOutlier]:
+def _outliers_after_previous_call(made: _Table) -> Iterator[MessageOutlier]:
     """Yield calls whose peer or tag never else follows that of the previous call, while another value does."""
     lines = _count_pairs(made.values(), lambda each: each.line)
     pairs = [_count_pairs(made.values(), methodcaller("line_and_value", kind)) for kind in _KINDS]
@@ -168,7 +168,7 @@ def _outliers_in_sequence(made: _Table) -> Iterator[MessageOutlier]:
                 yield _follower_outlier("tag", _TAG, before, each, pairs[_TAG])
 
 
-def _outliers_in_order(made: _Table) -> Iterator[MessageOutlier]:
+def _outliers_in_line_order(made: _Table) -> Iterator[MessageOutlier]:
     """Yield calls from a line that follows the rank's previous line nowhere else."""
     for ranks in _ranks_by_lines(made):
         pairs = _count_pairs([made[rank] for rank in ranks], lambda each: each.line)
@@ -181,7 +181,7 @@ def _outliers_in_order(made: _Table) -> Iterator[MessageOutlier]:
                     yield _make_outlier(Cause.ODD_ORDER, each.call, str(before.call.site), str(usual))
 
 
-def _outliers_in_count(made: _Table, returned: Set[int]) -> Iterator[MessageOutlier]:
+def _outliers_in_call_count(made: _Table, returned: Set[int]) -> Iterator[MessageOutlier]:
     """Yield a call of a rank with one call more or less than each returned rank that reached the same lines."""
     for ranks in _ranks_by_lines(made):
         for rank in ranks:
@@ -202,7 +202,7 @@ def _outliers_in_count_at_lines(made: _Table, returned: Set[int], snapshot: Snap
         if len(odd) != 1 or times < _LEAST_CALLS_OF_PATTERN or not ranks.keys() - set(odd) <= returned:
             continue
         last = ranks[odd[0]][-1].call
-        if len(ranks[odd[0]]) == usual + 1 and last in snapshot.slot_by_call:
+        if len(ranks[odd[0]]) == usual + 1 and last in snapshot.open_calls_by_call:
             yield _make_outlier(Cause.ODD_COUNT_AT_LINE, last, str(usual + 1), str(usual), weight=2)
 
 

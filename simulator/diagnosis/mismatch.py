@@ -53,7 +53,7 @@ def _make_finding(
     calls: Sequence[Call], code: Code, step: int | None, culprits: tuple[int, ...], end: Sequence[LabelledLine]
 ) -> Finding:
     where = f'#{calls[0].sequence} on group "{calls[0].group}"'
-    sides = explain.sides_text(_ranks_by_field(calls, code))
+    sides = explain.values_with_ranks_text(_ranks_by_field(calls, code))
     rows = [explain.TableRow(c.rank, str(c), c.location, _origin_text(c, code), c.thread, c.coordinates) for c in calls]
     lines = explain.finding_lines(code, explain.format_table(rows), end, step=step)
     summary = f"calls {where} differ in {FIELDS[code]}: {sides}"
@@ -109,7 +109,7 @@ def agreed_values_finding(name: str, number: int, said: Sequence[AgreedValue], s
     said = sorted(said)
     sides = ranks_by_value((each.rank, each.value) for each in said)
     culprits = explain.ranks_outside_largest(sides.values())
-    summary = f"agree({name!r}) #{number}: {explain.sides_text(sides)}"
+    summary = f"agree({name!r}) #{number}: {explain.values_with_ranks_text(sides)}"
     rows = [explain.TableRow(each.rank, f"{name} = {each.value}", str(each.site)) for each in said]
     lines = explain.finding_lines(
         Code.MISMATCH_VALUE, explain.format_table(rows), Cause.VALUES_DIFFER.lines(fact=name), step=step

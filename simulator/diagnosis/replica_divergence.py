@@ -170,7 +170,7 @@ def divergence_finding(
     `sites` are, by rank, the lines of the program at which the replicas were compared.
     """
     culprits = known.skippers or ranks_outside_largest(side.ranks for side in sides)
-    summary = f"{name}{index} differs {_sides_text(sides)} {moment}"
+    summary = f"{name}{index} differs {_differing_ranks_text(sides)} {moment}"
     values = [(rank, side.value) for side in sides for rank in side.ranks]
     rows = [TableRow(rank, f"{name}{index} = {value}", _site_text(sites[rank])) for rank, value in values]
     who = "some ranks" if len(culprits) == len(values) else rank_list(culprits)
@@ -180,7 +180,7 @@ def divergence_finding(
     return Finding(code, culprits, summary, tuple(lines), _known_sites(sites[rank] for rank in culprits_first))
 
 
-def _sides_text(sides: Sequence[EqualRanks]) -> str:
+def _differing_ranks_text(sides: Sequence[EqualRanks]) -> str:
     """Name the ranks that differ, such as "between ranks 0-2 and rank 3", or "on all of ranks 0-3"."""
     if len(sides) > 2 and all(len(side.ranks) == 1 for side in sides):
         return f"on all of {rank_list(rank for side in sides for rank in side.ranks)}"

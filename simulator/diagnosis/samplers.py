@@ -11,8 +11,8 @@ from ddpsim.simulator.diagnosis.explain import (
     TableRow,
     format_table,
     ranks_outside_largest,
-    sides_text,
     summarized_finding,
+    values_with_ranks_text,
 )
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
@@ -75,7 +75,7 @@ def _differing_setting_finding(read: list[SamplerRead], name: str, values: Seque
     culprits = ranks_outside_largest(sides.values())
     epochs = Cause.SAMPLERS_OF_OTHER_EPOCHS.lines()
     advice = epochs if name == "epoch" else Cause.SAMPLERS_DIFFER.lines(fact=name)
-    return _make_finding(read, culprits, f"{name} {sides_text(sides)}", advice)
+    return _make_finding(read, culprits, f"{name} {values_with_ranks_text(sides)}", advice)
 
 
 def _make_finding(read: list[SamplerRead], culprits: tuple[int, ...], what: str, advice: list[LabelledLine]) -> Finding:

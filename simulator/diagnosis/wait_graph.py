@@ -73,20 +73,22 @@ class WaitGraph:
 
     def _add_all_nodes(self) -> None:
         """Add a node for each wait, with edges to all nodes that the wait is for."""
-        graph, slot_by_call, queued = self.graph, self.snapshot.slot_by_call, self.snapshot.stream_by_queued
+        graph, open_calls_by_call, queued = self.graph, self.snapshot.open_calls_by_call, self.snapshot.stream_by_queued
         for node in self.waits:
             graph.add_node(node)
         for node, wait in self.waits.items():
             if isinstance(wait, CallWait):
                 if len(wait.calls) > 1:
                     self.alternatives.add(node)
-                graph.add_edges((node, ("slot", slot_by_call[call])) for call in wait.calls if call in slot_by_call)
+                graph.add_edges(
+                    (node, ("slot", open_calls_by_call[call])) for call in wait.calls if call in open_calls_by_call
+                )
                 graph.add_edges((node, StreamNode(call.rank)) for call in wait.calls if call in queued)
             elif isinstance(wait, (ThreadWait, LockWait)):
                 self._add_thread_wait(node, wait)
         for stream in self.snapshot.streams:
             # A call that does not agree is in no slot.
-            slots = [slot_by_call[call] for call in stream.started if call in slot_by_call]
+            slots = [open_calls_by_call[call] for call in stream.started if call in open_calls_by_call]
             graph.add_edges((StreamNode(stream.rank), ("slot", slot)) for slot in slots)
         for index, slot in enumerate(self.snapshot.open_slots):
             if ("slot", index) in graph.after:
@@ -132,7 +134,7 @@ class WaitGraph:
         who |= {node: RankOrThread(node.rank, "") for node in self.graph.after if isinstance(node, StreamNode)}
         beyond: dict[Any, tuple[RankOrThread, ...]] = {}  # calls that wait in one slot share the tuple
 
-        def waiting_beyond(node: Any) -> tuple[RankOrThread, ...]:
+        def awaited_ranks_of(node: Any) -> tuple[RankOrThread, ...]:
             if node not in beyond:
                 beyond[node] = tuple(who[each] for each in ((node,) if node in who else self.graph.after[node]))
             return beyond[node]
@@ -142,9 +144,9 @@ class WaitGraph:
             if wait is not None:
                 after = list(self.graph.after[node])
                 targets = (
-                    waiting_beyond(after[0])
+                    awaited_ranks_of(after[0])
                     if len(after) == 1
-                    else tuple(chain.from_iterable(map(waiting_beyond, after)))
+                    else tuple(chain.from_iterable(map(awaited_ranks_of, after)))
                 )
                 is_or = not self.alternatives.isdisjoint((node, *after))
                 found.append(Waiting(who[node], wait, targets, is_or, self._missing_ranks(wait)))
@@ -152,7 +154,9 @@ class WaitGraph:
 
     def _missing_ranks(self, wait: Wait) -> tuple[tuple[int, ...], ...]:
         """Return, for each call of a wait, the ranks whose matching call is missing; () if none is missing any more."""
-        slots = [self.snapshot.slot_by_call.get(call) for call in wait.calls] if isinstance(wait, CallWait) else []
+        slots = (
+            [self.snapshot.open_calls_by_call.get(call) for call in wait.calls] if isinstance(wait, CallWait) else []
+        )
         return tuple(() if slot is None else self.snapshot.open_slots[slot].missing for slot in slots)
 
     # --- readings -----------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Kernel:
             ask.ReportAccesses: notes.on_report_accesses,
             ask.ReleaseObject: notes.on_release_object,
             ask.AcquireObject: notes.on_acquire_object,
-            ask.ReportUse: notes.on_report_use,
+            ask.ReportLockUse: notes.on_report_lock_use,
             ask.WriteNote: notes.on_write_note,
             Noticed: notes.on_noticed,
             ask.ReportAgreedValue: notes.compare_agreed_value,

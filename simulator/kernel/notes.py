@@ -49,8 +49,8 @@ class RankReports:
         """Answer a rank's `AcquireObject` request: tell the schedule exploration that a lock or the like is held."""
         self._run.observer.needed_key(me.number, request.object)
 
-    def on_report_use(self, me: Task, request: ask.ReportUse) -> None:
-        """Answer a rank's `ReportUse` request: tell the exploration of schedules which kind of object is used."""
+    def on_report_lock_use(self, me: Task, request: ask.ReportLockUse) -> None:
+        """Answer a rank's `ReportLockUse` request: tell the exploration of schedules which kind of object is used."""
         self._run.observer.used_feature(request.kind)
 
     def on_write_note(self, me: Task, request: ask.WriteNote) -> None:

@@ -217,7 +217,7 @@ class AcquireObject(NamedTuple):
     object: Object
 
 
-class ReportUse(NamedTuple):
+class ReportLockUse(NamedTuple):
     """The caller uses a kind of object by which threads wait for each other, such as a Lock."""
 
     kind: str
@@ -316,7 +316,7 @@ Request = (
     Checkpoint | Poll | Sleep | BeginCall | IssueCall | WaitFor | IsComplete | Block | StoreOperation | ReadClock
     | FinishTask | WakeTask | CancelThread | NameGroup | DeclareGroup | AnnounceGroup | DestroyGroup | AskMissingRanks
     | GiveUpBarrier | AskGivenUpBarrier | AskWhereabouts | AskOthersDeliver | OpenBatch | CloseBatch | StartThread
-    | SawThreadEnd | ReportAccesses | ReleaseObject | AcquireObject | ReportUse | WriteNote | ReportAgreedValue
+    | SawThreadEnd | ReportAccesses | ReleaseObject | AcquireObject | ReportLockUse | WriteNote | ReportAgreedValue
     | AskLatestStep | LoaderStarted | SamplerStarted | StepDone | ProgramReturned | ProgramRaised | Noticed
 )  # fmt: skip
 Reply = DeliveredCompletion | MovedTensors | StackReport | AwaitedExternalThreads

@@ -175,7 +175,7 @@ class RankCoordinator:
             return self._kernel.reply(message.reply)
         if isinstance(message, messages.RequestWithoutReply):
             self._kernel.handle(message.request)
-        elif isinstance(message, messages.PostCall):
+        elif isinstance(message, messages.IssueCallWithoutReply):
             self._post_call(message)
         elif isinstance(message, messages.AwaitTurn):
             mine.send_to_rank(self._make_turn(GO_ON))
@@ -183,7 +183,7 @@ class RankCoordinator:
             mine.send_to_rank(self._kernel.run.started)
         elif isinstance(message, messages.WatchCall):
             mine.send_to_rank(messages.WatchedResult(mine.completions.watch_call(message.handle)))
-        elif isinstance(message, messages.GiveUpRequest):
+        elif isinstance(message, messages.WithdrawRequest):
             self._kernel.drop_request()
         elif isinstance(message, messages.InternalFailure):
             self._stop_by_failure(message)
@@ -232,7 +232,7 @@ class RankCoordinator:
             inbox.send_to_rank(messages.TurnToRun(None, GO_ON, steps, is_stopping=True))
         return answer
 
-    def _post_call(self, message: messages.PostCall) -> None:
+    def _post_call(self, message: messages.IssueCallWithoutReply) -> None:
         me = self._running_task
         self._posted.add_call(me.rank_number, message.handle, message.call, message.parcel)
         answer = self._kernel.handle(requests.IssueCall(message.handle, message.call))

@@ -54,11 +54,11 @@ class DebuggerServer:
         if director is not None:
             director.open_debugger = self.start_debugger
 
-    def serve_debugger(self, inbox: RankInbox) -> messages.VisitEnded | None:
+    def serve_debugger(self, inbox: RankInbox) -> messages.RankDebuggerEnded | None:
         """Answer the messages of a debugger in a rank, until the debugger's session ends."""
         while inbox.debugger:
             message = inbox.debugger.popleft()
-            if isinstance(message, messages.VisitEnded):
+            if isinstance(message, messages.RankDebuggerEnded):
                 return message
             self._handle_message(inbox, message)
         return None
@@ -76,7 +76,7 @@ class DebuggerServer:
             inbox.send_to_rank(self._read_typed_line(message.text))
         elif isinstance(message, messages.QueryRanks):
             inbox.send_to_rank(self._answer_query(inbox, message))
-        elif isinstance(message, messages.VisitRank):
+        elif isinstance(message, messages.DebugOtherRank):
             inbox.send_to_rank(self._open_debugger_in(message.rank) or DebuggerReply(is_over=True))
         elif isinstance(message, messages.DirectRun):
             inbox.send_to_rank(self._run_director_command(inbox.child.rank, message.command))

@@ -60,7 +60,7 @@ class RequestWithoutReply(NamedTuple):
     request: Request
 
 
-class PostCall(NamedTuple):
+class IssueCallWithoutReply(NamedTuple):
     """The running thread makes a communication call, and continues without an answer."""
 
     handle: int
@@ -68,7 +68,7 @@ class PostCall(NamedTuple):
     parcel: PackedPayload
 
 
-class GiveUpRequest(NamedTuple):
+class WithdrawRequest(NamedTuple):
     """The rank gives up its request, because it cannot carry out the kernel's last answer."""
 
 
@@ -162,7 +162,7 @@ class ShowText(NamedTuple):
     text: str
 
 
-class VisitEnded(NamedTuple):
+class RankDebuggerEnded(NamedTuple):
     """The debugger that `OpenDebugger` opened in this rank has ended."""
 
     then: str = ""
@@ -184,7 +184,7 @@ class QueryRanks(NamedTuple):
     """The stack of the rank whose debugger asks."""
 
 
-class VisitRank(NamedTuple):
+class DebugOtherRank(NamedTuple):
     """Open a debugger in another rank. Answered by `VisitResult`, of `simulator/debugging`, or by `DebuggerReply` if
     the run ends."""
 
@@ -201,10 +201,10 @@ DebuggerMessage = (
     SessionOpened
     | SessionClosed
     | ShowText
-    | VisitEnded
+    | RankDebuggerEnded
     | ReadLine
     | QueryRanks
-    | VisitRank
+    | DebugOtherRank
     | DirectRun
     | AllBreakpoints
 )

@@ -98,7 +98,7 @@ class ProcessSessionHost(SessionHost):
 
     def visit_rank(self, rank: int) -> VisitResult:
         """Open a debugger in another rank, in its process."""
-        visited: VisitResult = self._exchange_messages(messages.VisitRank(rank))
+        visited: VisitResult = self._exchange_messages(messages.DebugOtherRank(rank))
         return visited
 
     def serve_other_rank(self, asked: messages.OpenDebugger | AllBreakpoints) -> None:
@@ -116,7 +116,7 @@ class ProcessSessionHost(SessionHost):
             pass
         finally:
             self._is_visited = False
-            self._own_channel.send_message(messages.VisitEnded(then))
+            self._own_channel.send_message(messages.RankDebuggerEnded(then))
 
     def share_breakpoints(self) -> None:
         """Set the debugger's breakpoints, which are those of this process, in all ranks."""

@@ -105,7 +105,7 @@ class RemoteKernel:
         if type(request) is IssueCall:
             pending = self._open[request.handle]
             parcel = self._parcels[request.handle] = self._arena.pack_payload(pending.payload)
-            self._send_message(messages.PostCall(request.handle, request.call, parcel))
+            self._send_message(messages.IssueCallWithoutReply(request.handle, request.call, parcel))
             return GO_ON
         if type(request) in UNANSWERED:
             self._send_message(messages.RequestWithoutReply(request))
@@ -148,7 +148,7 @@ class RemoteKernel:
         """Give up the running thread's request."""
         self._answers.clear()
         if not self._is_final:
-            self._own_channel.send_message(messages.GiveUpRequest())
+            self._own_channel.send_message(messages.WithdrawRequest())
         self._signals.unblock_signals(self._running.number)
 
     def resume_task(self, task: Task) -> Answer:
@@ -183,7 +183,7 @@ class RemoteKernel:
             return UNWIND if self._is_interrupted else answer
         return answer
 
-    def _send_message(self, message: messages.RequestWithoutReply | messages.PostCall) -> None:
+    def _send_message(self, message: messages.RequestWithoutReply | messages.IssueCallWithoutReply) -> None:
         with self._signals.signals_blocked(self._running.number):
             self._own_channel.send_message(message)
 

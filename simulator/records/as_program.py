@@ -49,7 +49,7 @@ class _ProgramWriter:
         self._job: RecordedJob = diagnosis.job
         kept = {id(call) for call in diagnosis.open_calls}
         cuts = _first_kept_collectives(self._job, diagnosis)
-        self._calls = {rank: list(_kept_calls(self._job, rank, cuts, kept)) for rank in self._job.records}
+        self._calls = {rank: list(_calls_of_program(self._job, rank, cuts, kept)) for rank in self._job.records}
         shapes = sorted({_element_count(call) for calls in self._calls.values() for call in calls})
         self._elements = shapes if shapes and shapes[-1] > _MOST_ELEMENTS else ()
 
@@ -145,7 +145,7 @@ def _first_kept_collectives(job: RecordedJob, diagnosis: JobDiagnosis) -> Mappin
     return first
 
 
-def _kept_calls(job: RecordedJob, rank: int, cuts: Mapping[str, int], kept: Set[int]) -> Iterator[Call]:
+def _calls_of_program(job: RecordedJob, rank: int, cuts: Mapping[str, int], kept: Set[int]) -> Iterator[Call]:
     """Yield a rank's calls that the program has, in order; if group numbers restart, those after the last restart."""
     record = job.records[rank]
     call_log = record.call_log

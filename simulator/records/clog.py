@@ -51,7 +51,7 @@ def read_clog(data: bytes, source: str) -> RankRecord:
 
 
 class _ClogParser:
-    """Parses one clog, line by line."""
+    """Parses one clog (torchcomms' text log of a rank's calls), line by line."""
 
     def __init__(self, source: str) -> None:
         self._source = source

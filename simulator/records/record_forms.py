@@ -11,7 +11,7 @@ from ddpsim.simulator.records import clog, flight_recorder, plain_pickle
 from ddpsim.simulator.records.entries import EntriesReader, ReadEntries
 from ddpsim.simulator.records.rank_record import CallLog, RankRecord, RecordError
 from ddpsim.simulator.records.record_texts import printable_text
-from ddpsim.simulator.records.templates import Template, make_template
+from ddpsim.simulator.records.templates import DumpTemplate, make_dump_template
 
 EXPECTED = "a dump of torch's flight recorder (pickle or JSON) or a clog"
 _MOST_TEMPLATES = 8
@@ -29,7 +29,7 @@ class JobReader:
     def __init__(self, most_templates: int = _MOST_TEMPLATES) -> None:
         self._entries = EntriesReader()
         self._call_logs: set[CallLog] = set()
-        self._templates: list[Template] = []
+        self._templates: list[DumpTemplate] = []
         """Templates of dumps (templates.py); the template that matched last is first."""
         self._untried = most_templates
 
@@ -73,7 +73,7 @@ class JobReader:
             self._call_logs.add(call_log)
         elif self._untried and call_log.steps:
             self._untried -= 1
-            template = make_template(data, value, self._entries.read_entries(value["entries"]))
+            template = make_dump_template(data, value, self._entries.read_entries(value["entries"]))
             self._templates += [] if template is None else [template]
 
 

@@ -50,7 +50,7 @@ class _OpenBytes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _TemplateSection:
+class _DumpTemplateSection:
     """A part of a pickle: fixed pieces, in which some bytes are ignored, and between them texts that may differ."""
 
     pieces: tuple[tuple[Struct, tuple[bytes, ...]], ...]
@@ -70,10 +70,10 @@ class _TemplateSection:
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class DumpTemplate:
     """A pickled dump in which all bytes that do not describe a call may differ."""
 
-    sections: tuple[_TemplateSection, ...]
+    sections: tuple[_DumpTemplateSection, ...]
     """The parts of the pickle before the entries, with the entries, and after them."""
     groups: tuple[tuple[str, str], ...]
     """For each group, its name and description, or placeholders of texts that may differ."""
@@ -105,7 +105,7 @@ class Template:
         return value, self.found._replace(groups=labels)
 
 
-def make_template(data: bytes, value: Value, found: ReadEntries) -> Template | None:
+def make_dump_template(data: bytes, value: Value, found: ReadEntries) -> DumpTemplate | None:
     """Return the template of a pickle whose value and parsed entries are known; None if none can be made."""
     if len(data) > _MOST_BYTES:
         return None
@@ -118,7 +118,7 @@ def make_template(data: bytes, value: Value, found: ReadEntries) -> Template | N
     if groups is None:
         return None
     sections = tuple(_make_section(data, opened, *bounds) for bounds in pairwise((0, *span, len(data))))
-    return Template(sections, groups, found)
+    return DumpTemplate(sections, groups, found)
 
 
 def _span_of_entries(ops: Sequence[_Opcode]) -> tuple[int, int] | None:
@@ -207,7 +207,7 @@ def _line_numbers(entries: Sequence[Any]) -> list[Any]:
     return [frame.get("line") for frame in _all_frames(entries)]
 
 
-def _make_section(data: bytes, opened: Iterable[_OpenBytes], begin: int, end: int) -> _TemplateSection:
+def _make_section(data: bytes, opened: Iterable[_OpenBytes], begin: int, end: int) -> _DumpTemplateSection:
     pieces, form, fixed = [], "", []
     for place in (*(each for each in opened if begin <= each.begin < end), _OpenBytes(end, end, _MARK)):
         form += f"{place.begin - begin}s"
@@ -218,4 +218,4 @@ def _make_section(data: bytes, opened: Iterable[_OpenBytes], begin: int, end: in
             form, fixed = "", []
         else:
             form += f"{place.end - place.begin}x"
-    return _TemplateSection(tuple(pieces))
+    return _DumpTemplateSection(tuple(pieces))

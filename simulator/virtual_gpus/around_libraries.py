@@ -31,7 +31,7 @@ def replace_when_imported(gpus: VirtualDevices) -> None:
     """Change safetensors and parts of torch's DTensor now if they are imported, otherwise at their import."""
     changes: dict[str, Callable[[ModuleType], None]] = {
         "safetensors": _replace_safe_open,
-        "torch.distributed.tensor._random": partial(replace_tracker, gpus),
+        "torch.distributed.tensor._random": partial(replace_rng_tracker, gpus),
         "torch.distributed.tensor._op_schema": replace_shape_tensors,
     }
     for name in [name for name in changes if name in sys.modules]:
@@ -75,14 +75,14 @@ def _replace_safe_open(module: Any) -> None:
     ReplacedAttributes().set_attribute(module, "safe_open", safe_open)
 
 
-def replace_tracker(gpus: VirtualDevices, random: ModuleType) -> None:
+def replace_rng_tracker(gpus: VirtualDevices, random: ModuleType) -> None:
     """Make the tracker of `torch.distributed.tensor._random` seed the generator of the CPU."""
     kind: Any = random.OffsetBasedRNGTracker
     make = kind.__init__
 
     @functools.wraps(make)
-    def make_tracker(self: Any, device_mesh: Any, run_state_sync: bool = True) -> None:
-        self._states = _TrackerState(gpus)
+    def make_rng_tracker(self: Any, device_mesh: Any, run_state_sync: bool = True) -> None:
+        self._states = _RngTrackerState(gpus)
         make(self, device_mesh, run_state_sync)
         if self._device.type == "cuda":
             self._device_handle = _DeviceModule
@@ -93,7 +93,7 @@ def replace_tracker(gpus: VirtualDevices, random: ModuleType) -> None:
         return state
 
     replaced = ReplacedAttributes()
-    replaced.set_attribute(kind, "__init__", make_tracker)
+    replaced.set_attribute(kind, "__init__", make_rng_tracker)
     replaced.set_attribute(kind, "_get_device_state", get_state)
     replaced.set_attribute(kind, "_set_device_state", lambda self, state: self._states.set_state(state))
 
@@ -112,7 +112,7 @@ def replace_shape_tensors(op_schema: ModuleType) -> None:
     ReplacedAttributes().set_attribute(op_schema, "_rebuild_tensor_from_dtensor_meta", make_cpu_shape_tensor)
 
 
-class _TrackerState:
+class _RngTrackerState:
     """The generator state of a rank's tracker of random numbers; seeding a generator resets it."""
 
     def __init__(self, gpus: VirtualDevices) -> None:

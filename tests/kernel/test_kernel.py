@@ -210,7 +210,7 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
 
     def worker():
         yield ReportAccesses((Access(LOCK, AccessMode.WRITE),))
-        yield requests.ReportUse("Lock")
+        yield requests.ReportLockUse("Lock")
         yield requests.ReleaseObject(LOCK)
         yield requests.AcquireObject(LOCK)
         yield Block(LockWait(LOCK))

@@ -99,13 +99,13 @@ ELSEWHERE = {
     ),
     f"{RANKS}def test_it(rank):\n    yield\n": ("test_it is a generator, expected a plain function: remove its yield"),
     f"{RANKS}@pytest.mark.ranks(3)\ndef test_it(rank):\n    pass\n": (
-        "is given 2 times on test_it, expected once: keep one of them"
+        "the marker is given 2 times on test_it, expected once: keep one of them"
     ),
     PARAMETER.format(name="n", options="2, seeds=range(3)") + "def test_a(n, rank):\n    pass\n": (
         "seeds= is in pytest.param, expected on the function: write seed= in pytest.param"
     ),
     PARAMETER.format(name="n", options=2) + PARAMETER.format(name="m", options=3) + "def test_a(n, m, rank): pass\n": (
-        "is given 2 times in the parameters of test_a[1-1], expected once: keep one of them"
+        "the marker is given 2 times in the parameters of test_a[1-1], expected once: keep one of them"
     ),
 }
 

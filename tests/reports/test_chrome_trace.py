@@ -70,7 +70,7 @@ def test_a_call_lasts_from_its_issue_to_the_end_of_its_wait_and_is_joined_to_tho
         assert (span["pid"], span["name"]) == (event.rank + 1000, f"{made.operation} #{made.sequence}")
         own = [at for at, each in enumerate(run.events) if (each.rank, each.call) == (event.rank, event.call)]
         waits, done = ([at for at in own if run.events[at].kind is kind] for kind in (EventKind.WAIT, EventKind.DONE))
-        matched = run.slots[run.slots_by_issue[index]].match
+        matched = run.slots[run.matched_calls_by_issue[index]].match
         ends = done or ([] if waits or matched is None else [matched])
         assert span["ts"] + span["dur"] == (ends or [len(run.events)])[-1]
         assert ("cname" in span) == (not ends)  # what never ended has the colour of trouble

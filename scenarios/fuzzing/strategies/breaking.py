@@ -11,6 +11,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 from ddpsim.scenarios.fuzzing.strategies.generator import (
@@ -163,7 +164,7 @@ def _change_shape(choices: RandomSource, program: Program, rank: int, issue: Iss
     """Return the call with another number of elements, or the same number in another shape."""
     if not issue.shapes:
         return None
-    if choose_one(choices, (False, False, True)):
+    if choose_one(choices, (False, False, True)) and any(prod(shape) > 1 for shape in issue.shapes):
         return replace(issue, shapes=tuple((*shape, 1) for shape in issue.shapes))
     row = IN_PROGRAMS[issue.operation]
     if row.splits is SplitRule.ROWS:

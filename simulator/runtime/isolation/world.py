@@ -62,7 +62,7 @@ class C10dWorlds:
     def install(self) -> None:
         """Give each thread its own registry of groups, and each rank's meshes an identity of their own."""
         self._was_isolating_threads = _isolate_threads()
-        self._replaced.replace_attribute(device_mesh.DeviceMesh, "__init__", _constructor_with_identity)
+        self._replaced.replace_attribute(device_mesh.DeviceMesh, "__init__", _device_mesh_constructor_for_ranks)
 
     def uninstall(self) -> None:
         """Restore the mode of c10d's group registry, and drop the ranks' groups."""
@@ -96,7 +96,7 @@ def _isolate_threads() -> bool:
     return False
 
 
-def _constructor_with_identity(constructor: Callable[..., None]) -> Callable[..., None]:
+def _device_mesh_constructor_for_ranks(constructor: Callable[..., None]) -> Callable[..., None]:
     """Return the constructor of DeviceMesh, changed to store the rank in `_thread_id`.
 
     `_thread_id` is part of a mesh's hash and equality; torch sets it for its own threaded group only. It stores the

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
-from ddpsim.simulator.kernel.requests import AcquireObject, Checkpoint, Poll, ReleaseObject, ReportAccesses, ReportUse
+from ddpsim.simulator.kernel.requests import (
+    AcquireObject,
+    Checkpoint,
+    Poll,
+    ReleaseObject,
+    ReportAccesses,
+    ReportLockUse,
+)
 from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import RankThread
@@ -126,7 +133,7 @@ class LockSteps:
     def report_use(self, kind: str) -> None:
         """Tell the exploration of schedules that a thread uses a kind of object, such as "Lock"."""
         if self.host.is_observed:
-            self.host.send_request(ReportUse(kind))
+            self.host.send_request(ReportLockUse(kind))
 
     def record_release(self, me: RankThread, lock: Object) -> bool:
         """Tell the exploration of schedules, if there is one, that a lock is released. False if there is none."""

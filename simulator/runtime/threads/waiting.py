@@ -22,7 +22,7 @@ _IMPORTS = "<frozen importlib._bootstrap>"
 
 
 @lru_cache(maxsize=1)
-def _names_by_code() -> dict[CodeType, str]:
+def _awaited_things_by_function_code() -> dict[CodeType, str]:
     """Return, by code of functions of Python's library, what their caller waits for, such as "a semaphore"."""
     functions: dict[Any, str] = {
         threading.Condition.wait: "a condition",
@@ -42,7 +42,7 @@ def _names_by_code() -> dict[CodeType, str]:
 def describe_wait(frame: FrameType | None, what: str = "a lock") -> tuple[str, Site]:
     """Return what the program waits for and the line of the program that waits."""
     for each in _library_frames(frame):
-        what = _names_by_code().get(each.f_code, what)
+        what = _awaited_things_by_function_code().get(each.f_code, what)
     return what, user_site_of(frame)
 
 
