@@ -40,7 +40,7 @@ LEAST = {
     Code.RANK_ERROR: {(1, 1, 0)},  # the crash is the failure, and nobody has to wait for it
     Code.DEADLOCK_MISSING_RANK: {(2, 2, 1), (1, 2, 1)},  # a call and its wait; on one rank, for any source
     Code.DEADLOCK_CYCLE: {(2, 4, 2)},  # each of two ranks waits for the other
-    Code.MISMATCH_SPLITS: {(1, 1, 1)},  # a rank's own do not fit
+    Code.MISMATCH_SPLITS: {(1, 1, 1), (2, 2, 2)},  # a rank's own do not fit; or those of two ranks
 }
 """By code: ranks, steps and calls. It takes two ranks with a call each to disagree, as all other codes say."""
 
