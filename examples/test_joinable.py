@@ -51,7 +51,7 @@ def test_in_every_interleaving(rank):
     assert len(joinable.train(rank).means) == 4
 
 
-@pytest.mark.ranks(4, expect="mismatch.shape")
+@pytest.mark.ranks(4, expect="mismatch.reduction")
 def test_a_shadow_that_forgets_a_collective(rank):
     """What the rank that has joined does next meets the call that its shadow leaves out."""
     joinable.train(rank, ForgetfulMeter)
