@@ -164,18 +164,18 @@ class JoinCoordinator:
             raise JoinError("a forward inside a join that an error has ended on all ranks: leave its context")
         self._latest_first = (member, *(other for other in self._latest_first if other is not member))
         row = JoinAnnouncement(AnnouncedKind.FORWARD, self.members.index(member), forward, samples)
-        told: tuple[int, ...] = ()
+        counts: tuple[int, ...] = ()
         if self._count_present is None:
-            told = self._exchange_and_check(row).samples
+            counts = self._exchange_and_check(row).samples
         else:
             if not continues:
                 self.end_iteration()
                 if self._count_present() < self._size:
                     self._change_state(JoinEvent.SOMEBODY_JOINED)
             if self._state is JoinState.ANNOUNCING or self._tells_samples:
-                told = self._exchange_and_check(row).samples
+                counts = self._exchange_and_check(row).samples
         self._log.append(replace(row, samples=0))
-        return ForwardParticipants(self.present, self.present[-1], told)
+        return ForwardParticipants(self.present, self.present[-1], counts)
 
     def end_iteration(self) -> None:
         """Record that an iteration ended: its gradients are reduced, or there are none."""
@@ -307,10 +307,10 @@ class JoinCoordinator:
     def __ddp_call__(self) -> dict[str, object]:
         """Return labels of the current call, for a diagnosis."""
         is_shadow = self._state in (JoinState.JOINING, JoinState.FOLLOWING, JoinState.RETRACING)
-        told: dict[str, object] = {"wrapper": self.members[0], "shadow": is_shadow}
+        declared: dict[str, object] = {"wrapper": self.members[0], "shadow": is_shadow}
         if self._state is JoinState.JOINING:
-            told["joined"] = self.members
-        return told
+            declared["joined"] = self.members
+        return declared
 
     def _exchange_and_check(self, row: JoinAnnouncement) -> AnnouncementRound:
         """Hold a round (Note [Rounds]); raise JoinError on all ranks if they cannot continue together."""

@@ -200,9 +200,9 @@ class JoinEvent(Enum):
 
     SOMEBODY_JOINED = "somebody joined"
     RAN_OUT = "ran out"
-    ROW_EXCHANGED = "row told"
+    ROW_EXCHANGED = "row exchanged"
     """All ranks have received this rank's row."""
-    ITERATION_ANSWERED = "iteration shadowed"
+    ITERATION_ANSWERED = "iteration answered"
     """torch's Join asks this rank, which has no input, to answer the calls of one iteration."""
     ITERATION_ENDED = "iteration ended"
     RAISED = "raised"

@@ -86,6 +86,19 @@ def test_all_triples_of_special_values_equal_gloo_in_every_chunk(name):
     assert returned(program, 3, transport="memory") == returned(program, 3, transport="gloo")
 
 
+def test_ranks_as_processes_have_the_arithmetic_of_the_backend_of_each_group():
+    def program(rank):
+        found = []
+        for device, backend in (("cpu", "gloo"), (f"cuda:{rank}", "nccl")):
+            tensor = torch.tensor([float("nan"), 1.0] if rank == 0 else [2.0, float("nan")], device=device)
+            dist.all_reduce(tensor, dist.ReduceOp.MAX, group=dist.new_group(backend=backend))
+            found.append(bits(tensor.cpu()))
+        return found
+
+    # gloo: both elements lie in the chunk that ends on rank 0, which keeps its own beside a NaN, and its own NaN.
+    assert returned(program, 2, isolation="process", gpus=2) == ([["nan", "1.0"], ["2.0", "1.0"]],) * 2
+
+
 @pytest.mark.parametrize("count", [40_000, 800_001, 1_100_000])
 def test_large_tensors_are_cut_as_gloo_cuts_them(count):
     def program(rank):
