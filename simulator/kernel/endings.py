@@ -47,7 +47,7 @@ def stop_without_enabled_task(run: RunState) -> Generator[answers.Answer, Awaite
     if all(rank.main.is_finished for rank in run.ranks):
         run.life.begin_stop(RunEnding.FINISHED)
         return False
-    if (yield answers.AwaitExternalThreads()).woke_somebody:
+    if (yield answers.AwaitExternalThreads()).woke_a_rank:
         return True
     try:
         mismatches = [finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls())]
@@ -88,7 +88,10 @@ def limit_finding(
         summary, cause = {
             RunEnding.SECONDS: (f"the run took longer than {budget.seconds:g} s of wall time", Cause.OUT_OF_TIME),
             RunEnding.STEPS: (f"the run took more than {budget.steps} steps", Cause.OUT_OF_STEPS),
-            RunEnding.POLLS: (f"{task} polled {polls} times in a row while nobody else could run", Cause.POLLS_IN_VAIN),
+            RunEnding.POLLS: (
+                f"{task} polled {polls} times in a row while no other rank could run",
+                Cause.POLLS_IN_VAIN,
+            ),
         }[ending]
     if ending in (RunEnding.STUCK, RunEnding.SECONDS) and stack is not None and _IN_EVENT_LOOP.search(stack.text):
         cause = Cause.ASYNCIO_TURNS

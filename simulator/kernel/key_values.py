@@ -1,7 +1,7 @@
 """The key-value store that all ranks share.
 
 A wait without its own time-out never times out: if the key is never set, the deadlock is reported. The exploration of
-schedules is told what each operation did: an operation that changed nothing counts as a read. A rank that repeats a
+schedules gets what each operation did: an operation that changed nothing counts as a read. A rank that repeats a
 read with the same result is taken to poll: the other ranks run first.
 """
 

@@ -309,7 +309,7 @@ class StackReport(NamedTuple):
 class AwaitedExternalThreads(NamedTuple):
     """The host's reply to `AwaitExternalThreads`: whether a thread outside the simulation woke a task."""
 
-    woke_somebody: bool
+    woke_a_rank: bool
 
 
 Request = (

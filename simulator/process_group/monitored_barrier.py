@@ -56,7 +56,7 @@ def _with_missing_ranks(host: Host, pending: PendingCall, missing: tuple[int, ..
 
 
 def _timeout_seconds(rank: int, limit: timedelta) -> float | None:
-    """Return the seconds to wait; None for no limit. Rank 0 waits least: it tells the others which ranks are late."""
+    """Return the seconds to wait; None for no limit. Rank 0 waits least, and sends the others the late ranks."""
     if limit == NO_TIME:
         return None
     return limit.total_seconds() + (0 if rank == 0 else _ANSWER_SECONDS)

@@ -85,7 +85,7 @@ class RankCoordinator:
         if isinstance(answer, answers.MoveTensors):
             return self._move_call_data(answer)
         if isinstance(answer, answers.AwaitExternalThreads):
-            return self._kernel.reply(requests.AwaitedExternalThreads(woke_somebody=False))
+            return self._kernel.reply(requests.AwaitedExternalThreads(woke_a_rank=False))
         mine = self._running_inbox
         if isinstance(answer, answers.DeliverCompletion) and not (
             answer.handle in mine.completions.watched or self._running_task.rank.has_started_threads

@@ -122,7 +122,7 @@ class CallResult(NamedTuple):
 
 
 class TurnToRun(NamedTuple):
-    """Answer to a rank: tells one of its threads to continue."""
+    """Answer to a rank: one of its threads continues."""
 
     number: int | None
     """The number of the thread; None if the rank has ended."""

@@ -134,7 +134,7 @@ def test_who_polls_when_the_budget_is_used_up_is_told():
     """All three look in vain, in turn; rank 2 is the last of the fifth round, and rank 0 gets the baton back then."""
     host = Host([forever(Poll()) for _ in range(3)], budget=Budget(polls=4))
     (finding,) = host.run.findings
-    assert (finding.ranks, finding.summary) == ((0,), "rank 0 polled 5 times in a row while nobody else could run")
+    assert (finding.ranks, finding.summary) == ((0,), "rank 0 polled 5 times in a row while no other rank could run")
 
 
 def test_a_crash_strikes_and_strikes_again():

@@ -185,7 +185,7 @@ def test_a_spin_on_is_completed_that_nobody_will_end():
 
     finding = only(simulate(program, 2, budget=Budget(polls=1000)))
     assert (finding.code.value, finding.ranks) == ("budget", (0,))
-    assert finding.summary == "rank 0 polled 1001 times in a row while nobody else could run"
+    assert finding.summary == "rank 0 polled 1001 times in a row while no other rank could run"
     assert "while not work.is_completed():" in str(finding)
     assert stack_of(finding)[-1] == "      while not work.is_completed():"
 

@@ -53,7 +53,7 @@ class Isolation:
         self._world = C10dWorlds()
         self._holder: int | None = None
         self._states: list[State | None] = []
-        """The process states by rank, the host's last. The entry of whoever runs now is outdated."""
+        """The process states by rank, the host's last. The entry of the running rank is outdated."""
         self._restore = ExitStack()
 
     def install(self) -> None:

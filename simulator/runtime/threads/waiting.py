@@ -1,6 +1,6 @@
 """Finds out what a blocked thread waits for, such as "a semaphore".
 
-Python builds these from locks, so the stack tells.
+Python builds these from locks, so only the stack shows which one a thread waits for.
 """
 
 from __future__ import annotations
