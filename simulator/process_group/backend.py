@@ -77,7 +77,7 @@ _RENDEZVOUS: Any = sys.modules["torch.distributed.rendezvous"]
 """The module torch.distributed.rendezvous, under a name of its own: `torch.distributed` has a function called that."""
 
 FAKE = "fake"
-"""torch's "fake" backend, which communicates with no rank, for any world size. A group made with it is not simulated."""
+"""torch's "fake" backend, which communicates with no rank, for any world size. Its groups are not simulated."""
 
 
 class SimulatedBackend:
