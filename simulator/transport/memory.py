@@ -20,7 +20,7 @@ the work comes after everything that they queued there; data from another stream
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, reduce
+from functools import lru_cache, reduce
 from math import ceil
 from typing import Any
 
@@ -60,7 +60,7 @@ _GLOO_SEGMENT = 1024 * 1024
 """The most bytes that gloo moves at a time (kMaxSegmentSize)."""
 
 _FEW_ELEMENTS = 65536
-"""The most elements of all ranks that are copied to combine all chunks at once; more are combined chunk by chunk."""
+"""The most elements of all ranks that are put in order to combine all chunks at once; more are combined one by one."""
 
 
 class MemoryTransport:
@@ -96,7 +96,9 @@ def reduce_tensors(
         tensors = [tensor.mul(factor).to(dtype) for tensor, factor in zip(tensors, factors, strict=True)]
     depends_on_order = not is_whole and (size > 2 or reduction in ("MIN", "MAX"))
     if depends_on_order and not on_nccl and reduction in _ON_GLOO:
-        total = _reduce_around_ring([tensor.reshape(-1) for tensor in tensors], _ON_GLOO[reduction]).view(shape)
+        flat = [tensor if tensor.dim() == 1 else tensor.reshape(-1) for tensor in tensors]
+        total = _reduce_around_ring(flat, _ON_GLOO[reduction])
+        total = total if total.shape == shape else total.view(shape)
     else:
         total = tensors[0].clone(memory_format=torch.contiguous_format)
         for tensor in tensors[1:]:
@@ -110,16 +112,18 @@ def _reduce_around_ring(tensors: Sequence[Tensor], combine: Callable[[Tensor, Te
     """Return the reduction of flat tensors, combined in gloo's order: chunk c from rank c - 1 down to rank c."""
     size, count = len(tensors), tensors[0].numel()
     chunk = _elements_in_chunk(count, size, tensors[0].itemsize)
-    if chunk < count and size * count <= _FEW_ELEMENTS:
-        rows = torch.stack(list(tensors))
-        padded = torch.nn.functional.pad(rows, (0, size * chunk - count)).view(size, size, chunk)
-        chunks: Tensor = reduce(lambda received, own: combine(own, received), padded[_ring_order(size)])
-        return chunks.reshape(-1)[:count]
+    if size * count <= _FEW_ELEMENTS:
+        index = _ring_order(size, count, chunk)
+        in_order = torch.cat(list(tensors)).take(index.to(tensors[0].device) if tensors[0].is_cuda else index)
+        received, *others = in_order.unbind()
+        for own in others:
+            received = combine(own, received)
+        return received
     totals = []
-    for number, start in enumerate(range(0, count, chunk or 1)):
+    for number, start in enumerate(range(0, count, chunk)):
         ranks = (tensors[(number - 1 - step) % size][start : start + chunk] for step in range(size))
         totals.append(reduce(lambda received, own: combine(own, received), ranks))
-    return torch.cat(totals) if totals else tensors[0].clone()
+    return torch.cat(totals)
 
 
 def _elements_in_chunk(count: int, size: int, itemsize: int) -> int:
@@ -129,11 +133,12 @@ def _elements_in_chunk(count: int, size: int, itemsize: int) -> int:
     return segments * ceil(count / (segments * size))
 
 
-@cache
-def _ring_order(size: int) -> tuple[Tensor, Tensor]:
-    """Return indices for the elements combined at each step of gloo's ring: each chunk's rank, and the chunk."""
-    chunks = torch.arange(size)
-    return (chunks - 1 - chunks.unsqueeze(1)) % size, chunks
+@lru_cache(maxsize=32)
+def _ring_order(size: int, count: int, chunk: int) -> Tensor:
+    """Return, for each step of gloo's ring, the index of each element to combine in the ranks' concatenated tensors."""
+    elements = torch.arange(count)
+    ranks = (elements // max(chunk, 1) - 1 - torch.arange(size).unsqueeze(1)) % size
+    return ranks * count + elements
 
 
 def _sum_sparse_tensors(tensors: Sequence[Tensor]) -> Tensor:
