@@ -266,19 +266,25 @@ class RankCoordinator:
     def _await_next_entry(self, mine: RankInbox) -> QueuedMessage | None:
         """Wait for the next message of the running rank's process, and return it; None if the process is gone."""
         since = self._watchdog.clock.elapsed_seconds()
+        self._watch_rank(mine, since)  # a rank that polls always has a message here
         while not mine.entries:
             if mine.is_gone:
                 return None
             ready = self._poll.poll(_WATCH_SECONDS * 1000)
-            self._handle_ctrl_c()
             if not ready:
                 mine.forward_output()
-                self._watchdog.check_rank(self._running_task, mine.child, since)
+            self._watch_rank(mine, since)
             for file, _ in ready:
                 self._read_messages(self._by_file[file])
         entry = mine.entries.popleft()
         mine.forward_output(entry.written)
         return entry
+
+    def _watch_rank(self, mine: RankInbox, since: float) -> None:
+        """Handle Ctrl-C, and check the limits of the running rank if the last check was some time ago."""
+        self._handle_ctrl_c()
+        if self._watchdog.is_due():
+            self._watchdog.check_rank(self._running_task, mine.child, since)
 
     def _read_messages(self, inbox: RankInbox) -> None:
         inbox.read_messages()
