@@ -108,6 +108,7 @@ def replay(
     Raises ReplayError if the token is damaged, of another version, or of another program. Raises ReplayDivergedError,
     which shows both runs, if a recorded choice is not possible any more. Without `strict`, such a choice is taken
     modulo the number of options, and the default follows the last one; the result's schedule has the choices made.
+    If the run does not find what the recorded one found, the result's `unlike` says so.
     """
     given: Mapping[str, object] = options
     if "alike" in given:
@@ -115,12 +116,13 @@ def replay(
             f"alike is {given['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
         )
     runnable, plan = _make_plan(program, world_size, options, budget)
-    recorded = ReplayPolicy(Schedule.parse(str(schedule), program=plan.identity))
+    given_schedule = Schedule.parse(str(schedule), program=plan.identity)
+    recorded = ReplayPolicy(given_schedule)
     plan = replace(plan, start=recorded.start or plan.start)
     result = run_once(runnable, world_size, plan, policy=recorded, budget=budget)
     if strict:
         recorded.check_divergence(result.trace)
-    return result
+    return result.compared_with(given_schedule)
 
 
 def explore(

@@ -30,7 +30,7 @@ from ddpsim.simulator.process_group.backend import SimulatedBackend
 from ddpsim.simulator.process_group.creation import DEFAULT_GROUP
 from ddpsim.simulator.process_group.user_stores import stores_replaced_on_ranks
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
-from ddpsim.simulator.result import Result
+from ddpsim.simulator.result import Result, RunInterrupted
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REPLICAS, RanksOutcome, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import fewer_collections
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
@@ -127,7 +127,10 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
         result = dataclasses.replace(result, not_struck=_missed_faults_note(plan.faults, made))
     if plan.check is not None and result.verdict is Verdict.PASS:
         result = _with_comparison_count(result, plan.check, judge.compared)
-    return result.with_replay(_replay_call(program, world_size, schedule, plan))
+    result = result.with_replay(_replay_call(program, world_size, result.schedule, plan))
+    if kernel.run.life.is_interrupted:
+        raise RunInterrupted(result)
+    return result
 
 
 def _no_communication_note(program: str, result: Result) -> str:

@@ -51,7 +51,7 @@ class RankCoordinator:
         """The ranks that raised, in the order in which they did."""
         self._kernel = kernel
         self._children = children
-        self._watchdog = RankWatchdog(kernel)
+        self._watchdog = RankWatchdog(kernel, [child.pid for child in children])
         self.lost: dict[int, str] = {}
         """How a rank's process ended that sent no last message, by rank."""
         self._are_programs = config.is_program
@@ -298,7 +298,10 @@ class RankCoordinator:
         if self._ctrl_c.press_count == self._presses:
             return
         self._presses = self._ctrl_c.press_count
-        self._kernel.stop_run(RunEnding.INTERRUPTED)
+        me = self._kernel.run.running
+        is_here = me is not None and self._kernel.run.life.phase is RunPhase.RUNNING
+        stack = self._children[me.rank_number].read_stack() if me is not None and is_here else None
+        self._kernel.stop_at_limit(RunEnding.INTERRUPTED, me, stack)
         if self._presses > 1:
             for child in self._children:
                 child.kill_process()

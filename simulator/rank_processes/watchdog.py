@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase
 from ddpsim.simulator.kernel.tasks import Task
@@ -24,8 +26,9 @@ _GRACE_SECONDS = 1.0
 class RankWatchdog:
     """Watches the ranks of one execution, one at a time."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, processes: Sequence[int] = ()) -> None:
         self._kernel = kernel
+        self._processes = processes
         self.clock = Stopwatch()
         self._start = self.clock.elapsed_seconds()
         self._seen: tuple[int, float] = (-1, 0.0)
@@ -56,6 +59,7 @@ class RankWatchdog:
             self._interrupt_rank(child, now)
 
     def _check_limits(self, me: Task, child: ChildProcess, since: float, now: float) -> None:
+        self._kernel.run.note_progress(now - self._start, self._processes)
         budget = self._kernel.run.budget
         cpu, turn = child.core_seconds(), round(since * 1000)
         if now - self._looked_at > _LATE_SECONDS:  # the whole machine may have paused
