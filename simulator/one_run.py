@@ -241,13 +241,13 @@ def _run_ranks_as_threads(
         host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics
     )
     shared = SharedProcessWatch(lambda: host.running_thread.rank if host.is_rank_thread() else None, program)
-    _run_with_patches(execution, backend, shared, PdbReplacement(session_host))
+    _run_with_patches(execution, backend, shared, PdbReplacement(session_host), is_alike=plan.has_equal_clocks)
     findings = *execution.findings(judge.findings()), *shared.findings()
     returns = tuple(rank.value for rank in host.ranks)
     return RanksOutcome(findings, returns, execution.errors, hazards.has_poisoned)
 
 
-def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others: Any) -> None:
+def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others: Any, is_alike: bool) -> None:
     """Install all patches that ranks need, run them, and remove the patches."""
     host = execution.host
     virtual_time = VirtualTime(
@@ -255,6 +255,7 @@ def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others
         lambda seconds: host.send_request(Sleep(seconds)),
         lambda: (host.running_thread.rank, float(host.send_request(ReadClock()))),
         is_subprocess_wait,
+        is_alike=is_alike,
     )
     with backend.installed(), stores_replaced_on_ranks(host), ExitStack() as stack:
         for patch in (virtual_time, host.threads, *others):

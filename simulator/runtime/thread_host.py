@@ -12,12 +12,12 @@ only one process per rank (a switch then crosses processes; `simulator/rank_proc
 
 from __future__ import annotations
 
-import os
 import threading
 from _thread import allocate_lock as _allocate_lock
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
+from os import getpid as _getpid  # a rank's program gets a number of its own from os.getpid
 from threading import get_ident as _thread_ident
 from typing import Any, NoReturn
 
@@ -82,7 +82,7 @@ class ThreadHost:
         self.baton = Baton(kernel, self.ranks, switch)
         self.prompt_server = PromptServer(self.baton.over.release)
         self._move_data = move_data
-        self._process = os.getpid()
+        self._process = _getpid()
         self._unwinds: Counter[int] = Counter()
         """By thread ident, how often RankUnwound was raised in the thread to end it early."""
 
@@ -109,7 +109,7 @@ class ThreadHost:
     def is_rank_thread(self) -> bool:
         """True on the running thread of a rank. False in a process forked from it, which has a copy of that thread."""
         running = self.baton.running
-        return running is not None and running.asker == _thread_ident() and os.getpid() == self._process
+        return running is not None and running.asker == _thread_ident() and _getpid() == self._process
 
     def is_unwinding(self, me: RankThread) -> bool:
         """True if a thread is being ended early."""
