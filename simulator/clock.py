@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 
 
 class VirtualClock:
@@ -40,6 +41,12 @@ class VirtualClock:
                 self.now = max(self.now, time)
                 ranks.append(rank)
         return ranks
+
+    def next_alarm(self, ignored: Collection[int] = ()) -> float | None:
+        """Return the time of the next alarm of a rank that is not in `ignored`; None if there is none."""
+        live = self.live
+        times = [time for time, order, rank in self._alarms if live.get(rank) == order and rank not in ignored]
+        return min(times, default=None)
 
     def add_seconds(self, seconds: float) -> None:
         """Advance the clock by `seconds`, for a rank that polls while no other rank can run."""

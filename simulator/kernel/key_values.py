@@ -308,10 +308,13 @@ class KeyValueStore:
         what = f"store key {', '.join(missing)}"
         self._waiting[me.number] = me, tuple(keys)
         self._run.record_event(EventKind.WAIT, text=what)
+        me.store_seconds = request.store_seconds
         in_time = yield from self._pauses.block_task(me, StoreWait(missing, request.site), request.timeout_seconds)
         self._waiting.pop(me.number, None)
         has_come = in_time or self._all_exist(keys)
         self._run.record_event(EventKind.DONE, text=what if has_come else f"{what} timed out")
+        if not has_come and not has_alarm:
+            raise CallerStopped(RejectRequest("TimeoutError", "\n".join(self._missing_keys(keys))))
         return in_time
 
 

@@ -35,7 +35,14 @@ from ddpsim.simulator.runtime.baton import Baton, stack_of_thread
 from ddpsim.simulator.runtime.host import CallWatch
 from ddpsim.simulator.runtime.kernel_port import KernelInterface
 from ddpsim.simulator.runtime.prompt_server import PromptServer
-from ddpsim.simulator.runtime.rank_thread import PendingCall, RankReturned, RankThread, RankUnwound, ThreadedRank
+from ddpsim.simulator.runtime.rank_thread import (
+    PendingCall,
+    RankReturned,
+    RankThread,
+    RankUnwound,
+    ThreadedRank,
+    make_call_error,
+)
 from ddpsim.simulator.runtime.threads import RankThreads
 from ddpsim.simulator.waits import CallWait
 
@@ -141,7 +148,9 @@ class ThreadHost:
             elif type(answer) is DeliverCompletion:
                 self._deliver_completion(me, answer.handle)
                 answer = kernel.reply(_DELIVERED)
-            elif isinstance(answer, (MoveTensors, answers.ReportStack, answers.AwaitExternalThreads)):
+            elif isinstance(
+                answer, (MoveTensors, answers.FailCalls, answers.ReportStack, answers.AwaitExternalThreads)
+            ):
                 answer = kernel.reply(self._carry_out_and_reply(me, answer))
             else:
                 self._raise_answer(me, answer)
@@ -228,11 +237,18 @@ class ThreadHost:
         pending.when_delivered.clear()
 
     def _carry_out_and_reply(
-        self, me: RankThread, answer: MoveTensors | answers.ReportStack | answers.AwaitExternalThreads
+        self,
+        me: RankThread,
+        answer: MoveTensors | answers.FailCalls | answers.ReportStack | answers.AwaitExternalThreads,
     ) -> Reply:
         try:
             if isinstance(answer, MoveTensors):
                 return self._move_data_of_calls(answer)
+            if isinstance(answer, answers.FailCalls):
+                for rank, handle in answer.calls:
+                    pending = self.ranks[rank].pending[handle]
+                    pending.is_complete, pending.error = True, make_call_error(answer.failure)
+                return _MOVED
             return (
                 stack_of_thread(me)
                 if isinstance(answer, answers.ReportStack)
@@ -278,8 +294,7 @@ class ThreadHost:
             )
             raise me.fault
         if isinstance(answer, answers.RejectRequest):
-            assert answer.kind == "ValueError"
-            raise ValueError(answer.text)
+            raise (TimeoutError if answer.kind == "TimeoutError" else ValueError)(answer.text)
         self._unwind_caller()
 
     # --- the ends of threads ------------------------------------------------------------------------------------------
@@ -306,7 +321,7 @@ class ThreadHost:
     def _next_thread_after(self, me: RankThread, how: TaskChange) -> int | None:
         """Tell the kernel that a thread has ended, and return the number of the next thread, or None."""
         answer = self.kernel.handle(ask.FinishTask(how))
-        while isinstance(answer, answers.AwaitExternalThreads):
+        while isinstance(answer, (answers.FailCalls, answers.AwaitExternalThreads)):
             answer = self.kernel.reply(self._carry_out_and_reply(me, answer))
         assert isinstance(answer, SwitchTask), f"{ask.FinishTask.__name__} was answered by {answer}"
         if not me.is_main and self.baton.started.pop(me.number, None) is not None:

@@ -58,7 +58,7 @@ def clock_offset(rank: int) -> float:
     Clocks of odd ranks are slow, so whole seconds differ, too. Offsets have few binary digits: sums of them are exact.
     """
     steps = random.Random(rank).randrange(1, int(LARGEST_OFFSET_SECONDS * 2**20)) if rank else 0
-    return (-1) ** rank * steps / 2**20
+    return (-steps if rank % 2 else steps) / 2**20
 
 
 class VirtualTime:
@@ -75,7 +75,7 @@ class VirtualTime:
     ) -> None:
         """`now` is a function that returns the running rank and its virtual seconds; `sleep` waits for virtual seconds.
 
-        If `waits_really(caller)`, a sleep takes real time and no other rank runs. `is_alike`: clocks of ranks are equal.
+        If `waits_really(caller)`, a sleep takes real time and no other rank runs. `is_alike`: ranks have equal clocks.
         """
         self._is_alike = is_alike
         self._waits_really = waits_really
