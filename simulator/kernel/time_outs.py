@@ -12,6 +12,7 @@ that need it; so do calls that wait for a call that a rank left unfinished when 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
@@ -31,6 +32,8 @@ _CLOSED = (
     "Check the logs of the remote worker before reporting an error."
 )
 _NOT_CONNECTED = f"Gloo connectFullMesh failed with {_GLOO}pair.cc:152] timed out connecting: Connection refused"
+_LEAVING_SECONDS = 1.0
+"""A process is gone for certain so long after the end of its program."""
 _SENDING = frozenset({"send", "all_to_all", "all_to_all_single"})
 _ROOT_SENDS = frozenset({"broadcast", "scatter"})
 
@@ -69,7 +72,8 @@ class TimeOuts:
 
     def closes_connections(self, call: Call) -> bool:
         """True if gloo closes connections when the program's own time-out ends the wait for a call."""
-        return call.is_point_to_point and not self._limits[call.rank, call.group].is_nccl
+        limit = self._limits.get((call.rank, call.group))
+        return call.is_point_to_point and limit is not None and not limit.is_nccl
 
     def record_end(self, rank: RankRecord) -> None:
         """Record that a rank's program has ended, if it left calls unfinished."""
@@ -178,8 +182,8 @@ class TimeOuts:
         return None
 
     def _unfinished_call_of(self, rank: int, call: Call) -> ClosedConnection | None:
-        """Return how the partner of a call ended, if it had issued its own call and ended before this moment."""
-        if self._ended.get(rank, self._run.clock.now) >= self._run.clock.now:
+        """Return how the partner of a call ended, if it had issued its own call, and its process is gone by now."""
+        if self._run.clock.now < self._ended.get(rank, inf) + _LEAVING_SECONDS:
             return None
         for other in (issued.call for issued in self._run.ranks[rank].open.values()):
             if other.operation == "send" and self._run.semantics.sends_eagerly:
