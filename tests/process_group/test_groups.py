@@ -45,7 +45,7 @@ def test_every_backend_is_simulated_and_answers_to_its_name(backend):
 
 @pytest.fixture
 def bound_to_devices(monkeypatch):
-    """Return what binds a rank's default group to a device, as init_process_group does; the machine has accelerators."""
+    """Return what binds a rank's default group to a device, as init_process_group does."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     return lambda rank: setattr(dist.group.WORLD, "bound_device_id", torch.device("cuda", rank))
 
