@@ -45,7 +45,8 @@ class WrongNumberCauses:
         "share the decision: all_reduce(MIN) a flag, and let all ranks step or skip together",
     )
     STEPPED_BY_PARTS = make_advice(OneFact)(
-        "the optimizers of the ranks step unlike parameters, and after the last of these steps nothing made {fact} equal",
+        "the optimizers of the ranks step unlike parameters, and after the last of these steps nothing made {fact} "
+        "equal",
         "broadcast each parameter, the last one too, from the rank whose optimizer steps it",
     )
     STARTED_APART = make_advice(NoFacts)(
