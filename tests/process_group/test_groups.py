@@ -43,8 +43,29 @@ def test_every_backend_is_simulated_and_answers_to_its_name(backend):
     assert returned(program) == ((11, backend or "gloo"),) * 2
 
 
-def test_a_split_needs_no_accelerator_here():
+@pytest.fixture
+def bound_to_devices(monkeypatch):
+    """Return what binds a rank's default group to a device, as init_process_group does."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    return lambda rank: setattr(dist.group.WORLD, "bound_device_id", torch.device("cuda", rank))
+
+
+def test_a_split_needs_a_device_and_an_accelerator():
+    def program(rank, device):
+        dist.group.WORLD.bound_device_id = device
+        dist.split_group(split_ranks=[[0], [1]])
+
+    for device, message in [
+        (None, "No device associated with the default pg, not safe to split any process groups"),
+        (torch.device("cuda", 0), "No backend for the parent process group or its backend does not support splitting"),
+    ]:
+        result = simulate(program, 2, args=(device,))
+        assert [str(result.errors[rank]) for rank in (0, 1)] == [message] * 2
+
+
+def test_a_split_of_a_group_that_has_a_device(bound_to_devices):
     def program(rank):
+        bound_to_devices(rank)
         half = dist.split_group(split_ranks=[[0, 2], [1, 3]], group_desc="half")
         quarter = dist.split_group(half, [[1]])
         quarter = None if quarter is dist.GroupMember.NON_GROUP_MEMBER else quarter
@@ -63,8 +84,13 @@ def test_a_split_needs_no_accelerator_here():
     )
 
 
-def test_a_split_waits_for_the_whole_parent():
-    result = simulate(lambda rank: dist.split_group(split_ranks=[[0, 1], [2]]) if rank != 2 else None, 3)
+def test_a_split_waits_for_the_whole_parent(bound_to_devices):
+    def program(rank):
+        bound_to_devices(rank)
+        if rank != 2:
+            dist.split_group(split_ranks=[[0, 1], [2]])
+
+    result = simulate(program, 3)
     assert codes(result) == [("deadlock.missing_rank", (2,))]
 
 
@@ -76,8 +102,9 @@ def test_a_split_waits_for_the_whole_parent():
         ([[0, 1, 2]], "size should be less or equal to the world_size"),
     ],
 )
-def test_splits_that_torch_refuses(split_ranks, message):
+def test_splits_that_torch_refuses(bound_to_devices, split_ranks, message):
     def program(rank):
+        bound_to_devices(rank)
         with pytest.raises(ValueError, match=message):
             dist.split_group(split_ranks=split_ranks)
 
