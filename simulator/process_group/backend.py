@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -54,6 +55,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ddpsim.simulator import agreeing
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry, reducer_parameter_names
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OutsideCall
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.events import NOT_CHECKED, EventKind
@@ -173,6 +175,7 @@ class SimulatedBackend:
             *not_simulated.not_simulated_replacements(self._host),
             *data_loading.data_loading_replacements(self._host),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
+            (distributed_c10d, "_warn_not_in_group", self._warn_not_in_group),
             (distributed_c10d.P2POp, "__init__", self._groups.wrap_p2p_op_init),
             (distributed_c10d, "split_group", self._split_group),
             (dist, "split_group", self._split_group),
@@ -192,6 +195,18 @@ class SimulatedBackend:
             (_c10d.Reducer, "prepare_for_backward", self._wrappers.replace_prepare_for_backward),
             (dist, "_register_comm_hook", self._wrappers.replace_register_comm_hook),
         ]
+
+    def _warn_not_in_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def warn_not_in_group(op_name: str) -> None:
+            if not self._host.is_rank_thread():
+                original(op_name)
+                return
+            outside = OutsideCall(self._host.running_thread.rank, op_name, current_user_site())
+            self._host.send_request(Noticed(NoticedKind.OUTSIDE, (), outside))
+            text = f"Running {op_name} on global rank {outside.rank} which does not belong to the given group."
+            warnings.warn(text, stacklevel=2)  # torch's own would name this file
+
+        return warn_not_in_group
 
     def _batch_isend_irecv(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def batch_isend_irecv(p2p_op_list: Any) -> Any:
