@@ -16,7 +16,7 @@ from ddpsim.simulator.diagnosis.deadlock_snapshot import (
     ThreadSnapshot,
     collect_open_calls,
 )
-from ddpsim.simulator.diagnosis.hazards import Noticed, WatchedRun, find_hazards
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, find_hazards
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.kernel.connections import RankConnections
 from ddpsim.simulator.kernel.states import RunLifecycle
@@ -98,9 +98,9 @@ class RunState:
         ranks = tuple(map(_snapshot_of, self.ranks))
         streams = () if self.streams is None else self.streams.snapshot()
         left_behind = () if self.connections is None else tuple(self.connections.left_behind)
-        return Snapshot(
-            ranks, collect_open_calls(self.slots, self.messages), self.steps, self.all_calls(), streams, left_behind
-        )
+        outside = tuple(each.detail for each in self.noticed if each.kind is NoticedKind.OUTSIDE)
+        open_calls = collect_open_calls(self.slots, self.messages)
+        return Snapshot(ranks, open_calls, self.steps, self.all_calls(), streams, left_behind, outside)
 
 
 def _ignore_replica(what: object) -> None:
