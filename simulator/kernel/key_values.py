@@ -1,6 +1,6 @@
 """The key-value store that all ranks share.
 
-A wait without its own time-out never times out: if the key is never set, the deadlock is reported. The exploration of
+A wait without its own time-out has that of the store, which is none in a deadlock: see time_outs.py. The exploration of
 schedules gets what each operation did: an operation that changed nothing counts as a read. A rank that repeats a
 read with the same result is taken to poll: the other ranks run first.
 """

@@ -148,7 +148,7 @@ class NamedGroup(ProcessGroup):
         issuer.host.send_request(SetTimeLimit(issuer.label, timeout.total_seconds(), issuer.is_nccl))
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
-        """Accept the time-out. It ends no wait; see the docstring of group.py."""
+        """Accept the time-out. It ends no wait here."""
 
     _set_default_timeout = set_timeout
 
