@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
 
 
 class VirtualClock:
@@ -42,18 +41,17 @@ class VirtualClock:
                 ranks.append(rank)
         return ranks
 
-    def next_alarm(self, ignored: Collection[int] = ()) -> float | None:
-        """Return the time of the next alarm of a rank that is not in `ignored`; None if there is none."""
-        live = self.live
-        times = [time for time, order, rank in self._alarms if live.get(rank) == order and rank not in ignored]
-        return min(times, default=None)
-
     def add_seconds(self, seconds: float) -> None:
         """Advance the clock by `seconds`, for a rank that polls while no other rank can run."""
         self.now += seconds
 
     def has_due_alarm(self) -> bool:
         """Return True if the time of an alarm has come; `add_seconds` may cause this."""
+        time = self.next_alarm()
+        return time is not None and time <= self.now
+
+    def next_alarm(self) -> float | None:
+        """Return the time of the next alarm; None if there is none."""
         while self._alarms and self.live.get(self._alarms[0][2]) != self._alarms[0][1]:
             heapq.heappop(self._alarms)
-        return bool(self._alarms) and self._alarms[0][0] <= self.now
+        return self._alarms[0][0] if self._alarms else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, ClassVar
 
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Accesses, AccessMode
@@ -308,7 +309,8 @@ class KeyValueStore:
         what = f"store key {', '.join(missing)}"
         self._waiting[me.number] = me, tuple(keys)
         self._run.record_event(EventKind.WAIT, text=what)
-        me.store_seconds = request.store_seconds
+        me.store_seconds, time_outs = request.store_seconds, self._turns.time_outs
+        time_outs.least_seconds = min(time_outs.least_seconds, request.store_seconds or inf)
         in_time = yield from self._pauses.block_task(me, StoreWait(missing, request.site), request.timeout_seconds)
         self._waiting.pop(me.number, None)
         has_come = in_time or self._all_exist(keys)

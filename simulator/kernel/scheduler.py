@@ -308,9 +308,8 @@ class Scheduler:
     def due_before_alarm(self) -> DueWaits | None:
         """Return the waits that time out before the clock's next alarm; None if nothing but timers wait for it."""
         clock = self._run.clock
-        if clock.next_alarm(self._timer_threads) is None:
-            return None
-        return self.time_outs.find_due(clock.next_alarm() or 0.0)
+        until = clock.next_alarm()
+        return None if until is None or clock.live.keys() <= self._timer_threads else self.time_outs.find_due(until)
 
     def _ring_alarms(self) -> bool:
         """Advance the clock to its next time-outs and wake their tasks. False if there is no time-out, or if only

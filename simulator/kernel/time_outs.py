@@ -56,6 +56,8 @@ class TimeOuts:
         self._run = run
         self._limits: dict[tuple[int, str], SetTimeLimit] = {}
         """The time limit of each group, by rank: each may have set another."""
+        self.least_seconds = inf
+        """The shortest time-out of all. Before, nothing is due."""
         self._closed: dict[str, dict[int, ClosedConnection]] = {}
         """The ranks that closed their connections, by group."""
         self._ended: dict[int, float] = {}
@@ -64,6 +66,7 @@ class TimeOuts:
     def on_set_time_limit(self, me: Task, request: SetTimeLimit) -> None:
         """Answer a rank's `SetTimeLimit` request: record the time limit of its calls on a group."""
         self._limits[me.rank_number, request.group] = request
+        self.least_seconds = min(self.least_seconds, request.seconds)
 
     def close_connections(self, rank: int, group: str, how: str) -> None:
         """Record that a rank has closed its connections in a group."""
@@ -89,6 +92,8 @@ class TimeOuts:
 
     def find_due(self, until: float) -> DueWaits | None:
         """Return the waits that are the first to time out before the clock says `until`; None if none does."""
+        if until <= self.least_seconds:
+            return None
         due = [(moment, each) for moment, each in self._deadlines() if moment < until]
         if not due:
             return None
