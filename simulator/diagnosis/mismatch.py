@@ -24,7 +24,9 @@ def mismatch_finding(
     `complete` is False if some ranks have not made their call; `issued` are all calls of the run.
     """
     culprits = agreement.ranks_that_differ(calls, code)
-    lines = [] if complete else [LabelledLine("note", "not every member of the group has arrived")]
+    absent = {rank for call in calls for rank in call.signature.members or ()}.difference(call.rank for call in calls)
+    is_complete = complete and not absent
+    lines = [] if is_complete else [LabelledLine("note", "not every member of the group has arrived")]
     lines += [*loop_counts(calls, issued), *_tie_note(calls, code), *advise_mismatch(calls, code, culprits)]
     return _make_finding(calls, code, step, culprits, lines)
 
