@@ -88,6 +88,12 @@ def own_part(rank, *, parts, makes_all, late):
     time.sleep(1)  # real ranks that have made their group stay until the late one comes
 
 
+def each_table(rank, *, order, sizes=(1, 2, 3), grows=()):
+    tables = {f"table_{size}": torch.ones(size, dtype=torch.int64 if size in grows else None) for size in sizes}
+    for name in order(rank, list(tables)):
+        dist.all_reduce(tables[name])
+
+
 def one_side(rank, *, receives):
     if rank == 0:
         dist.send(ONE, 1)
@@ -104,7 +110,39 @@ def returns_early(rank, *, who):
     dist.all_reduce(ONE.clone())
 
 
+def reversed_on(odd):
+    return lambda rank, names: names[::-1] if rank in odd else names
+
+
+def as_they_are(rank, names):
+    return names
+
+
 CASES = [
+    (
+        each_table,
+        2,
+        {"order": reversed_on({1})},
+        {"order": as_they_are},
+        (0, 1),
+        "tables['table_1'] on rank 0 against tables['table_3'] on",
+    ),
+    (
+        each_table,
+        3,
+        {"order": reversed_on({1})},
+        {"order": as_they_are},
+        (1,),
+        "tables['table_1'] on ranks 0, 2 against tables['table_3'] on",
+    ),
+    (
+        each_table,
+        2,
+        {"order": reversed_on({0}), "sizes": (4, 5), "grows": {5}},
+        {"order": as_they_are, "grows": {2}},
+        (0, 1),
+        "tables['table_5'] on rank 0 against tables['table_4'] on rank 1; they go through",
+    ),
     (
         own_part,
         4,
