@@ -58,7 +58,15 @@ from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OutsideCall
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.requests import AskLatestStep, CloseBatch, OpenBatch, ReportAgreedValue
+from ddpsim.simulator.events import NOT_CHECKED, EventKind
+from ddpsim.simulator.kernel.requests import (
+    AskLatestStep,
+    CloseBatch,
+    OpenBatch,
+    ReportAgreedValue,
+    ReportLockUse,
+    WriteNote,
+)
 from ddpsim.simulator.patches import data_loading, not_simulated
 from ddpsim.simulator.patches.compiler import CompilerLock, skip_simulator_in_dynamo, wrap_has_any_global_hook
 from ddpsim.simulator.patches.late_dynamo import dynamo_loaded_late
@@ -80,6 +88,9 @@ _RENDEZVOUS: Any = sys.modules["torch.distributed.rendezvous"]
 
 FAKE = "fake"
 """torch's "fake" backend, which communicates with no rank, for any world size. Its groups are not simulated."""
+
+_THREADED = "threaded"
+"""The backend of torch's own tests, whose ranks are threads. Its groups are simulated, as every rank is one already."""
 
 
 class SimulatedBackend:
@@ -250,7 +261,7 @@ class SimulatedBackend:
             *arguments: Any,
             **options: Any,
         ) -> tuple[Any, Any]:
-            if not self._host.is_rank_thread() or backend == FAKE:
+            if not self._host.is_rank_thread() or backend == FAKE or self._is_own_backend(backend):
                 return original(  # type: ignore[no-any-return]
                     group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
                 )
@@ -269,6 +280,26 @@ class SimulatedBackend:
             )
 
         return new_process_group_helper
+
+    def _is_own_backend(self, backend: str) -> bool:
+        """True if the program has registered the backend itself: torch then makes the group, and nothing of the group
+        is simulated. Raise if the group is to have another backend, too."""
+        own = {name.lower() for name in dist.Backend._plugins} - {FAKE, _THREADED}
+        names = {part.partition(":")[2] or part for part in str(backend).lower().split(",")}
+        if not names & own:
+            return False
+        if len(names) > 1:
+            line = (
+                f"the program asks for a group with backend {backend!r}, of which {min(names & own)!r} is its own, "
+                "expected a backend of its own alone: make two groups"
+            )
+            self._host.abort_run(UsageError(line))
+            raise UsageError(line)
+        (name,) = names
+        self._host.send_request(ReportLockUse(f'backend "{name}"'))
+        text = f'{NOT_CHECKED}the calls of groups on "{name}", a backend of the program\'s own, which moves their data'
+        self._host.send_request(WriteNote(EventKind.NOTE, text))
+        return True
 
     def _split_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def split_group(
