@@ -353,7 +353,7 @@ def _group_named_apart(slots: Sequence[OpenCalls]) -> Blame | None:
 
 
 def _left_loop(snapshot: Snapshot, reading: WaitReason) -> Blame | None:
-    if reading.code is not Code.DEADLOCK_CYCLE or messages_after_loop(snapshot, reading):
+    if reading.code is not Code.DEADLOCK_CYCLE or reading.streams or messages_after_loop(snapshot, reading):
         return None
     calls = [call for call in snapshot.calls_of(reading.victims) if call.origin.is_of_program]
     left = left_loop_of_messages(calls, snapshot.issued)

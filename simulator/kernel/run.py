@@ -26,6 +26,7 @@ from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessage
 from ddpsim.simulator.policies.observer import Observer
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import Waiting
+from ddpsim.simulator.wording import values_by_key
 
 _new = tuple.__new__
 
@@ -83,6 +84,11 @@ class RunState:
     def all_calls(self) -> tuple[Call, ...]:
         """Return all calls that were made so far, in order of issue."""
         return tuple([call for call, _ in self.issued])
+
+    def tensor_names(self) -> Mapping[Call, str]:
+        """Return the program's names of the tensors of its calls, where a name was found."""
+        named = [(each.calls[0], each.detail.text) for each in self.noticed if each.kind is NoticedKind.NAMED]
+        return {call: ", ".join(texts) for call, texts in values_by_key(named).items()}
 
     def hazard_findings(self) -> tuple[Finding, ...]:
         """Return the hazards of the ended run: mistakes that did no harm in it, and may make another run fail."""

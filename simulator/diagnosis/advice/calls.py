@@ -130,6 +130,11 @@ class CallCauses:
         "{who} passed a different {fact} to the same call, or made another call: the records contain no source lines",
         "pass the same {fact} on every rank of the group; if these are two calls, make both on every rank in one order",
     )
+    OTHER_TENSOR = make_advice(facts.OneFact)(
+        "the ranks passed different tensors to the same call: {fact}; they go through their tensors in "
+        "different orders (of a set, or of a dictionary that was filled otherwise), or do not have the same ones",
+        "go through the tensors in one order on every rank, such as that of their sorted names",
+    )
     OTHER_DTYPE = make_advice(facts.RanksAndFact)(
         "{who} passed a different dtype to the same call, as with a tensor made from integers, or another precision",
         "pass the same dtype on every rank of the group, as by torch.tensor(..., dtype=torch.float32)",
