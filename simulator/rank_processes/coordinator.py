@@ -84,6 +84,8 @@ class RankCoordinator:
             return self._switch_task(answer.to)
         if isinstance(answer, answers.MoveTensors):
             return self._move_call_data(answer)
+        if isinstance(answer, answers.FailCalls):
+            return self._fail_calls(answer)
         if isinstance(answer, answers.AwaitExternalThreads):
             return self._kernel.reply(requests.AwaitedExternalThreads(woke_a_rank=False))
         mine = self._running_inbox
@@ -136,6 +138,14 @@ class RankCoordinator:
     def _move_call_data(self, move: answers.MoveTensors) -> Answer:
         answer = self._kernel.reply(self._posted.move_call_data(move))
         for rank, _ in move.calls:
+            if rank != self._running_task.rank_number:
+                self._speculation.answer_if_certain(self._inboxes[rank])
+        return answer
+
+    def _fail_calls(self, failed: answers.FailCalls) -> Answer:
+        self._posted.fail_calls(failed)
+        answer = self._kernel.reply(requests.MovedTensors())
+        for rank, _ in failed.calls:
             if rank != self._running_task.rank_number:
                 self._speculation.answer_if_certain(self._inboxes[rank])
         return answer
@@ -236,8 +246,10 @@ class RankCoordinator:
         me = self._running_task
         self._posted.add_call(me.rank_number, message.handle, message.call, message.parcel)
         answer = self._kernel.handle(requests.IssueCall(message.handle, message.call))
-        while isinstance(answer, answers.MoveTensors):
-            answer = self._move_call_data(answer)
+        while isinstance(answer, (answers.MoveTensors, answers.FailCalls)):
+            answer = (
+                self._move_call_data(answer) if isinstance(answer, answers.MoveTensors) else self._fail_calls(answer)
+            )
         # An answer other than `Continue` is also the answer to the rank's next request.
 
     def _stop_by_failure(self, message: messages.InternalFailure) -> None:
