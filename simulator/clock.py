@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 
 
 class VirtualClock:
@@ -47,6 +48,10 @@ class VirtualClock:
 
     def has_due_alarm(self) -> bool:
         """Return True if the time of an alarm has come; `add_seconds` may cause this."""
+        return self.seconds_to_next_alarm() <= 0
+
+    def seconds_to_next_alarm(self) -> float:
+        """Return the seconds until the next alarm; infinity without alarms."""
         while self._alarms and self.live.get(self._alarms[0][2]) != self._alarms[0][1]:
             heapq.heappop(self._alarms)
-        return bool(self._alarms) and self._alarms[0][0] <= self.now
+        return self._alarms[0][0] - self.now if self._alarms else math.inf

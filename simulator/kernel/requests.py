@@ -14,7 +14,7 @@ from ddpsim.simulator.diagnosis.hazards import Noticed
 from ddpsim.simulator.diagnosis.samplers import SamplerSettings
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.states import TaskChange
-from ddpsim.simulator.waits import Wait
+from ddpsim.simulator.waits import OutsideWait, Wait
 
 # --- at a choice point ------------------------------------------------------------------------------------------------
 
@@ -70,6 +70,19 @@ class Block(NamedTuple):
 
     wait: Wait
     timeout_seconds: float | None = None
+
+
+class AwaitOutside(NamedTuple):
+    """The caller has looked in vain for something outside the simulation. It looks again when no other can run, or time
+    has passed. The answer is the real seconds that it may wait then; None if `until` passed first."""
+
+    wait: OutsideWait
+    seconds: float = 0.0
+    """The real seconds that the caller has waited since its last request of this wait."""
+    until: float | None = None
+    """The virtual time at which the wait ends; None if it has no time-out."""
+    is_first: bool = False
+    """True for the first request of a wait: later ones are no steps, as their number depends on real time."""
 
 
 class StoreOperation(NamedTuple):
@@ -313,11 +326,12 @@ class AwaitedExternalThreads(NamedTuple):
 
 
 Request = (
-    Checkpoint | Poll | Sleep | BeginCall | IssueCall | WaitFor | IsComplete | Block | StoreOperation | ReadClock
-    | FinishTask | WakeTask | CancelThread | NameGroup | DeclareGroup | AnnounceGroup | DestroyGroup | AskMissingRanks
-    | GiveUpBarrier | AskGivenUpBarrier | AskWhereabouts | AskOthersDeliver | OpenBatch | CloseBatch | StartThread
-    | SawThreadEnd | ReportAccesses | ReleaseObject | AcquireObject | ReportLockUse | WriteNote | ReportAgreedValue
-    | AskLatestStep | LoaderStarted | SamplerStarted | StepDone | ProgramReturned | ProgramRaised | Noticed
+    Checkpoint | Poll | Sleep | BeginCall | IssueCall | WaitFor | IsComplete | Block | AwaitOutside | StoreOperation
+    | ReadClock | FinishTask | WakeTask | CancelThread | NameGroup | DeclareGroup | AnnounceGroup | DestroyGroup
+    | AskMissingRanks | GiveUpBarrier | AskGivenUpBarrier | AskWhereabouts | AskOthersDeliver | OpenBatch | CloseBatch
+    | StartThread | SawThreadEnd | ReportAccesses | ReleaseObject | AcquireObject | ReportLockUse | WriteNote
+    | ReportAgreedValue | AskLatestStep | LoaderStarted | SamplerStarted | StepDone | ProgramReturned | ProgramRaised
+    | Noticed
 )  # fmt: skip
 Reply = DeliveredCompletion | MovedTensors | StackReport | AwaitedExternalThreads
 

@@ -18,6 +18,8 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
   (not_simulated.py);
 - `DataLoader.__iter__`, which reports the number of batches, and `__init__` and `__iter__` of `DistributedSampler`,
   which report the part of the samples that a rank reads (data_loading.py);
+- functions that wait for file locks, for locks and data of multiprocessing and for child processes, or look for files
+  (outside_waits.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], `_delay_all_reduce`,
   see Note [Static graphs], and `torch._jit_internal._extract_tensors`, see Note [Tensors of a bucket]; all in
@@ -61,6 +63,7 @@ from ddpsim.simulator.patches import data_loading, not_simulated
 from ddpsim.simulator.patches.compiler import CompilerLock, skip_simulator_in_dynamo, wrap_has_any_global_hook
 from ddpsim.simulator.patches.late_dynamo import dynamo_loaded_late
 from ddpsim.simulator.patches.optimizer_steps import Listener, watch_optimizer_steps
+from ddpsim.simulator.patches.outside_waits import OutsideWaits
 from ddpsim.simulator.patches.profilers import ProfilerGuard
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
@@ -91,12 +94,14 @@ class SimulatedBackend:
         makes_groups: bool = True,
         poisons: bool = False,
         semantics: BackendSemantics = GLOO,
+        are_processes: bool = False,
     ) -> None:
         """`makes_groups`: each rank has its default group before its program starts.
 
         `poisons`: tensors of unfinished calls get values that show early reads.
         """
         self._host = host
+        self.outside = OutsideWaits(host, are_processes=are_processes)
         self._makes_groups = makes_groups
         self._semantics = semantics
         self._wrappers = WrapperRegistry(
@@ -161,6 +166,7 @@ class SimulatedBackend:
             *ProfilerGuard(self._host).replacements(),
             *not_simulated.not_simulated_replacements(self._host),
             *data_loading.data_loading_replacements(self._host),
+            *self.outside.replacements(),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d.P2POp, "__init__", self._groups.wrap_p2p_op_init),
             (distributed_c10d, "split_group", self._split_group),

@@ -96,6 +96,7 @@ class _RankProcess:
             makes_groups=not rank_config.common.is_program,
             poisons=rank_config.common.poisons,
             semantics=rank_config.common.semantics,
+            are_processes=True,
         )
         self._body = body
         self._session_host = ProcessSessionHost(self._host, channel, self._await_turn)
@@ -159,7 +160,7 @@ class _RankProcess:
         reject_groups_in_forks()
         if self._rank_config.common.is_speculative:
             self._rank_config.common.announcement.wait = self._await_turn
-            wait_before_external_effects(self._await_turn)
+        wait_before_external_effects(self._await_turn)
         with self._backend.installed(), self._os_exit_replaced():
             replace_store_classes(host)
             time.install()
@@ -202,12 +203,15 @@ class _RankProcess:
         finally:
             replaced.restore_attributes()
 
-    def _await_turn(self) -> None:
-        """Wait for the baton (the right to run) before the rank touches something that it shares with others."""
-        if not self._kernel.is_speculative or self._own_channel.is_in_use or not self._host.is_rank_thread():
+    def _await_turn(self, *look: Any) -> None:
+        """Wait for the baton (the right to run) before the rank touches something that it shares with others. `look`:
+        the function and the file, if it looks at one."""
+        if self._own_channel.is_in_use or not self._host.is_rank_thread():
             return
         if not self._kernel.await_turn():
             raise RankUnwound
+        if look:
+            self._backend.outside.note_look(*look)
 
     def _install_signal_handlers(self) -> None:
         """Install the functions that run when the coordinator sends the rank a signal."""

@@ -170,6 +170,10 @@ class FailureCauses:
         "make it inside the program and by its full name (threading.Lock()); wait for other ranks by torch.distributed"
         " or its store; if this was only slow, increase the limit: Budget(stuck_seconds=...)",
     )
+    FILE_LOCK_HELD = make_advice(facts.NoFacts)(
+        "a file lock is held by a rank that waits for something else, so neither can go on",
+        "release the file lock before a call that waits for other ranks",
+    )
     OUT_OF_TIME = make_advice(facts.NoFacts)(
         "the ranks had not finished within the limit; they may or may not have finished later",
         "increase the limit, Budget(seconds=...) or --seconds, or give the ranks less to do",

@@ -9,9 +9,8 @@ after the one before, so that a program does not divide by zero. The clock of th
 
 Not covered, so in real time: functions bound before the simulation (`from time import sleep` in a module imported
 earlier), clocks read by native code (`datetime.now`, `time.localtime()` and others that default to "now"), CPU clocks,
-and waits other than sleeps, locks and asyncio (`select`). A real wait does not advance virtual time. So a loop that
-waits like that for a virtual deadline never ends: with `Queue.get(timeout=...)` of multiprocessing the run ends only
-when its budget is used up.
+and waits other than sleeps, locks, asyncio and those of patches/outside_waits.py (`select`). A real wait does not
+advance virtual time. So a loop that waits like that for a virtual deadline never ends.
 """
 
 from __future__ import annotations
