@@ -48,6 +48,8 @@ class Result:
     """For a run that passed, a line that says if its ranks never communicated."""
     not_struck: str = ""
     """For a run that passed, a line on injected faults that did not happen."""
+    notes: tuple[str, ...] = ()
+    """For a run that passed, lines that say what was not checked, and what ranks left behind."""
 
     @property
     def verdict(self) -> Verdict:
@@ -86,7 +88,7 @@ class Result:
         if self.verdict is Verdict.PASS:
             events = f"  {len(self.trace)} events" if self.trace else ""  # real processes have none
             checked = f"\n  check   {self.checked}" if self.checked else ""
-            note = "".join(f"\n  note    {each}" for each in (self.note, self.not_struck) if each)
+            note = "".join(f"\n  note    {each}" for each in (self.note, self.not_struck, *self.notes) if each)
             parts.insert(0, f"PASS  {identity_in_words(self.program)}{events}{note}{checked}{joined}")
         else:
             parts[-1] += joined

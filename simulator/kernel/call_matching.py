@@ -140,7 +140,8 @@ class CallMatcher:
         code = first_differing_field(calls)
         if code is not None:
             self._record_last_arrival(me, calls[0])
-            finding = mismatch_finding(calls, code, self._run.steps, issued=self._run.all_calls())
+            run = self._run
+            finding = mismatch_finding(calls, code, run.steps, issued=run.all_calls(), names=run.tensor_names())
             end_with_findings(self._run, RunEnding.MISMATCH, finding)
         if any(call.site is not calls[0].site for call in calls) and are_unusual_lines_matched(calls):
             self._notice_different_lines(calls)

@@ -51,7 +51,9 @@ def stop_without_enabled_task(run: RunState) -> Generator[answers.Answer, Awaite
     if (yield answers.AwaitExternalThreads()).woke_a_rank:
         return True
     try:
-        mismatches = [finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls())]
+        mismatches = [
+            finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls(), run.tensor_names())
+        ]
         graph = WaitGraph(run.snapshot())
         run.waiting = graph.list_waiting()
         run.findings.extend(add_batch_counts(mismatches or find_deadlocks(graph), run.batch_counts()))

@@ -16,7 +16,7 @@ from ddpsim.simulator.diagnosis.deadlock_snapshot import (
     ThreadSnapshot,
     collect_open_calls,
 )
-from ddpsim.simulator.diagnosis.hazards import Noticed, WatchedRun, find_hazards
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, find_hazards
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.kernel.connections import RankConnections
 from ddpsim.simulator.kernel.states import RunLifecycle
@@ -26,6 +26,7 @@ from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessage
 from ddpsim.simulator.policies.observer import Observer
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import Waiting
+from ddpsim.simulator.wording import values_by_key
 
 _new = tuple.__new__
 
@@ -84,6 +85,11 @@ class RunState:
         """Return all calls that were made so far, in order of issue."""
         return tuple([call for call, _ in self.issued])
 
+    def tensor_names(self) -> Mapping[Call, str]:
+        """Return the program's names of the tensors of its calls, where a name was found."""
+        named = [(each.calls[0], each.detail.text) for each in self.noticed if each.kind is NoticedKind.NAMED]
+        return {call: ", ".join(texts) for call, texts in values_by_key(named).items()}
+
     def hazard_findings(self) -> tuple[Finding, ...]:
         """Return the hazards of the ended run: mistakes that did no harm in it, and may make another run fail."""
         returned = sum(event.kind is EventKind.RETURN for event in self.events)
@@ -98,9 +104,9 @@ class RunState:
         ranks = tuple(map(_snapshot_of, self.ranks))
         streams = () if self.streams is None else self.streams.snapshot()
         left_behind = () if self.connections is None else tuple(self.connections.left_behind)
-        return Snapshot(
-            ranks, collect_open_calls(self.slots, self.messages), self.steps, self.all_calls(), streams, left_behind
-        )
+        outside = tuple(each.detail for each in self.noticed if each.kind is NoticedKind.OUTSIDE)
+        open_calls = collect_open_calls(self.slots, self.messages)
+        return Snapshot(ranks, open_calls, self.steps, self.all_calls(), streams, left_behind, outside)
 
 
 def _ignore_replica(what: object) -> None:
