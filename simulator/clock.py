@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 
 
 class VirtualClock:
@@ -48,10 +47,11 @@ class VirtualClock:
 
     def has_due_alarm(self) -> bool:
         """Return True if the time of an alarm has come; `add_seconds` may cause this."""
-        return self.seconds_to_next_alarm() <= 0
+        time = self.next_alarm()
+        return time is not None and time <= self.now
 
-    def seconds_to_next_alarm(self) -> float:
-        """Return the seconds until the next alarm; infinity without alarms."""
+    def next_alarm(self) -> float | None:
+        """Return the time of the next alarm; None if there is none."""
         while self._alarms and self.live.get(self._alarms[0][2]) != self._alarms[0][1]:
             heapq.heappop(self._alarms)
-        return self._alarms[0][0] - self.now if self._alarms else math.inf
+        return self._alarms[0][0] if self._alarms else None

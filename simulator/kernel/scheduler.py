@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import operator
 from bisect import bisect_left, insort
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, overload
 
 from ddpsim.simulator.accesses import Accesses
@@ -26,7 +26,8 @@ from ddpsim.simulator.kernel.endings import CallerStopped, stop_at_limit, stop_w
 from ddpsim.simulator.kernel.requests import AwaitOutside
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase, TaskChange, TaskState, state_after
-from ddpsim.simulator.kernel.tasks import Task
+from ddpsim.simulator.kernel.tasks import Script, Task
+from ddpsim.simulator.kernel.time_outs import DueWaits, TimeOuts
 from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.waits import OutsideWait, Wait
 
@@ -110,6 +111,9 @@ class Scheduler:
         """How long the task that looks for something outside the simulation may wait for it."""
         self.choices: list[int] = []
         """The schedule: the choices made so far of who runs next."""
+        self.time_outs = TimeOuts(run)
+        self.expire: Callable[[DueWaits], Script]
+        """Ends waits whose time is over; `CallMatcher` sets it."""
 
     # --- of the running task ------------------------------------------------------------------------------------------
 
@@ -149,7 +153,7 @@ class Scheduler:
         run.steps += 1
         if timeout_seconds is not None:
             run.clock.set_alarm(number, timeout_seconds)
-        me.wait = wait
+        me.wait, me.waits_since = wait, run.clock.now
         me.state = state_after((me.state, _WAIT))
         self.disable_task(me)
         successor = self.next_enabled(number)
@@ -184,9 +188,13 @@ class Scheduler:
         seconds, number = 0.0, next((number for number in waits if number not in self._looked), None)
         if number is None:
             real = {n: wait for n, wait in waits.items() if isinstance(wait, OutsideWait) and not wait.is_of_ranks}
-            ends = run.clock.seconds_to_next_alarm()
-            if ends == math.inf and not any(wait.may_last for wait in real.values()):
+            alarm = run.clock.next_alarm()
+            due = self.time_outs.find_due(math.inf if alarm is None else alarm) if real else None
+            ends = math.inf if alarm is None else alarm - run.clock.now
+            if alarm is None and not any(wait.may_last for wait in real.values()):
                 ends = run.budget.stuck_seconds
+            if due is not None:
+                ends = min(ends, due.moment - run.clock.now)
             seconds, number = min(_LOOK_SECONDS, ends - self._seconds_idle), next(iter(real), None)
             if number is None or seconds <= 0:
                 return False
@@ -254,11 +262,12 @@ class Scheduler:
                 return successor
             if self._outside and self._let_look_outside():
                 continue
-            if self._ring_alarms():
-                continue
-            if self._outside and self._run.running is not None:
-                yield from stop_at_limit(self._run, RunEnding.STUCK, self._run.running)
-            yield from stop_without_enabled_task(self._run)
+            if due := self.due_before_alarm():
+                yield from self.expire(due)
+            elif not self._ring_alarms():
+                if self._outside and self._run.running is not None:
+                    yield from stop_at_limit(self._run, RunEnding.STUCK, self._run.running)
+                yield from stop_without_enabled_task(self._run)
         return self.next_unfinished_task()
 
     def next_unfinished_task(self) -> int | None:
@@ -318,6 +327,8 @@ class Scheduler:
         run.clock.cancel_alarm(me.number)
         if me.number in self._outside:
             self._outside.remove(me.number)
+        if me.is_main:
+            self.time_outs.record_end(me.rank)
         for number in me.joiners:
             self.wake_task(number)
         if not me.is_main and me.number in run.tasks:
@@ -375,6 +386,14 @@ class Scheduler:
         return self._ask_policy(_RANK, number, EnabledRanks(self._enabled, start), count)
 
     # --- the clock ----------------------------------------------------------------------------------------------------
+
+    def due_before_alarm(self) -> DueWaits | None:
+        """Return the waits that time out before the clock's next alarm; None if nothing but timers wait for it."""
+        clock = self._run.clock
+        until = clock.next_alarm()
+        if until is None and self._outside:  # time has passed while tasks waited for the outside
+            return self.time_outs.find_due(clock.now + self._seconds_idle + POLL_SECONDS)
+        return None if until is None or clock.live.keys() <= self._timer_threads else self.time_outs.find_due(until)
 
     def _ring_alarms(self) -> bool:
         """Advance the clock to its next time-outs and wake their tasks. False if there is no time-out, or if only

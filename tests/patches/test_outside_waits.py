@@ -29,7 +29,7 @@ def test_a_sleep_under_a_file_lock_takes_virtual_time(isolation, tmp_path):
         for take, number in ((fcntl.flock, 0), (fcntl.lockf, 1)):
             with open(tmp_path / str(number), "w") as file:
                 take(file, fcntl.LOCK_EX)
-                time.sleep(3600)  # far longer than the run may take
+                time.sleep(600)  # far longer than the run may take
                 take(file, fcntl.LOCK_UN)
         dist.barrier()
 
@@ -205,3 +205,18 @@ def test_a_child_process_takes_longer_than_a_rank_may_be_blocked(isolation):
         dist.barrier()
 
     assert show(program, isolation, stuck_seconds=0.2) == []
+
+
+@pytest.mark.tier("ci")
+@both
+def test_a_time_out_of_the_group_passes_while_a_rank_waits_for_a_file_lock_of_another_process(isolation, holder):
+    path = holder(60)
+
+    def program(rank):
+        group = dist.new_group(timeout=timedelta(seconds=0.5))
+        if rank == 0:
+            with open(path, "w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+        dist.all_reduce(torch.ones(1), group=group)
+
+    assert "Timed out waiting 500ms" in str(show(program, isolation, stuck_seconds=2))
