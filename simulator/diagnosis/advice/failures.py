@@ -49,6 +49,16 @@ class FailureCauses:
         "look at its last output; python -X faulthandler shows where native code crashes, and the system's log shows "
         "processes killed for lack of memory",
     )
+    NO_STORE_THERE = make_advice(facts.RanksAndParameters)(
+        "no store listened there in time for {who}",
+        "under torchrun leave MASTER_ADDR and MASTER_PORT as they are: its agent has the store; elsewhere make one on "
+        "one rank, with is_master=True and the same port",
+    )
+    OLD_ADDRESSES = make_advice(facts.RanksAndParameters)(
+        "groups leave their addresses in the store when they are destroyed, and {who} read an old one before its owner "
+        "had written the new one; in another schedule this may go well",
+        "let each group that is made after a destroy have a prefix (PrefixStore), file or store of its own",
+    )
     RAISED_IN_HOOK = make_advice(facts.RanksAndParameters)(
         "a hook that the backward calls raised on {who}, because its state has another size than the gradients now",
         "keep state by parameter, not by bucket index: after the first step the wrapper rebuilds its buckets",
