@@ -218,7 +218,7 @@ class AcquireObject(NamedTuple):
 
 
 class ReportLockUse(NamedTuple):
-    """The caller uses a kind of object by which threads wait for each other, such as a Lock."""
+    """The caller uses something, such as a Lock, of which the exploration of schedules has to know."""
 
     kind: str
 

@@ -25,7 +25,7 @@ from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.diagnosis.rank_errors import OLD_ADDRESS
-from ddpsim.simulator.kernel.requests import AnnounceGroup, Checkpoint, NameGroup
+from ddpsim.simulator.kernel.requests import AnnounceGroup, Checkpoint, NameGroup, ReportLockUse
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice, argument_rules_of, has_nccl
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import CallIssuer
@@ -111,7 +111,10 @@ class GroupMaker:
         """Return the store of a default group. torchrun's agent has one for all; otherwise rank 0 opens a new one for
         each default group."""
         earlier = self._made[self._host.running_thread.rank]["0"] - (distributed_c10d.GroupMember.WORLD is not None)
-        return self.new_store(f"store {earlier + 1}/" if earlier and not uses_agent_store() else "")
+        if not earlier or uses_agent_store():
+            return self.new_store()
+        self._host.send_request(ReportLockUse("a second default group, which may meet rank 0's old store"))
+        return self.new_store(f"store {earlier + 1}/")
 
     def new_group(
         self,

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ddpsim import Verdict, simulate
+from ddpsim import Verdict, explore, simulate
 from ddpsim.simulator.process_group.store import SimulatedStore
 from tests.kit.results import returned
 
@@ -100,6 +100,17 @@ def test_a_second_group_on_a_file_meets_what_the_first_left(
     result = simulate(program, 2)
     assert (result.verdict is Verdict.PASS) is passes, str(result)
     assert passes or "the store still has rank" in result.findings[0].body
+
+
+def test_a_second_default_group_is_not_all_covered() -> None:
+    def program(rank: int) -> None:
+        dist.destroy_process_group()
+        dist.init_process_group("gloo")
+        dist.barrier()
+
+    found = explore(program, 2)
+    assert found.verdict is Verdict.PASS
+    assert "a second default group, which may meet rank 0's old store, for which DPOR was not tested" in str(found)
 
 
 def test_ranks_with_unlike_prefixes_do_not_meet(tmp_path: Path) -> None:
