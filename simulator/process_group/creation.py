@@ -103,18 +103,21 @@ class GroupMaker:
         world.pg_group_ranks[group] = self._same_rank
         world.group_count = 1
 
-    def new_store(self, prefix: str = "") -> SimulatedStore:
+    def new_store(self, prefix: str = "", timeout: timedelta | None = None) -> SimulatedStore:
         """Return the running rank's handle of the key-value store that all ranks share."""
-        return SimulatedStore(self._host, prefix)
+        store = SimulatedStore(self._host, prefix)
+        if timeout is not None:
+            store.set_timeout(timeout)
+        return store
 
-    def rendezvous_store(self) -> SimulatedStore:
+    def rendezvous_store(self, timeout: timedelta | None) -> SimulatedStore:
         """Return the store of a default group. torchrun's agent has one for all; otherwise rank 0 opens a new one for
         each default group."""
         earlier = self._made[self._host.running_thread.rank]["0"] - (distributed_c10d.GroupMember.WORLD is not None)
         if not earlier or uses_agent_store():
-            return self.new_store()
+            return self.new_store(timeout=timeout)
         self._host.send_request(ReportLockUse("a second default group, which may meet rank 0's old store"))
-        return self.new_store(f"store {earlier + 1}/")
+        return self.new_store(f"store {earlier + 1}/", timeout)
 
     def new_group(
         self,
