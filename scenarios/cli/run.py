@@ -81,6 +81,7 @@ def run(
             seed=seed,
             timeout_seconds=timeout,
             budget=Budget(**given) if given else None,
+            names_parting=seeds is None,
         )
 
     policy = DEFAULT_DRAWING if seeds is not None and policy is None else policy

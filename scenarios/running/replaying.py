@@ -64,7 +64,9 @@ def replay_recorded_run(
     check_is_simulated(transport, NO_REPLAY)
     size = scenario.with_world_size(world_size).world_size
     policy = ReplayPolicy(recorded_schedule(scenario, token, size), keeps_choices=keeps_choices)
-    result = run_scenario(scenario, engine, transport=transport, world_size=world_size, policy=policy)
+    result = run_scenario(
+        scenario, engine, transport=transport, world_size=world_size, policy=policy, names_parting=True
+    )
     is_same = token is None and size == scenario.world_size and engine in (None, scenario.engine)
     difference = recorded.first_difference(recorded_outcome_of(result)) if recorded is not None and is_same else ""
     return ReplayedRun(result, tuple(policy.choices), policy.divergence, difference)

@@ -59,6 +59,7 @@ class NoticedKind(Enum):
     READ = "the owner of a call read its tensors before the wait, or tensors that the call leaves undefined"
     NAMED = "the name of a call's tensor in the rank's program"
     LINES_MEET = "calls from different lines met"
+    PATH = "the lines that a rank ran before a call"
 
 
 class Noticed(NamedTuple):
@@ -68,7 +69,7 @@ class Noticed(NamedTuple):
     calls: tuple[Call, ...] = ()
     detail: Any = None
     """For kind READ: where the value appeared, such as `what the program returned`. For NAMED: a `TensorName`. For
-    REPLICA: a `ReplicaFact`."""
+    REPLICA: a `ReplicaFact`. For PATH: the rank and the steps."""
 
 
 class WatchedRun(NamedTuple):
