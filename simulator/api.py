@@ -16,7 +16,7 @@ from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identity
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
-from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.errors import SimulatorError, UsageError
 from ddpsim.simulator.launching.script import Script, program_seeds
 from ddpsim.simulator.one_run import run_once
 from ddpsim.simulator.policies import named
@@ -144,8 +144,11 @@ def name_parting(
     plan = replace(plan, start=result.schedule.start or plan.start, follows_paths=True)
     policy, budget = ReplayPolicy(result.schedule), Budget(seconds=_SECONDS_FOLLOWED)
     hidden = io.StringIO()
-    with redirect_stdout(hidden), redirect_stderr(hidden):
-        again = run_once(runnable, world_size, plan, policy=policy, budget=budget)
+    try:
+        with redirect_stdout(hidden), redirect_stderr(hidden):
+            again = run_once(runnable, world_size, plan, policy=policy, budget=budget)
+    except (SimulatorError, OSError):  # a program whose first run left files, for example, may fail in another way
+        return result
     is_same = policy.divergence is None and [each.summary for each in again.findings] == [
         each.summary for each in result.findings
     ]

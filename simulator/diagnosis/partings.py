@@ -240,12 +240,13 @@ def _advise_branch(
 
 
 def _differing(values: Mapping[int, Sequence[tuple[str, str]]]) -> Iterator[str]:
-    """Yield each name with its values, if they differ: `start is 2 on rank 0 against 0 on rank 1`. Not the rank itself, and not
-    a flag that only rank 0 has."""
+    """Yield each name with its values, if they differ: `start is 2 on rank 0 against 0 on rank 1`. The rank itself is
+    left out, and a flag that only rank 0 has."""
     for name in dict(next(iter(values.values()), ())):
         own = {rank: dict(each)[name] for rank, each in values.items() if name in dict(each)}
         is_rank = all(text == str(rank) for rank, text in own.items())
-        is_main = all(text in ("True", "False") for text in own.values()) and len({own[r] for r in own if r}) < 2
+        is_flag = all(text in ("True", "False") for text in own.values())
+        is_main = is_flag and len({text for rank, text in own.items() if rank != 0}) < 2
         if len(set(own.values())) > 1 and not is_rank and not is_main:
             yield f"{name} is {values_with_ranks_text(ranks_by_value(own.items()))}"
 
