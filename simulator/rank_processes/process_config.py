@@ -44,6 +44,7 @@ class ProcessConfig(NamedTuple):
     semantics: BackendSemantics = GLOO
     follows_paths: bool = False
     """True if the lines that ranks run are recorded."""
+    has_equal_clocks: bool = False
     debugs_rank: int | None = None
     """The rank whose program a debugger stops at the first line."""
     breakpoints: AllBreakpoints = AllBreakpoints()

@@ -1,5 +1,6 @@
 """Making groups, naming them, and giving them up."""
 
+import re
 from datetime import timedelta
 from inspect import signature
 
@@ -8,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import init_process_group as early_init
 
-from ddpsim import simulate
+from ddpsim import UsageError, explore, simulate
 from tests.kit.results import codes, returned
 
 
@@ -244,3 +245,74 @@ def test_cpp_finds_a_default_backend_in_a_group_as_in_one_of_gloo():
         return group._has_hooks()
 
     assert returned(program) == (False, False)
+
+
+# --- backends of the program's own ------------------------------------------------------------------------------------
+
+
+class AddsHundred(dist.ProcessGroup):
+    """A backend in Python, which moves nothing and adds 100."""
+
+    def getBackendName(self):
+        return "hundred"
+
+    def allreduce(self, tensors, opts=None):
+        for tensor in tensors:
+            tensor.add_(100)
+        return _Done()
+
+
+class _Done(dist._Work):
+    def wait(self, timeout=None):
+        return True
+
+
+@pytest.fixture
+def hundred(monkeypatch):
+    """Register the backend `hundred`, and forget it afterwards."""
+    known = dist.Backend
+    for name in ("_plugins", "backend_list", "backend_type_map", "backend_capability"):
+        monkeypatch.setattr(known, name, type(getattr(known, name))(getattr(known, name)))
+    monkeypatch.setattr(known, "HUNDRED", "hundred", raising=False)
+    known.register_backend("hundred", lambda store, rank, size, timeout: AddsHundred(rank, size), devices=["cpu"])
+
+
+NOT_CHECKED = 'not checked: the calls of groups on "hundred", a backend of the program\'s own, which moves their data'
+
+
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.tier("ci"))])
+@pytest.mark.usefixtures("hundred")
+def test_a_backend_of_the_programs_own_is_used_and_said_to_be_unchecked(isolation):
+    def program(rank):
+        group = dist.new_group(backend="hundred")
+        return total(rank, group), total(rank)
+
+    result = simulate(program, 2, isolation=isolation)
+    assert (result.returns, result.notes) == (((101, 11), (110, 11)), (NOT_CHECKED,))
+    assert str(result).splitlines()[1] == f"  note    {NOT_CHECKED}"
+    assert 'for backend "hundred", for which DPOR' in explore(program, 2, isolation=isolation).extent
+
+
+def test_an_ordinary_group_has_no_such_note():
+    assert simulate(lambda rank: total(rank, dist.new_group(backend="gloo")), 2).notes == ()
+
+
+@pytest.mark.usefixtures("hundred")
+def test_a_backend_of_the_programs_own_beside_another_in_one_group_is_refused():
+    message = (
+        "the program asks for a group with backend 'cpu:hundred,cuda:nccl', of which 'hundred' is its own, expected a "
+        "backend of its own alone: make two groups"
+    )
+    with pytest.raises(UsageError, match=re.escape(message)):
+        simulate(lambda rank: dist.new_group(backend="cpu:hundred,cuda:nccl"), 2)
+
+
+@pytest.mark.usefixtures("hundred")
+def test_a_backend_that_raises_is_an_error_of_the_rank():
+    def make(*arguments):
+        raise OSError("no such card")
+
+    dist.Backend.register_backend("hundred", make, devices=["cpu"])
+    result = simulate(lambda rank: dist.new_group(backend="hundred"), 2)
+    assert codes(result) == [("rank_error", (0, 1))]
+    assert result.findings[0].summary.startswith("ranks 0, 1 raised OSError: no such card")
