@@ -31,7 +31,7 @@ from ddpsim.simulator.process_group.backend import SimulatedBackend
 from ddpsim.simulator.process_group.creation import DEFAULT_GROUP
 from ddpsim.simulator.process_group.user_stores import stores_replaced_on_ranks
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
-from ddpsim.simulator.result import Result
+from ddpsim.simulator.result import Result, RunInterrupted
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REPLICAS, RanksOutcome, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import fewer_collections
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
@@ -131,7 +131,10 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
         result = dataclasses.replace(result, not_struck=_missed_faults_note(plan.faults, made))
     if plan.check is not None and result.verdict is Verdict.PASS:
         result = _with_comparison_count(result, plan.check, judge.compared)
-    return result.with_replay(_replay_call(program, world_size, schedule, plan))
+    result = result.with_replay(_replay_call(program, world_size, result.schedule, plan))
+    if kernel.run.life.is_interrupted:
+        raise RunInterrupted(result)
+    return result
 
 
 def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
@@ -268,13 +271,13 @@ def _run_ranks_as_threads(
         host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics
     )
     shared = SharedProcessWatch(lambda: host.running_thread.rank if host.is_rank_thread() else None, program)
-    _run_with_patches(execution, backend, shared, PdbReplacement(session_host))
+    _run_with_patches(execution, backend, shared, PdbReplacement(session_host), is_alike=plan.has_equal_clocks)
     findings = *execution.findings(judge.findings()), *shared.findings()
     returns = tuple(rank.value for rank in host.ranks)
     return RanksOutcome(findings, returns, execution.errors, hazards.has_poisoned)
 
 
-def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others: Any) -> None:
+def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others: Any, is_alike: bool) -> None:
     """Install all patches that ranks need, run them, and remove the patches."""
     host = execution.host
     virtual_time = VirtualTime(
@@ -282,6 +285,7 @@ def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others
         lambda seconds: host.send_request(Sleep(seconds)),
         lambda: (host.running_thread.rank, float(host.send_request(ReadClock()))),
         is_subprocess_wait,
+        is_alike=is_alike,
     )
     with backend.installed(), stores_replaced_on_ranks(host), ExitStack() as stack:
         for patch in (virtual_time, host.threads, *others):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessage
 from ddpsim.simulator.policies.observer import Observer
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import Waiting
+from ddpsim.simulator.wording import values_by_key
 
 _new = tuple.__new__
 
@@ -80,9 +82,18 @@ class RunState:
         # does what Event(...) does in half the time: there are three events to each call
         self.events.append(_new(Event, (kind, me.rank_number, self.steps, self.clock.now, call, text, me.name)))
 
+    def note_progress(self, seconds: float, processes: Sequence[int] = ()) -> None:
+        """Tell the budget how far the run is, after so many seconds. The ids are those of the ranks' processes."""
+        self.budget.note_progress(seconds, self.steps, len(self.issued), self.running, (os.getpid(), *processes))
+
     def all_calls(self) -> tuple[Call, ...]:
         """Return all calls that were made so far, in order of issue."""
         return tuple([call for call, _ in self.issued])
+
+    def tensor_names(self) -> Mapping[Call, str]:
+        """Return the program's names of the tensors of its calls, where a name was found."""
+        named = [(each.calls[0], each.detail.text) for each in self.noticed if each.kind is NoticedKind.NAMED]
+        return {call: ", ".join(texts) for call, texts in values_by_key(named).items()}
 
     def hazard_findings(self) -> tuple[Finding, ...]:
         """Return the hazards of the ended run: mistakes that did no harm in it, and may make another run fail."""

@@ -337,7 +337,7 @@ class SimulatedBackend:
             given = self._own_rank_and_world_size(options.get("rank", -1), options.get("world_size", -1))
             store = options.get("store")
             if store is None or blocks_process(store):
-                store = self._groups.new_store()
+                store = self._groups.new_store(timeout=options.get("timeout"))
             options |= given | {"init_method": None, "store": store}
             return original(backend or "gloo", **options)
 
@@ -353,7 +353,7 @@ class SimulatedBackend:
             if not self._host.is_rank_thread():
                 return original(url, rank, world_size, **options)  # type: ignore[no-any-return]
             given = self._own_rank_and_world_size(rank, world_size)
-            return iter([(self._groups.new_store(), given["rank"], given["world_size"])])
+            return iter([(self._groups.new_store(timeout=options.get("timeout")), given["rank"], given["world_size"])])
 
         return rendezvous
 
@@ -363,7 +363,7 @@ class SimulatedBackend:
         def create_c10d_store(hostname: str, port: int, *arguments: Any, **options: Any) -> Any:
             if not self._host.is_rank_thread() or not 0 <= port < 2**16:
                 return original(hostname, port, *arguments, **options)
-            return self._groups.new_store()
+            return self._groups.new_store(timeout=arguments[2] if len(arguments) > 2 else options.get("timeout"))
 
         return create_c10d_store
 

@@ -100,9 +100,12 @@ class GroupMaker:
         world.pg_group_ranks[group] = self._same_rank
         world.group_count = 1
 
-    def new_store(self, prefix: str = "") -> SimulatedStore:
+    def new_store(self, prefix: str = "", timeout: timedelta | None = None) -> SimulatedStore:
         """Return the running rank's handle of the key-value store that all ranks share."""
-        return SimulatedStore(self._host, prefix)
+        store = SimulatedStore(self._host, prefix)
+        if timeout is not None:
+            store.set_timeout(timeout)
+        return store
 
     def new_group(
         self,

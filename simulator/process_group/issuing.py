@@ -59,6 +59,8 @@ class CallIssuer:
         """True if the program asked for NCCL, for all tensors or for those of one kind of device."""
         self._needs_gpu = needs_gpu and torch.cuda.is_available()
         """True if the group takes tensors of GPUs alone, and none of unknown device has been noted."""
+        self.is_nccl = has_nccl or semantics.batch_is_unit
+        """True if the group behaves as one of NCCL."""
         self._semantics = semantics
         self._ignores_tags = semantics.ignores_tags and not is_beside_nccl
         self._origins = origins

@@ -23,6 +23,12 @@ def made_on_first_use(rank, *, users):
         dist.new_group()
 
 
+def made_last(rank, *, users):
+    dist.all_reduce(ONE.clone())
+    if rank in users:
+        dist.new_group()
+
+
 def mesh_dimension(rank, *, odd, sizes=(2, 2)):
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp"))
     dist.all_reduce(ONE.clone(), group=mesh.get_group("tp" if rank in odd else "dp"))
@@ -58,6 +64,7 @@ def local_names(rank, *, made_before):
 def any_and_named(rank, *, source, receiver=0):
     if rank == receiver:
         work = dist.irecv(ONE.clone(), src=source)
+        time.sleep(0.5)  # on real gloo, too, the message of rank 2 is there before the next receive
         dist.recv(ONE.clone(), src=2)
         work.wait()
     elif rank < 3:
@@ -79,6 +86,20 @@ def pipeline(rank, *, odd, batches, size=4):
     dist.all_reduce(ONE.clone())
 
 
+def own_part(rank, *, parts, makes_all, late):
+    time.sleep(late.index(rank) + 1 if rank in late else 0)
+    for part in parts:
+        if makes_all or rank in part:
+            dist.new_group(part)
+    time.sleep(1)  # real ranks that have made their group stay until the late one comes
+
+
+def each_table(rank, *, order, sizes=(1, 2, 3), grows=()):
+    tables = {f"table_{size}": torch.ones(size, dtype=torch.int64 if size in grows else None) for size in sizes}
+    for name in order(rank, list(tables)):
+        dist.all_reduce(tables[name])
+
+
 def one_side(rank, *, receives):
     if rank == 0:
         dist.send(ONE, 1)
@@ -95,7 +116,55 @@ def returns_early(rank, *, who):
     dist.all_reduce(ONE.clone())
 
 
+def reversed_on(odd):
+    return lambda rank, names: names[::-1] if rank in odd else names
+
+
+def as_they_are(rank, names):
+    return names
+
+
 CASES = [
+    (
+        each_table,
+        2,
+        {"order": reversed_on({1})},
+        {"order": as_they_are},
+        (0, 1),
+        "tables['table_1'] on rank 0 against tables['table_3'] on",
+    ),
+    (
+        each_table,
+        3,
+        {"order": reversed_on({1})},
+        {"order": as_they_are},
+        (1,),
+        "tables['table_1'] on ranks 0, 2 against tables['table_3'] on",
+    ),
+    (
+        each_table,
+        2,
+        {"order": reversed_on({0}), "sizes": (4, 5), "grows": {5}},
+        {"order": as_they_are, "grows": {2}},
+        (0, 1),
+        "tables['table_5'] on rank 0 against tables['table_4'] on rank 1; they go through",
+    ),
+    (
+        own_part,
+        4,
+        {"parts": ([0, 3], [1, 2]), "makes_all": False, "late": (1, 2)},
+        {"parts": ([0, 3], [1, 2]), "makes_all": True, "late": (1, 2)},
+        (0, 1, 3),
+        "some ranks gave other members",
+    ),
+    (
+        own_part,
+        5,
+        {"parts": ([0, 1, 2], [3, 4]), "makes_all": False, "late": (3, 4)},
+        {"parts": ([0, 1, 2], [3, 4]), "makes_all": True, "late": (3, 4)},
+        (3,),
+        "rank 3 gave other members",
+    ),
     (
         made_on_first_use,
         3,
@@ -106,6 +175,8 @@ CASES = [
     ),
     (made_on_first_use, 4, {"users": {0, 3}}, {"users": ()}, (1, 2), "ranks 1, 2 did not take part"),
     (made_on_first_use, 5, {"users": {2, 3}}, {"users": ()}, (2, 3), "ranks 2, 3 made new_group #0, and the others"),
+    (made_last, 4, {"users": {2}}, {"users": ()}, (2,), "rank 2 made new_group #0, and the others did not"),
+    (made_last, 4, {"users": {0, 1, 2}}, {"users": ()}, (3,), "rank 3 did not take part"),
     (mesh_dimension, 4, {"odd": {2, 3}}, {"odd": {}}, (0, 1, 2, 3), '"dp" on ranks 0, 1 against "tp" on ranks 2, 3'),
     (mesh_dimension, 6, {"odd": {5}, "sizes": (2, 3)}, {"odd": {}, "sizes": (2, 3)}, (5,), 'against "tp" on rank 5'),
     (row_or_column, 6, {"odd": {5}}, {"odd": {}}, (5,), "the same call of test_blame.py:"),

@@ -130,6 +130,11 @@ class CallCauses:
         "{who} passed a different {fact} to the same call, or made another call: the records contain no source lines",
         "pass the same {fact} on every rank of the group; if these are two calls, make both on every rank in one order",
     )
+    OTHER_TENSOR = make_advice(facts.OneFact)(
+        "the ranks passed different tensors to the same call: {fact}; they go through their tensors in "
+        "different orders (of a set, or of a dictionary that was filled otherwise), or do not have the same ones",
+        "go through the tensors in one order on every rank, such as that of their sorted names",
+    )
     OTHER_DTYPE = make_advice(facts.RanksAndFact)(
         "{who} passed a different dtype to the same call, as with a tensor made from integers, or another precision",
         "pass the same dtype on every rank of the group, as by torch.tensor(..., dtype=torch.float32)",
@@ -181,8 +186,8 @@ class CallCauses:
         "rank create every group, in one order",
     )
     OTHER_GROUP_AT_LINE = make_advice(facts.FactAndSite)(
-        "the same call of {site} is on different groups: {fact}; ranks pass another group there, or reach the line in "
-        "another order; either side may be wrong",
+        "the same call of {site} is on different groups: {fact}; ranks pass another group there, leave a call of "
+        "the line out, or make its calls in another order; either side may be wrong",
         "pass the same group at {site} on all ranks that have to meet there (for a mesh, the same dimension)",
     )
     NOT_IN_GROUP = make_advice(facts.RanksCallAndFact)(
@@ -191,7 +196,7 @@ class CallCauses:
         "check which group {who} passed at {fact}",
     )
     GROUPS_IN_OTHER_ORDER = make_advice(facts.OneFact)(
-        "the ranks call groups {fact} in different orders, or one of them leaves a call out",
+        "the ranks call groups {fact} in different orders, or one of them leaves a call out or passes the wrong group",
         "let every rank make the calls of its groups in one global order, and leave none out",
     )
     LEFT_BEHIND = make_advice(facts.Ranks)(
@@ -219,11 +224,11 @@ class CallCauses:
         "let every rank set its keys before it waits for those of others",
     )
     SENDS_FIRST = make_advice(facts.NoFacts)(
-        "every rank of the cycle sends before it receives, and a send waits for its recv",
+        "every rank of the cycle sends before it receives, or instead, and a send waits for its recv",
         "order the calls by the parity of the rank, or pass both to batch_isend_irecv",
     )
     RECEIVES_FIRST = make_advice(facts.NoFacts)(
-        "every rank of the cycle receives before it sends",
+        "every rank of the cycle receives before it sends, or instead",
         "let one rank send first, or pass both calls to batch_isend_irecv",
     )
     LOOPS_OF_MESSAGES_DIFFER = make_advice(facts.PatternBreak)(
