@@ -63,6 +63,8 @@ class Exploration:
     """The limit on the schedules that were explored, such as "with at most 2 preemptions"."""
     outside: str = ""
     """Effects between ranks that the strategy does not see, such as "files"."""
+    interrupted_run: Result | None = None
+    """The execution that Ctrl-C ended: where each rank stood."""
 
     @property
     def interrupted(self) -> bool:
@@ -72,6 +74,8 @@ class Exploration:
     def __str__(self) -> str:
         lines = [f"{self.verdict.name}  {identity_in_words(self.program)}", f"  {self.extent}"]
         lines += [f"  {count:>7}  {outcome}" for outcome, count in self.outcomes.most_common()]
+        if self.interrupted_run is not None:
+            lines += ["", "the execution under way", *str(self.interrupted_run).splitlines()]
         if self.first_failure is None:
             if self.first_pass is not None and self.first_pass.not_struck:
                 lines.append(f"  note    in the first passing run {self.first_pass.not_struck}")

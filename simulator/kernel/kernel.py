@@ -174,7 +174,10 @@ class Kernel:
         self.run.life.begin_stop(ending)
 
     def stop_at_limit(self, ending: RunEnding, task: Task | None, stack: StackReport | None) -> None:
-        """Stop the run because a limit of wall time has passed, and record a finding."""
+        """Stop the run because a limit of wall time has passed, or the user interrupts it, and record a finding."""
+        self.run.life.is_interrupted |= ending is RunEnding.INTERRUPTED
+        if self.run.life.phase is not RunPhase.RUNNING:
+            return
         self.run.findings.append(limit_finding(self.run, ending, task, stack))
         self.stop_run(ending)
 

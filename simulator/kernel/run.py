@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,10 @@ class RunState:
         assert me is not None
         # does what Event(...) does in half the time: there are three events to each call
         self.events.append(_new(Event, (kind, me.rank_number, self.steps, self.clock.now, call, text, me.name)))
+
+    def note_progress(self, seconds: float, processes: Sequence[int] = ()) -> None:
+        """Tell the budget how far the run is, after so many seconds. The ids are those of the ranks' processes."""
+        self.budget.note_progress(seconds, self.steps, len(self.issued), self.running, (os.getpid(), *processes))
 
     def all_calls(self) -> tuple[Call, ...]:
         """Return all calls that were made so far, in order of issue."""

@@ -35,6 +35,7 @@ class ThreadedRun:
         hazards: CallWatch,
         name_parameters: outcome.NameParameters | None = None,
         share_core: bool = True,
+        follows: bool = False,
     ) -> None:
         self.errors: dict[int, BaseException] = {}
         """The exceptions that ranks raised, in that order."""
@@ -54,6 +55,7 @@ class ThreadedRun:
             move_data=move_data,
             hazards=hazards,
             enter_thread=enter_thread,
+            follows=follows,
         )
         self._watcher = ExecutionWatcher(self.host, kernel, share_core=share_core)
         self._kernel = kernel
@@ -61,10 +63,7 @@ class ThreadedRun:
         self._name_parameters = name_parameters
 
     def run(self) -> None:
-        """Run the ranks to the end.
-
-        After an interrupt (Ctrl-C) their programs are ended early, then KeyboardInterrupt is raised.
-        """
+        """Run the ranks to the end. After an interrupt (Ctrl-C) their programs are ended early."""
         host = self.host
         self._isolation.install()
         try:
