@@ -54,6 +54,8 @@ _BY_WORDS = (
     (OLD_ADDRESS, Cause.OLD_ADDRESSES),
     (_NO_MEMBER, Cause.GROUP_RANK_AS_ROOT),
     ("trying to initialize the default process group twice", Cause.INITIALISED_TWICE),
+    ("Duplicate GPU detected", Cause.ONE_GPU_FOR_TWO),
+    ("No backend type associated with device type cpu", Cause.TENSOR_NOT_ON_GPU),
     (_RAN_OUT, Cause.THROWN_BY_JOIN),
     (_OTHERS_RAN_OUT, Cause.THROWN_BY_JOIN),
     ("(throw_on_early_termination)", Cause.THROWN_BY_JOIN),

@@ -39,6 +39,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -74,6 +75,7 @@ from ddpsim.simulator.patches.optimizer_steps import Listener, watch_optimizer_s
 from ddpsim.simulator.patches.profilers import ProfilerGuard
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
+from ddpsim.simulator.process_group.named_group import NamedGroup
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.user_stores import blocks_process, is_agent_port, uses_agent_store
 from ddpsim.simulator.process_group.work import future_is_done, wait_for_future, yield_before_set
@@ -177,6 +179,7 @@ class SimulatedBackend:
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d, "_warn_not_in_group", self._warn_not_in_group),
             (distributed_c10d.P2POp, "__init__", self._groups.wrap_p2p_op_init),
+            (distributed_c10d, "_set_pg_timeout", self._set_pg_timeout),
             (distributed_c10d, "split_group", self._split_group),
             (dist, "split_group", self._split_group),
             (device_mesh, "split_group", self._split_group),
@@ -317,6 +320,18 @@ class SimulatedBackend:
             )
 
         return split_group
+
+    def _set_pg_timeout(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Return a function that sets the time-out of a simulated group, which torch takes for no group of gloo."""
+
+        def set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+            group = group or distributed_c10d._get_default_group()
+            if isinstance(group, NamedGroup) and self._host.is_rank_thread():
+                group.set_timeout(timeout)
+            else:
+                original(timeout, group)
+
+        return set_pg_timeout
 
     def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return an `init_process_group` for programs that run inside a rank.

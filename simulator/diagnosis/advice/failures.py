@@ -119,6 +119,14 @@ class FailureCauses:
         "the program initialises the default group, which the simulator has already initialised",
         "leave init_process_group out, or guard it with `if not dist.is_initialized():`",
     )
+    ONE_GPU_FOR_TWO = make_advice(facts.RanksAndParameters)(
+        "two ranks of one machine bring tensors of the same GPU, and NCCL wants a GPU for each rank",
+        "call torch.cuda.set_device(local_rank) first, and make tensors and models on that device, not on cuda:0",
+    )
+    TENSOR_NOT_ON_GPU = make_advice(facts.RanksAndParameters)(
+        "{who} passed a tensor of the CPU to a group that has no backend for the CPU",
+        'move the tensor or the model to the GPU first, or make the group with "cpu:gloo,cuda:nccl"',
+    )
     GROUP_GONE = make_advice(facts.RanksAndParameters)(
         "the default group is used after destroy_process_group(), or outside a rank's program",
         "destroy the group last, when no rank communicates any more",
