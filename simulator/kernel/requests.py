@@ -135,9 +135,9 @@ class NameGroup(NamedTuple):
     """The caller asks for a group's label, its name in findings. The first rank to ask proposes the label."""
 
     name: str
-    """torch's name of the group."""
+    """The place in a store where the members meet, which ends with torch's name of the group."""
     made: int
-    """How many groups of this name the caller's rank has made: a name that is used again means another group."""
+    """How many groups the caller's rank has made at this place: one that is used again means another group."""
     proposed: str
 
 
@@ -241,7 +241,7 @@ class AcquireObject(NamedTuple):
 
 
 class ReportLockUse(NamedTuple):
-    """The caller uses a kind of object by which threads wait for each other, such as a Lock."""
+    """The caller uses something, such as a Lock, of which the exploration of schedules has to know."""
 
     kind: str
 

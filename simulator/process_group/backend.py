@@ -41,6 +41,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -77,8 +78,9 @@ from ddpsim.simulator.patches.outside_waits import OutsideWaits
 from ddpsim.simulator.patches.profilers import ProfilerGuard
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
+from ddpsim.simulator.process_group.named_group import NamedGroup
 from ddpsim.simulator.process_group.parameter_check import parameter_check
-from ddpsim.simulator.process_group.user_stores import blocks_process
+from ddpsim.simulator.process_group.user_stores import blocks_process, is_agent_port, uses_agent_store
 from ddpsim.simulator.process_group.work import future_is_done, wait_for_future, yield_before_set
 from ddpsim.simulator.replicas.replica_check import ReplicaSampler, check_reads_first
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaFact
@@ -183,6 +185,7 @@ class SimulatedBackend:
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d, "_warn_not_in_group", self._warn_not_in_group),
             (distributed_c10d.P2POp, "__init__", self._groups.wrap_p2p_op_init),
+            (distributed_c10d, "_set_pg_timeout", self._set_pg_timeout),
             (distributed_c10d, "split_group", self._split_group),
             (dist, "split_group", self._split_group),
             (device_mesh, "split_group", self._split_group),
@@ -324,6 +327,18 @@ class SimulatedBackend:
 
         return split_group
 
+    def _set_pg_timeout(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Return a function that sets the time-out of a simulated group, which torch takes for no group of gloo."""
+
+        def set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+            group = group or distributed_c10d._get_default_group()
+            if isinstance(group, NamedGroup) and self._host.is_rank_thread():
+                group.set_timeout(timeout)
+            else:
+                original(timeout, group)
+
+        return set_pg_timeout
+
     def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return an `init_process_group` for programs that run inside a rank.
 
@@ -341,9 +356,11 @@ class SimulatedBackend:
                 )
             options |= dict(zip(("init_method", "timeout", "world_size", "rank", "store"), arguments, strict=False))
             given = self._own_rank_and_world_size(options.get("rank", -1), options.get("world_size", -1))
-            store = options.get("store")
+            store, url = options.get("store"), options.get("init_method")
+            if store is None and _is_file(url):
+                return original(backend or "gloo", **options | given)
             if store is None or blocks_process(store):
-                store = self._groups.new_store(timeout=options.get("timeout"))
+                store = self._groups.rendezvous_store(options.get("timeout"))
             options |= given | {"init_method": None, "store": store}
             return original(backend or "gloo", **options)
 
@@ -359,17 +376,22 @@ class SimulatedBackend:
             if not self._host.is_rank_thread():
                 return original(url, rank, world_size, **options)  # type: ignore[no-any-return]
             given = self._own_rank_and_world_size(rank, world_size)
-            return iter([(self._groups.new_store(timeout=options.get("timeout")), given["rank"], given["world_size"])])
+            if _is_file(url):
+                return original(url, **given, **options)  # type: ignore[no-any-return]
+            return iter([(self._groups.rendezvous_store(options.get("timeout")), given["rank"], given["world_size"])])
 
         return rendezvous
 
     def _rendezvous_store(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that makes the simulated store for torch's own rendezvous by tcp:// and env://."""
+        """Return a function that makes the simulated store for torch's own rendezvous by tcp:// and env://.
+
+        Under torchrun each rank is a client, so torch's own function finds a server only at the port of the agent."""
 
         def create_c10d_store(hostname: str, port: int, *arguments: Any, **options: Any) -> Any:
-            if not self._host.is_rank_thread() or not 0 <= port < 2**16:
+            is_elsewhere = uses_agent_store() and not is_agent_port(port)
+            if not self._host.is_rank_thread() or not 0 <= port < 2**16 or is_elsewhere:
                 return original(hostname, port, *arguments, **options)
-            return self._groups.new_store(timeout=arguments[2] if len(arguments) > 2 else options.get("timeout"))
+            return self._groups.rendezvous_store(arguments[2] if len(arguments) > 2 else options.get("timeout"))
 
         return create_c10d_store
 
@@ -433,6 +455,10 @@ class SimulatedBackend:
             original(future, result)
 
         return set_result
+
+
+def _is_file(url: object) -> bool:
+    return str(url).startswith("file:")
 
 
 def _notice_replica(host: Host, fact: ReplicaFact) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -89,6 +89,7 @@ class _RankProcess:
             hazards=self._hazards,
             enter_thread=self._enter_thread,
             owns_modules=True,
+            follows=rank_config.common.follows_paths,
         )
         self._backend = SimulatedBackend(
             self._host,
@@ -107,7 +108,8 @@ class _RankProcess:
         __tracebackhide__ = True  # pytest then begins with the program
         if self._rank_config.common.debugs_rank == rank:
             self._session_host.begin()
-        return self._rank_config.common.program(rank)
+        with nullcontext() if self._host.paths is None else self._host.paths.followed(rank):
+            return self._rank_config.common.program(rank)
 
     @contextmanager
     def _enter_rank(self, rank: int) -> Iterator[None]:
@@ -129,6 +131,8 @@ class _RankProcess:
     def _enter_thread(self) -> None:
         torch.autograd.set_multithreading_enabled(False)
         self._gpus.enter_thread()
+        if self._host.paths is not None:
+            self._host.paths.follow_thread()
 
     def _install_virtual_gpus(self) -> None:
         """Install virtual GPUs now, or when the program asks for one."""

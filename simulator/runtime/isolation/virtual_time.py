@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import cache, partial
+from math import inf, nextafter
 from types import FrameType
 
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
@@ -106,7 +107,9 @@ class VirtualTime:
         rank, seconds = self._now()
         if not self._is_alike:
             offset = clock_offset(rank)
-            seconds += offset if clock.startswith("time") else abs(offset)  # the others are never below 0
+            offset = offset if clock.startswith("time") else abs(offset)  # the others are never below 0
+            shown = seconds + offset
+            seconds = shown if shown - offset >= seconds else nextafter(shown, inf)  # no sleep is shorter than asked
         last = self._read.get((rank, clock))
         self._read[rank, clock] = seconds = seconds if last is None else max(seconds, last + TICK_SECONDS)
         return seconds
