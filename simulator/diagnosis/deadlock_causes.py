@@ -128,12 +128,12 @@ def _ended_before_connection(snapshot: Snapshot, call: Call, culprits: tuple[int
 def _advise_user_calls(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, ...]) -> list[LabelledLine]:
     calls = snapshot.calls_of(reading.victims)
     operation = calls[0].title
-    if calls[0].operation in CREATING:
-        return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
     if post_hooks := advise_post_hooks(calls):
         return post_hooks
     if culprits == reading.victims:
         return Cause.ONE_CALL_MORE.lines(who=rank_list(culprits), operation=operation)
+    if calls[0].operation in CREATING:
+        return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
     destroyed = {snapshot.ranks[rank].destroyed.get(calls[0].group) for rank in culprits}
     if len(destroyed) == 1 and (site := next(iter(destroyed))) is not None:
         return Cause.GROUP_DESTROYED.lines(who=rank_list(culprits), operation=operation, fact=str(site))
@@ -184,7 +184,7 @@ def _are_fewer_waiting_than_returned(snapshot: Snapshot, reading: WaitReason) ->
     calls = snapshot.calls_of(reading.victims)
     if len(reading.victims) >= len(reading.culprits) or not calls or set(reading.culprits) & set(reading.victims):
         return False
-    if any(call.is_point_to_point or call.operation in CREATING or call.origin.shadow for call in calls):
+    if any(call.is_point_to_point or call.origin.shadow for call in calls):
         return False
     return all(call.origin.phase is Phase.USER for call in calls) or _may_be_evaluation(snapshot, calls)
 

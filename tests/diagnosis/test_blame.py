@@ -23,6 +23,12 @@ def made_on_first_use(rank, *, users):
         dist.new_group()
 
 
+def made_last(rank, *, users):
+    dist.all_reduce(ONE.clone())
+    if rank in users:
+        dist.new_group()
+
+
 def mesh_dimension(rank, *, odd, sizes=(2, 2)):
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp"))
     dist.all_reduce(ONE.clone(), group=mesh.get_group("tp" if rank in odd else "dp"))
@@ -169,6 +175,8 @@ CASES = [
     ),
     (made_on_first_use, 4, {"users": {0, 3}}, {"users": ()}, (1, 2), "ranks 1, 2 did not take part"),
     (made_on_first_use, 5, {"users": {2, 3}}, {"users": ()}, (2, 3), "ranks 2, 3 made new_group #0, and the others"),
+    (made_last, 4, {"users": {2}}, {"users": ()}, (2,), "rank 2 made new_group #0, and the others did not"),
+    (made_last, 4, {"users": {0, 1, 2}}, {"users": ()}, (3,), "rank 3 did not take part"),
     (mesh_dimension, 4, {"odd": {2, 3}}, {"odd": {}}, (0, 1, 2, 3), '"dp" on ranks 0, 1 against "tp" on ranks 2, 3'),
     (mesh_dimension, 6, {"odd": {5}, "sizes": (2, 3)}, {"odd": {}, "sizes": (2, 3)}, (5,), 'against "tp" on rank 5'),
     (row_or_column, 6, {"odd": {5}}, {"odd": {}}, (5,), "the same call of test_blame.py:"),

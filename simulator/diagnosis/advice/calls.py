@@ -108,6 +108,23 @@ class CallCauses:
         "branch, or tasks that share a group ran in the order in which they became ready",
         "share the value that decides a branch; queue the tasks in one order on every rank, or give each its own group",
     )
+    CAUGHT = make_advice(facts.RanksCallAndFact)(
+        "{who} {fact}, without the {operation} that the others made",
+        "let the exception end the program, or let all ranks skip together: all_reduce(MAX) a flag of the failure",
+    )
+    LOST_IN_THREAD = make_advice(facts.RanksCallAndFact)(
+        "{who} {fact}, which ended the thread's function and nothing else, without the {operation} that the others "
+        "made",
+        "call result() of each future, which raises the exception; leaving the executor's `with` does not",
+    )
+    BEGAN_ELSEWHERE = make_advice(facts.OneFact)(
+        "the ranks are not in the same round of the loop at {fact}",
+        "let one rank read or compute where to begin, and broadcast it",
+    )
+    PATHS_PART = make_advice(facts.OneFact)(
+        "the paths of the ranks part: {fact}",
+        "share the value that decides: broadcast it from one rank, or all_reduce it",
+    )
     CIRCLE = make_advice(facts.NoFacts)(
         "not known: no call of the cycle is shown to be too early, or to be missing on another rank",
         "compare, from the last call that completed on each rank, which calls follow on the ranks of the cycle",
@@ -186,8 +203,8 @@ class CallCauses:
         "rank create every group, in one order",
     )
     OTHER_GROUP_AT_LINE = make_advice(facts.FactAndSite)(
-        "the same call of {site} is on different groups: {fact}; ranks pass another group there, or reach the line in "
-        "another order; either side may be wrong",
+        "the same call of {site} is on different groups: {fact}; ranks pass another group there, leave a call of "
+        "the line out, or make its calls in another order; either side may be wrong",
         "pass the same group at {site} on all ranks that have to meet there (for a mesh, the same dimension)",
     )
     NOT_IN_GROUP = make_advice(facts.RanksCallAndFact)(
@@ -196,7 +213,7 @@ class CallCauses:
         "check which group {who} passed at {fact}",
     )
     GROUPS_IN_OTHER_ORDER = make_advice(facts.OneFact)(
-        "the ranks call groups {fact} in different orders, or one of them leaves a call out",
+        "the ranks call groups {fact} in different orders, or one of them leaves a call out or passes the wrong group",
         "let every rank make the calls of its groups in one global order, and leave none out",
     )
     LEFT_BEHIND = make_advice(facts.Ranks)(
@@ -224,11 +241,11 @@ class CallCauses:
         "let every rank set its keys before it waits for those of others",
     )
     SENDS_FIRST = make_advice(facts.NoFacts)(
-        "every rank of the cycle sends before it receives, and a send waits for its recv",
+        "every rank of the cycle sends before it receives, or instead, and a send waits for its recv",
         "order the calls by the parity of the rank, or pass both to batch_isend_irecv",
     )
     RECEIVES_FIRST = make_advice(facts.NoFacts)(
-        "every rank of the cycle receives before it sends",
+        "every rank of the cycle receives before it sends, or instead",
         "let one rank send first, or pass both calls to batch_isend_irecv",
     )
     LOOPS_OF_MESSAGES_DIFFER = make_advice(facts.PatternBreak)(
