@@ -49,6 +49,16 @@ class FailureCauses:
         "look at its last output; python -X faulthandler shows where native code crashes, and the system's log shows "
         "processes killed for lack of memory",
     )
+    NO_STORE_THERE = make_advice(facts.RanksAndParameters)(
+        "no store listened there in time for {who}",
+        "under torchrun leave MASTER_ADDR and MASTER_PORT as they are: its agent has the store; elsewhere make one on "
+        "one rank, with is_master=True and the same port",
+    )
+    OLD_ADDRESSES = make_advice(facts.RanksAndParameters)(
+        "groups leave their addresses in the store when they are destroyed, and {who} read an old one before its owner "
+        "had written the new one; in another schedule this may go well",
+        "let each group that is made after a destroy have a prefix (PrefixStore), file or store of its own",
+    )
     RAISED_IN_HOOK = make_advice(facts.RanksAndParameters)(
         "a hook that the backward calls raised on {who}, because its state has another size than the gradients now",
         "keep state by parameter, not by bucket index: after the first step the wrapper rebuilds its buckets",
@@ -181,6 +191,10 @@ class FailureCauses:
         "before the run or during an import, through a name bound before the run, or by another process",
         "make it inside the program and by its full name (threading.Lock()); wait for other ranks by torch.distributed"
         " or its store; if this was only slow, increase the limit: Budget(stuck_seconds=...)",
+    )
+    FILE_LOCK_HELD = make_advice(facts.NoFacts)(
+        "a file lock is held by a rank that waits for something else, so neither can go on",
+        "release the file lock before a call that waits for other ranks",
     )
     OUT_OF_TIME = make_advice(facts.NoFacts)(
         "the ranks had not finished within the limit; they may or may not have finished later",
