@@ -76,6 +76,32 @@ def test_the_records_of_a_run_blame_whom_the_run_blames(name):
             assert diagnose_job(combine_records(records(result, form), result.world_size)).findings == ()
 
 
+OTHER_CALLS = {
+    "cross-group-order-inversion": "a record numbers a group's calls from its first collective, a run from its making",
+    "group-order-inversion": "the same",
+    "groups-in-a-ring": "the same",
+    "new-group-not-called-by-everyone": "making a group is in no record, so the other side of the cycle is not",
+    "join-left-by-exception": "a record has no calls of the join that only tell whether ranks have ended",
+    "expert-backward-skipped-without-tokens": "a flight recorder calls all_to_all_single all_to_all",
+}
+"""Scenarios whose run and records name another call, and why."""
+
+
+@pytest.mark.parametrize("name", sweep(sorted(registry), lambda name: name in SAMPLE))
+def test_a_run_and_its_records_name_the_same_ranks_calls_and_lines(name):
+    result = run_scenario(load(name))
+    for form, carried in CARRIED.items() if name not in NOT_CARRIED else ():
+        known = [each for each in leading(result) if each.code.partition(".")[2] in carried]
+        if not known:
+            continue
+        found = diagnose_job(combine_records(records(result, form), result.world_size)).findings[0]
+        assert found.ranks == known[0].ranks, form
+        if name not in OTHER_CALLS:
+            assert {call.title for call in found.calls} == {call.title for call in known[0].calls}, form
+            if form == "flight recorder":  # a clog has no lines
+                assert {call.site for call in found.calls} == {call.site for call in known[0].calls}
+
+
 @pytest.mark.parametrize("name", sweep(sorted(registry), lambda name: name in SAMPLE))
 def test_what_is_written_of_the_records_of_a_run_finds_alike_in_both_forms(name):
     result = run_scenario(load(name))
