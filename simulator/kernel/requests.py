@@ -217,8 +217,11 @@ class AcquireObject(NamedTuple):
     object: Object
 
 
+CALLBACKS = "callbacks of calls"
+
+
 class ReportLockUse(NamedTuple):
-    """The caller uses a kind of object by which threads wait for each other, such as a Lock."""
+    """The caller uses a kind of object by which threads wait for each other, such as a Lock, or `CALLBACKS`."""
 
     kind: str
 

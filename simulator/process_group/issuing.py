@@ -16,7 +16,7 @@ from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.hazards.poison import poison_call
 from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch
-from ddpsim.simulator.matching.slots import call_object, channel_object, order_object
+from ddpsim.simulator.matching.slots import call_object, channel_object, group_object, order_object
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
 from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import current_user_site
@@ -65,6 +65,7 @@ class CallIssuer:
     def mark_destroyed(self) -> None:
         """Reject all later calls on the group, and record the program line that destroyed it."""
         self.is_destroyed = True
+        self._report_use(AccessMode.WRITE)
         self.host.send_request(DestroyGroup(self.label, current_user_site()))
 
     def issue_call(
@@ -82,6 +83,7 @@ class CallIssuer:
         me = host.begin_call(self._accesses_of_call(signature, peer, tag) if host.is_observed else ())
         if me.rank != self.rank:
             self._reject_other_rank(me.rank, signature.operation)
+        self._report_use(AccessMode.READ)
         if self.is_destroyed:
             raise RuntimeError(
                 f'{signature.operation} on group "{self.label}", which was destroyed: make the call before '
@@ -149,6 +151,7 @@ class CallIssuer:
         if self._coalesced is not None:
             raise RuntimeError("coalescing has been started already: end it before the next start")
         self._coalesced = []
+        self._report_use(AccessMode.WRITE)
         if self._semantics.batch_is_unit:
             self.host.send_request(OpenBatch())
 
@@ -157,9 +160,14 @@ class CallIssuer:
         if self._coalesced is None:
             raise RuntimeError("coalescing has not been started: call _start_coalescing first")
         works, self._coalesced = self._coalesced, None
+        self._report_use(AccessMode.WRITE)
         if self._semantics.batch_is_unit:
             self.host.send_request(CloseBatch())
         return works
+
+    def _report_use(self, mode: AccessMode) -> None:
+        """Report that the caller uses the group as it is now, or destroys or changes it."""
+        self.host.report_shared_access(Access(group_object(self.rank, self.label), mode))
 
     def _collect_work(self, work: SimulatedWork | FailedWork) -> SimulatedWork | FailedWork:
         if self._coalesced is not None:
