@@ -52,6 +52,7 @@ def simulate(
     contains it, as well as deadlocks and mismatches. A program may also be a command, as for `simulate_program`.
     `check_determinism` runs the same schedule twice, and finds `nondeterminism` if the program behaves differently.
     The random generators of ranks then have different seeds, unless `alike` is True, so that missing seeding shows.
+    `alike` makes the clocks of ranks equal, too, which otherwise differ by some hundredths of a second.
 
     The other options, which `replay`, `explore` and `shrink` take, too:
 
@@ -108,6 +109,7 @@ def replay(
     Raises ReplayError if the token is damaged, of another version, or of another program. Raises ReplayDivergedError,
     which shows both runs, if a recorded choice is not possible any more. Without `strict`, such a choice is taken
     modulo the number of options, and the default follows the last one; the result's schedule has the choices made.
+    If the run does not find what the recorded one found, the result's `unlike` says so.
     """
     given: Mapping[str, object] = options
     if "alike" in given:
@@ -115,12 +117,13 @@ def replay(
             f"alike is {given['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
         )
     runnable, plan = _make_plan(program, world_size, options, budget)
-    recorded = ReplayPolicy(Schedule.parse(str(schedule), program=plan.identity))
+    given_schedule = Schedule.parse(str(schedule), program=plan.identity)
+    recorded = ReplayPolicy(given_schedule)
     plan = replace(plan, start=recorded.start or plan.start)
     result = run_once(runnable, world_size, plan, policy=recorded, budget=budget)
     if strict:
         recorded.check_divergence(result.trace)
-    return result
+    return result.compared_with(given_schedule)
 
 
 def explore(
@@ -242,14 +245,10 @@ def _check_program(program: Script, args: Sequence[Any], isolation: str | None) 
 
 def _seeds_of_ranks(program: Any, *, alike: bool, is_checked: bool) -> RankSeeds | None:
     """Return the seeds with which the ranks of a run start. Ranks that run a function have different seeds only in a
-    determinism check. Raises UsageError for an `alike` that has no effect."""
+    determinism check, but different clocks without `alike`."""
     if isinstance(program, Script):
         return program_seeds(alike)
-    if alike and not is_checked:
-        raise UsageError(
-            "alike is True, but ranks of functions have equal seeds unless check_determinism is True: leave it out"
-        )
-    return RankSeeds(is_alike=False) if is_checked and not alike else None
+    return RankSeeds(is_alike=alike) if is_checked or alike else None
 
 
 def _check_preload(program: Any, preload: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.simulator.errors import UsageError
@@ -24,6 +25,10 @@ class Budget:
     socket, native code)."""
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in Budget.__slots__:
             if not getattr(self, name) > 0:
                 raise UsageError(f"Budget({name}={getattr(self, name)!r}), expected more than 0: correct it")
+
+    def note_progress(self, seconds: float, steps: int, calls: int, who: object, processes: Sequence[int]) -> None:
+        """Take how far a run is, several times a second; a subclass may show it. `who` runs; `processes` are the ids of
+        the run's processes."""

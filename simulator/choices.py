@@ -2,9 +2,10 @@
 
 A schedule has a short, versioned text form, the replay token:
 
-    s1:0x12.1.2:w128:u28.80:9c1e03ab
-    |  |        |    |      |
-    |  |        |    |      4 hex digits of a hash of the program and world size, 4 of a checksum of the token
+    s1:0x12.1.2:w128:u28.80:rank_error:9c1e03ab
+    |  |        |    |      |          |
+    |  |        |    |      |          4 hex digits of a hash of the program and world size, 4 of a checksum
+    |  |        |    |      the first finding of a run that failed; left out if it did not, and in older tokens
     |  |        |    seeds of the ranks: different (u) or equal (a), and the hash seeds, assigned to ranks in turn
     |  |        the world size, if above 64; a smaller one is found by comparing the hash with each size's
     |  the choices, in order; `AxN` is N times A; zeros at the end are omitted
@@ -20,7 +21,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, groupby, repeat
 from typing import NamedTuple, Protocol
@@ -30,7 +31,7 @@ from ddpsim.simulator.errors import ReplayError
 VERSION = "s1"
 _TOKEN = re.compile(
     r"(?P<version>s\d+):(?P<choices>[0-9x.]+)(?::w(?P<ranks>\d{1,10}))?(?::(?P<start>[ua](?:\d{1,10}(?:\.\d{1,10})*)?))?"
-    r":(?P<program>[0-9a-f]{4})(?P<check>[0-9a-f]{4})"
+    r"(?::(?P<found>[a-z_]{4,}(?:\.[a-z_]+)?))?:(?P<program>[0-9a-f]{4})(?P<check>[0-9a-f]{4})"
 )
 _RUN = re.compile(r"(\d+)(?:x(\d+))?")
 _LONGEST_RUN = 10_000_000
@@ -124,12 +125,15 @@ class Schedule:
     """The program's name and the world size, as one text that `program_identity` makes."""
     start: RankSeeds | None = None
     """The seeds of the ranks; None for the default of the program."""
+    found: str = field(default="", compare=False)
+    """The code of the first finding of a run that failed; "" for another run, and where this was not recorded."""
 
     def __str__(self) -> str:
         _, ranks = _name_and_ranks(self.program)
         body = f"{VERSION}:{choices_text(self.choices)}"
         body += f":w{ranks}" if ranks > _MOST_TRIED else ""
         body += f":{self.start}" if self.start is not None else ""
+        body += f":{self.found}" if self.found else ""
         name = _checksum(self.program)
         return f"{body}:{name}{_checksum(body + name)}"
 
@@ -145,7 +149,8 @@ class Schedule:
             difference = _describe_difference(found, program)
             raise ReplayError(f"replay token {_shorten_token(token)} was recorded for another {difference}")
         start = seeds_in_token(token)
-        return cls(without_trailing_defaults(list(_decode_choices(found["choices"], token))), program, start)
+        choices = without_trailing_defaults(list(_decode_choices(found["choices"], token)))
+        return cls(choices, program, start, found["found"] or "")
 
     @classmethod
     def is_recorded_for(cls, token: str, program: str) -> bool:

@@ -47,6 +47,11 @@ class VirtualClock:
 
     def has_due_alarm(self) -> bool:
         """Return True if the time of an alarm has come; `add_seconds` may cause this."""
+        time = self.next_alarm()
+        return time is not None and time <= self.now
+
+    def next_alarm(self) -> float | None:
+        """Return the time of the next alarm; None if there is none."""
         while self._alarms and self.live.get(self._alarms[0][2]) != self._alarms[0][1]:
             heapq.heappop(self._alarms)
-        return bool(self._alarms) and self._alarms[0][0] <= self.now
+        return self._alarms[0][0] if self._alarms else None

@@ -39,6 +39,9 @@ class EventKind(Enum):
 THREAD_ENDED, THREAD_RAISED = "thread ended", "thread raised "
 """The texts of the notes that a thread ended, or raised an exception. The exception's type follows the second text."""
 
+NOT_CHECKED = "not checked: "
+"""How a note begins that says what of a program was not simulated. The result repeats it."""
+
 
 class Event(NamedTuple):
     """One event of a run: an action of one rank, or of one of its threads."""

@@ -19,18 +19,19 @@ from ddpsim.simulator.debugging.late_pdb import PdbReplacement
 from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared_finding
 from ddpsim.simulator.errors import InternalError, UsageError, is_unexpected_error, make_internal_error
-from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.events import NOT_CHECKED, EventKind
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.imports import torch_too_old_message
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
+from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.process_group.backend import SimulatedBackend
 from ddpsim.simulator.process_group.creation import DEFAULT_GROUP
 from ddpsim.simulator.process_group.user_stores import stores_replaced_on_ranks
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
-from ddpsim.simulator.result import Result
+from ddpsim.simulator.result import Result, RunInterrupted
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REPLICAS, RanksOutcome, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import fewer_collections
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
@@ -119,6 +120,9 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
         waiting=kernel.run.waiting,
         comparisons=judge.compared.total() if plan.check else None,
     )
+    if result.verdict is Verdict.PASS:
+        left = _left_groups_note(kernel.run) if isinstance(program, Script) else ()
+        result = dataclasses.replace(result, notes=(*_notes_of_trace(result.trace), *left))
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
         result = dataclasses.replace(result, note=_no_communication_note(name, result))
@@ -127,13 +131,39 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
         result = dataclasses.replace(result, not_struck=_missed_faults_note(plan.faults, made))
     if plan.check is not None and result.verdict is Verdict.PASS:
         result = _with_comparison_count(result, plan.check, judge.compared)
-    return result.with_replay(_replay_call(program, world_size, schedule, plan))
+    result = result.with_replay(_replay_call(program, world_size, result.schedule, plan))
+    if kernel.run.life.is_interrupted:
+        raise RunInterrupted(result)
+    return result
+
+
+def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
+    """Return, once each, what ranks have noted as not checked."""
+    said = (event.text for event in trace if event.kind is EventKind.NOTE and event.text.startswith(NOT_CHECKED))
+    return tuple(dict.fromkeys(said))
+
+
+def _left_groups_note(run: RunState) -> tuple[str, ...]:
+    """Return a note on the ranks that made a default group and never destroyed it; () if there are none."""
+    made = {
+        (event.rank, event.call.group)
+        for event in run.events
+        if event.call is not None and event.call.operation == "new_group" and event.call.group.startswith(DEFAULT_GROUP)
+    }
+    left = sorted({rank for rank, group in made if group not in run.ranks[rank].destroyed})
+    if not left or len(run.ranks) == 1:
+        return ()
+    return (
+        f"{rank_list(left)} ended without destroy_process_group: real processes may abort while they exit; call it at "
+        "the end",
+    )
 
 
 def _no_communication_note(program: str, result: Result) -> str:
     """Return a note for a passed run that proves nothing, because its ranks never communicated; "" if they did, or if
     there is only one rank."""
-    if result.world_size == 1 or any(event.kind in (EventKind.ISSUE, EventKind.STORE) for event in result.trace):
+    talks = any(event.kind in (EventKind.ISSUE, EventKind.STORE) for event in result.trace)
+    if result.world_size == 1 or talks or result.notes:
         return ""
     left = [rank for rank, value in enumerate(result.returns) if value == 0]
     all_ended = f"all {result.world_size} ranks ended without any communication"
@@ -241,13 +271,13 @@ def _run_ranks_as_threads(
         host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics
     )
     shared = SharedProcessWatch(lambda: host.running_thread.rank if host.is_rank_thread() else None, program)
-    _run_with_patches(execution, backend, shared, PdbReplacement(session_host))
+    _run_with_patches(execution, backend, shared, PdbReplacement(session_host), is_alike=plan.has_equal_clocks)
     findings = *execution.findings(judge.findings()), *shared.findings()
     returns = tuple(rank.value for rank in host.ranks)
     return RanksOutcome(findings, returns, execution.errors, hazards.has_poisoned)
 
 
-def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others: Any) -> None:
+def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others: Any, is_alike: bool) -> None:
     """Install all patches that ranks need, run them, and remove the patches."""
     host = execution.host
     virtual_time = VirtualTime(
@@ -255,6 +285,7 @@ def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others
         lambda seconds: host.send_request(Sleep(seconds)),
         lambda: (host.running_thread.rank, float(host.send_request(ReadClock()))),
         is_subprocess_wait,
+        is_alike=is_alike,
     )
     with backend.installed(), stores_replaced_on_ranks(host), ExitStack() as stack:
         for patch in (virtual_time, host.threads, *others):

@@ -53,6 +53,7 @@ def start_process_ranks(
             preload=plan.preload,
             poisons=bool(plan.poison),
             semantics=plan.semantics,
+            has_equal_clocks=plan.has_equal_clocks,
         )
         launch = start_own_ranks(config, (budget or Budget()).seconds, external_processes)
         with nullcontext() if launch is None else closing(launch):

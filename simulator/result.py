@@ -13,7 +13,7 @@ from ddpsim.simulator.choices import Schedule, identity_in_words
 from ddpsim.simulator.errors import VerdictError
 from ddpsim.simulator.joins import JoinSummary, find_joins
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.verdict import Finding, Verdict, format_replay_line, worst_verdict_of_findings
+from ddpsim.simulator.verdict import Code, Finding, Verdict, format_replay_line, worst_verdict_of_findings
 from ddpsim.simulator.waits import Waiting
 from ddpsim.simulator.wording import LabelledLine
 
@@ -48,6 +48,16 @@ class Result:
     """For a run that passed, a line that says if its ranks never communicated."""
     not_struck: str = ""
     """For a run that passed, a line on injected faults that did not happen."""
+    notes: tuple[str, ...] = ()
+    """For a run that passed, lines that say what was not checked, and what ranks left behind."""
+    unlike: str = ""
+    """For a replay that does not find what its token says, a line that says so."""
+
+    def __post_init__(self) -> None:
+        failed = [each.code for each in self.findings if each.code.verdict is Verdict.FAIL]
+        found = next((str(code) for code in failed if code is not Code.NONDETERMINISM), "")  # which one run cannot find
+        if found != self.schedule.found:
+            object.__setattr__(self, "schedule", dataclasses.replace(self.schedule, found=found))
 
     @property
     def verdict(self) -> Verdict:
@@ -59,6 +69,12 @@ class Result:
         """The uses of `join()` in the run: when each rank ran out of input, and which collectives it then made only for
         the others."""
         return find_joins(self.trace)
+
+    def compared_with(self, recorded: Schedule) -> Result:
+        """Return this result of a replay, with a note if the recorded run found what this one did not."""
+        if not recorded.found or recorded.found in [str(finding.code) for finding in self.findings]:
+            return self
+        return dataclasses.replace(self, unlike=_UNLIKE.format(recorded.found))
 
     def with_replay(self, replay: str) -> Result:
         """Return a copy of this result with another replay command, also in its findings."""
@@ -86,14 +102,28 @@ class Result:
         if self.verdict is Verdict.PASS:
             events = f"  {len(self.trace)} events" if self.trace else ""  # real processes have none
             checked = f"\n  check   {self.checked}" if self.checked else ""
-            note = "".join(f"\n  note    {each}" for each in (self.note, self.not_struck) if each)
+            notes = (self.note, self.not_struck, *self.notes, self.unlike)
+            note = "".join(f"\n  note    {each}" for each in notes if each)
             parts.insert(0, f"PASS  {identity_in_words(self.program)}{events}{note}{checked}{joined}")
         else:
-            parts[-1] += joined
+            parts[-1] += joined + (f"\n  note    {self.unlike}" if self.unlike else "")
         text = "\n\n".join(parts)
         return f"{text}\n{format_replay_line(self.replay)}" if self.replay else text
 
 
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C, or SIGTERM, ended a run; the text is that of the result, which says where each rank stood."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(f"interrupted\n{result}")
+        self.result = result
+
+
+_UNLIKE = (
+    "the token came from a run that found {}, which this one does not: the program has changed, or it depends on what "
+    "no schedule decides, such as a file that an earlier run left, or the order of a set of objects, which follows "
+    "their addresses"
+)
 _MOST_SITES = 3
 _LONGEST_SOURCE = 100
 """The most characters of a source line that are shown."""

@@ -77,7 +77,7 @@ class RunOptions:
     )
     alike: bool = _option(
         False,
-        "Start all ranks with the same random and hash seeds, not with different ones as torchrun does.",
+        "Start all ranks with the same clocks, random and hash seeds, not with different ones as torchrun does.",
         not_of=("replay", "debug"),
         is_in_marker=False,
         is_replayed=False,
@@ -138,6 +138,11 @@ class RunPlan(RunOptions):
     """True if ranks are processes; False if they are threads."""
     start: RankSeeds | None
     """The seeds with which ranks start; None for a function whose ranks have equal seeds."""
+
+    @property
+    def has_equal_clocks(self) -> bool:
+        """True if the clocks of all ranks are equal."""
+        return self.start is not None and self.start.is_alike
 
     @property
     def semantics(self) -> BackendSemantics:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ddpsim.simulator.choices import RankSeeds, Schedule
 from ddpsim.simulator.errors import ReplayError
+from ddpsim.simulator.verdict import Code
 from tests.kit.rows import rows
 
 
@@ -68,6 +69,18 @@ def test_a_token_says_its_world_size_where_it_cannot_be_found_out():
     )
     before = "s1:0.1:f57bb20f"  # as versions before wrote it
     assert Schedule.parse(before, program="p on 128 ranks") == Schedule((0, 1), "p on 128 ranks")
+
+
+def test_a_token_of_a_failure_names_what_was_found_and_older_ones_name_nothing():
+    failed = str(Schedule((0, 1), "p on 4 ranks", RankSeeds(hash_seeds=(28, 80)), found="deadlock.cycle"))
+    assert failed.startswith("s1:0.1:u28.80:deadlock.cycle:")
+    assert Schedule.parse(failed, program="p on 4 ranks").found == "deadlock.cycle"
+    assert Schedule.parse(TOKEN, program="p on 4 ranks").found == ""
+    for code in Code:
+        token = str(Schedule((), "p on 4 ranks", found=code.value))
+        assert Schedule.parse(token, program="p on 4 ranks").found == code.value
+    with pytest.raises(ReplayError, match="does not match its checksum"):
+        Schedule.parse(failed.replace("cycle", "cyclo"), program="p on 4 ranks")
 
 
 @rows(

@@ -31,6 +31,7 @@ from ddpsim.scenarios.cli.shrink import shrink
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.cli.zoo import zoo
 from ddpsim.scenarios.names import describe_shadowing_file
+from ddpsim.simulator.ctrl_c import sigterm_as_ctrl_c
 from ddpsim.simulator.errors import ReplayDivergedError, UsageError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.imports import torch_too_old_message
 
@@ -50,7 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character must not end the run
-    status = _run_command_line(arguments)
+    with sigterm_as_ctrl_c() as received:
+        status = _run_command_line(arguments)
+    if status == ExitStatus.INTERRUPTED:
+        status = ExitStatus.TERMINATED if received else ExitStatus.INTERRUPTED
+        output.print_note("ended by SIGTERM" if received else "interrupted")
     if arguments is None:
         _quiet_ctrl_c_at_exit()
     return status

@@ -62,7 +62,6 @@ def explore(
     expected, 1 not as expected, 2 usage error, 3 if the budget ran out first.
     """
     with pause_garbage_collection():
-        from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.exploring import explore_scenario, explore_with_closest_pass
         from ddpsim.scenarios.running.run_as import with_run_options
@@ -83,7 +82,7 @@ def explore(
                 preemptions=preemptions,
                 transport=transport,
                 world_size=world_size,
-                budget=Budget(executions=executions, seconds=seconds),
+                budget=output.ShownBudget(executions=executions, seconds=seconds),
                 keep_going=keep_going,
                 check_determinism=check_determinism,
                 on_progress=on_progress,
@@ -167,8 +166,12 @@ def _judge_exploration(expected: Expectation, exploration: Exploration) -> tuple
     """
     from ddpsim import Verdict
     from ddpsim.scenarios.cli.judgement import judge_result
+    from ddpsim.scenarios.model import outcome_text
 
     failure = exploration.first_failure
+    if exploration.interrupted:
+        found = "nothing failed" if failure is None else f"found {outcome_text(failure)}"
+        return ExitStatus.INTERRUPTED, f"interrupted: {found} so far; expected {expected.verdict.value}"
     if failure is not None:
         return judge_result(expected, failure)
     wanted = expected.verdict

@@ -123,8 +123,14 @@ def _run_and_report_campaign(
     """
     from ddpsim.scenarios.cli.fuzz_reports import report_campaign_failures
     from ddpsim.scenarios.fuzzing.campaign import campaign_summary, run_campaign
+    from ddpsim.simulator.result import RunInterrupted
 
-    if plan.name and (status := _report_if_always_failing(plan.name, plan, seconds, report)) is not None:
+    try:
+        status = _report_if_always_failing(plan.name, plan, seconds, report) if plan.name else None
+    except RunInterrupted as cut:
+        output.print_text(f"{plan.name}  {cut}")
+        return ExitStatus.INTERRUPTED
+    if status is not None:
         return status
     with output.progress_bar("fuzzing", seconds, _progress_of_campaign) as on_progress:
         campaign = run_campaign(
@@ -137,6 +143,8 @@ def _run_and_report_campaign(
         )
     output.print_text(campaign_summary(campaign))
     report_campaign_failures(campaign, report)
+    if campaign.interrupted:
+        return ExitStatus.INTERRUPTED
     if campaign.has_failures:
         return ExitStatus.OTHERWISE
     return ExitStatus.AS_EXPECTED if campaign.totals.execution_count else ExitStatus.UNKNOWN

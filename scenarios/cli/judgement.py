@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ddpsim import Result, Verdict
+from ddpsim import Code, Result, Verdict
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.model import Expectation, location_of_first_finding, outcome_text, outcome_text_on_processes
 from ddpsim.scenarios.running.runner import PROCESSES
@@ -19,6 +19,15 @@ class Judgement(NamedTuple):
 
     status: ExitStatus
     line: str
+
+
+def judge_interrupted(expected: Expectation, result: Result) -> Judgement:
+    """Return the exit status of a run that Ctrl-C ended, and a line with what was found until then."""
+    found = [str(each.code) for each in result.findings if each.code is not Code.BUDGET]
+    wanted = _expected_text(expected, result.world_size)
+    return Judgement(
+        ExitStatus.INTERRUPTED, f"interrupted: found {', '.join(found) or 'nothing'} so far; expected {wanted}"
+    )
 
 
 def judge_result(expected: Expectation, result: Result, transport: str = "memory") -> Judgement:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
+
+from ddpsim.simulator.budget import Budget
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -92,12 +95,18 @@ def _join_and_shorten(start: str, summary: str, end: str, width: int) -> str:
 def with_progress_bar(each: Iterable[Each], total: int) -> Iterable[Each]:
     """Yield the items as they arrive. On a terminal, show a progress bar instead, then yield all items at the end."""
     if not sys.stderr.isatty():
-        return each
+        yield from each
+        return
     from rich.console import Console
     from rich.progress import track
 
-    # Without auto_refresh, which starts a thread: a run executes one thread at a time.
-    return list(track(each, "running", total=total, console=Console(stderr=True), transient=True, auto_refresh=False))
+    kept: list[Each] = []
+    console = Console(stderr=True)
+    try:
+        # Without auto_refresh, which starts a thread: a run executes one thread at a time.
+        kept.extend(track(each, "running", total=total, console=console, transient=True, auto_refresh=False))
+    finally:
+        yield from kept
 
 
 @contextmanager
@@ -122,3 +131,31 @@ def progress_bar(
             bars.update(task, completed=done, description=text, refresh=True)
 
         yield advance
+
+
+_FIRST_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShownBudget(Budget):
+    """Limits of a run that, on a terminal, says now and then what goes on: after 3 s, 6 s, 12 s and so on."""
+
+    _shown: list[float] = field(default_factory=lambda: [_FIRST_SECONDS / 2], repr=False)
+    """The seconds after which each line was printed."""
+
+    def note_progress(self, seconds: float, steps: int, calls: int, who: object, processes: Sequence[int]) -> None:
+        """Print a line about the run, if it is time."""
+        if seconds < 2 * self._shown[-1] or not sys.stderr.isatty():
+            return
+        self._shown.append(seconds)
+        mebibytes = sum(map(_own_kibibytes, processes)) >> 10
+        print_note(f"{seconds:.0f} s: {steps} steps, {calls} calls, {who or 'no rank'} runs, {mebibytes} MiB of memory")
+
+
+def _own_kibibytes(process: int) -> int:
+    """Return the memory of a process, of which shared pages count in part; 0 if the system does not tell."""
+    try:
+        with open(f"/proc/{process}/smaps_rollup", encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return 0

@@ -67,9 +67,13 @@ def replay(
     check_record_folders(records, transport=transport)
     with report_writer(report, opens=opens) as reported:
         start = time.perf_counter()
-        replayed = replay_recorded_run(
-            scenario, token, chosen, transport=transport, world_size=world_size, keeps_choices=is_stepping
-        )
+        try:
+            replayed = replay_recorded_run(
+                scenario, token, chosen, transport=transport, world_size=world_size, keeps_choices=is_stepping
+            )
+        except KeyboardInterrupt as pressed:
+            output.print_text(f"{scenario.name}  {pressed}")
+            return ExitStatus.INTERRUPTED
         seconds = time.perf_counter() - start
         if is_stepping:
             show_steps(_select_steps(replayed.steps(as_recorded=not lenient), first, last))
@@ -121,7 +125,7 @@ def _judge_replay(expected: Expectation, replayed: ReplayedRun, *, is_strict: bo
     if replayed.divergence is not None and is_strict:
         return ExitStatus.USAGE_ERROR, divergence_line(replayed.divergence)
     status, line = judge_result(expected, replayed.result)
-    lines = [line]
+    lines = [] if replayed.result.unlike else [line]
     if replayed.divergence is not None:
         lines.insert(0, divergence_line(replayed.divergence))
     elif replayed.difference:

@@ -66,10 +66,11 @@ def run(
         from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.run_as import with_run_options
-        from ddpsim.scenarios.running.runner import run_scenario
+        from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
 
     limits: dict[str, Any] = {"seconds": seconds, "steps": steps}
     given = {name: limit for name, limit in limits.items() if limit is not None}
+    budget = output.ShownBudget(**given) if transport != PROCESSES else Budget(**given) if given else None
 
     def run_once(scenario: Scenario, engine: Engine, seed: int = seed) -> Result:
         return run_scenario(
@@ -80,7 +81,7 @@ def run(
             policy=policy,
             seed=seed,
             timeout_seconds=timeout,
-            budget=Budget(**given) if given else None,
+            budget=budget,
         )
 
     policy = DEFAULT_DRAWING if seeds is not None and policy is None else policy
@@ -110,7 +111,8 @@ def _run_cases(
     with_lanes: bool,
 ) -> int:
     """Run the scenario on each engine and backend, print and report each outcome, and return the worst exit status."""
-    from ddpsim.scenarios.cli.judgement import judge_result
+    from ddpsim.scenarios.cli.judgement import judge_interrupted, judge_result
+    from ddpsim.simulator.result import RunInterrupted
 
     statuses = []
     found: dict[str, list[Result]] = {}
@@ -119,10 +121,16 @@ def _run_cases(
             start = time.perf_counter()
             judged = partial(judge_result, scenario.expected_by(engine), transport=transport)
             one = partial(run_once, scenario, engine)
-            outcomes = None if seeds is None else run_seeds(seeds, one, judged)
-            result = one() if outcomes is None else outcomes.run_to_show
+            outcomes = None if seeds is None else SeedOutcomes()
+            try:
+                result = one() if outcomes is None or seeds is None else run_seeds(outcomes, seeds, one, judged)
+                judgement = judged(result) if outcomes is None else outcomes.judgement
+            except RunInterrupted as cut:
+                if outcomes is not None and outcomes.statuses:
+                    output.print_text(outcomes.text)
+                result, outcomes = cut.result, None
+                judgement = judge_interrupted(scenario.expected_by(engine), result)
             seconds = time.perf_counter() - start
-            judgement = judged(result) if outcomes is None else outcomes.judgement
             if len(cases) > 1:
                 output.print_text(f"{'' if number == 0 else chr(10)}--- {_case_heading(engine, scenario, cases)}")
             found.setdefault(scenario.backend_semantics, []).append(result)
@@ -134,6 +142,8 @@ def _run_cases(
             leave(result)
             statuses.append(judgement.status)
             report.add_run(scenario, engine, result, *judgement, how=how, seconds=seconds, transport=transport)
+            if judgement.status is ExitStatus.INTERRUPTED:
+                break
     note_trailing_options(scenario, run, result)
     if len(found) > 1:
         output.print_text(f"\n{outcomes_by_backend(found)}")
@@ -259,10 +269,12 @@ class SeedOutcomes:
         return "\n".join([*table, ""])
 
 
-def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Result], Judgement]) -> SeedOutcomes:
-    """Run the scenario with each seed and count the outcomes; a terminal shows a progress bar."""
-    outcomes = SeedOutcomes()
+def run_seeds(
+    outcomes: SeedOutcomes, seeds: range, run: Callable[[int], Result], judge: Callable[[Result], Judgement]
+) -> Result:
+    """Run the scenario with each seed, count the outcomes, and return the run to show; a terminal shows a progress
+    bar."""
     results = ((seed, run(seed)) for seed in seeds)
     for seed, result in output.with_progress_bar(results, len(seeds)):
         outcomes.add_run(seed, result, judge(result))
-    return outcomes
+    return outcomes.run_to_show

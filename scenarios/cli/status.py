@@ -19,9 +19,12 @@ class ExitStatus(IntEnum):
     """The outcome is unknown: a budget ran out, or real processes could not be checked."""
     INTERRUPTED = 130
     """The user pressed Ctrl-C. Typer and shells use the same number."""
+    TERMINATED = 143
+    """SIGTERM ended the command. Shells use the same number."""
 
 
 def worst_status(statuses: Iterable[ExitStatus]) -> ExitStatus:
-    """Return the exit status for several runs: 1 if any is not as expected, else 3 if any is unknown, else 0."""
-    order = [ExitStatus.AS_EXPECTED, ExitStatus.UNKNOWN, ExitStatus.OTHERWISE]
+    """Return the exit status for several runs: 130 if one was interrupted, else 1 if any is not as expected, else 3 if
+    any is unknown, else 0."""
+    order = [ExitStatus.AS_EXPECTED, ExitStatus.UNKNOWN, ExitStatus.OTHERWISE, ExitStatus.INTERRUPTED]
     return max(statuses, key=order.index, default=ExitStatus.AS_EXPECTED)

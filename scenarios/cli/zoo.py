@@ -65,22 +65,29 @@ def zoo(
         with options.keep_servers_for(transport):
             outcomes = _run_and_show_rows(pairs, run)
     statuses = [each.status for each in outcomes if each.status is not None]
+    statuses += [ExitStatus.INTERRUPTED] if len(outcomes) < len(pairs) else []
     return worst_status(statuses + [ExitStatus.OTHERWISE] * len(broken))
 
 
 def _run_and_show_rows(
     pairs: Sequence[tuple[Scenario, Engine]], run: Callable[[Scenario, Engine], ZooOutcome]
 ) -> list[ZooOutcome]:
-    """Run the scenarios and print a table row for each. At the end, print the whole reports of the unexpected runs."""
+    """Run the scenarios and print a table row for each. At the end, print the whole reports of the unexpected runs.
+
+    Ctrl-C ends the table early; then what it interrupted is printed, too.
+    """
     from ddpsim.scenarios.cli.zoo_outcome import ZooTable, reports_and_counts
 
     start = time.perf_counter()
     table = ZooTable(pairs)
     output.print_text(table.header_row())
-    outcomes = []
-    for outcome in output.with_progress_bar((run(*pair) for pair in pairs), len(pairs)):
-        output.print_text(table.row_of_outcome(outcome))
-        outcomes.append(outcome)
+    outcomes: list[ZooOutcome] = []
+    try:
+        for outcome in output.with_progress_bar((run(*pair) for pair in pairs), len(pairs)):
+            output.print_text(table.row_of_outcome(outcome))
+            outcomes.append(outcome)
+    except KeyboardInterrupt as pressed:
+        output.print_text(f"{pairs[len(outcomes)][0].name}  {pressed}")
     output.print_text(reports_and_counts(outcomes, time.perf_counter() - start))
     return outcomes
 

@@ -59,7 +59,8 @@ def run_batch(plan: CampaignPlan, number: int, seconds: float = inf) -> BatchRep
 
     with _ONE_AT_A_TIME, use_campaign_settings(), CtrlCGuard() as ctrl_c:
         draw_values(_scenario_strategy(plan), plan.seed + number, share, run_drawn_scenario)
-    return make_batch_report(number, executions, time.perf_counter() - start, is_interrupted=ctrl_c.is_pressed)
+    report = make_batch_report(number, executions, time.perf_counter() - start, is_interrupted=ctrl_c.is_pressed)
+    return replace(report, standing=str(ctrl_c.raised or ""))
 
 
 def _scenario_strategy(plan: CampaignPlan) -> st.SearchStrategy[Scenario]:

@@ -70,6 +70,8 @@ class Campaign:
     end: CampaignEnd
     note: str = ""
     """A note on how worker processes were lost, or how many batches Ctrl-C dropped."""
+    standing: str = ""
+    """Where each rank of the run stood that Ctrl-C ended; "" if it ended none."""
 
     @property
     def has_failures(self) -> bool:
@@ -129,6 +131,7 @@ class _RunningCampaign:
         self._kept: list[SavedFailure] = []
         self._end = CampaignEnd.BUDGET
         self._note = ""
+        self._standing = ""
 
     def run_to_end(self, reports: Reports, on_tried: Callable[[CorpusFileResult], object] | None) -> Campaign:
         """Run the corpus and the batches, then shrink and save the failures."""
@@ -145,6 +148,7 @@ class _RunningCampaign:
             self._elapsed_seconds(),
             self._end,
             self._note,
+            self._standing,
         )
 
     def _run_corpus_and_batches(self, reports: Reports, on_tried: Callable[[CorpusFileResult], object] | None) -> None:
@@ -175,6 +179,7 @@ class _RunningCampaign:
             for report in stream:
                 self._add_batch_report(report)
                 ctrl_c.raise_if_pressed()
+                self._standing = report.standing
                 if report.is_interrupted:
                     raise KeyboardInterrupt
 
@@ -227,7 +232,8 @@ class _RunningCampaign:
 
 def campaign_summary(campaign: Campaign) -> str:
     """Return the summary of a campaign: how much was run, the outcomes, and each failure with its file."""
-    return "\n".join([*_count_lines(campaign), "", *_failure_lines(campaign)])
+    standing = [campaign.standing, ""] if campaign.standing else []
+    return "\n".join([*standing, *_count_lines(campaign), "", *_failure_lines(campaign)])
 
 
 def _count_lines(campaign: Campaign) -> list[str]:

@@ -76,6 +76,8 @@ class BatchReport:
     seconds: float
     is_interrupted: bool = False
     """True if Ctrl-C ended the batch early."""
+    standing: str = ""
+    """Where each rank of the run stood that Ctrl-C ended; "" if it ended none."""
 
 
 def make_batch_report(

@@ -76,7 +76,8 @@ def explore_scenario(
             **run_keywords(chosen, transport),
         )
 
-    shown: dict[str, Any] = {"first_pass": exploration.first_pass, "first_failure": exploration.first_failure}
+    kept = ("first_pass", "first_failure", "interrupted_run")
+    shown: dict[str, Any] = {name: getattr(exploration, name) for name in kept}
     for name, result in shown.items():
         if result is not None:
             check_ranks_communicated(chosen, result)
@@ -125,7 +126,7 @@ def explore_with_closest_pass(
     runs do not repeat, or after Ctrl-C.
     """
     failing = exploration.first_failure
-    if failing is None or (exploration.complete and exploration.first_pass is None):
+    if exploration.interrupted or failing is None or (exploration.complete and exploration.first_pass is None):
         return exploration, None
     # These failures depend on more than the schedule, or each run needs long to show them.
     if any(finding.code in (Code.NONDETERMINISM, Code.STUCK) for finding in failing.findings):

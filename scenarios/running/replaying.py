@@ -63,10 +63,15 @@ def replay_recorded_run(
         raise UsageError(f"{scenario.name} has no schedule of its own: give the TOKEN from its report")
     check_is_simulated(transport, NO_REPLAY)
     size = scenario.with_world_size(world_size).world_size
-    policy = ReplayPolicy(recorded_schedule(scenario, token, size), keeps_choices=keeps_choices)
+    schedule = recorded_schedule(scenario, token, size)
+    policy = ReplayPolicy(schedule, keeps_choices=keeps_choices)
     result = run_scenario(scenario, engine, transport=transport, world_size=world_size, policy=policy)
+    result = result.compared_with(schedule)
     is_same = token is None and size == scenario.world_size and engine in (None, scenario.engine)
     difference = recorded.first_difference(recorded_outcome_of(result)) if recorded is not None and is_same else ""
+    if result.unlike:
+        now = ", ".join(str(finding.code) for finding in result.findings) or "none"
+        difference = f"findings: recorded {schedule.found}; now {now}"
     return ReplayedRun(result, tuple(policy.choices), policy.divergence, difference)
 
 

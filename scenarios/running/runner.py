@@ -23,6 +23,7 @@ from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.launching.script import Script, with_hash_seed
 from ddpsim.simulator.policies.named import DEFAULT
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
+from ddpsim.simulator.result import RunInterrupted
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)
@@ -156,7 +157,11 @@ def _run_and_compare(
     check_engine_options(chosen, engine)
     with use_own_compiler_cache() if transport == PROCESSES else nullcontext():
         with engines.install_engine(engine), with_hash_seed(chosen.hash_seed):
-            result = run(chosen)
+            try:
+                result = run(chosen)
+            except RunInterrupted as cut:
+                with_command = replay_command(cut.result, own, engine, transport, timeout_seconds)
+                raise RunInterrupted(cut.result.with_replay(with_command)) from None
         compared = compare_with_reference(check_ranks_communicated(chosen, result), chosen)
     return compared.with_replay(replay_command(result, own, engine, transport, timeout_seconds))
 

@@ -49,7 +49,9 @@ class ExecutionView:
 
 def make_view(run: RunState, here: int | None, places: Mapping[int, Site], stacks: Mapping[int, str]) -> ExecutionView:
     """Return a snapshot for a debugger in rank `here`; `places` and `stacks` are the ranks' current lines, stacks."""
-    early = tuple(finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls()))
+    early = tuple(
+        finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls(), run.tensor_names())
+    )
     running = None if run.running is None else run.running.rank_number
     enabled = frozenset(rank.rank for rank in run.ranks if rank.main.is_enabled)
     shown = {rank: shorten_stack(stack, os.getcwd()) for rank, stack in stacks.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site
-from ddpsim.simulator.diagnosis.deadlock_causes import advise_deadlock, ranks_at_fault
+from ddpsim.simulator.diagnosis.deadlock_causes import advise_deadlock, find_blame, ranks_at_fault
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, RankSnapshot, RankState, Snapshot, WaitReason
 from ddpsim.simulator.diagnosis.explain import TableRow, finding_heading, format_table, shorten_list, sites_with_callers
 from ddpsim.simulator.diagnosis.message_outliers import MessageOutlier, find_message_outlier
@@ -73,10 +73,16 @@ def _deadlock_finding(
         lines.append(LabelledLine("cycle", " -> ".join(circle)))
     if reading.threads:
         lines.append(LabelledLine("cycle", cycle_text(snapshot, reading.threads)))
-    lines += [*_loop_counts(snapshot, reading), *_tie_note(snapshot, reading)]
+    blame = find_blame(snapshot, reading)
+    lines += _loop_counts(snapshot, reading)
+    if blame is None and odd is None:
+        lines += _tie_note(snapshot, reading)
     sites: list[Site] = []
     one_off = find_off_by_one_branch(snapshot, reading)
-    if one_off is not None:
+    if blame is not None:
+        culprits = blame.ranks
+        lines += blame.lines
+    elif one_off is not None:
         culprits, sites = one_off.culprits, one_off.sites
         lines += one_off.advice_lines()
     elif odd is not None:
@@ -121,7 +127,8 @@ def _tie_note(snapshot: Snapshot, reading: WaitReason) -> list[LabelledLine]:
     """
     count = len(reading.victims)
     is_tie = count == len(reading.culprits) and set(reading.victims).isdisjoint(reading.culprits)
-    is_told = is_tie and (count > 1 or _wait_in_own_collectives(snapshot, reading))
+    calls = snapshot.calls_of(reading.victims)
+    is_told = is_tie and (count > 1 or (bool(calls) and all(call.origin.is_of_program for call in calls)))
     if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_told:
         return []
     sides = f"{rank_list(reading.victims)} arrived, {rank_list(reading.culprits)} did not"

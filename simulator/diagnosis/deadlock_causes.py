@@ -9,21 +9,53 @@ a missing rank      store keys, FSDP2 and similar (parallel_causes.py), messages
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from ddpsim.simulator.calls import Call, Origin, Parallelism, Phase
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Origin, Parallelism, Phase, channel_of_message
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OF_RECORDS, OpenCalls, RankState, Snapshot, WaitReason
-from ddpsim.simulator.diagnosis.explain import shorten_list, sites_text
+from ddpsim.simulator.diagnosis.explain import shorten_list, sites_text, values_with_ranks_text
 from ddpsim.simulator.diagnosis.mismatch_causes import WRAPPING, advise_bucket_left_out, advise_post_hooks
 from ddpsim.simulator.diagnosis.parallel_causes import advise_waiting, parallelism_of
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
-from ddpsim.simulator.diagnosis.uneven import COUNTERPART, advise_unequal_messages, messages_after_loop
+from ddpsim.simulator.diagnosis.uneven import (
+    COUNTERPART,
+    advise_unequal_messages,
+    left_loop_of_messages,
+    messages_after_loop,
+)
 from ddpsim.simulator.operations import CREATING, POINT_TO_POINT
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
-from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value, values_by_key
+
+
+class Blame(NamedTuple):
+    """The ranks at fault for a deadlock, and the advice, if calls that ranks made before show both."""
+
+    ranks: tuple[int, ...]
+    lines: list[LabelledLine]
+
+
+_OTHERS = frozenset({*CREATING, *POINT_TO_POINT})
+"""Calls that are no collectives of a group's data."""
+
+
+def find_blame(snapshot: Snapshot, reading: WaitReason) -> Blame | None:
+    """Return the ranks at fault and the advice, if calls that ranks made before show why they wait; None if not."""
+    calls = [call for call in snapshot.calls_of(reading.victims) if call in snapshot.open_calls_by_call]
+    indices = dict.fromkeys(snapshot.open_calls_by_call[call] for call in calls)
+    slots = [snapshot.open_slots[index] for index in indices]
+    return (
+        _taken_by_any_source(snapshot, calls)
+        or _not_in_group(snapshot, slots)
+        or _other_group_at_line(snapshot, slots)
+        or _group_named_apart(slots)
+        or _left_loop(snapshot, reading)
+    )
 
 
 def ranks_at_fault(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
@@ -34,7 +66,10 @@ def ranks_at_fault(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
         return reading.culprits
     left = tuple(messages_after_loop(snapshot, reading))
     others = left if 0 < 2 * len(left) < len(reading.victims) else reading.culprits
-    return _ranks_missing_in_group_creation(snapshot, reading) or _ranks_in_other_order(snapshot, reading) or others
+    if absent := _ranks_missing_in_group_creation(snapshot, reading):
+        alone = tuple(call.rank for call in snapshot.calls_of(reading.victims) if call.operation in CREATING)
+        return absent if len(absent) <= len(alone) else alone
+    return _ranks_in_other_order(snapshot, reading) or others
 
 
 def advise_deadlock(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, ...]) -> list[LabelledLine]:
@@ -93,12 +128,12 @@ def _ended_before_connection(snapshot: Snapshot, call: Call, culprits: tuple[int
 def _advise_user_calls(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, ...]) -> list[LabelledLine]:
     calls = snapshot.calls_of(reading.victims)
     operation = calls[0].title
-    if calls[0].operation in CREATING:
-        return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
     if post_hooks := advise_post_hooks(calls):
         return post_hooks
     if culprits == reading.victims:
         return Cause.ONE_CALL_MORE.lines(who=rank_list(culprits), operation=operation)
+    if calls[0].operation in CREATING:
+        return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
     destroyed = {snapshot.ranks[rank].destroyed.get(calls[0].group) for rank in culprits}
     if len(destroyed) == 1 and (site := next(iter(destroyed))) is not None:
         return Cause.GROUP_DESTROYED.lines(who=rank_list(culprits), operation=operation, fact=str(site))
@@ -149,7 +184,7 @@ def _are_fewer_waiting_than_returned(snapshot: Snapshot, reading: WaitReason) ->
     calls = snapshot.calls_of(reading.victims)
     if len(reading.victims) >= len(reading.culprits) or not calls or set(reading.culprits) & set(reading.victims):
         return False
-    if any(call.is_point_to_point or call.operation in CREATING or call.origin.shadow for call in calls):
+    if any(call.is_point_to_point or call.origin.shadow for call in calls):
         return False
     return all(call.origin.phase is Phase.USER for call in calls) or _may_be_evaluation(snapshot, calls)
 
@@ -204,7 +239,12 @@ def _advise_cycle(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, 
     if operations == {"recv"}:
         return Cause.RECEIVES_FIRST.lines()
     if operations == {"send", "recv"} and all(call.peer in reading.cycle for call in calls) and len(calls) == 2:
-        return Cause.MESSAGES_MISS_EACH_OTHER.lines()
+        sides = [
+            f'the {call.operation} of rank {call.rank} has tag {call.tag} in group "{call.group}"' for call in calls
+        ]
+        return Cause.MESSAGES_MISS_EACH_OTHER.lines(fact=" and ".join(sides))
+    if culprits != (_ranks_missing_in_group_creation(snapshot, reading) or culprits):
+        return Cause.ONE_CALL_MORE.lines(who=rank_list(culprits), operation=snapshot.calls_of(culprits)[0].title)
     if operations & CREATING:
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(culprits))
     if left := messages_after_loop(snapshot, reading):
@@ -226,6 +266,103 @@ def _running_calls_text(snapshot: Snapshot, ranks: Sequence[int]) -> str:
     calls = [(rank, first[rank]) for rank in ranks]
     sides = ranks_by_value((rank, f'{call.operation} on "{call.group}" at {call.location}') for rank, call in calls)
     return ", ".join(shorten_list([f"{rank_list(own)} began with {call}" for call, own in sides.items()]))
+
+
+# --- calls that were made before show why ranks wait ------------------------------------------------------------------
+
+
+def _taken_by_any_source(snapshot: Snapshot, calls: Sequence[Call]) -> Blame | None:
+    """Return the blame for a receive from any source that took the message another receive of its rank waits for.
+
+    That rank has then got more messages of the sender than it made receives from it, and another rank's send waits.
+    """
+    for call in calls:
+        if call.operation != "recv" or call.peer == ANY_SOURCE:
+            continue
+        channel = channel_of_message(call)
+        others = [each for each in snapshot.issued if each.is_point_to_point and channel_of_message(each) == channel]
+        done = [each for each in others if each not in snapshot.open_calls_by_call]
+        taking = [each for each in done if each.operation == "recv" and each.peer == ANY_SOURCE]
+        sent = sum(each.operation == "send" and each.rank == call.peer for each in done)
+        named = sum(each.operation == "recv" and each.peer == call.peer for each in done)
+        is_sent_by_another = any(
+            each.operation == "send" and each.rank != call.peer for each in others if each not in done
+        )
+        if taking and sent > named and is_sent_by_another:
+            what = f"{call.title} from rank {call.peer}"
+            return Blame((call.rank,), Cause.TAKEN_BY_ANY_SOURCE.lines(f"rank {call.rank}", what, sites_text(taking)))
+    return None
+
+
+def _not_in_group(snapshot: Snapshot, slots: Sequence[OpenCalls]) -> Blame | None:
+    """Return the blame for missing ranks that came to the others' line with a group in which they are not.
+
+    torch makes no call then. Ranks that arrived have to have done so less often at that line.
+    """
+    for slot in slots if snapshot.outside else ():
+        here = [each for each in snapshot.outside if each.site == slot.calls[0].site]
+        times = Counter(each.rank for each in here)
+        usual = max(times[rank] for rank in slot.arrived_ranks)
+        if who := tuple(rank for rank in slot.missing if times[rank] > usual):
+            operation = next(each.operation for each in here if each.rank in who)
+            return Blame(who, Cause.NOT_IN_GROUP.lines(rank_list(who), operation, str(slot.calls[0].site)))
+    return None
+
+
+def _other_group_at_line(snapshot: Snapshot, slots: Sequence[OpenCalls]) -> Blame | None:
+    """Return the blame for ranks whose n-th call of a line is on another group than the call in which others wait.
+
+    The n-th call of some missing rank has to be complete. (If not, the ranks may use their groups in another order.)
+    To blame is the rank that is one side, alone, wherever a call waits for such ranks; if there is none, all ranks of
+    both sides.
+    """
+    waiting = [slot for slot in slots if slot.calls[0].origin.is_of_program and slot.calls[0].operation not in _OTHERS]
+    for line, here in values_by_key(((slot.calls[0].site, slot.calls[0].caller), slot) for slot in waiting).items():
+        issued = values_by_key((call.rank, call) for call in snapshot.issued if (call.site, call.caller) == line)
+        groups: dict[int, str] = {}
+        alone: list[set[int]] = []
+        is_past = False
+        for slot in here:
+            first = slot.calls[0]
+            nth = issued[first.rank].index(first) if first in issued.get(first.rank, ()) else 0
+            found = (call for rank in slot.missing for call in issued.get(rank, [])[nth : nth + 1])
+            elsewhere = [call for call in found if call.group != first.group]
+            is_past |= any(call not in snapshot.open_calls_by_call for call in elsewhere)
+            if elsewhere:
+                groups |= {call.rank: _dimension_or_group(call) for call in (*slot.calls, *elsewhere)}
+                alone.append({side[0].rank for side in (slot.calls, elsewhere) if len(side) == 1})
+        if is_past and line[0] != NOWHERE:
+            odd = tuple(set.intersection(*alone))
+            fact = values_with_ranks_text(ranks_by_value(sorted(groups.items())))
+            lines = Cause.OTHER_GROUP_AT_LINE.lines(fact=fact, site=str(line[0]))
+            return Blame(odd if len(odd) == 1 else tuple(sorted(groups)), lines)
+    return None
+
+
+def _group_named_apart(slots: Sequence[OpenCalls]) -> Blame | None:
+    """Return the blame for ranks that create a group of the same ranks under different names."""
+    creating = [slot for slot in slots if slot.calls[0].operation in CREATING]
+    calls = [call for slot in creating for call in slot.calls if call.signature.members]
+    for own in values_by_key((call.signature.members, call) for call in calls).values():
+        sides = ranks_by_value((call.rank, f'"{call.group}"') for call in own)
+        if len(sides) > 1:
+            who = tuple(sorted(call.rank for call in own))
+            lines = Cause.GROUP_NAMED_APART.lines(who=rank_list(who), fact=values_with_ranks_text(sides))
+            return Blame(who, lines)
+    return None
+
+
+def _left_loop(snapshot: Snapshot, reading: WaitReason) -> Blame | None:
+    if reading.code is not Code.DEADLOCK_CYCLE or reading.streams or messages_after_loop(snapshot, reading):
+        return None
+    calls = [call for call in snapshot.calls_of(reading.victims) if call.origin.is_of_program]
+    left = left_loop_of_messages(calls, snapshot.issued)
+    return None if left is None else Blame(*left)
+
+
+def _dimension_or_group(call: Call) -> str:
+    """Return the name of a group; of a mesh's group (such as `tp (dp 1)`) only the dimension, which all ranks share."""
+    return f'"{call.group.partition(" (")[0] if call.coordinates else call.group}"'
 
 
 def _cycle_calls(snapshot: Snapshot, reading: WaitReason) -> list[Call]:

@@ -121,6 +121,14 @@ class StreamSnapshot(NamedTuple):
     """The calls that start, in this order, once the running calls are complete."""
 
 
+class OutsideCall(NamedTuple):
+    """An operation that a rank called on a group in which it is not: torch warns, and makes no call."""
+
+    rank: int
+    operation: str
+    site: Site
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The state of all ranks and all waiting calls at a deadlock."""
@@ -134,6 +142,7 @@ class Snapshot:
     """By rank, the streams (queues of a backend) with queued calls."""
     left_behind: tuple[Call, ...] = ()
     """Calls of ranks that ended before they connected to their peers (kernel/connections.py)."""
+    outside: tuple[OutsideCall, ...] = ()
 
     @cached_property
     def open_calls_by_call(self) -> dict[Call, int]:

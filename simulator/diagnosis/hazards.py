@@ -58,6 +58,7 @@ class NoticedKind(Enum):
     SHARED = "a call shares memory with another one in flight, and one of them writes it"
     READ = "the owner of a call read its tensors before the wait, or tensors that the call leaves undefined"
     NAMED = "the name of a call's tensor in the rank's program"
+    OUTSIDE = "a rank passed a group in which it is not; no hazard by itself"
     LINES_MEET = "calls from different lines met"
 
 
@@ -68,7 +69,7 @@ class Noticed(NamedTuple):
     calls: tuple[Call, ...] = ()
     detail: Any = None
     """For kind READ: where the value appeared, such as `what the program returned`. For NAMED: a `TensorName`. For
-    REPLICA: a `ReplicaFact`."""
+    OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`."""
 
 
 class WatchedRun(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
@@ -17,20 +18,29 @@ from ddpsim.simulator.wording import LabelledLine, ranks_by_value
 
 
 def mismatch_finding(
-    calls: Sequence[Call], code: Code, step: int | None, *, complete: bool = True, issued: Sequence[Call] = ()
+    calls: Sequence[Call],
+    code: Code,
+    step: int | None,
+    *,
+    complete: bool = True,
+    issued: Sequence[Call] = (),
+    names: Mapping[Call, str] = MappingProxyType({}),
 ) -> Finding:
     """Return the finding for matched calls of a collective whose arguments differ; `code` names the argument.
 
-    `complete` is False if some ranks have not made their call; `issued` are all calls of the run.
+    `complete` is False if some ranks have not made their call; `issued` are all calls of the run, and `names` the
+    names of their tensors in the program.
     """
     culprits = agreement.ranks_that_differ(calls, code)
-    lines = [] if complete else [LabelledLine("note", "not every member of the group has arrived")]
-    lines += [*loop_counts(calls, issued), *_tie_note(calls, code), *advise_mismatch(calls, code, culprits)]
+    absent = {rank for call in calls for rank in call.signature.members or ()}.difference(call.rank for call in calls)
+    is_complete = complete and not absent
+    lines = [] if is_complete else [LabelledLine("note", "not every member of the group has arrived")]
+    lines += [*loop_counts(calls, issued), *_tie_note(calls, code), *advise_mismatch(calls, code, culprits, names)]
     return _make_finding(calls, code, step, culprits, lines)
 
 
 def find_early_mismatches(
-    slots: PendingCollectives, step: int, issued: Sequence[Call]
+    slots: PendingCollectives, step: int, issued: Sequence[Call], names: Mapping[Call, str] = MappingProxyType({})
 ) -> Iterator[tuple[list[Call], Finding]]:
     """Yield the calls of each collective whose arguments differ while other ranks' calls are missing, with the finding.
 
@@ -40,7 +50,7 @@ def find_early_mismatches(
         calls = list(slot.calls.values())
         code = agreement.first_differing_field(calls) if len(calls) > 1 else None
         if code is not None and code is not Code.MISMATCH_SPLITS:
-            yield calls, mismatch_finding(calls, code, step, complete=False, issued=issued)
+            yield calls, mismatch_finding(calls, code, step, complete=False, issued=issued, names=names)
 
 
 def message_mismatch_finding(send: Call, receive: Call, code: Code, step: int | None) -> Finding:

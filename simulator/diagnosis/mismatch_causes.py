@@ -13,17 +13,17 @@ Certain causes are tried before likely ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from ddpsim.simulator.calls import NOWHERE, Call, Phase
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import operations_text, ranks_text, sites_text
+from ddpsim.simulator.diagnosis.explain import operations_text, ranks_text, sites_text, values_with_ranks_text
 from ddpsim.simulator.diagnosis.parallel_causes import advise_message, advise_parallel_calls
 from ddpsim.simulator.matching.agreement import compared_values
 from ddpsim.simulator.operations import OPERATIONS, RootRole
 from ddpsim.simulator.verdict import Code
-from ddpsim.simulator.wording import LabelledLine, join_names, rank_list
+from ddpsim.simulator.wording import LabelledLine, join_names, rank_list, ranks_by_value
 
 FIELDS = {
     Code.MISMATCH_OPERATION: "operation",
@@ -48,8 +48,13 @@ _WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
 """The phases that follow a DDP wrapper's buckets: a rank whose hook made no call goes on to these."""
 
 
-def advise_mismatch(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[LabelledLine]:
-    """Return the advice (cause and what to try) for matched calls of one collective whose arguments differ."""
+def advise_mismatch(
+    calls: Sequence[Call], code: Code, culprits: tuple[int, ...], names: Mapping[Call, str]
+) -> list[LabelledLine]:
+    """Return the advice (cause and what to try) for matched calls of one collective whose arguments differ.
+
+    `names` are the program's names of the calls' tensors, where they are known.
+    """
     if any(call.origin.shadow for call in calls):
         return _advise_calls_of_joined_ranks(calls)
     if parts := advise_parallel_calls(calls, code, _culprits_text(calls, code, culprits)):
@@ -59,6 +64,10 @@ def advise_mismatch(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]
         return _advise_calls_of_wrappers(calls, code, culprits)
     if wrappers := [call for call in calls if call.origin.phase is not Phase.USER]:
         return _advise_user_and_wrapper_calls(users, wrappers)
+    tensors = ranks_by_value((call.rank, names.get(call, "")) for call in calls)
+    is_one_line = len({call.site[:2] for call in calls}) == 1
+    if code in (Code.MISMATCH_SHAPE, Code.MISMATCH_DTYPE) and is_one_line and len(tensors) > 1 and "" not in tensors:
+        return Cause.OTHER_TENSOR.lines(fact=values_with_ranks_text(tensors))
     return _advise_calls_of_users(calls, code, _culprits_text(calls, code, culprits))
 
 

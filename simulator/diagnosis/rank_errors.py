@@ -86,7 +86,8 @@ _FAULTS = {
 
 
 class FailedBarrier(NamedTuple):
-    """A call of monitored_barrier that raised an error on every rank that made the call."""
+    """A call that raised an error on every rank that made it, because others did not: a monitored_barrier, or any call
+    that timed out."""
 
     call: str
     """The call as text: `monitored_barrier #2`."""
@@ -104,7 +105,15 @@ class MissingKeys(NamedTuple):
     keys: tuple[str, ...]
 
 
-KnownErrorFacts = FailedBarrier | MissingKeys
+class ClosedConnection(NamedTuple):
+    """A rank closed its connections to the others of a group."""
+
+    rank: int
+    how: str
+    """What the rank did, as a verb: `gave up barrier #0 after 8000 ms`."""
+
+
+KnownErrorFacts = FailedBarrier | MissingKeys | ClosedConnection
 """Facts about an error that the simulator raises in place of torch, with torch's text."""
 
 
@@ -151,6 +160,8 @@ def rank_error_finding(
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _ranks_at_fault(errors)
     if isinstance(reason, FailedBarrier):
         culprits = reason.missing or culprits
+    elif isinstance(reason, ClosedConnection):
+        culprits = (reason.rank,)
     first, *others = _lines_by_kind(errors)
     summary = first + (f" at {site}" if site else "")
     lines: list[str | LabelledLine] = ["  " + line for line in (*traceback_text.rstrip().splitlines(), *others)]
@@ -215,6 +226,8 @@ def _advise_error(
 def _advise_reason(reason: KnownErrorFacts, who: str) -> list[str | LabelledLine]:
     if isinstance(reason, MissingKeys):
         return [*Cause.KEYS_NOT_IN_TIME.lines(who=who, fact=join_names(list(map(repr, reason.keys))))]
+    if isinstance(reason, ClosedConnection):
+        return [*Cause.CONNECTION_CLOSED.lines(who=who, fact=reason.how)]
     if reason.missing:
         advice = Cause.BARRIER_MISSED.lines(who=who, operation=reason.call, fact=reason.limit)
         return [*reason.whereabouts, *advice]

@@ -135,6 +135,8 @@ class DivergenceCircumstances(NamedTuple):
     skipped: str = ""
     """Text on the ranks that omitted an optimizer step."""
     skippers: tuple[int, ...] = ()
+    is_divided: bool = False
+    """True if the optimizers of the ranks step unlike parameters."""
     has_run: bool = False
     """True if a training forward went through the DDP wrapper."""
     is_late: bool = False
@@ -238,6 +240,8 @@ def _advise_divergence(
         return Cause.STEP_SKIPPED.lines(fact=known.skipped)
     if known.is_order or moment.occasion is ComparisonEvent.MADE:
         return Cause.PARAMETERS_IN_OTHER_ORDER.lines(who=who)
+    if known.is_divided and moment.occasion in (ComparisonEvent.BEGAN, ComparisonEvent.ENDED):
+        return Cause.STEPPED_BY_PARTS.lines(fact=name)
     if moment.occasion in _CAUSES:
         return _CAUSES[moment.occasion].lines()
     if moment.step == 0 and not known.has_run:

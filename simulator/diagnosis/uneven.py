@@ -103,18 +103,61 @@ def _counts_text(counts: Mapping[int, int], one: str, many: str) -> str:
 
 def advise_unequal_messages(calls: Sequence[Call], issued: Sequence[Call]) -> list[LabelledLine]:
     """Return the cause and what to try, if ranks of a cycle made unequal numbers of messages; else []."""
-    waiting = {call.rank: call for call in calls}
-    for call in calls:
-        there = waiting.get(call.peer) if call.peer is not None else None
-        site = _peer_line(call, issued)
-        if there is None or site is None or site == there.site:
-            continue
+    gone = next(_peers_gone_on(calls, issued), None)
+    return [] if gone is None else gone.advice_lines(issued)
+
+
+class PeerGoneOn(NamedTuple):
+    """A message that waits, and the call in which its peer waits, after it left the line that made the other side."""
+
+    call: Call
+    there: Call
+    site: Site
+    """The line that the peer left."""
+
+    def advice_lines(self, issued: Sequence[Call]) -> list[LabelledLine]:
+        """Return the cause and what to try."""
+        call, there, site = self
         mine = _times_text(issued, call.rank, call.site)
         theirs = _times_text(issued, there.rank, site)
         other = COUNTERPART[call.operation]
         went_on = f"rank {there.rank} reached {other} at {site} {theirs} and continued at {there.site}"
         return Cause.LOOPS_OF_MESSAGES_DIFFER.lines(f"rank {call.rank}", call.operation, str(call.site), mine, went_on)
-    return []
+
+
+def _peers_gone_on(calls: Sequence[Call], issued: Sequence[Call]) -> Iterator[PeerGoneOn]:
+    waiting = {call.rank: call for call in calls}
+    for call in calls:
+        there = waiting.get(call.peer) if call.peer is not None else None
+        site = _peer_line(call, issued)
+        if there is not None and site is not None and site != there.site:
+            yield PeerGoneOn(call, there, site)
+
+
+def left_loop_of_messages(
+    calls: Sequence[Call], issued: Sequence[Call]
+) -> tuple[tuple[int, ...], list[LabelledLine]] | None:
+    """Return the ranks at fault and the advice, if messages wait for ranks that left a loop for a collective.
+
+    To blame is the rank in every pair of a waiting rank and its peer; of one pair, the rank that made more or fewer
+    calls of its line than every other rank there; both if neither did, or both.
+    """
+    pairs = [each for each in _peers_gone_on(calls, issued) if not each.there.is_point_to_point]
+    if not pairs:
+        return None
+    involved = sorted({rank for each in pairs for rank in (each.call.rank, each.there.rank)})
+    odd = [rank for rank in involved if all(rank in (each.call.rank, each.there.rank) for each in pairs)]
+    if len(odd) == 2:
+        lines = (pairs[0].call.rank, pairs[0].call.site, 1), (pairs[0].there.rank, pairs[0].site, -1)
+        odd = [rank for rank, site, sign in lines if _is_odd_at_line(issued, rank, site, sign)]
+    return tuple(odd if len(odd) == 1 else involved), pairs[0].advice_lines(issued)
+
+
+def _is_odd_at_line(issued: Sequence[Call], rank: int, site: Site, sign: int) -> bool:
+    """Return True if a rank made more calls of a line than every other rank there (fewer if `sign` is -1)."""
+    times = Counter(call.rank for call in issued if call.site == site)
+    others = [count for other, count in times.items() if other != rank]
+    return bool(others) and all(sign * (times[rank] - count) > 0 for count in others)
 
 
 def messages_after_loop(snapshot: Snapshot, reading: WaitReason) -> dict[int, Call]:

@@ -67,6 +67,8 @@ class Exploration:
     """Used features for which the strategy was not tested, such as "faults": it may leave interleavings out."""
     drawn: int = 0
     """How many of the executions had a random schedule, because the budget of a covering strategy ran out."""
+    interrupted_run: Result | None = None
+    """The execution that Ctrl-C ended: where each rank stood."""
 
     @property
     def interrupted(self) -> bool:
@@ -76,6 +78,8 @@ class Exploration:
     def __str__(self) -> str:
         lines = [f"{self.verdict.name}  {identity_in_words(self.program)}", f"  {self.extent}"]
         lines += [f"  {count:>7}  {outcome}" for outcome, count in self.outcomes.most_common()]
+        if self.interrupted_run is not None:
+            lines += ["", "the execution under way", *str(self.interrupted_run).splitlines()]
         if self.first_failure is None:
             if self.first_pass is not None and self.first_pass.not_struck:
                 lines.append(f"  note    in the first passing run {self.first_pass.not_struck}")

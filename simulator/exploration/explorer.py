@@ -19,7 +19,7 @@ from ddpsim.simulator.exploration.exploration import Exploration, ExplorationEnd
 from ddpsim.simulator.exploration.outcomes import Outcome, count_outcomes, outcome_of_result
 from ddpsim.simulator.exploration.strategy import Strategy
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
-from ddpsim.simulator.result import Result
+from ddpsim.simulator.result import Result, RunInterrupted
 from ddpsim.simulator.verdict import Code, Verdict
 
 Run = Callable[[Policy, Budget], Result]
@@ -67,13 +67,16 @@ class Explorer:
         self._verdicts: Counter[Verdict] = Counter()
         self._first: dict[Verdict, Result] = {}
         """By verdict, the first execution that had it."""
+        self._interrupted: Result | None = None
+        """The execution that Ctrl-C ended."""
 
     def explore(self, program: str) -> Exploration:
         """Run executions until the exploration ends. Ctrl-C ends the exploration and keeps the results so far."""
         try:
             end = self._run_executions()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as pressed:
             end = ExplorationEnd.INTERRUPT
+            self._interrupted = pressed.result if isinstance(pressed, RunInterrupted) else None
         is_complete = self._strategy.is_complete and end is ExplorationEnd.COVERED
         return Exploration(
             program=program,
@@ -89,6 +92,7 @@ class Explorer:
             outside=getattr(self._strategy, "outside", ""),
             untested=getattr(self._strategy, "untested", ""),
             drawn=0 if self._covering is None else self._executions - self._covering,
+            interrupted_run=self._interrupted,
         )
 
     def _run_executions(self) -> ExplorationEnd:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Signature
+from ddpsim.simulator.diagnosis.rank_errors import KnownErrorFacts
 from ddpsim.simulator.faults import Crash, EarlyReturn
 
 # --- final answers ----------------------------------------------------------------------------------------------------
@@ -59,6 +60,23 @@ class MoveTensors(NamedTuple):
     """The global ranks of the group."""
 
 
+class CallFailure(NamedTuple):
+    """The error with which a call ends."""
+
+    kind: str
+    """The name of the exception's type, in `builtins` or `torch.distributed`."""
+    text: str
+    reason: KnownErrorFacts
+
+
+class FailCalls(NamedTuple):
+    """Calls end with an error: the host, which runs the ranks, marks them as complete."""
+
+    calls: tuple[tuple[int, int], ...]
+    """Rank and handle of each call."""
+    failure: CallFailure
+
+
 class ReportStack(NamedTuple):
     """The kernel asks the host, which runs the ranks, for the current stack of the caller's program."""
 
@@ -75,6 +93,7 @@ Answer = (
     | SwitchTask
     | DeliverCompletion
     | MoveTensors
+    | FailCalls
     | ReportStack
     | AwaitExternalThreads
 )

@@ -12,14 +12,15 @@ from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.diagnosis.mismatch import message_mismatch_finding, mismatch_finding
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Delay, FaultPlan
-from ddpsim.simulator.kernel.answers import MoveTensors, RaiseFault
+from ddpsim.simulator.kernel.answers import CallFailure, FailCalls, MoveTensors, RaiseFault
 from ddpsim.simulator.kernel.endings import CallerStopped, end_with_findings
 from ddpsim.simulator.kernel.pauses import PauseRequests
 from ddpsim.simulator.kernel.requests import AnnounceGroup, AskMissingRanks, BeginCall, CloseBatch, IssueCall, OpenBatch
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.scheduler import Scheduler
-from ddpsim.simulator.kernel.states import RunEnding
+from ddpsim.simulator.kernel.states import RunEnding, TaskChange
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
+from ddpsim.simulator.kernel.time_outs import DueWaits
 from ddpsim.simulator.matching.agreement import (
     are_unusual_lines_matched,
     first_differing_field,
@@ -42,6 +43,7 @@ class CallMatcher:
         self._faults = faults
         self._has_faults = bool(faults)
         self._streams = run.streams
+        turns.expire = self._expire_waits
         self._starting: deque[IssuedCall] = deque()
         """Calls that are first in their rank's stream (queue of calls) and not counted yet as arrived."""
         self._issued: dict[int, IssuedCall] = {}
@@ -86,7 +88,7 @@ class CallMatcher:
         run = self._run
         handle, call = request
         # As IssuedCall(...) makes it, in half the time.
-        issued = _new(IssuedCall, (call, handle, me.rank, (me.rank_number, handle)))
+        issued = _new(IssuedCall, (call, handle, me.rank, (me.rank_number, handle), run.clock.now))
         self._turns.note_progress()
         me.rank.last_call = call
         me.rank.open[handle] = self._issued[id(call)] = issued
@@ -114,6 +116,8 @@ class CallMatcher:
 
     def _start_call(self, me: Task, call: Call) -> Script | None:
         """Count a call as arrived at its collective, or match a send with its receive."""
+        if self._turns.time_outs.may_fail and (failure := self._turns.time_outs.failure_of_new_call(call)) is not None:
+            return self._fail_call_and_its_partners(call, failure)
         if call.peer is not None:
             return self._post_message(me, call)
         slot = self._run.slots.add_call(call)
@@ -140,7 +144,8 @@ class CallMatcher:
         code = first_differing_field(calls)
         if code is not None:
             self._record_last_arrival(me, calls[0])
-            finding = mismatch_finding(calls, code, self._run.steps, issued=self._run.all_calls())
+            run = self._run
+            finding = mismatch_finding(calls, code, run.steps, issued=run.all_calls(), names=run.tensor_names())
             end_with_findings(self._run, RunEnding.MISMATCH, finding)
         if any(call.site is not calls[0].site for call in calls) and are_unusual_lines_matched(calls):
             self._notice_different_lines(calls)
@@ -209,6 +214,9 @@ class CallMatcher:
             run.connections.record_connections(calls)
         moved = yield MoveTensors(signature, names, members)
         run.record_event(_MATCH, me.rank.last_call, text if moved.error is None else "refused")
+        self._mark_complete(met)
+
+    def _mark_complete(self, met: Sequence[IssuedCall]) -> None:
         for issued in met:
             owner = issued.rank
             del owner.open[issued.handle]
@@ -221,6 +229,34 @@ class CallMatcher:
                     self._turns.wake_task(task.number)
             if self._streams is not None:
                 self._streams.remove_call(issued, self._starting)
+
+    # --- time-outs ----------------------------------------------------------------------------------------------------
+
+    def _expire_waits(self, due: DueWaits) -> Script:
+        """End waits whose time is over: for calls, by an error, on other ranks, too, whose connections are closed."""
+        run, time_outs = self._run, self._turns.time_outs
+        run.clock.now = max(run.clock.now, due.moment)
+        for task in due.tasks:
+            self._turns.wake_task(task.number, from_outside=True, change=TaskChange.RING)
+        failures = [(issued, time_outs.time_out(issued, due.seconds)) for issued in due.calls]
+        for issued, failure in failures:
+            yield from self._fail_call(issued, failure)
+        for issued, failure in time_outs.list_cut_off({issued.call.group for issued in due.calls}):
+            yield from self._fail_call(issued, failure)
+
+    def _fail_call_and_its_partners(self, call: Call, failure: CallFailure) -> Script:
+        """End a call by an error, and those that wait for the same connection."""
+        yield from self._fail_call(self._issued[id(call)], failure)
+        for issued, other in self._turns.time_outs.list_cut_off({call.group}):
+            yield from self._fail_call(issued, other)
+
+    def _fail_call(self, issued: IssuedCall, failure: CallFailure) -> Script:
+        call = issued.call
+        del self._issued[id(call)]
+        (self._run.slots if call.peer is None else self._run.messages).remove_call(call)
+        yield FailCalls((issued.name,), failure)
+        self._run.record_event(EventKind.NOTE, text=f"{call.title} of rank {call.rank} ends with an error")
+        self._mark_complete([issued])
 
     def on_ask_missing_ranks(self, me: Task, request: AskMissingRanks) -> tuple[int, ...]:
         """Answer a rank's `AskMissingRanks` request: return the ranks that have not made their call of a given

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Generator
 from typing import NoReturn
 
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.deadlock import find_deadlocks, waiting_lines
+from ddpsim.simulator.diagnosis.advice.facts import Advice
+from ddpsim.simulator.diagnosis.deadlock import find_deadlocks, lines_of_ranks, waiting_lines
+from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot
 from ddpsim.simulator.diagnosis.mismatch import find_early_mismatches
 from ddpsim.simulator.diagnosis.uneven import add_batch_counts
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
@@ -17,7 +20,7 @@ from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunEnding
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import LabelledLine
+from ddpsim.simulator.wording import LabelledLine, count_with_noun
 
 _IN_EVENT_LOOP = re.compile(r"[/\\]asyncio[/\\]base_events\.py\", line \d+, in _run_once\n")
 """Matches the stack of a thread in which an asyncio event loop runs."""
@@ -50,7 +53,9 @@ def stop_without_enabled_task(run: RunState) -> Generator[answers.Answer, Awaite
     if (yield answers.AwaitExternalThreads()).woke_a_rank:
         return True
     try:
-        mismatches = [finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls())]
+        mismatches = [
+            finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls(), run.tensor_names())
+        ]
         graph = WaitGraph(run.snapshot())
         run.waiting = graph.list_waiting()
         run.findings.extend(add_batch_counts(mismatches or find_deadlocks(graph), run.batch_counts()))
@@ -74,12 +79,13 @@ def stop_at_limit(
 def limit_finding(
     run: RunState, ending: RunEnding, task: Task | None, stack: StackReport | None, *, polls: int = 0
 ) -> Finding:
-    """Return the finding that a time or step limit has passed.
+    """Return the finding that a time or step limit has passed, or that the run was interrupted.
 
     It lists what the other ranks wait for, a possible reason. At a wall-time limit ranks may still run while the
     finding is made, so its lines may describe different instants.
     """
     budget = run.budget
+    cause: Advice[[]] | None
     if ending is RunEnding.STUCK:
         summary = f"{task} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
         is_at_lock = stack is not None and stack.is_at_lock
@@ -92,12 +98,30 @@ def limit_finding(
                 f"{task} polled {polls} times in a row while no other rank could run",
                 Cause.POLLS_IN_VAIN,
             ),
+            RunEnding.INTERRUPTED: (
+                f"the run was interrupted, after {count_with_noun(run.steps, 'step')} and "
+                f"{count_with_noun(len(run.issued), 'call')}",
+                None,
+            ),
         }[ending]
     if ending in (RunEnding.STUCK, RunEnding.SECONDS) and stack is not None and _IN_EVENT_LOOP.search(stack.text):
         cause = Cause.ASYNCIO_TURNS
     kind, code = ("STUCK", Code.STUCK) if ending is RunEnding.STUCK else ("UNKNOWN", Code.BUDGET)
-    lines: list[str | LabelledLine] = [f"{kind}  {code}", f"  {summary}", *waiting_lines(run.snapshot())]
+    snapshot = run.snapshot()
+    where = _lines_of_all_ranks(snapshot) if ending is RunEnding.INTERRUPTED else waiting_lines(snapshot)
+    lines: list[str | LabelledLine] = [f"{kind}  {code}", f"  {summary}", *where]
     if task is not None and stack is not None:
         lines += [f"  stack of {task}", *("  " + line for line in stack.text.splitlines())]
-    lines += cause.lines()
+    lines += () if cause is None else cause.lines()
     return Finding(code, () if task is None else (task.rank.rank,), summary, tuple(lines))
+
+
+def _lines_of_all_ranks(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return a line for each rank: what it waits for, how it ended, or after which call it computes, or could run."""
+    ranks = [
+        dataclasses.replace(each, state=RankState.SILENT)
+        if each.wait is None and each.state is RankState.WAITING
+        else each
+        for each in snapshot.ranks
+    ]
+    return lines_of_ranks(dataclasses.replace(snapshot, ranks=tuple(ranks)), range(len(ranks)))

@@ -6,13 +6,15 @@ from ddpsim.simulator.diagnosis.deadlock import lines_of_ranks
 from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.tasks import Task
+from ddpsim.simulator.kernel.time_outs import TimeOuts
 
 
 class GroupRecords:
     """All process groups of one run, with their labels, which name the groups in findings."""
 
-    def __init__(self, run: RunState) -> None:
+    def __init__(self, run: RunState, time_outs: TimeOuts) -> None:
         self._run = run
+        self._time_outs = time_outs
         self._labels: dict[tuple[str, int], str] = {}
         """Each group's label, by torch's name of the group and the number of earlier groups that had this name."""
         self._taken: dict[str, int] = {}
@@ -43,6 +45,9 @@ class GroupRecords:
     def on_give_up_barrier(self, me: Task, request: ask.GiveUpBarrier) -> None:
         """Answer a rank's `GiveUpBarrier` request: record the ranks missing when it gave up a monitored_barrier."""
         self._given_up[request.group, request.sequence] = request.missing
+        self._time_outs.close_connections(
+            me.rank_number, request.group, f"gave up monitored_barrier #{request.sequence}"
+        )
 
     def on_ask_given_up_barrier(self, me: Task, request: ask.AskGivenUpBarrier) -> tuple[int, ...]:
         """Answer a rank's `AskGivenUpBarrier` request: return which ranks were missing when a barrier was given up."""

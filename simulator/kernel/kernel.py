@@ -61,7 +61,7 @@ class Kernel:
         pauses = PauseRequests(run, turns)
         calls = CallMatcher(run, turns, pauses, faults)
         self._lifecycle = lifecycle = TaskLifecycle(run, turns)
-        groups, notes = GroupRecords(run), RankReports(run)
+        groups, notes = GroupRecords(run, turns.time_outs), RankReports(run)
         self._serve: Mapping[type[Any], RequestHandler] = {
             ask.Checkpoint: pauses.on_checkpoint,
             ask.Poll: pauses.on_poll,
@@ -81,6 +81,7 @@ class Kernel:
             ask.AskOthersDeliver: pauses.on_ask_others_deliver,
             ask.NameGroup: groups.on_name_group,
             ask.DeclareGroup: groups.on_declare_group,
+            ask.SetTimeLimit: turns.time_outs.on_set_time_limit,
             ask.DestroyGroup: groups.on_destroy_group,
             ask.GiveUpBarrier: groups.on_give_up_barrier,
             ask.AskGivenUpBarrier: groups.on_ask_given_up_barrier,
@@ -173,7 +174,10 @@ class Kernel:
         self.run.life.begin_stop(ending)
 
     def stop_at_limit(self, ending: RunEnding, task: Task | None, stack: StackReport | None) -> None:
-        """Stop the run because a limit of wall time has passed, and record a finding."""
+        """Stop the run because a limit of wall time has passed, or the user interrupts it, and record a finding."""
+        self.run.life.is_interrupted |= ending is RunEnding.INTERRUPTED
+        if self.run.life.phase is not RunPhase.RUNNING:
+            return
         self.run.findings.append(limit_finding(self.run, ending, task, stack))
         self.stop_run(ending)
 

@@ -1,6 +1,6 @@
 """The key-value store that all ranks share.
 
-A wait without its own time-out never times out: if the key is never set, the deadlock is reported. The exploration of
+A wait without its own time-out has that of the store, which is none in a deadlock: see time_outs.py. The exploration of
 schedules gets what each operation did: an operation that changed nothing counts as a read. A rank that repeats a
 read with the same result is taken to poll: the other ranks run first.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, ClassVar
 
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Accesses, AccessMode
@@ -308,10 +309,14 @@ class KeyValueStore:
         what = f"store key {', '.join(missing)}"
         self._waiting[me.number] = me, tuple(keys)
         self._run.record_event(EventKind.WAIT, text=what)
+        me.store_seconds, time_outs = request.store_seconds, self._turns.time_outs
+        time_outs.least_seconds = min(time_outs.least_seconds, request.store_seconds or inf)
         in_time = yield from self._pauses.block_task(me, StoreWait(missing, request.site), request.timeout_seconds)
         self._waiting.pop(me.number, None)
         has_come = in_time or self._all_exist(keys)
         self._run.record_event(EventKind.DONE, text=what if has_come else f"{what} timed out")
+        if not has_come and not has_alarm:
+            raise CallerStopped(RejectRequest("TimeoutError", "\n".join(self._missing_keys(keys))))
         return in_time
 
 

@@ -14,6 +14,7 @@ from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.scheduler import Scheduler
 from ddpsim.simulator.kernel.states import RunEnding, TaskChange, TaskState
 from ddpsim.simulator.kernel.tasks import Script, Task
+from ddpsim.simulator.kernel.time_outs import DueWaits
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 
@@ -105,6 +106,8 @@ class PauseRequests:
         if run.is_observed or me.rank.delivering:
             yield from self._see_completions(me, handles)
         run.record_event(_DONE, waited[0], "" if in_time else "timed out")
+        if not in_time and self._turns.time_outs.closes_connections(waited[0]):
+            yield from self._turns.expire(DueWaits(run.clock.now, (open_calls[handles[0]],), (), timeout_seconds))
         return in_time
 
     def on_is_complete(self, me: Task, request: ask.IsComplete) -> bool | Script:
@@ -162,6 +165,8 @@ class PauseRequests:
         run, turns = self._run, self._turns
         if run.is_observed:
             run.observer.about_to_access(me.number, intent, looks_again=True)
+        if turns.failed_poll_rounds and (due := turns.time_outs.find_due(run.clock.now)) is not None:
+            yield from turns.expire(due)
         successor = turns.next_after_poll(me)
         if successor != me.number:
             yield turns.switch_to(successor)

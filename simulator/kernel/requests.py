@@ -84,6 +84,8 @@ class StoreOperation(NamedTuple):
     """The prefix of the keys to list."""
     timeout_seconds: float | None = None
     """The time-out of `wait`; None for other operations."""
+    store_seconds: float | None = None
+    """The time-out of the store, for waits without one of their own."""
     site: Site = NOWHERE
     may_wait: bool = True
     """True if the caller waits while the queue is empty."""
@@ -133,6 +135,14 @@ class DeclareGroup(NamedTuple):
     members: tuple[int, ...]
     is_beside_streams: bool = False
     """True if the group's calls start when they are issued, even on a backend that runs a rank's calls in order."""
+
+
+class SetTimeLimit(NamedTuple):
+    """The caller's rank sets the time-out of its calls on a group."""
+
+    group: str
+    seconds: float
+    is_nccl: bool = False
 
 
 class AnnounceGroup(NamedTuple):
@@ -318,6 +328,7 @@ class AwaitedExternalThreads(NamedTuple):
 Request = (
     Checkpoint | Poll | Sleep | BeginCall | IssueCall | WaitFor | IsComplete | Block | StoreOperation | ReadClock
     | FinishTask | WakeTask | CancelThread | NameGroup | DeclareGroup | AnnounceGroup | DestroyGroup | AskMissingRanks
+    | SetTimeLimit
     | GiveUpBarrier | AskGivenUpBarrier | AskWhereabouts | AskOthersDeliver | OpenBatch | CloseBatch | StartThread
     | SawThreadEnd | ReportAccesses | ReleaseObject | AcquireObject | ReportLockUse | WriteNote | ReportAgreedValue
     | AskLatestStep | LoaderStarted | SamplerStarted | StepDone | ProgramReturned | ProgramRaised | Noticed
@@ -326,7 +337,7 @@ Reply = DeliveredCompletion | MovedTensors | StackReport | AwaitedExternalThread
 
 UNANSWERED = frozenset({
     AcquireObject, CloseBatch, DeclareGroup, DestroyGroup, GiveUpBarrier, LoaderStarted, Noticed, OpenBatch,
-    ProgramReturned, ReleaseObject, ReportAccesses, SamplerStarted, SawThreadEnd, StepDone, WriteNote,
+    ProgramReturned, ReleaseObject, ReportAccesses, SamplerStarted, SawThreadEnd, SetTimeLimit, StepDone, WriteNote,
 })  # fmt: skip
 """Requests that the kernel serves at once and without a result, so a rank in its own process does not wait for an
 answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from ddpsim.simulator.diagnosis.deadlock_snapshot import (
     ThreadSnapshot,
     collect_open_calls,
 )
-from ddpsim.simulator.diagnosis.hazards import Noticed, WatchedRun, find_hazards
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, find_hazards
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.kernel.connections import RankConnections
 from ddpsim.simulator.kernel.states import RunLifecycle
@@ -26,6 +27,7 @@ from ddpsim.simulator.matching.slots import PendingCollectives, UnmatchedMessage
 from ddpsim.simulator.policies.observer import Observer
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import Waiting
+from ddpsim.simulator.wording import values_by_key
 
 _new = tuple.__new__
 
@@ -80,9 +82,18 @@ class RunState:
         # does what Event(...) does in half the time: there are three events to each call
         self.events.append(_new(Event, (kind, me.rank_number, self.steps, self.clock.now, call, text, me.name)))
 
+    def note_progress(self, seconds: float, processes: Sequence[int] = ()) -> None:
+        """Tell the budget how far the run is, after so many seconds. The ids are those of the ranks' processes."""
+        self.budget.note_progress(seconds, self.steps, len(self.issued), self.running, (os.getpid(), *processes))
+
     def all_calls(self) -> tuple[Call, ...]:
         """Return all calls that were made so far, in order of issue."""
         return tuple([call for call, _ in self.issued])
+
+    def tensor_names(self) -> Mapping[Call, str]:
+        """Return the program's names of the tensors of its calls, where a name was found."""
+        named = [(each.calls[0], each.detail.text) for each in self.noticed if each.kind is NoticedKind.NAMED]
+        return {call: ", ".join(texts) for call, texts in values_by_key(named).items()}
 
     def hazard_findings(self) -> tuple[Finding, ...]:
         """Return the hazards of the ended run: mistakes that did no harm in it, and may make another run fail."""
@@ -98,9 +109,9 @@ class RunState:
         ranks = tuple(map(_snapshot_of, self.ranks))
         streams = () if self.streams is None else self.streams.snapshot()
         left_behind = () if self.connections is None else tuple(self.connections.left_behind)
-        return Snapshot(
-            ranks, collect_open_calls(self.slots, self.messages), self.steps, self.all_calls(), streams, left_behind
-        )
+        outside = tuple(each.detail for each in self.noticed if each.kind is NoticedKind.OUTSIDE)
+        open_calls = collect_open_calls(self.slots, self.messages)
+        return Snapshot(ranks, open_calls, self.steps, self.all_calls(), streams, left_behind, outside)
 
 
 def _ignore_replica(what: object) -> None:

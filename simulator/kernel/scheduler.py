@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left, insort
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, overload
 
 from ddpsim.simulator.accesses import Accesses
@@ -25,7 +25,8 @@ from ddpsim.simulator.kernel.endings import CallerStopped, stop_without_enabled_
 from ddpsim.simulator.kernel.requests import CALLBACKS
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunPhase, TaskChange, TaskState, state_after
-from ddpsim.simulator.kernel.tasks import Task
+from ddpsim.simulator.kernel.tasks import Script, Task
+from ddpsim.simulator.kernel.time_outs import DueWaits, TimeOuts
 from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.waits import Wait
 
@@ -98,6 +99,9 @@ class Scheduler:
         """For each number of a program or thread, the answer that lets it run. Made once and used again."""
         self.choices: list[int] = []
         """The schedule: the choices made so far of who runs next."""
+        self.time_outs = TimeOuts(run)
+        self.expire: Callable[[DueWaits], Script]
+        """Ends waits whose time is over; `CallMatcher` sets it."""
 
     # --- of the running task ------------------------------------------------------------------------------------------
 
@@ -141,7 +145,7 @@ class Scheduler:
         run.steps += 1
         if timeout_seconds is not None:
             run.clock.set_alarm(number, timeout_seconds)
-        me.wait = wait
+        me.wait, me.waits_since = wait, run.clock.now
         me.state = state_after((me.state, _WAIT))
         self.disable_task(me)
         successor = self.next_enabled(number)
@@ -189,7 +193,9 @@ class Scheduler:
             successor = self.next_enabled(number)
             if successor is not None:
                 return successor
-            if not self._ring_alarms():
+            if due := self.due_before_alarm():
+                yield from self.expire(due)
+            elif not self._ring_alarms():
                 yield from stop_without_enabled_task(self._run)
         return self.next_unfinished_task()
 
@@ -246,6 +252,8 @@ class Scheduler:
         self.note_progress()
         self.disable_task(me)
         run.clock.cancel_alarm(me.number)
+        if me.is_main:
+            self.time_outs.record_end(me.rank)
         for number in me.joiners:
             self.wake_task(number)
         if not me.is_main and me.number in run.tasks:
@@ -301,6 +309,12 @@ class Scheduler:
         return self._ask_policy(_RANK, number, EnabledRanks(self._enabled, start), count)
 
     # --- the clock ----------------------------------------------------------------------------------------------------
+
+    def due_before_alarm(self) -> DueWaits | None:
+        """Return the waits that time out before the clock's next alarm; None if nothing but timers wait for it."""
+        clock = self._run.clock
+        until = clock.next_alarm()
+        return None if until is None or clock.live.keys() <= self._timer_threads else self.time_outs.find_due(until)
 
     def _ring_alarms(self) -> bool:
         """Advance the clock to its next time-outs and wake their tasks. False if there is no time-out, or if only

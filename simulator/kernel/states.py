@@ -44,6 +44,8 @@ class RunLifecycle:
         kept."""
         self.failed_under: int | None = None
         """The rank that ran when `failure` was raised."""
+        self.is_interrupted = False
+        """True if Ctrl-C, or SIGTERM, ended the run."""
 
     def begin_stop(self, ending: RunEnding) -> None:
         """Begin to end all programs and threads of ranks early. Only the first reason is kept."""

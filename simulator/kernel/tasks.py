@@ -26,6 +26,8 @@ class IssuedCall(NamedTuple):
     """The rank that issued the call."""
     name: tuple[int, int]
     """The number of the rank, and the handle of the call."""
+    since: float
+    """The virtual seconds at which the call was issued."""
 
 
 class RankRecord:
@@ -66,6 +68,10 @@ class Task:
         """The name of the Python thread; "" for a rank's program."""
         self.state = TaskState.READY
         self.wait: Wait | None = None
+        self.waits_since = 0.0
+        """The virtual seconds at which the latest wait began."""
+        self.store_seconds: float | None = None
+        """The time-out of the store, for a wait without one of its own."""
         self.fault: tuple[Crash | EarlyReturn, int] | None = None
         """The injected fault that ended the program or thread, and the number of the call before which it struck."""
         self.joiners: list[int] = []

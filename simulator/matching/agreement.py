@@ -56,9 +56,15 @@ def ranks_that_differ(calls: Sequence[Call], code: Code) -> tuple[int, ...]:
         return _ranks_with_wrong_splits(calls)
     values = compared_values(calls, code)
     (value, count), *others = Counter(values).most_common()
-    if not others or others[0][1] == count:
+    if not others or others[0][1] + _count_of_absent_members(calls) >= count:
         return tuple(sorted(call.rank for call in calls))
     return tuple(sorted(call.rank for call, own in zip(calls, values, strict=True) if own != value))
+
+
+def _count_of_absent_members(calls: Sequence[Call]) -> int:
+    """Return how many ranks are named as members of a group and have not come: their lists of members are unknown."""
+    named = {rank for call in calls for rank in call.signature.members or ()}
+    return len(named.difference(call.rank for call in calls))
 
 
 def message_differing_field(send: Call, receive: Call) -> Code | None:

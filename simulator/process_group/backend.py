@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -55,9 +56,18 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ddpsim.simulator import agreeing
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry, reducer_parameter_names
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
+from ddpsim.simulator.diagnosis.deadlock_snapshot import OutsideCall
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.requests import AskLatestStep, CloseBatch, OpenBatch, ReportAgreedValue
+from ddpsim.simulator.events import NOT_CHECKED, EventKind
+from ddpsim.simulator.kernel.requests import (
+    AskLatestStep,
+    CloseBatch,
+    OpenBatch,
+    ReportAgreedValue,
+    ReportLockUse,
+    WriteNote,
+)
 from ddpsim.simulator.patches import data_loading, not_simulated
 from ddpsim.simulator.patches.compiler import CompilerLock, skip_simulator_in_dynamo, wrap_has_any_global_hook
 from ddpsim.simulator.patches.late_dynamo import dynamo_loaded_late
@@ -79,6 +89,9 @@ _RENDEZVOUS: Any = sys.modules["torch.distributed.rendezvous"]
 
 FAKE = "fake"
 """torch's "fake" backend, which communicates with no rank, for any world size. Its groups are not simulated."""
+
+_THREADED = "threaded"
+"""The backend of torch's own tests, whose ranks are threads. Its groups are simulated, as every rank is one already."""
 
 
 class SimulatedBackend:
@@ -163,6 +176,7 @@ class SimulatedBackend:
             *not_simulated.not_simulated_replacements(self._host),
             *data_loading.data_loading_replacements(self._host),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
+            (distributed_c10d, "_warn_not_in_group", self._warn_not_in_group),
             (distributed_c10d.P2POp, "__init__", self._groups.wrap_p2p_op_init),
             (distributed_c10d, "split_group", self._split_group),
             (dist, "split_group", self._split_group),
@@ -184,6 +198,18 @@ class SimulatedBackend:
             (_c10d.Reducer, "prepare_for_backward", self._wrappers.replace_prepare_for_backward),
             (dist, "_register_comm_hook", self._wrappers.replace_register_comm_hook),
         ]
+
+    def _warn_not_in_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def warn_not_in_group(op_name: str) -> None:
+            if not self._host.is_rank_thread():
+                original(op_name)
+                return
+            outside = OutsideCall(self._host.running_thread.rank, op_name, current_user_site())
+            self._host.send_request(Noticed(NoticedKind.OUTSIDE, (), outside))
+            text = f"Running {op_name} on global rank {outside.rank} which does not belong to the given group."
+            warnings.warn(text, stacklevel=2)  # torch's own would name this file
+
+        return warn_not_in_group
 
     def _batch_isend_irecv(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def batch_isend_irecv(p2p_op_list: Any) -> Any:
@@ -238,7 +264,7 @@ class SimulatedBackend:
             *arguments: Any,
             **options: Any,
         ) -> tuple[Any, Any]:
-            if not self._host.is_rank_thread() or backend == FAKE:
+            if not self._host.is_rank_thread() or backend == FAKE or self._is_own_backend(backend):
                 return original(  # type: ignore[no-any-return]
                     group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
                 )
@@ -257,6 +283,26 @@ class SimulatedBackend:
             )
 
         return new_process_group_helper
+
+    def _is_own_backend(self, backend: str) -> bool:
+        """True if the program has registered the backend itself: torch then makes the group, and nothing of the group
+        is simulated. Raise if the group is to have another backend, too."""
+        own = {name.lower() for name in dist.Backend._plugins} - {FAKE, _THREADED}
+        names = {part.partition(":")[2] or part for part in str(backend).lower().split(",")}
+        if not names & own:
+            return False
+        if len(names) > 1:
+            line = (
+                f"the program asks for a group with backend {backend!r}, of which {min(names & own)!r} is its own, "
+                "expected a backend of its own alone: make two groups"
+            )
+            self._host.abort_run(UsageError(line))
+            raise UsageError(line)
+        (name,) = names
+        self._host.send_request(ReportLockUse(f'backend "{name}"'))
+        text = f'{NOT_CHECKED}the calls of groups on "{name}", a backend of the program\'s own, which moves their data'
+        self._host.send_request(WriteNote(EventKind.NOTE, text))
+        return True
 
     def _split_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def split_group(
@@ -294,7 +340,7 @@ class SimulatedBackend:
             given = self._own_rank_and_world_size(options.get("rank", -1), options.get("world_size", -1))
             store = options.get("store")
             if store is None or blocks_process(store):
-                store = self._groups.new_store()
+                store = self._groups.new_store(timeout=options.get("timeout"))
             options |= given | {"init_method": None, "store": store}
             return original(backend or "gloo", **options)
 
@@ -310,7 +356,7 @@ class SimulatedBackend:
             if not self._host.is_rank_thread():
                 return original(url, rank, world_size, **options)  # type: ignore[no-any-return]
             given = self._own_rank_and_world_size(rank, world_size)
-            return iter([(self._groups.new_store(), given["rank"], given["world_size"])])
+            return iter([(self._groups.new_store(timeout=options.get("timeout")), given["rank"], given["world_size"])])
 
         return rendezvous
 
@@ -320,7 +366,7 @@ class SimulatedBackend:
         def create_c10d_store(hostname: str, port: int, *arguments: Any, **options: Any) -> Any:
             if not self._host.is_rank_thread() or not 0 <= port < 2**16:
                 return original(hostname, port, *arguments, **options)
-            return self._groups.new_store()
+            return self._groups.new_store(timeout=arguments[2] if len(arguments) > 2 else options.get("timeout"))
 
         return create_c10d_store
 

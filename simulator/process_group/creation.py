@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from inspect import unwrap
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +37,16 @@ DEFAULT_GROUP = "default"
 """The label, used in findings, of the group of all ranks. torch calls this group "0"."""
 
 _ANSWERS_NON_MEMBER = hasattr(distributed_c10d, "_NonGroupMember")
+
+_SPLIT_NEEDS_DEVICE = next(
+    (
+        text
+        for text in unwrap(distributed_c10d.split_group).__code__.co_consts
+        if str(text).startswith("No device associated with the default pg")
+    ),
+    None,
+)
+"""The error of torch's split_group where the default group has no device; None if this torch splits without one."""
 
 _NAME_LENGTH = 8
 """How many characters of a hashed group name are shown (torch makes one for use_local_synchronization)."""
@@ -89,9 +100,12 @@ class GroupMaker:
         world.pg_group_ranks[group] = self._same_rank
         world.group_count = 1
 
-    def new_store(self, prefix: str = "") -> SimulatedStore:
+    def new_store(self, prefix: str = "", timeout: timedelta | None = None) -> SimulatedStore:
         """Return the running rank's handle of the key-value store that all ranks share."""
-        return SimulatedStore(self._host, prefix)
+        store = SimulatedStore(self._host, prefix)
+        if timeout is not None:
+            store.set_timeout(timeout)
+        return store
 
     def new_group(
         self,
@@ -153,13 +167,20 @@ class GroupMaker:
         backend: str | None,
         description: str | None,
     ) -> Any:
-        """Make groups as torch's split_group does, but without an accelerator. Every rank of the parent calls it."""
+        """Make groups as torch's split_group does. Every rank of the parent calls it."""
         if not split_ranks:
             raise ValueError("split_ranks cannot be None or empty")
         world = distributed_c10d._world
-        parent = parent or distributed_c10d._get_default_group()
+        default: Any = distributed_c10d._get_default_group()
+        if _SPLIT_NEEDS_DEVICE and not default.bound_device_id:
+            raise RuntimeError(_SPLIT_NEEDS_DEVICE)
+        parent = parent or default
         if parent not in world.pg_group_ranks:
             raise ValueError(f"Group {parent} is not registered")
+        if default.rank() not in world.pg_group_ranks[parent]:
+            raise ValueError(f"Global rank {default.rank()} is not part of the parent group {parent}")
+        if _SPLIT_NEEDS_DEVICE and not torch.accelerator.is_available():
+            raise RuntimeError("No backend for the parent process group or its backend does not support splitting")
         for split in split_ranks:
             _check_split(split, len(self._everybody))
         distributed_c10d._check_valid_timeout(timeout or timedelta(minutes=30))

@@ -5,8 +5,8 @@ Each method checks its arguments as the group's backend does (argument_rules.py)
 methods directly; C++ (the Reducer, functional collectives) reaches them through torch's trampoline
 (PyProcessGroup.hpp), which looks them up by name. torch 2.13 renamed some; each stands here under both names.
 
-A group's time-out ends no wait: a deadlock is found exactly, when it happens. Time-outs given to a work's `wait`, and
-the one of monitored_barrier, run in virtual time.
+Time-outs run in virtual time. That of a group ends no wait of a deadlock, which is found exactly, when it happens; see
+simulator/kernel/time_outs.py.
 """
 
 # torch's stubs list overloads of these methods that only its C++ class has.

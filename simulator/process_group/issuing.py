@@ -49,6 +49,8 @@ class CallIssuer:
         self.is_destroyed = False
         self.has_nccl = has_nccl
         """True if the program asked for NCCL, for all tensors or for those of one kind of device."""
+        self.is_nccl = has_nccl or semantics.batch_is_unit
+        """True if the group behaves as one of NCCL."""
         self._semantics = semantics
         self._ignores_tags = semantics.ignores_tags and not is_beside_nccl
         self._origins = origins

@@ -20,6 +20,7 @@ import torch
 from torch._C._distributed_c10d import FakeProcessGroup
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
+from ddpsim.simulator.kernel.requests import SetTimeLimit
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice
 from ddpsim.simulator.process_group.issuing import CallIssuer
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
@@ -56,7 +57,7 @@ class NamedGroup(ProcessGroup):
         self._name = name
         self._store = store
         self._backend_name = backend_name
-        self._timeout = timeout
+        self.set_timeout(timeout)
 
     @cached_property
     def torch_group(self) -> ProcessGroup:
@@ -141,11 +142,13 @@ class NamedGroup(ProcessGroup):
         """Do nothing, as gloo does."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Record the time-out. It ends no wait; see the docstring of group.py."""
+        """Set the time-out of the group's calls."""
         self._timeout = timeout
+        issuer = self._issuer
+        issuer.host.send_request(SetTimeLimit(issuer.label, timeout.total_seconds(), issuer.is_nccl))
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
-        """Accept the time-out. It ends no wait; see the docstring of group.py."""
+        """Accept the time-out. It ends no wait here."""
 
     _set_default_timeout = set_timeout
 

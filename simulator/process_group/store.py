@@ -108,11 +108,7 @@ class SimulatedStore(Store):
         timeout = timeout or self._limit
         seconds = timeout.total_seconds() if timeout else None
         if missing := self._ask_kernel("wait", keys, timeout_seconds=seconds):
-            prefix = self._prefix.removeprefix(self._namespace)
-            names = ", ".join(f"/{prefix}{key}" for key in keys)
-            error = DistStoreError(f"wait timeout after {round((seconds or 0) * 1000)}ms, keys: {names}")
-            error.reason = MissingKeys(tuple(missing))  # type: ignore[attr-defined]  # for the finding
-            raise error
+            raise self._timeout_error(keys, timeout or self._timeout, missing)
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
         """Wait until `world_size` callers have called this with `key`."""
@@ -148,7 +144,7 @@ class SimulatedStore(Store):
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Record the value that `timeout` returns. It ends no wait: one without its own time-out has no limit."""
+        """Set the time-out, in virtual time, for waits that give none themselves. It ends none in a deadlock."""
         self._timeout = timeout
 
     @property
@@ -183,6 +179,7 @@ class SimulatedStore(Store):
         timeout_seconds: float | None = None,
         may_wait: bool = True,
     ) -> Any:
+        may_wait_long = operation in MAY_WAIT
         request = StoreOperation(
             operation,
             tuple([self._prefix + key for key in keys]),
@@ -190,10 +187,21 @@ class SimulatedStore(Store):
             amount,
             self._prefix,
             timeout_seconds,
-            current_user_site() if operation in MAY_WAIT else NOWHERE,
+            self._timeout.total_seconds() if may_wait_long else None,
+            current_user_site() if may_wait_long else NOWHERE,
             may_wait,
         )
-        return self._host.send_request(request)
+        try:
+            return self._host.send_request(request)
+        except TimeoutError as error:
+            raise self._timeout_error(keys, self._timeout, str(error).splitlines()) from None
+
+    def _timeout_error(self, keys: Sequence[str], limit: timedelta, missing: Sequence[str]) -> DistStoreError:
+        prefix = self._prefix.removeprefix(self._namespace)
+        names = ", ".join(f"/{prefix}{key}" for key in keys)
+        error = DistStoreError(f"wait timeout after {round(limit.total_seconds() * 1000)}ms, keys: {names}")
+        error.reason = MissingKeys(tuple(missing))  # type: ignore[attr-defined]  # for the finding
+        return error
 
 
 def _as_bytes(value: str | bytes) -> bytes:

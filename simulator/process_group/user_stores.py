@@ -3,7 +3,7 @@
 Each is served by the kernel, so that waiting lets other ranks run and a key that never comes is found. The keys of all
 lie in one place there, each store's under a prefix of its own: by port (`TCPStore`), by file (`FileStore`), by process
 (`HashStore`). Signatures and errors are torch's. A time-out that the program gives passes in virtual time; torch's 300
-seconds never pass, since a wait that cannot end is a deadlock.
+seconds end no wait in a deadlock.
 
 A rank that is a process finds our classes under torch's names (`replace_store_classes`). Where ranks are threads,
 torch's own classes make ours while a run lasts (`stores_replaced_on_ranks`).

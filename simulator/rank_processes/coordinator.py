@@ -51,7 +51,7 @@ class RankCoordinator:
         """The ranks that raised, in the order in which they did."""
         self._kernel = kernel
         self._children = children
-        self._watchdog = RankWatchdog(kernel)
+        self._watchdog = RankWatchdog(kernel, [child.pid for child in children])
         self.lost: dict[int, str] = {}
         """How a rank's process ended that sent no last message, by rank."""
         self._are_programs = config.is_program
@@ -84,6 +84,8 @@ class RankCoordinator:
             return self._switch_task(answer.to)
         if isinstance(answer, answers.MoveTensors):
             return self._move_call_data(answer)
+        if isinstance(answer, answers.FailCalls):
+            return self._fail_calls(answer)
         if isinstance(answer, answers.AwaitExternalThreads):
             return self._kernel.reply(requests.AwaitedExternalThreads(woke_a_rank=False))
         mine = self._running_inbox
@@ -136,6 +138,14 @@ class RankCoordinator:
     def _move_call_data(self, move: answers.MoveTensors) -> Answer:
         answer = self._kernel.reply(self._posted.move_call_data(move))
         for rank, _ in move.calls:
+            if rank != self._running_task.rank_number:
+                self._speculation.answer_if_certain(self._inboxes[rank])
+        return answer
+
+    def _fail_calls(self, failed: answers.FailCalls) -> Answer:
+        self._posted.fail_calls(failed)
+        answer = self._kernel.reply(requests.MovedTensors())
+        for rank, _ in failed.calls:
             if rank != self._running_task.rank_number:
                 self._speculation.answer_if_certain(self._inboxes[rank])
         return answer
@@ -236,8 +246,10 @@ class RankCoordinator:
         me = self._running_task
         self._posted.add_call(me.rank_number, message.handle, message.call, message.parcel)
         answer = self._kernel.handle(requests.IssueCall(message.handle, message.call))
-        while isinstance(answer, answers.MoveTensors):
-            answer = self._move_call_data(answer)
+        while isinstance(answer, (answers.MoveTensors, answers.FailCalls)):
+            answer = (
+                self._move_call_data(answer) if isinstance(answer, answers.MoveTensors) else self._fail_calls(answer)
+            )
         # An answer other than `Continue` is also the answer to the rank's next request.
 
     def _stop_by_failure(self, message: messages.InternalFailure) -> None:
@@ -266,19 +278,25 @@ class RankCoordinator:
     def _await_next_entry(self, mine: RankInbox) -> QueuedMessage | None:
         """Wait for the next message of the running rank's process, and return it; None if the process is gone."""
         since = self._watchdog.clock.elapsed_seconds()
+        self._watch_rank(mine, since)  # a rank that polls always has a message here
         while not mine.entries:
             if mine.is_gone:
                 return None
             ready = self._poll.poll(_WATCH_SECONDS * 1000)
-            self._handle_ctrl_c()
             if not ready:
                 mine.forward_output()
-                self._watchdog.check_rank(self._running_task, mine.child, since)
+            self._watch_rank(mine, since)
             for file, _ in ready:
                 self._read_messages(self._by_file[file])
         entry = mine.entries.popleft()
         mine.forward_output(entry.written)
         return entry
+
+    def _watch_rank(self, mine: RankInbox, since: float) -> None:
+        """Handle Ctrl-C, and check the limits of the running rank if the last check was some time ago."""
+        self._handle_ctrl_c()
+        if self._watchdog.is_due():
+            self._watchdog.check_rank(self._running_task, mine.child, since)
 
     def _read_messages(self, inbox: RankInbox) -> None:
         inbox.read_messages()
@@ -292,7 +310,10 @@ class RankCoordinator:
         if self._ctrl_c.press_count == self._presses:
             return
         self._presses = self._ctrl_c.press_count
-        self._kernel.stop_run(RunEnding.INTERRUPTED)
+        me = self._kernel.run.running
+        is_here = me is not None and self._kernel.run.life.phase is RunPhase.RUNNING
+        stack = self._children[me.rank_number].read_stack() if me is not None and is_here else None
+        self._kernel.stop_at_limit(RunEnding.INTERRUPTED, me, stack)
         if self._presses > 1:
             for child in self._children:
                 child.kill_process()

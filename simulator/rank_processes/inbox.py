@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.kernel import requests
-from ddpsim.simulator.kernel.answers import Answer, Continue, DeliverCompletion, MoveTensors
+from ddpsim.simulator.kernel.answers import Answer, Continue, DeliverCompletion, FailCalls, MoveTensors
 from ddpsim.simulator.kernel.requests import MovedTensors, WaitFor
 from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.rank_processes.parcels import PackedPayload, outputs_outside_arena
+from ddpsim.simulator.runtime.rank_thread import make_call_error
 from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
@@ -156,6 +157,13 @@ class PostedCalls:
             outcome = messages.CallResult(error and copy(error), source, members, outputs_outside_arena(each.payload))
             self._inboxes[rank].completions.outcomes[handle] = outcome
         return MovedTensors(None if error is None else str(error))
+
+    def fail_calls(self, failed: FailCalls) -> None:
+        """Record the error with which calls end."""
+        for rank, handle in failed.calls:
+            del self._posted[rank, handle]
+            outcome = messages.CallResult(make_call_error(failed.failure), None, ())
+            self._inboxes[rank].completions.outcomes[handle] = outcome
 
 
 Known = tuple[tuple[int, messages.CallResult], ...]

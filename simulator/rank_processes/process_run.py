@@ -52,7 +52,6 @@ class ProcessRun:
         ctrl_c = CtrlCGuard(raises=False)
         with ctrl_c, _sigchld_not_ignored():
             self._run_ranks(ctrl_c)
-        ctrl_c.raise_if_pressed()
         if self._kernel.run.life.failure is not None:
             raise self._kernel.run.life.failure
 
@@ -76,7 +75,8 @@ class ProcessRun:
     @property
     def has_completed(self) -> bool:
         """True if all ranks returned or one raised, so that no rank would wait forever."""
-        return bool(self._coordinator.raisers) or self._kernel.run.life.ending is RunEnding.FINISHED
+        life = self._kernel.run.life
+        return not life.is_interrupted and (bool(self._coordinator.raisers) or life.ending is RunEnding.FINISHED)
 
     @property
     def has_poisoned(self) -> bool:

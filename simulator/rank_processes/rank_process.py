@@ -153,6 +153,7 @@ class _RankProcess:
             host.is_rank_thread,
             lambda seconds: host.send_request(Sleep(seconds)),
             lambda: (host.running_thread.rank, float(host.send_request(ReadClock()))),
+            is_alike=self._rank_config.common.has_equal_clocks,
         )
         self._own_channel.heed_debugger = self._session_host.serve_other_rank
         self._install_signal_handlers()

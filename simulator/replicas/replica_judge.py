@@ -60,6 +60,8 @@ class ReplicaJudge:
         """By wrapper and rank, the program line at which the rank's replica was last compared."""
         self._latest_sites: dict[tuple[WrapperKey, int], Site] = {}
         """By wrapper and rank, the program line of the rank's last optimizer step."""
+        self._optimizers: dict[WrapperKey, dict[int, set[int]]] = {}
+        """By wrapper and rank, the numbers of the optimizers that have stepped. Ranks may divide the parameters."""
         self._ends: dict[WrapperKey, ReplicaComparison] = {}
         """By wrapper, the final parameters of the ranks that returned."""
         self._sizes: dict[WrapperKey, int] = {}
@@ -102,6 +104,7 @@ class ReplicaJudge:
         if sample.inputs is not None:
             comparison.steps.append(sample._replace(tensors=()))
             self._latest_sites[sample.key, sample.rank] = self._sites[sample.key, sample.rank]
+            self._optimizers.setdefault(sample.key, {}).setdefault(sample.rank, set()).add(sample.moment.optimizer)
         if self._is_complete(sample, comparison):
             self._judge_until(sample.key, sample.moment)
 
@@ -161,7 +164,10 @@ class ReplicaJudge:
         missing = sorted(
             peer.rank
             for peer in self._progress_on_ranks(key)
-            if moment.optimizer_step and peer.rank not in comparison.compared_ranks and self._has_passed(peer, moment)
+            if moment.optimizer_step
+            and peer.rank not in comparison.compared_ranks
+            and self._has_passed(peer, moment)
+            and not self._has_own_optimizer(key, peer.rank, comparison)
         )
         if missing and key not in self._skipped:
             self._skipped[key] = (replica_divergence.skipped_step_text(moment, missing), tuple(missing))
@@ -225,6 +231,7 @@ class ReplicaJudge:
             unreduced=next((each.unreduced for each in steps if each.unreduced), ""),
             skipped=skipped,
             skippers=skippers,
+            is_divided=any(self._has_own_optimizer(key, rank, comparison) for rank in self._optimizers.get(key, ())),
             has_run=key in self._has_trained,
             is_late=any(each.is_late for each in steps),
             apart=comparison.first_different_input,
@@ -238,6 +245,13 @@ class ReplicaJudge:
         """Return whether a rank is past this step of the wrapper; false for a rank that ran out of input (joined)."""
         return peer.step > moment.step and peer.aligned_step < moment.step and not peer.is_joined
 
+    def _has_own_optimizer(self, key: WrapperKey, rank: int, comparison: ReplicaComparison) -> bool:
+        """Return whether a rank steps an optimizer that another of the compared ranks lacks, so that they step unlike
+        parameters."""
+        of_ranks = self._optimizers.get(key, {})
+        own = of_ranks.get(rank, set())
+        return any(not own <= of_ranks.get(other, own) for other in comparison.compared_ranks)
+
     def _note_skipped_last_step(self, key: WrapperKey, moment: ComparisonPoint, comparison: ReplicaComparison) -> None:
         skippers = sorted(
             peer.rank
@@ -245,6 +259,7 @@ class ReplicaJudge:
             if peer.rank in self._returned
             and peer.rank not in comparison.compared_ranks
             and peer.step == moment.step > peer.aligned_step
+            and not self._has_own_optimizer(key, peer.rank, comparison)
         )
         if skippers and moment.optimizer_step and moment.step and comparison.compared_ranks:
             sites = {rank: self._latest_sites.get((key, rank), NOWHERE) for rank in skippers}

@@ -54,14 +54,16 @@ class ExecutionWatcher:
         try:
             self._start_ranks()
             self._watch_limits()
-        except BaseException:
-            self._end_early()
+        except BaseException as error:
+            is_interrupt = isinstance(error, KeyboardInterrupt)
+            self._end_early(is_interrupt=is_interrupt)
             while not self._baton.has_ended:
                 try:
                     self._await_ranks()
                 except KeyboardInterrupt:  # a second Ctrl-C changes nothing: the ranks are being unwound
                     continue
-            raise
+            if not is_interrupt:
+                raise
 
     def _start_ranks(self) -> None:
         """Start every rank's main thread and let the rank that was chosen first run."""
@@ -90,6 +92,7 @@ class ExecutionWatcher:
                 return self._await_ranks()
             now = clock.elapsed_seconds()
             rank = self._baton.running
+            self._kernel.run.note_progress(now - start)
             progress = (self._host.steps, rank and rank.number)
             cpu = 0.0 if rank is None else _core_seconds_of_thread(rank)
             if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
@@ -130,9 +133,13 @@ class ExecutionWatcher:
                     baton.pass_to_thread(rank, kernel.next_task_to_unwind())
                     clear_pending_interrupt()
 
-    def _end_early(self) -> None:
+    def _end_early(self, *, is_interrupt: bool) -> None:
         """End the run, even if no rank has run yet."""
-        self._kernel.stop_run(RunEnding.INTERRUPTED)
+        if is_interrupt:
+            running = self._baton.running
+            place = (None, None) if running is None else (running.task, stack_of_thread(running))
+            self._kernel.stop_at_limit(RunEnding.INTERRUPTED, *place)
+        self._kernel.stop_run(RunEnding.BROKEN)
         if self._baton.running is None and not self._baton.has_ended:
             for rank in self._host.ranks:
                 if not rank.main.ident:

@@ -42,7 +42,7 @@ def describe_error(
         format_user_traceback(error),
         unused,
         tuple(poisoned),
-        reason if isinstance(reason, (rank_errors.FailedBarrier, rank_errors.MissingKeys)) else None,
+        reason if isinstance(reason, rank_errors.KnownErrorFacts) else None,
     )
 
 

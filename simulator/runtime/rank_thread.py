@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import builtins
 import ctypes
 import sys
 import threading
@@ -13,6 +14,7 @@ from threading import get_ident
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.kernel.answers import CallFailure
 from ddpsim.simulator.kernel.states import TaskState
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 
@@ -103,6 +105,14 @@ class PendingCall:
     """Functions to run on a thread of the call's rank after completion: they set futures and run callbacks."""
     when_moved: Callable[[], None] | None = None
     """A function that runs as soon as the call's data has moved, on any thread, before a program reads the data."""
+
+
+def make_call_error(failure: CallFailure) -> Exception:
+    """Return the exception with which a call ends."""
+    kind = getattr(sys.modules["torch.distributed"], failure.kind, None) or getattr(builtins, failure.kind)
+    error: Exception = kind(failure.text)
+    error.reason = failure.reason  # type: ignore[attr-defined]  # for the finding
+    return error
 
 
 class ThreadedRank:

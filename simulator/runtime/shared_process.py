@@ -8,6 +8,9 @@ keep a rank's state in their modules are known by name.
 The caller's thread pool executors are replaced inside ranks by copies, one for each rank, as forked processes would
 have them. If ranks shared one, the first rank to end would shut it down for all, and its workers, which are not
 simulated, would run the ranks' work at any time.
+
+`os.getpid` returns another number in each rank, as in processes: the id of a thread, to which signals can be sent and
+for which /proc has a folder, as for a process.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ from ddpsim.simulator.verdict import Finding
 
 _OF_A_RANK = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 _LIBRARIES = frozenset({"accelerate", "ignite", "lightning", "pytorch_lightning", "transformers"})
+_KNOW_ONE_PROCESS = sys.stdlib_module_names | {"torch", "ddpsim"}
+"""The packages that compare process ids, some of which they read before the run."""
 _LOOKS_UP: CodeType = type(os.environ).__getitem__.__code__
 _PROCESS: Any = multiprocessing.process.BaseProcess
 _PLAIN_QUEUE = queue.SimpleQueue
@@ -53,12 +58,15 @@ class SharedProcessWatch:
         self._used = _libraries_used_by(self._program)
         self._noted: dict[tuple[SharedState, Site, str], set[int]] = {}
         self._replaced = ReplacedAttributes()
+        self._process_ids: dict[int, int] = {}
+        """By rank, except rank 0: the number that the rank's program takes for the id of its process."""
         self._executors: dict[tuple[int, int], tuple[ThreadPoolExecutor, ThreadPoolExecutor]] = {}
         """The copies of thread pool executors: (rank, id of the original) -> (the original, kept alive; the copy)."""
 
     def install(self) -> None:
         """Replace the functions whose use is recorded; the module's docstring lists them."""
         for owner, name, replacement in (
+            (os, "getpid", self._wrap_getpid),
             (os, "chdir", partial(self._recording_replacement, SharedState.FOLDER)),
             (signal, "signal", partial(self._recording_replacement, SharedState.SIGNALS)),
             (_PROCESS, "start", self._wrap_process_start),
@@ -111,6 +119,16 @@ class SharedProcessWatch:
         if (rank, id(executor)) not in self._executors:
             self._executors[rank, id(executor)] = executor, _copy_without_work(executor)
         return self._executors[rank, id(executor)][1]
+
+    def _wrap_getpid(self, original: Callable[[], int]) -> Callable[[], int]:
+        def getpid() -> int:
+            rank = self._running_rank()
+            caller = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+            if not rank or caller in _KNOW_ONE_PROCESS:
+                return original()
+            return self._process_ids.setdefault(rank, threading.get_native_id())
+
+        return getpid
 
     def _recording_replacement(self, what: SharedState, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)

@@ -12,12 +12,12 @@ only one process per rank (a switch then crosses processes; `simulator/rank_proc
 
 from __future__ import annotations
 
-import os
 import threading
 from _thread import allocate_lock as _allocate_lock
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
+from os import getpid as _getpid  # a rank's program gets a number of its own from os.getpid
 from threading import get_ident as _thread_ident
 from typing import Any, NoReturn
 
@@ -36,7 +36,14 @@ from ddpsim.simulator.runtime.host import CallWatch
 from ddpsim.simulator.runtime.isolation.world import watch_world
 from ddpsim.simulator.runtime.kernel_port import KernelInterface
 from ddpsim.simulator.runtime.prompt_server import PromptServer
-from ddpsim.simulator.runtime.rank_thread import PendingCall, RankReturned, RankThread, RankUnwound, ThreadedRank
+from ddpsim.simulator.runtime.rank_thread import (
+    PendingCall,
+    RankReturned,
+    RankThread,
+    RankUnwound,
+    ThreadedRank,
+    make_call_error,
+)
 from ddpsim.simulator.runtime.threads import RankThreads
 from ddpsim.simulator.waits import CallWait
 
@@ -83,7 +90,7 @@ class ThreadHost:
         self.baton = Baton(kernel, self.ranks, switch)
         self.prompt_server = PromptServer(self.baton.over.release)
         self._move_data = move_data
-        self._process = os.getpid()
+        self._process = _getpid()
         self._unwinds: Counter[int] = Counter()
         """By thread ident, how often RankUnwound was raised in the thread to end it early."""
 
@@ -110,7 +117,7 @@ class ThreadHost:
     def is_rank_thread(self) -> bool:
         """True on the running thread of a rank. False in a process forked from it, which has a copy of that thread."""
         running = self.baton.running
-        return running is not None and running.asker == _thread_ident() and os.getpid() == self._process
+        return running is not None and running.asker == _thread_ident() and _getpid() == self._process
 
     def is_unwinding(self, me: RankThread) -> bool:
         """True if a thread is being ended early."""
@@ -148,7 +155,9 @@ class ThreadHost:
             elif type(answer) is DeliverCompletion:
                 self._deliver_completion(me, answer.handle)
                 answer = kernel.reply(_DELIVERED)
-            elif isinstance(answer, (MoveTensors, answers.ReportStack, answers.AwaitExternalThreads)):
+            elif isinstance(
+                answer, (MoveTensors, answers.FailCalls, answers.ReportStack, answers.AwaitExternalThreads)
+            ):
                 answer = kernel.reply(self._carry_out_and_reply(me, answer))
             else:
                 self._raise_answer(me, answer)
@@ -235,11 +244,18 @@ class ThreadHost:
         pending.when_delivered.clear()
 
     def _carry_out_and_reply(
-        self, me: RankThread, answer: MoveTensors | answers.ReportStack | answers.AwaitExternalThreads
+        self,
+        me: RankThread,
+        answer: MoveTensors | answers.FailCalls | answers.ReportStack | answers.AwaitExternalThreads,
     ) -> Reply:
         try:
             if isinstance(answer, MoveTensors):
                 return self._move_data_of_calls(answer)
+            if isinstance(answer, answers.FailCalls):
+                for rank, handle in answer.calls:
+                    pending = self.ranks[rank].pending[handle]
+                    pending.is_complete, pending.error = True, make_call_error(answer.failure)
+                return _MOVED
             return (
                 stack_of_thread(me)
                 if isinstance(answer, answers.ReportStack)
@@ -285,8 +301,7 @@ class ThreadHost:
             )
             raise me.fault
         if isinstance(answer, answers.RejectRequest):
-            assert answer.kind == "ValueError"
-            raise ValueError(answer.text)
+            raise (TimeoutError if answer.kind == "TimeoutError" else ValueError)(answer.text)
         self._unwind_caller()
 
     # --- the ends of threads ------------------------------------------------------------------------------------------
@@ -315,7 +330,7 @@ class ThreadHost:
     def _next_thread_after(self, me: RankThread, how: TaskChange) -> int | None:
         """Tell the kernel that a thread has ended, and return the number of the next thread, or None."""
         answer = self.kernel.handle(ask.FinishTask(how))
-        while isinstance(answer, answers.AwaitExternalThreads):
+        while isinstance(answer, (answers.FailCalls, answers.AwaitExternalThreads)):
             answer = self.kernel.reply(self._carry_out_and_reply(me, answer))
         assert isinstance(answer, SwitchTask), f"{ask.FinishTask.__name__} was answered by {answer}"
         if not me.is_main and self.baton.started.pop(me.number, None) is not None:

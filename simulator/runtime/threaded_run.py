@@ -61,10 +61,7 @@ class ThreadedRun:
         self._name_parameters = name_parameters
 
     def run(self) -> None:
-        """Run the ranks to the end.
-
-        After an interrupt (Ctrl-C) their programs are ended early, then KeyboardInterrupt is raised.
-        """
+        """Run the ranks to the end. After an interrupt (Ctrl-C) their programs are ended early."""
         host = self.host
         self._isolation.install()
         try:

@@ -94,7 +94,7 @@ def reduce_tensors(
         reduction, factors = "PREMUL_SUM", [tensors[0].new_tensor(1 / size)] * size
     if reduction == "PREMUL_SUM":
         tensors = [tensor.mul(factor).to(dtype) for tensor, factor in zip(tensors, factors, strict=True)]
-    depends_on_order = not is_whole and (size > 2 or reduction in ("MIN", "MAX"))
+    depends_on_order = not is_whole and size > (1 if reduction in ("MIN", "MAX") else 2)
     if depends_on_order and not on_nccl and reduction in _ON_GLOO:
         flat = [tensor if tensor.dim() == 1 else tensor.reshape(-1) for tensor in tensors]
         total = _reduce_around_ring(flat, _ON_GLOO[reduction])
@@ -112,6 +112,8 @@ def _reduce_around_ring(tensors: Sequence[Tensor], combine: Callable[[Tensor, Te
     """Return the reduction of flat tensors, combined in gloo's order: chunk c from rank c - 1 down to rank c."""
     size, count = len(tensors), tensors[0].numel()
     chunk = _elements_in_chunk(count, size, tensors[0].itemsize)
+    if count <= chunk:
+        return reduce(lambda received, own: combine(own, received), reversed(tensors))
     if size * count <= _FEW_ELEMENTS:
         index = _ring_order(size, count, chunk)
         in_order = torch.cat(list(tensors)).take(index.to(tensors[0].device) if tensors[0].is_cuda else index)

@@ -82,11 +82,11 @@ def test_a_rank_that_never_came_to_the_collective_may_have_it_in_another_place()
     a_cycle_in_no_loop(program)
 
 
-def a_cycle_in_no_loop(program):
+def a_cycle_in_no_loop(program, cause="not known: no call of the cycle is shown to be too early"):
     (finding,) = simulate(program, 2).findings
     assert (finding.code, finding.ranks) == ("deadlock.cycle", (0, 1))
     assert labelled(finding, "counts") == []
-    assert labelled(finding, "cause")[0].startswith("each rank of the cycle waits in a call that the next one reaches")
+    assert labelled(finding, "cause")[0].startswith(cause)
 
 
 def test_a_rank_that_receives_in_each_step_has_not_left_the_loop():
@@ -98,7 +98,10 @@ def test_a_rank_that_receives_in_each_step_has_not_left_the_loop():
             elif step != 2:
                 dist.send(torch.ones(1), 0)
 
-    a_cycle_in_no_loop(program)
+    line = program.__code__.co_firstlineno
+    a_cycle_in_no_loop(
+        program, f"rank 0 reached recv at test_uneven.py:{line + 4} 3 times, and rank 1 reached send at "
+    )
 
 
 def test_a_function_that_is_called_in_a_loop_may_be_called_after_it_too(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import Budget, Code, UsageError, Verdict, explore, replay, shrink, simulate
+from ddpsim import Budget, Code, Verdict, explore, replay, shrink, simulate
 from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
@@ -183,9 +183,3 @@ def test_a_failure_of_ranks_that_start_unlike_is_shrunk():
     assert shrunk.is_minimal
     assert shrunk.result.findings[0].code is failure.findings[0].code is Code.DEADLOCK_MISSING_RANK
     assert str(shrunk.schedule).split(":")[1:3] == ["0", "u"]
-
-
-def test_ranks_of_functions_that_start_alike_anyway():
-    line = "alike is True, but ranks of functions have equal seeds unless check_determinism is True: leave it out"
-    with pytest.raises(UsageError, match=f"^{line}$"):
-        explore(count_of_its_own, 2, alike=True)

@@ -17,6 +17,7 @@ from ddpsim.simulator.kernel.answers import (
     AwaitExternalThreads,
     Continue,
     DeliverCompletion,
+    FailCalls,
     MoveTensors,
     RaiseFault,
     RejectRequest,
@@ -116,6 +117,9 @@ class Host:
                 answer = Continue()
             elif isinstance(answer, MoveTensors):
                 self.log.append(("moved", answer.signature.operation, answer.calls, answer.members))
+                answer = self._reply(MovedTensors(None))
+            elif isinstance(answer, FailCalls):
+                self.log.append(("failed", answer.calls, answer.failure.kind))
                 answer = self._reply(MovedTensors(None))
             elif isinstance(answer, ReportStack):
                 answer = self._reply(StackReport('  File "train.py", line 1'))

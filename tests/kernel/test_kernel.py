@@ -33,6 +33,7 @@ from ddpsim.simulator.kernel.requests import (
     ReadClock,
     ReportAccesses,
     SawThreadEnd,
+    SetTimeLimit,
     Sleep,
     StepDone,
     StoreOperation,
@@ -252,11 +253,18 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
         Host([program(), calls(1, 2, "barrier")], faults=[Crash(0, 1)]),
         Host([calls(0, 2, "barrier"), calls(1, 2)]),
         Host([forever(Checkpoint())], budget=Budget(steps=5)),
+        Host([limited(), one(Sleep(2.0))]),
     ]
+    assert runs[3].done("failed") == [("failed", ((0, 1),), "RuntimeError")]
     assert runs[0].run.ranks[0].optimizer_steps == 1
     assert runs[0].run.batch_counts() == {0: {NOWHERE: [3]}}
     seen = {kind for host in runs for kind in host.seen}
     assert seen == set(get_args(requests.Request | requests.Reply | Answer))
+
+
+def limited():
+    yield SetTimeLimit("default", 1.0)
+    yield from calls(0, 2, "barrier")
 
 
 def call_of(signature):

@@ -275,10 +275,6 @@ def test_modules_that_cannot_be_forked(program, tmp_path, source, problem):
     ("options", "problem"),
     [
         ({"preload": "json"}, r"^preload is 'json', expected names of modules: write"),
-        (
-            {"alike": True},
-            r"^alike is True, but ranks of functions have equal seeds unless check_determinism is True: leave it out$",
-        ),
         ({"preload": ["json"]}, r"^preload is \('json',\), but ranks of functions share the modules of this process"),
     ],
 )

@@ -1,5 +1,6 @@
 """Making groups, naming them, and giving them up."""
 
+import re
 from datetime import timedelta
 from inspect import signature
 
@@ -8,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import init_process_group as early_init
 
-from ddpsim import simulate
+from ddpsim import UsageError, explore, simulate
 from tests.kit.results import codes, returned
 
 
@@ -43,8 +44,29 @@ def test_every_backend_is_simulated_and_answers_to_its_name(backend):
     assert returned(program) == ((11, backend or "gloo"),) * 2
 
 
-def test_a_split_needs_no_accelerator_here():
+@pytest.fixture
+def bound_to_devices(monkeypatch):
+    """Return what binds a rank's default group to a device, as init_process_group does."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    return lambda rank: setattr(dist.group.WORLD, "bound_device_id", torch.device("cuda", rank))
+
+
+def test_a_split_needs_a_device_and_an_accelerator():
+    def program(rank, device):
+        dist.group.WORLD.bound_device_id = device
+        dist.split_group(split_ranks=[[0], [1]])
+
+    for device, message in [
+        (None, "No device associated with the default pg, not safe to split any process groups"),
+        (torch.device("cuda", 0), "No backend for the parent process group or its backend does not support splitting"),
+    ]:
+        result = simulate(program, 2, args=(device,))
+        assert [str(result.errors[rank]) for rank in (0, 1)] == [message] * 2
+
+
+def test_a_split_of_a_group_that_has_a_device(bound_to_devices):
     def program(rank):
+        bound_to_devices(rank)
         half = dist.split_group(split_ranks=[[0, 2], [1, 3]], group_desc="half")
         quarter = dist.split_group(half, [[1]])
         quarter = None if quarter is dist.GroupMember.NON_GROUP_MEMBER else quarter
@@ -63,8 +85,13 @@ def test_a_split_needs_no_accelerator_here():
     )
 
 
-def test_a_split_waits_for_the_whole_parent():
-    result = simulate(lambda rank: dist.split_group(split_ranks=[[0, 1], [2]]) if rank != 2 else None, 3)
+def test_a_split_waits_for_the_whole_parent(bound_to_devices):
+    def program(rank):
+        bound_to_devices(rank)
+        if rank != 2:
+            dist.split_group(split_ranks=[[0, 1], [2]])
+
+    result = simulate(program, 3)
     assert codes(result) == [("deadlock.missing_rank", (2,))]
 
 
@@ -76,8 +103,9 @@ def test_a_split_waits_for_the_whole_parent():
         ([[0, 1, 2]], "size should be less or equal to the world_size"),
     ],
 )
-def test_splits_that_torch_refuses(split_ranks, message):
+def test_splits_that_torch_refuses(bound_to_devices, split_ranks, message):
     def program(rank):
+        bound_to_devices(rank)
         with pytest.raises(ValueError, match=message):
             dist.split_group(split_ranks=split_ranks)
 
@@ -217,3 +245,74 @@ def test_cpp_finds_a_default_backend_in_a_group_as_in_one_of_gloo():
         return group._has_hooks()
 
     assert returned(program) == (False, False)
+
+
+# --- backends of the program's own ------------------------------------------------------------------------------------
+
+
+class AddsHundred(dist.ProcessGroup):
+    """A backend in Python, which moves nothing and adds 100."""
+
+    def getBackendName(self):
+        return "hundred"
+
+    def allreduce(self, tensors, opts=None):
+        for tensor in tensors:
+            tensor.add_(100)
+        return _Done()
+
+
+class _Done(dist._Work):
+    def wait(self, timeout=None):
+        return True
+
+
+@pytest.fixture
+def hundred(monkeypatch):
+    """Register the backend `hundred`, and forget it afterwards."""
+    known = dist.Backend
+    for name in ("_plugins", "backend_list", "backend_type_map", "backend_capability"):
+        monkeypatch.setattr(known, name, type(getattr(known, name))(getattr(known, name)))
+    monkeypatch.setattr(known, "HUNDRED", "hundred", raising=False)
+    known.register_backend("hundred", lambda store, rank, size, timeout: AddsHundred(rank, size), devices=["cpu"])
+
+
+NOT_CHECKED = 'not checked: the calls of groups on "hundred", a backend of the program\'s own, which moves their data'
+
+
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.tier("ci"))])
+@pytest.mark.usefixtures("hundred")
+def test_a_backend_of_the_programs_own_is_used_and_said_to_be_unchecked(isolation):
+    def program(rank):
+        group = dist.new_group(backend="hundred")
+        return total(rank, group), total(rank)
+
+    result = simulate(program, 2, isolation=isolation)
+    assert (result.returns, result.notes) == (((101, 11), (110, 11)), (NOT_CHECKED,))
+    assert str(result).splitlines()[1] == f"  note    {NOT_CHECKED}"
+    assert 'for backend "hundred", for which DPOR' in explore(program, 2, isolation=isolation).extent
+
+
+def test_an_ordinary_group_has_no_such_note():
+    assert simulate(lambda rank: total(rank, dist.new_group(backend="gloo")), 2).notes == ()
+
+
+@pytest.mark.usefixtures("hundred")
+def test_a_backend_of_the_programs_own_beside_another_in_one_group_is_refused():
+    message = (
+        "the program asks for a group with backend 'cpu:hundred,cuda:nccl', of which 'hundred' is its own, expected a "
+        "backend of its own alone: make two groups"
+    )
+    with pytest.raises(UsageError, match=re.escape(message)):
+        simulate(lambda rank: dist.new_group(backend="cpu:hundred,cuda:nccl"), 2)
+
+
+@pytest.mark.usefixtures("hundred")
+def test_a_backend_that_raises_is_an_error_of_the_rank():
+    def make(*arguments):
+        raise OSError("no such card")
+
+    dist.Backend.register_backend("hundred", make, devices=["cpu"])
+    result = simulate(lambda rank: dist.new_group(backend="hundred"), 2)
+    assert codes(result) == [("rank_error", (0, 1))]
+    assert result.findings[0].summary.startswith("ranks 0, 1 raised OSError: no such card")

@@ -44,13 +44,14 @@ def eventually(holds):
 
 
 @pytest.mark.parametrize(
-    ("number", "is_unwound"),
+    ("number", "ended"),
     sweep(
-        [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGKILL, False)],
+        [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
         lambda case: case[0] is not signal.SIGTERM,
     ),
 )
-def test_nothing_is_left(tmp_path, number, is_unwound):
+def test_nothing_is_left(tmp_path, number, ended):
+    is_unwound = ended > 0
     (tmp_path / "train.py").write_text(PROGRAM)
     options = [] if is_unwound else ["--alike"]  # from one server
     command = subprocess.Popen(
@@ -72,6 +73,6 @@ def test_nothing_is_left(tmp_path, number, is_unwound):
     finally:
         command.kill()
         command.communicate()
-    assert status == (130 if is_unwound else -number)
+    assert status == ended
     eventually(lambda: not any(map(is_there, pids)))
     assert {path.name for path in tmp_path.glob("left-*")} == ({"left-0", "left-1"} if is_unwound else set())

@@ -1,10 +1,15 @@
-"""When a rank as a process counts as blocked: told by looks at it, on a clock of the test's own."""
+"""When a rank as a process counts as blocked, on a clock of the test's own; and limits that hold while a rank polls."""
 
+import time
+from contextlib import suppress
+from itertools import repeat
 from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from ddpsim import Budget
+from ddpsim import Budget, simulate
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase
 from ddpsim.simulator.rank_processes.watchdog import RankWatchdog
 
@@ -59,3 +64,39 @@ def test_one_at_which_nobody_could_look_is_not(looks):
     assert looks(2 * STUCK, every=2 * STUCK) == []
     assert looks(STUCK - 1.0) == []
     assert looks(1.0)[:1] == [RunEnding.STUCK]
+
+
+def polls_a_work(rank):
+    work = dist.irecv(torch.ones(1), 1 - rank)
+    while not work.is_completed():
+        pass
+
+
+def polls_the_clock(rank):
+    if rank == 1:
+        while time.time() >= 0:
+            pass
+    dist.barrier()
+
+
+def makes_calls_for_ever(rank):
+    alone = [dist.new_group([each]) for each in range(2)]
+    for _ in repeat(None) if rank == 1 else ():
+        dist.all_reduce(torch.ones(1), group=alone[1])
+    dist.barrier()
+
+
+def does_not_leave(rank):
+    while rank == 1:
+        with suppress(BaseException):
+            dist.irecv(torch.ones(1), 0).is_completed()
+    dist.barrier()
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+@pytest.mark.parametrize("program", [polls_a_work, polls_the_clock, makes_calls_for_ever, does_not_leave])
+def test_a_limit_of_seconds_holds_while_a_rank_makes_requests(program, isolation):
+    (finding,) = simulate(program, 2, isolation=isolation, budget=Budget(seconds=1.0)).findings
+    assert (finding.code.value, finding.summary) == ("budget", "the run took longer than 1 s of wall time")
+    assert f", in {program.__name__}\n" in finding.text

@@ -73,6 +73,32 @@ def parameter_of_no_optimizer(rank):
     train(model, torch.optim.SGD(model.module[0].parameters(), lr=0.1), rank, 1)
 
 
+def parameters_divided(rank, *, sent, skips=False):
+    """Each rank steps its own parameters, as ZeRO does, and sends as many of them as `sent`."""
+    model = wrapped()
+    parameters = list(model.parameters())
+    optimizer = sgd(model) if skips else torch.optim.SGD(parameters[rank :: dist.get_world_size()], lr=0.1)
+    for step in range(2):
+        backward(model, rank)
+        if not skips or rank != 1 or step == 0:
+            optimizer.step()
+        optimizer.zero_grad()
+        for index, parameter in enumerate(parameters[:sent]):
+            dist.broadcast(parameter.data, src=index % dist.get_world_size())
+
+
+def optimizer_on_rank_0(rank, *, sends):
+    model = wrapped()
+    optimizer = sgd(model)
+    for _ in range(2):
+        backward(model, rank)
+        if rank == 0:
+            optimizer.step()
+        optimizer.zero_grad()
+        for parameter in list(model.parameters()) if sends else ():
+            dist.broadcast(parameter.data, src=0)
+
+
 def state_loaded_on_rank_0(rank, **options):
     model = wrapped(**options)
     if rank == 0:
@@ -228,6 +254,16 @@ FOUND = {
     ),
     "a window off by one": Found(window_off_by_one, ALL, FIRST),
     "only local": Found(only_local_gradients, ALL, "the optimizer step since DDP #0 was made"),
+    "divided, none sent": Found(partial(parameters_divided, sent=0), ALL, "step unlike parameters", "optimizer.step()"),
+    "divided, the last not sent": Found(
+        partial(parameters_divided, sent=3), (0,), "nothing made 1.bias equal", "optimizer.step()"
+    ),
+    "not divided": Found(
+        partial(parameters_divided, sent=0, skips=True), (1,), "no optimizer step", "optimizer.step()"
+    ),
+    "only one optimizer": Found(
+        partial(optimizer_on_rank_0, sends=False), (1, 2), "no optimizer step after step 2", "optimizer.step()"
+    ),
     "second epoch": Found(second_epoch, (1,), BIAS),
     "second model": Found(second_model, (1,), "no optimizer step after step 1 of DDP #1"),
     **{
@@ -290,6 +326,8 @@ def test_the_lines_of_all_who_stepped_the_culprits_first():
 
 
 TWINS = {
+    "divided": (BOTH, partial(parameters_divided, sent=4)),
+    "only one optimizer": (BOTH, partial(optimizer_on_rank_0, sends=True)),
     "two optimizers": (BOTH, two_optimizers_of_one_model),
     "a window": (BOTH, partial(accumulation, last_is_synchronised=True)),
     "an evaluation": (BOTH, partial(evaluation, through_wrapper=True)),

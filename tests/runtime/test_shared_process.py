@@ -173,3 +173,16 @@ def test_a_library_that_a_rank_imports_is_told_in_every_run(monkeypatch, program
     found = [finding.summary for finding in simulate(program, 2).findings]
     expected = "ignite keeps the state of a rank in its modules"
     assert found == ([] if program is _names_accelerate else [expected])
+
+
+def test_each_rank_has_a_process_id_that_signals_reach():
+    """Ranks as threads are one process, and would else seed alike by its id."""
+
+    def own_id(rank):
+        os.kill(os.getpid(), 0)
+        dist.barrier()
+        return os.getpid()
+
+    ids = simulate(own_id, 3).returns
+    assert len(set(ids)) == 3
+    assert ids[0] == os.getpid()

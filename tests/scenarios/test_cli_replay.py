@@ -1,12 +1,14 @@
 """`ddpsim replay`: steps, a recording that is not followed, and what it exits with."""
 
+import os
 import re
 import sys
 from functools import partial
 
 import pytest
 
-from ddpsim import Code, Schedule, Verdict
+from ddpsim import Code, Schedule, Verdict, simulate
+from ddpsim import replay as repeat
 from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.replay import HELP, show_steps, show_steps_interactively
@@ -250,3 +252,49 @@ def test_the_first_difference_from_what_was_recorded_is_told(replay, saved, monk
     assert (
         replay(saved, str(Schedule((), program_identity(saved, 4))))[0] == ExitStatus.AS_EXPECTED
     )  # not what was recorded
+
+
+FIRST_RUN_ONLY = """\
+import os, torch.distributed as dist
+
+def main(rank):
+    dist.barrier()
+    if rank == 1 and not os.path.exists("left"):
+        open("left", "w").close()
+        raise FileNotFoundError("vocabulary")
+"""
+
+
+@pytest.mark.parametrize(("options", "status"), [([], 1), (["--lenient"], 0)])
+def test_a_failure_that_a_file_of_the_first_run_mends_is_not_as_expected(ddpsim, tmp_path, options, status):
+    (tmp_path / "own.py").write_text(FIRST_RUN_ONLY, encoding="utf-8")
+    _, out, _ = ddpsim("run", "own.py:main", "--world-size", "2")
+    (recorded,) = re.findall(r"s1:\S+", out)
+    assert ":rank_error:" in recorded
+    told, out, _ = ddpsim("replay", "own.py:main", recorded, "--world-size", "2", *options)
+    assert told == status
+    assert "as expected" not in out
+    assert "  note    the token came from a run that found rank_error, which this one does not: " in out
+    difference = "findings: recorded rank_error; now none\n"
+    assert out.endswith(f"not as recorded, though every recorded choice was possible: {difference}")
+    os.remove("left")
+    told, out, _ = ddpsim("replay", "own.py:main", recorded, "--world-size", "2", *options)
+    assert told == 1
+    assert "not as expected: found fail, rank_error, rank 1; expected pass" in out
+    assert "note  " not in out
+
+
+def test_a_replay_in_python_says_that_it_found_something_else():
+    def program(rank):
+        if fails:
+            raise ValueError("x")
+
+    fails = True
+    failed = simulate(program, 1)
+    again = repeat(program, 1, failed.schedule)
+    assert (again.unlike, str(again)) == ("", str(failed))
+    fails = False
+    passed = repeat(program, 1, str(failed.schedule))
+    assert "the token came from a run that found rank_error" in passed.unlike
+    assert passed.schedule.found == ""
+    assert repeat(program, 1, passed.schedule).unlike == ""

@@ -232,6 +232,7 @@ def test_what_a_package_does_is_left_to_the_ranks(folder, capfd):
 
 
 MEETS = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+LEAVES_NONE = "dist.destroy_process_group()\n"
 APART = (
     "ddpsim: own.py made no process group and used no store: all 2 ranks ended without any communication; expected "
     "init_process_group on each: call it{}, or run one rank (--world-size 1)\n"
@@ -264,7 +265,9 @@ def test_a_program_whose_ranks_do_not_meet(folder, capfd, source, words, status,
 
 
 def test_a_program_that_left_for_want_of_gpus(folder, capfd):
-    write(folder, "import sys, torch\nif torch.accelerator.device_count() < 2:\n    sys.exit(0)\n" + MEETS)
+    write(
+        folder, "import sys, torch\nif torch.accelerator.device_count() < 2:\n    sys.exit(0)\n" + MEETS + LEAVES_NONE
+    )
     assert main(["run", "--world-size", "2", "own.py"]) == 0
     assert LEFT + FOR_GPUS in capfd.readouterr().out.splitlines()
     assert main(["run", "--world-size", "2", "--gpus", "2", "own.py"]) == 0
@@ -280,6 +283,21 @@ def test_a_result_says_that_its_ranks_did_not_meet(folder):
     assert simulate_program(["own.py"], 1).note == ""
     write(folder, STORE)
     assert simulate_program(["own.py"], 2).note == ""
+
+
+def test_a_group_that_ranks_leave_behind_is_noted_once(folder):
+    def notes(source, world_size=2):
+        write(folder, source)
+        return simulate_program(["own.py"], world_size).notes
+
+    left = "ended without destroy_process_group: real processes may abort while they exit; call it at the end"
+    assert notes(MEETS) == (f"ranks 0, 1 {left}",)
+    assert notes(f"{MEETS}if dist.get_rank():\n    {LEAVES_NONE}") == (f"rank 0 {left}",)
+    assert notes(f"{MEETS}{LEAVES_NONE}{MEETS[MEETS.index('dist.init') :]}") == (f"ranks 0, 1 {left}",)
+    assert (
+        notes(MEETS + LEAVES_NONE) == notes(f"import atexit\n{MEETS}atexit.register(dist.destroy_process_group)") == ()
+    )
+    assert notes(MEETS, world_size=1) == ()
 
 
 @pytest.mark.parametrize("command", sweep(["explore", "shrink", "fuzz"], lambda each: each == "explore"))

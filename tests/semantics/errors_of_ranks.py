@@ -339,6 +339,12 @@ def _groups() -> Iterator[ErrorCase]:
             ValueError,
             "ranks list must not contain duplicate entries, got [0, 0]",
         )
+    if (needs_device := "No device associated with the default pg") in _C10D_SOURCE:
+        calls["split_group-no-device"] = (
+            lambda rank: dist.split_group(split_ranks=[[0], [1]]),
+            RuntimeError,
+            f"{needs_device}, not safe to split any process groups",
+        )
     for name, (call, error, message) in calls.items():
         yield ErrorCase(name, call, error, message)
     yield ErrorCase(

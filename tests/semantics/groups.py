@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from inspect import getsource
 
 import torch
 import torch.distributed as dist
@@ -13,7 +12,6 @@ from tests.semantics.case import Case
 
 
 def cases() -> Iterator[Case]:
-    needs_device = "No device associated with the default pg, not safe to split any process groups"
     for world_size in (1, 2, 4):
         yield Case(f"default-group-world{world_size}", world_size, _default_group, _default_group_of(world_size))
     yield Case("new_group-membership", 3, _membership, _expected_membership)
@@ -35,13 +33,6 @@ def cases() -> Iterator[Case]:
     yield Case("new_subgroups", 4, _subgroups, _expected_subgroups)
     yield Case("new_subgroups_by_enumeration", 4, _enumerated, _expected_enumerated)
     yield Case("new_subgroups_by_enumeration-left-out", 3, _left_out, lambda rank: _number(3) if rank < 2 else None)
-    yield Case(
-        "split_group",
-        4,
-        _split,
-        lambda rank: [[0, 2] if rank % 2 == 0 else [1, 3], rank // 2, _number(4 + 2 * (rank % 2))],
-        gloo_lacks=needs_device if needs_device in getsource(dist.split_group) else None,
-    )
     yield Case("init_device_mesh-one-dimension", 4, _line, _expected_line)
     yield Case("init_device_mesh-two-dimensions", 4, _square, _expected_square)
     yield Case("init_device_mesh-flatten", 4, _flattened, lambda rank: [[0, 1, 2, 3], _number(10)])
@@ -220,11 +211,6 @@ def _expected_enumerated(rank: int) -> list[object]:
 def _left_out(rank: int) -> torch.Tensor | None:
     mine, _ = dist.new_subgroups_by_enumeration([[0, 1]])
     return None if mine is None else _total(rank, mine)
-
-
-def _split(rank: int) -> list[object]:
-    group = dist.split_group(split_ranks=[[0, 2], [1, 3]])
-    return [dist.get_process_group_ranks(group), dist.get_rank(group), _total(rank, group)]
 
 
 def _line(rank: int) -> list[object]:

@@ -98,7 +98,7 @@ class CallCauses:
     )
     OTHER_BRANCH = make_advice(facts.Ranks)(
         "{who} took another branch, left a loop earlier or later, or made one call more or fewer: different "
-        "calls are matched",
+        "calls are matched, and either side may be wrong",
         "let every rank of the group make the same calls in the same order; share the value that decides a branch or "
         "ends a loop, and keep calls that communicate (a gather, a save, the compute() of a metric) out of branches "
         "that only some ranks take",
@@ -109,8 +109,8 @@ class CallCauses:
         "share the value that decides a branch; queue the tasks in one order on every rank, or give each its own group",
     )
     CIRCLE = make_advice(facts.NoFacts)(
-        "each rank of the cycle waits in a call that the next one reaches only after its own",
-        "let all ranks make the calls they share in one order",
+        "not known: no call of the cycle is shown to be too early, or to be missing on another rank",
+        "compare, from the last call that completed on each rank, which calls follow on the ranks of the cycle",
     )
 
     # --- values that decide (mismatch.value) --------------------------------------------------------------------------
@@ -129,6 +129,11 @@ class CallCauses:
     OTHER_WITHOUT_LINES = make_advice(facts.RanksAndFact)(
         "{who} passed a different {fact} to the same call, or made another call: the records contain no source lines",
         "pass the same {fact} on every rank of the group; if these are two calls, make both on every rank in one order",
+    )
+    OTHER_TENSOR = make_advice(facts.OneFact)(
+        "the ranks passed different tensors to the same call: {fact}; they go through their tensors in "
+        "different orders (of a set, or of a dictionary that was filled otherwise), or do not have the same ones",
+        "go through the tensors in one order on every rank, such as that of their sorted names",
     )
     OTHER_DTYPE = make_advice(facts.RanksAndFact)(
         "{who} passed a different dtype to the same call, as with a tensor made from integers, or another precision",
@@ -174,9 +179,25 @@ class CallCauses:
         "creating a group needs all its members at the same time, and {who} did not take part",
         "create all groups on every rank, in one order, before anything else communicates",
     )
+    GROUP_NAMED_APART = make_advice(facts.RanksAndFact)(
+        "{who} create a group of the same ranks under different names, {fact}: torch makes the name from the number "
+        "of groups that a rank has created before, and that number differs",
+        "let all members create equally many groups before this one; without use_local_synchronization, let every "
+        "rank create every group, in one order",
+    )
+    OTHER_GROUP_AT_LINE = make_advice(facts.FactAndSite)(
+        "the same call of {site} is on different groups: {fact}; ranks pass another group there, leave a call of "
+        "the line out, or make its calls in another order; either side may be wrong",
+        "pass the same group at {site} on all ranks that have to meet there (for a mesh, the same dimension)",
+    )
+    NOT_IN_GROUP = make_advice(facts.RanksCallAndFact)(
+        "{who} came to {operation} at {fact} with a group in which {who} {is} not: torch makes no call then, and only "
+        "warns",
+        "check which group {who} passed at {fact}",
+    )
     GROUPS_IN_OTHER_ORDER = make_advice(facts.OneFact)(
-        "the ranks call groups {fact} in different orders",
-        "let every rank use its groups in one global order",
+        "the ranks call groups {fact} in different orders, or one of them leaves a call out or passes the wrong group",
+        "let every rank make the calls of its groups in one global order, and leave none out",
     )
     LEFT_BEHIND = make_advice(facts.Ranks)(
         "{who} made the call, did not wait for it, and ended before the ranks had connected",
@@ -203,11 +224,11 @@ class CallCauses:
         "let every rank set its keys before it waits for those of others",
     )
     SENDS_FIRST = make_advice(facts.NoFacts)(
-        "every rank of the cycle sends before it receives, and a send waits for its recv",
+        "every rank of the cycle sends before it receives, or instead, and a send waits for its recv",
         "order the calls by the parity of the rank, or pass both to batch_isend_irecv",
     )
     RECEIVES_FIRST = make_advice(facts.NoFacts)(
-        "every rank of the cycle receives before it sends",
+        "every rank of the cycle receives before it sends, or instead",
         "let one rank send first, or pass both calls to batch_isend_irecv",
     )
     LOOPS_OF_MESSAGES_DIFFER = make_advice(facts.PatternBreak)(
@@ -258,9 +279,14 @@ class CallCauses:
         "the line did so {usual} times, and has returned",
         "let {who} reach that line as often as the others",
     )
-    MESSAGES_MISS_EACH_OTHER = make_advice(facts.NoFacts)(
-        "one rank sends and the other receives, but with different tags, or in different groups",
-        "give both sides of a message the same tag and group",
+    TAKEN_BY_ANY_SOURCE = make_advice(facts.RanksCallAndFact)(
+        "a receive of {who} from any source, at {fact}, took the message for {operation}",
+        "name the source in every receive, or give the messages that are received from any source a tag of their own",
+    )
+    MESSAGES_MISS_EACH_OTHER = make_advice(facts.OneFact)(
+        "{fact}, so these are not two sides of one message: the tags and groups should be equal, or the two ranks make "
+        "their messages in different orders (a send waits for its receive)",
+        "give both sides of a message the same tag and group; receive in the order of the sends, or send by isend",
     )
     OTHER_MESSAGE = make_advice(facts.OneFact)(
         "messages are matched in the order of the sends, and this one does not fit the tensor that receives it",

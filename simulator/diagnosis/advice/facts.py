@@ -86,6 +86,13 @@ class RanksAndFact(NamedTuple):
     fact: str
 
 
+class FactAndSite(NamedTuple):
+    """One fact about the calls of a line of the program."""
+
+    fact: str
+    site: str
+
+
 class OneFact(NamedTuple):
     """One fact as text."""
 

@@ -117,6 +117,10 @@ class FailureCauses:
         "{who} had not reached {operation} after {fact}; the ranks that raise reached it, and waited",
         "look at what {who} did instead, and let every rank reach it; increase the timeout if a rank is only slow",
     )
+    CONNECTION_CLOSED = make_advice(facts.RanksAndFact)(
+        "{who} {fact}; gloo then closes the connections, and calls that need them fail on every rank",
+        "let {who} wait until its calls are complete; increase the timeout if a rank is only slow",
+    )
     BARRIER_WITHOUT_TIME = make_advice(facts.RanksAndCall)(
         "{who} called {operation} with a timeout of 0, which leaves no time for other ranks to arrive",
         "use a timeout in which every rank can arrive, or wait_all_ranks=True, for which 0 means no limit",

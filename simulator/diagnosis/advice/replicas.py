@@ -44,6 +44,11 @@ class WrongNumberCauses:
         "{fact}: a rank that decides this by itself lets its parameters and optimizer fall behind",
         "share the decision: all_reduce(MIN) a flag, and let all ranks step or skip together",
     )
+    STEPPED_BY_PARTS = make_advice(OneFact)(
+        "the optimizers of the ranks step unlike parameters, and after the last of these steps nothing made {fact} "
+        "equal",
+        "broadcast each parameter, the last one too, from the rank whose optimizer steps it",
+    )
     STARTED_APART = make_advice(NoFacts)(
         "the parameters already differed before the first step: the model was wrapped with init_sync=False, or "
         "parameters were loaded or initialised after wrapping, differently on some ranks",

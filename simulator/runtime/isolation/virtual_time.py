@@ -6,6 +6,7 @@ rank (a DataLoader worker), they are the originals.
 
 Computation takes no virtual time. But two readings of a clock by a rank are never equal: each is at least a microsecond
 after the one before, so that a program does not divide by zero. The clock of the run does not advance with these.
+The clocks of ranks differ, as those of processes do: each has an offset of its own, drawn once and for all.
 
 Not covered, so in real time: functions bound before the simulation (`from time import sleep` in a module imported
 earlier), clocks read by native code (`datetime.now`, `time.localtime()` and others that default to "now"), CPU clocks,
@@ -17,10 +18,11 @@ when its budget is used up.
 from __future__ import annotations
 
 import operator
+import random
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from types import FrameType
 
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
@@ -30,6 +32,9 @@ EPOCH_SECONDS = 946_684_800
 
 TICK_SECONDS = 1e-6
 """The least difference between two readings of a clock by one rank."""
+
+LARGEST_OFFSET_SECONDS = 0.05
+"""The most by which the clock of a rank differs from that of rank 0."""
 
 NANOSECONDS = 1_000_000_000
 LONGEST_SLEEP_SECONDS = 2**63 / NANOSECONDS
@@ -46,6 +51,16 @@ def is_subprocess_wait(caller: FrameType) -> bool:
     return caller.f_globals.get("__name__") == "subprocess"
 
 
+@cache
+def clock_offset(rank: int) -> float:
+    """Return by how many seconds the clock of a rank differs from that of rank 0, equal in every run.
+
+    Clocks of odd ranks are slow, so whole seconds differ, too. Offsets have few binary digits: sums of them are exact.
+    """
+    steps = random.Random(rank).randrange(1, int(LARGEST_OFFSET_SECONDS * 2**20)) if rank else 0
+    return (-steps if rank % 2 else steps) / 2**20
+
+
 class VirtualTime:
     """Replaces the clocks of the `time` module for the threads of ranks, from `install` to `uninstall`."""
 
@@ -55,11 +70,14 @@ class VirtualTime:
         sleep: Callable[[float], None],
         now: Callable[[], tuple[int, float]],
         waits_really: Callable[[FrameType], bool] = lambda caller: False,
+        *,
+        is_alike: bool = True,
     ) -> None:
         """`now` is a function that returns the running rank and its virtual seconds; `sleep` waits for virtual seconds.
 
-        If `waits_really(caller)`, a sleep takes real time and no other rank runs.
+        If `waits_really(caller)`, a sleep takes real time and no other rank runs. `is_alike`: ranks have equal clocks.
         """
+        self._is_alike = is_alike
         self._waits_really = waits_really
         self._is_rank_thread = is_rank_thread
         self._sleep = sleep
@@ -87,6 +105,9 @@ class VirtualTime:
     def _next_clock_value(self, clock: str) -> float:
         """Return the virtual time, a little later than all earlier readings of this clock by the rank."""
         rank, seconds = self._now()
+        if not self._is_alike:
+            offset = clock_offset(rank)
+            seconds += offset if clock.startswith("time") else abs(offset)  # the others are never below 0
         last = self._read.get((rank, clock))
         self._read[rank, clock] = seconds = seconds if last is None else max(seconds, last + TICK_SECONDS)
         return seconds

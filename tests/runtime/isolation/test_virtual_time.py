@@ -1,15 +1,18 @@
 """The clocks of `time` inside ranks and outside."""
 
 import os
+import random
 import subprocess
 import threading
 import time
 from decimal import Decimal
 
 import pytest
+import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
-from ddpsim import Budget, simulate
+from ddpsim import Budget, Verdict, replay, simulate
 from ddpsim.simulator.runtime.isolation import VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import EPOCH_SECONDS
 from tests.kit.results import returned
@@ -114,7 +117,7 @@ def test_a_process_forked_from_a_rank_sees_real_time():
                 os._exit(2)
         return os.waitpid(child, 0)[1], time.time() == EPOCH_SECONDS
 
-    assert simulate(program, 2).returns == ((0, True),) * 2
+    assert simulate(program, 2, alike=True).returns == ((0, True),) * 2
 
 
 class Slow(Dataset):
@@ -131,7 +134,7 @@ def test_workers_of_a_data_loader_sleep_in_real_time():
     def program(rank):
         return [batch.tolist() for batch in DataLoader(Slow(), batch_size=2, num_workers=2)], time.monotonic()
 
-    for batches, seconds in simulate(program, 2).returns:
+    for batches, seconds in simulate(program, 2, alike=True).returns:
         assert batches == [[0, 1], [2, 3]]
         assert seconds < 1e-3  # what reading the clock takes, and no sleep of the workers
 
@@ -147,4 +150,55 @@ def test_a_wait_for_a_child_takes_real_time_and_keeps_a_lock_of_the_process():
                 subprocess.run(["sleep", "60"], timeout=0.01, check=False)
         return child.returncode, time.monotonic() < 1e-3
 
-    assert returned(program, 2, budget=Budget(stuck_seconds=5)) == ((0, True),) * 2
+    assert returned(program, 2, alike=True, budget=Budget(stuck_seconds=5)) == ((0, True),) * 2
+
+
+def read_of_rank(rank):
+    return [read() for _ in range(3)]
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_clocks_of_ranks_differ_unless_alike(isolation):
+    """As those of processes do, also in whole seconds, and equally in every run."""
+    ranks = returned(read_of_rank, 4, isolation=isolation)
+    for name in CLOCKS:
+        seen = [reading[name] for readings in ranks for reading in readings]
+        assert len(set(seen)) == 12
+        assert min(seen) >= (EPOCH_SECONDS - 0.05) * (1e9 if name.endswith("_ns") else 1) * name.startswith("time")
+    assert {int(readings[0]["time"]) for readings in ranks} == {EPOCH_SECONDS - 1, EPOCH_SECONDS}
+    assert ranks == returned(read_of_rank, 4, isolation=isolation)
+    alike = list(returned(read_of_rank, 4, isolation=isolation, alike=True))
+    assert alike == [ranks[0]] * 4
+
+
+def seed_by(clock):
+    def layer_drop(rank):
+        layers = random.Random(clock())
+        for size in range(12):
+            if layers.random() > 0.5:
+                dist.all_reduce(torch.ones(size + 1))
+
+    return layer_drop
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("clock", [time.time_ns, time.perf_counter, lambda: int(time.time()), os.getpid])
+def test_ranks_that_seed_by_their_own_clock_or_process_are_found(clock, isolation):
+    name = getattr(clock, "__name__", "")
+    program = seed_by((lambda: getattr(os if name == "getpid" else time, name)()) if name != "<lambda>" else clock)
+    assert simulate(program, 2, isolation=isolation).verdict is Verdict.FAIL
+
+
+def test_a_seed_that_one_rank_broadcasts_is_clean():
+    def repaired(rank):
+        seed = torch.tensor(time.time_ns())
+        dist.broadcast(seed, src=0)
+        seed_by(seed.item)(rank)
+
+    assert simulate(repaired, 2).verdict is Verdict.PASS
+
+
+def test_a_replay_has_the_clocks_of_its_run():
+    found = simulate(read_of_rank, 2, alike=True)
+    assert replay(read_of_rank, 2, found.schedule).returns == found.returns
+    assert replay(read_of_rank, 2, simulate(read_of_rank, 2).schedule).returns != found.returns

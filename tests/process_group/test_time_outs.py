@@ -1,0 +1,247 @@
+"""Time-outs of groups and of the store end waits in virtual time, as gloo's do. All was measured on real gloo first."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddpsim import Code, Verdict, explore, simulate
+from tests.kit.results import returned
+
+TIMED_OUT = "Timed out waiting 8000ms for recv operation to complete"
+CLOSED = "Connection closed by peer"
+OWN = "Application timeout caused pair closure"
+ISOLATIONS = pytest.mark.parametrize("isolation", ["thread", "process"])
+
+
+def seconds(number):
+    return timedelta(seconds=number)
+
+
+def attempt(call, *arguments, **options):
+    """Return the error of a call as torch words it, without its place; "ok" without one."""
+    try:
+        call(*arguments, **options)
+    except RuntimeError as error:
+        return str(error).partition("] ")[2].partition(" [127")[0] or str(error)
+    return "ok"
+
+
+def new_group(limit=8):
+    return dist.new_group(timeout=seconds(limit))
+
+
+COLLECTIVES = {
+    "barrier": lambda group, rank: dist.barrier(group),
+    "all_reduce": lambda group, rank: dist.all_reduce(torch.ones(2), group=group),
+    "broadcast": lambda group, rank: dist.broadcast(torch.ones(2), src=1, group=group),
+    "all_gather_object": lambda group, rank: dist.all_gather_object([None] * 2, 1, group=group),
+    "recv": lambda group, rank: (dist.send if rank else dist.recv)(torch.ones(2), 1 - rank, group=group),
+    "a future": lambda group, rank: dist.all_reduce(torch.ones(2), group=group, async_op=True).get_future().wait(),
+}
+
+
+@ISOLATIONS
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_a_rank_that_sleeps_longer_than_the_time_out(name, isolation):
+    def program(rank):
+        group = new_group()
+        if rank == 1:
+            time.sleep(12)
+        began = time.monotonic()
+        first = attempt(COLLECTIVES[name], group, rank)
+        took = round(time.monotonic() - began)
+        return first, took, attempt(dist.barrier, group), attempt(dist.barrier)
+
+    expected = (TIMED_OUT, 8, OWN, "ok"), (CLOSED, 0, CLOSED, "ok")  # another group is as before
+    assert returned(program, 2, isolation=isolation) == expected
+
+
+@ISOLATIONS
+def test_a_rank_that_sleeps_less_is_waited_for(isolation):
+    def program(rank):
+        group = new_group()
+        time.sleep(7 * rank)
+        return [attempt(call, group, rank) for call in COLLECTIVES.values()]
+
+    assert returned(program, 2, isolation=isolation) == (["ok"] * len(COLLECTIVES),) * 2
+
+
+def test_the_finding_names_the_rank_that_was_late():
+    def program(rank):
+        group = new_group()
+        if rank == 0:
+            time.sleep(12)
+        dist.barrier(group)
+
+    first, second = simulate(program, 3).findings
+    assert first.code is Code.RANK_ERROR
+    assert first.ranks == (0,)
+    text = str(first)
+    assert "ranks 1, 2 raised RuntimeError" in text
+    assert "rank 0  waits for the clock" in text
+    assert 'rank 0 had not reached barrier #1 on "1" after 8000 ms' in text
+    assert "gloo then closes the connections" in str(second)
+
+
+def test_a_deadlock_is_told_at_once():
+    """As if there were no time-outs: nobody sleeps."""
+
+    def program(rank):
+        group = new_group(1)
+        if rank == 0:
+            dist.barrier(group)
+
+    result = simulate(program, 2)
+    assert result.findings[0].code is Code.DEADLOCK_MISSING_RANK
+    assert result.virtual_seconds == 0
+
+
+def test_a_thread_that_only_beats_leaves_a_deadlock_a_deadlock():
+    def program(rank):
+        group = new_group()
+
+        def beat():
+            while True:
+                time.sleep(1)
+
+        threading.Thread(target=beat, daemon=True).start()
+        if rank == 0:
+            dist.barrier(group)
+        else:
+            dist.recv(torch.ones(1), 0)
+
+    assert simulate(program, 2).findings[0].code is Code.DEADLOCK_CYCLE
+
+
+def test_a_collective_has_its_time_from_its_issue_and_a_message_from_its_wait():
+    def collective(rank):
+        group = new_group()
+        time.sleep(9 * rank)
+        work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        time.sleep(12)
+        return work.is_completed(), attempt(work.wait)
+
+    def message(rank):
+        group = new_group()
+        if rank:
+            time.sleep(9)
+            return attempt(dist.send, torch.ones(1), 0, group=group)
+        work = dist.irecv(torch.ones(1), 1, group=group)
+        time.sleep(5)
+        return attempt(work.wait)
+
+    assert returned(collective, 2) == ((True, TIMED_OUT), (True, CLOSED))
+    assert returned(message, 2) == ("ok", "ok")
+
+
+@ISOLATIONS
+def test_the_time_out_of_a_single_wait(isolation):
+    """Of a collective it gives up the wait alone; of a message, the connections, too."""
+
+    def collective(rank):
+        group = new_group()
+        time.sleep(3 * rank)
+        work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        first = attempt(work.wait, seconds(1))
+        time.sleep(6 - 3 * rank)
+        return first, attempt(work.wait), attempt(dist.barrier, group)
+
+    def message(rank):
+        group = new_group()
+        if rank:
+            time.sleep(3)
+            return attempt(dist.send, torch.ones(1), 0, group=group)
+        work = dist.irecv(torch.ones(1), 1, group=group)
+        return attempt(work.wait, seconds(1)).partition(" for")[0], attempt(dist.barrier, group)
+
+    assert returned(collective, 2, isolation=isolation) == (("Operation timed out!", "ok", "ok"), ("ok", "ok", "ok"))
+    assert returned(message, 2, isolation=isolation) == (("Timed out waiting 1000ms", OWN), CLOSED)
+
+
+@ISOLATIONS
+def test_a_rank_that_gives_up_and_ends(isolation):
+    """gloo_timeout_exit: its unfinished call never completes; gloo_timeout_live: it does, if the rank lives on."""
+
+    def program(rank, lives_on):
+        time.sleep(3 * rank)
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        if rank == 0:
+            attempt(work.wait, seconds(1))
+            time.sleep(6 * lives_on)
+        else:
+            work.wait()
+
+    (finding,) = simulate(program, 2, args=(False,), isolation=isolation).findings
+    assert finding.ranks == (0,)
+    assert CLOSED in finding.summary
+    assert "rank 0 ended before all_reduce #0 was complete" in str(finding)
+    assert simulate(program, 2, args=(True,), isolation=isolation).verdict is Verdict.PASS
+
+
+@ISOLATIONS
+def test_waits_for_the_store(isolation):
+    def program(rank):
+        store = dist.distributed_c10d._get_default_store()
+        store.set_timeout(seconds(8))
+        if rank:
+            time.sleep(20)
+            store.set("late", "1")
+            return None
+        return (
+            attempt(store.get, "late"),
+            attempt(store.wait, ["late"], seconds(2)),
+            attempt(store.wait, ["late"]),
+            attempt(store.get, "late"),
+        )
+
+    missing = "wait timeout after {}ms, keys: /default_pg/0/late"
+    expected = missing.format(8000), missing.format(2000), missing.format(8000), "ok"
+    assert returned(program, 2, isolation=isolation)[0] == expected
+
+
+def test_a_rank_that_makes_a_group_too_late():
+    def program(rank):
+        time.sleep(12 * rank)
+        return attempt(new_group)
+
+    early, late = returned(program, 2)
+    assert early == "wait timeout after 8000ms, keys: /default_pg/0//1//cpu//0/1"
+    assert late.startswith("timed out connecting")
+
+
+def test_a_monitored_barrier_that_is_given_up_closes_the_connections():
+    def program(rank):
+        group = new_group()
+        time.sleep(3 * rank)
+        attempt(dist.monitored_barrier, group, seconds(1))
+        return attempt(dist.barrier, group)
+
+    assert returned(program, 2) == (OWN, CLOSED)
+
+
+def test_the_time_out_of_nccl():
+    def program(rank):
+        group = dist.new_group(backend="nccl", timeout=seconds(8))
+        time.sleep(12 * rank)
+        dist.all_reduce(torch.ones(1), group=group)
+
+    first, *_ = simulate(program, 2).findings
+    text = str(first)
+    assert "DistBackendError" in text
+    assert "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=" in text
+    assert "OpType=ALLREDUCE, Timeout(ms)=8000) ran for 8000 milliseconds before timing out." in text
+
+
+def test_an_exploration_says_that_it_does_not_know_time_outs():
+    def program(rank):
+        group = new_group()
+        time.sleep(12 * rank)
+        return attempt(dist.barrier, group)
+
+    found = explore(program, 2)
+    assert found.verdict is Verdict.PASS
+    assert "time-outs of groups" in str(found)
