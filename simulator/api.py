@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
@@ -13,7 +15,8 @@ import torch.distributed as dist
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identity
 from ddpsim.simulator.debugging.director import RunDirector
-from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
+from ddpsim.simulator.errors import SimulatorError, UsageError
 from ddpsim.simulator.launching.script import Script, program_seeds
 from ddpsim.simulator.one_run import run_once
 from ddpsim.simulator.policies import named
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
 
 EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
 """The default budget of an exploration."""
+
+_MOST_FOLLOWED, _SECONDS_FOLLOWED = 64, 60.0
+"""The largest world size, and the seconds, of a repetition that follows the paths of ranks."""
 
 MOST_RANKS = 16_384
 """The largest world size. Each rank is a thread, and systems allow about this many threads."""
@@ -124,6 +130,32 @@ def replay(
     if strict:
         recorded.check_divergence(result.trace)
     return result.compared_with(given_schedule)
+
+
+def name_parting(
+    result: Result, program: Callable[..., Any] | Sequence[str], world_size: int, **options: Unpack[ReplayKeywords]
+) -> Result:
+    """Return a failed result with the place where the paths of its ranks part, which a repetition of the run shows.
+
+    The repetition is under the same schedule, with a tracer, and hides the program's output. Returns the result itself
+    if there is no such place, or if the repetition ends in another way.
+    """
+    may_part = result.findings and not result.errors and result.findings[0].code.value.startswith(MAY_FOLLOW)
+    if not may_part or world_size > _MOST_FOLLOWED:
+        return result
+    runnable, plan = _make_plan(program, world_size, options, None)
+    plan = replace(plan, start=result.schedule.start or plan.start, follows_paths=True)
+    policy, budget = ReplayPolicy(result.schedule), Budget(seconds=_SECONDS_FOLLOWED)
+    hidden = io.StringIO()
+    try:
+        with redirect_stdout(hidden), redirect_stderr(hidden):
+            again = run_once(runnable, world_size, plan, policy=policy, budget=budget)
+    except (SimulatorError, OSError):  # a program whose first run left files, for example, may fail in another way
+        return result
+    is_same = policy.divergence is None and [each.summary for each in again.findings] == [
+        each.summary for each in result.findings
+    ]
+    return replace(result, findings=again.findings) if is_same else result
 
 
 def explore(

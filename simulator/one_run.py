@@ -17,6 +17,7 @@ from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.debugging.late_pdb import PdbReplacement
 from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
+from ddpsim.simulator.diagnosis.partings import name_parting
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared_finding
 from ddpsim.simulator.errors import InternalError, UsageError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.events import NOT_CHECKED, EventKind
@@ -108,6 +109,8 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
             report = make_internal_error(error, "the process that runs the ranks")
             token = Schedule(kernel.schedule, plan.identity, plan.start)
             raise InternalError(f"{report}\nreplay token {token}") from None
+    if plan.follows_paths and ran.findings:
+        ran = ran._replace(findings=(name_parting(ran.findings[0], kernel.run.noticed), *ran.findings[1:]))
     schedule = Schedule(kernel.schedule, plan.identity, plan.start)
     plan = dataclasses.replace(plan, poison=ran.has_poisoned)
     result = Result(
@@ -248,7 +251,13 @@ def _run_ranks_as_threads(
     def begun(rank: int) -> Any:
         __tracebackhide__ = True  # so pytest's tracebacks begin in the program
         session_host.prepare_program(rank)
-        return program(rank, *plan.args)
+        with nullcontext() if host.paths is None else host.paths.followed(rank):
+            return program(rank, *plan.args)
+
+    def enter_thread() -> None:
+        backend.thread_entered()
+        if host.paths is not None:
+            host.paths.follow_thread()
 
     isolation = Isolation(world_size, is_alike=plan.start is None or plan.start.is_alike)
     execution = ThreadedRun(
@@ -257,9 +266,10 @@ def _run_ranks_as_threads(
         isolation=isolation,
         move_data=mover.move_data,
         enter_rank=lambda rank: backend.rank_entered(rank),
-        enter_thread=lambda: backend.thread_entered(),
+        enter_thread=enter_thread,
         hazards=hazards,
         name_parameters=lambda rank, indices: backend.parameter_names(rank, indices),
+        follows=plan.follows_paths,
         share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
     )
     host = execution.host

@@ -53,6 +53,7 @@ def start_process_ranks(
             preload=plan.preload,
             poisons=bool(plan.poison),
             semantics=plan.semantics,
+            follows_paths=plan.follows_paths,
             has_equal_clocks=plan.has_equal_clocks,
         )
         launch = start_own_ranks(config, (budget or Budget()).seconds, external_processes)

@@ -138,6 +138,8 @@ class RunPlan(RunOptions):
     """True if ranks are processes; False if they are threads."""
     start: RankSeeds | None
     """The seeds with which ranks start; None for a function whose ranks have equal seeds."""
+    follows_paths: bool = False
+    """True if the lines that ranks run are recorded, to find where their paths part (`diagnosis/partings.py`)."""
 
     @property
     def has_equal_clocks(self) -> bool:

@@ -82,7 +82,24 @@ class ThreadWait:
         return f'the end of thread "{self.name}"'
 
 
-Wait = CallWait | StoreWait | ClockWait | LockWait | ThreadWait
+@dataclass(frozen=True, slots=True)
+class OutsideWait:
+    """A rank waits for something outside the simulation, such as a file lock or data of another process."""
+
+    what: str
+    is_of_ranks: bool = False
+    """True if only a rank of the run can end the wait, so real time does not."""
+    may_last: bool = False
+    """True if the rank has child processes, which may take any time."""
+    site: Site = NOWHERE
+    holders: frozenset[int] = frozenset()
+    """The process ids of those who hold what the rank waits for, if known."""
+
+    def __str__(self) -> str:
+        return self.what
+
+
+Wait = CallWait | StoreWait | ClockWait | LockWait | ThreadWait | OutsideWait
 
 
 @dataclass(frozen=True, slots=True)

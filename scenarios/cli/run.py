@@ -82,6 +82,7 @@ def run(
             seed=seed,
             timeout_seconds=timeout,
             budget=budget,
+            names_parting=seeds is None,
         )
 
     policy = DEFAULT_DRAWING if seeds is not None and policy is None else policy

@@ -65,7 +65,9 @@ def replay_recorded_run(
     size = scenario.with_world_size(world_size).world_size
     schedule = recorded_schedule(scenario, token, size)
     policy = ReplayPolicy(schedule, keeps_choices=keeps_choices)
-    result = run_scenario(scenario, engine, transport=transport, world_size=world_size, policy=policy)
+    result = run_scenario(
+        scenario, engine, transport=transport, world_size=world_size, policy=policy, names_parting=True
+    )
     result = result.compared_with(schedule)
     is_same = token is None and size == scenario.world_size and engine in (None, scenario.engine)
     difference = recorded.first_difference(recorded_outcome_of(result)) if recorded is not None and is_same else ""

@@ -19,6 +19,7 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.run_as import command_line_options_of, run_keywords
 from ddpsim.scenarios.training.divergence import find_divergence
 from ddpsim.scenarios.training.training import Training
+from ddpsim.simulator.api import name_parting
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.launching.script import Script, with_hash_seed
 from ddpsim.simulator.policies.named import DEFAULT
@@ -40,12 +41,14 @@ def run_scenario(
     seed: int = 0,
     budget: Budget | None = None,
     timeout_seconds: float | None = None,
+    names_parting: bool = False,
 ) -> Result:
     """Run a scenario, or the one of that name; `scenario.expected_by(engine).is_met_by(result)` judges the result.
 
     `engine`, `policy` and `world_size` replace the scenario's own. Transports "memory" and "gloo" simulate within
     `budget`. "processes" runs one process per rank on real gloo, without policy and budget. There a rank that makes no
     progress for `timeout_seconds`, by default 10, is reported as stuck, and `is_met_on_processes` judges the result.
+    `names_parting`: a failed run is repeated, to find where the paths of its ranks part.
     Return values are compared with the scenario's reference, if it has one. Raises UsageError for what cannot be run.
     """
     check_transport_options(transport, policy, seed, timeout_seconds)
@@ -61,15 +64,17 @@ def run_scenario(
                 chosen, chosen.engine, TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
             )
         own = GuidedPolicy(chosen.choices) if chosen.choices else DEFAULT
-        return simulate(
+        keywords = run_keywords(chosen, transport)
+        result = simulate(
             chosen.program,
             chosen.world_size,
             policy=own if policy is None else policy,
             seed=seed,
             budget=budget,
             alike=chosen.alike,
-            **run_keywords(chosen, transport),
+            **keywords,
         )
+        return name_parting(result, chosen.program, chosen.world_size, **keywords) if names_parting else result
 
     return _run_and_compare(scenario, engine, transport, world_size, run, timeout_seconds)
 

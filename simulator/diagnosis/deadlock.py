@@ -14,7 +14,7 @@ from ddpsim.simulator.diagnosis.thread_findings import cycle_text, describe_thre
 from ddpsim.simulator.diagnosis.uneven import find_off_by_one_branch, loop_counts, messages_after_loop
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
+from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, OutsideWait, StoreWait, ThreadWait, Wait
 from ddpsim.simulator.wording import LabelledLine, join_names, rank_list, ranks_by_value
 
 _MOST_CALLS = 4
@@ -195,6 +195,12 @@ def _describe_wait(snapshot: Snapshot, rank: RankSnapshot, number: int, wait: Wa
         return f"waits for {wait}", str(wait.site), "no rank sets " + ("it" if len(wait.keys) == 1 else "them")
     if isinstance(wait, (LockWait, ThreadWait)):
         return describe_thread_wait(snapshot, rank, number, wait)
+    if isinstance(wait, OutsideWait):
+        return (
+            f"waits for {wait}",
+            str(wait.site),
+            "which no rank lets go" if wait.is_of_ranks else "outside the simulation",
+        )
     if isinstance(wait, ClockWait) or wait is None:
         return "waits for the clock", "", ""
     call = wait.calls[0]

@@ -60,6 +60,7 @@ class NoticedKind(Enum):
     NAMED = "the name of a call's tensor in the rank's program"
     OUTSIDE = "a rank passed a group in which it is not; no hazard by itself"
     LINES_MEET = "calls from different lines met"
+    PATH = "the lines that a rank ran before a call"
 
 
 class Noticed(NamedTuple):
@@ -69,7 +70,7 @@ class Noticed(NamedTuple):
     calls: tuple[Call, ...] = ()
     detail: Any = None
     """For kind READ: where the value appeared, such as `what the program returned`. For NAMED: a `TensorName`. For
-    OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`."""
+    OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`. For PATH: the rank and the steps."""
 
 
 class WatchedRun(NamedTuple):

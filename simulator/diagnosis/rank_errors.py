@@ -28,6 +28,8 @@ _RAN_OUT = "exhausted all inputs"
 _REACHED_BARRIER = "successfully reached monitoredBarrier, but received errors"
 _OTHERS_RAN_OUT = "at least one rank that exhausted inputs"
 
+OLD_ADDRESS = "connectFullMesh failed: the store still has"
+
 LOST = "RankLost"
 """Stands for an error's type if the rank's process has ended; the message says how the process ended."""
 
@@ -48,8 +50,12 @@ _BY_WORDS = (
     ("numel() == 0", Cause.TOO_SMALL_A_BATCH),
     ("of 0 elements", Cause.TOO_SMALL_A_BATCH),
     ("Default process group has not been initialized", Cause.GROUP_GONE),
+    ("The client socket has timed out after", Cause.NO_STORE_THERE),
+    (OLD_ADDRESS, Cause.OLD_ADDRESSES),
     (_NO_MEMBER, Cause.GROUP_RANK_AS_ROOT),
     ("trying to initialize the default process group twice", Cause.INITIALISED_TWICE),
+    ("Duplicate GPU detected", Cause.ONE_GPU_FOR_TWO),
+    ("No backend type associated with device type cpu", Cause.TENSOR_NOT_ON_GPU),
     (_RAN_OUT, Cause.THROWN_BY_JOIN),
     (_OTHERS_RAN_OUT, Cause.THROWN_BY_JOIN),
     ("(throw_on_early_termination)", Cause.THROWN_BY_JOIN),

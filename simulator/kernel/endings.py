@@ -20,7 +20,8 @@ from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunEnding
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import LabelledLine, count_with_noun
+from ddpsim.simulator.waits import OutsideWait
+from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names
 
 _IN_EVENT_LOOP = re.compile(r"[/\\]asyncio[/\\]base_events\.py\", line \d+, in _run_once\n")
 """Matches the stack of a thread in which an asyncio event loop runs."""
@@ -86,7 +87,13 @@ def limit_finding(
     """
     budget = run.budget
     cause: Advice[[]] | None
-    if ending is RunEnding.STUCK:
+    if ending is RunEnding.STUCK and task is not None and isinstance(task.wait, OutsideWait) and task.wait.is_of_ranks:
+        summary, cause = f"{task} waits for {task.wait}, which a rank holds that cannot go on", Cause.FILE_LOCK_HELD
+    elif ending is RunEnding.STUCK and task is not None and isinstance(task.wait, OutsideWait):
+        held = f", which process {join_names(list(map(str, task.wait.holders)))} holds" if task.wait.holders else ""
+        summary = f"{task} has waited for {task.wait} for {budget.stuck_seconds:g} s{held}"
+        cause = Cause.BLOCKED_OUTSIDE
+    elif ending is RunEnding.STUCK:
         summary = f"{task} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
         is_at_lock = stack is not None and stack.is_at_lock
         cause = Cause.BLOCKED_AT_LOCK if is_at_lock else Cause.BLOCKED_OUTSIDE

@@ -16,7 +16,7 @@ class GroupRecords:
         self._run = run
         self._time_outs = time_outs
         self._labels: dict[tuple[str, int], str] = {}
-        """Each group's label, by torch's name of the group and the number of earlier groups that had this name."""
+        """Each group's label, by the place in a store where its members meet and how many groups have met there."""
         self._taken: dict[str, int] = {}
         """How many groups proposed each label: device meshes may propose the same one, and then get a number."""
         self._given_up: dict[tuple[str, int], tuple[int, ...]] = {}

@@ -66,6 +66,7 @@ class Kernel:
             ask.Checkpoint: pauses.on_checkpoint,
             ask.Poll: pauses.on_poll,
             ask.Block: pauses.on_block,
+            ask.AwaitOutside: pauses.on_await_outside,
             ask.Sleep: pauses.on_sleep,
             ask.ReadClock: pauses.on_read_clock,
             ask.BeginCall: calls.on_begin_call,

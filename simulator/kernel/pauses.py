@@ -57,6 +57,24 @@ class PauseRequests:
         finally:
             other.joiners.remove(me.number)
 
+    def on_await_outside(self, me: Task, request: ask.AwaitOutside) -> Script:
+        """Answer a rank's `AwaitOutside` request, after the rank has looked in vain."""
+        run, turns = self._run, self._turns
+        if request.is_first:
+            run.observer.used_feature("waits outside the simulation")
+            run.observer.about_to_access(me.number, ())
+        turns.await_outside(me, request)
+        successor = yield from turns.next_task(me.number)
+        if successor == me.number:
+            turns.check_not_unwinding(me)
+        else:
+            yield turns.switch_to(successor)
+        in_time = me.state is not _TIMED_OUT
+        if not in_time:
+            me.change_state(TaskChange.GO_ON)
+        yield from self._deliver_completions(me)
+        return turns.real_seconds_allowed if in_time else None
+
     def on_sleep(self, me: Task, request: ask.Sleep) -> Script:
         """Answer a rank's `Sleep` request: wait in virtual time. A sleep of 0 seconds lets all others run first."""
         return self.sleep_task(me, request.seconds)

@@ -14,7 +14,7 @@ from ddpsim.simulator.diagnosis.hazards import Noticed
 from ddpsim.simulator.diagnosis.samplers import SamplerSettings
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.states import TaskChange
-from ddpsim.simulator.waits import Wait
+from ddpsim.simulator.waits import OutsideWait, Wait
 
 # --- at a choice point ------------------------------------------------------------------------------------------------
 
@@ -72,6 +72,19 @@ class Block(NamedTuple):
     timeout_seconds: float | None = None
 
 
+class AwaitOutside(NamedTuple):
+    """The caller has looked in vain for something outside the simulation. It looks again when no other can run, or time
+    has passed. The answer is the real seconds that it may wait then; None if `until` passed first."""
+
+    wait: OutsideWait
+    seconds: float = 0.0
+    """The real seconds that the caller has waited since its last request of this wait."""
+    until: float | None = None
+    """The virtual time at which the wait ends; None if it has no time-out."""
+    is_first: bool = False
+    """True for the first request of a wait: later ones are no steps, as their number depends on real time."""
+
+
 class StoreOperation(NamedTuple):
     """An operation of the shared key-value store. Its keys include the prefixes of nested stores."""
 
@@ -122,9 +135,9 @@ class NameGroup(NamedTuple):
     """The caller asks for a group's label, its name in findings. The first rank to ask proposes the label."""
 
     name: str
-    """torch's name of the group."""
+    """The place in a store where the members meet, which ends with torch's name of the group."""
     made: int
-    """How many groups of this name the caller's rank has made: a name that is used again means another group."""
+    """How many groups the caller's rank has made at this place: one that is used again means another group."""
     proposed: str
 
 
@@ -231,7 +244,7 @@ CALLBACKS = "callbacks of calls"
 
 
 class ReportLockUse(NamedTuple):
-    """The caller uses a kind of object by which threads wait for each other, such as a Lock, or `CALLBACKS`."""
+    """The caller uses something, such as a Lock, of which the exploration of schedules has to know."""
 
     kind: str
 
@@ -326,12 +339,12 @@ class AwaitedExternalThreads(NamedTuple):
 
 
 Request = (
-    Checkpoint | Poll | Sleep | BeginCall | IssueCall | WaitFor | IsComplete | Block | StoreOperation | ReadClock
-    | FinishTask | WakeTask | CancelThread | NameGroup | DeclareGroup | AnnounceGroup | DestroyGroup | AskMissingRanks
-    | SetTimeLimit
-    | GiveUpBarrier | AskGivenUpBarrier | AskWhereabouts | AskOthersDeliver | OpenBatch | CloseBatch | StartThread
-    | SawThreadEnd | ReportAccesses | ReleaseObject | AcquireObject | ReportLockUse | WriteNote | ReportAgreedValue
-    | AskLatestStep | LoaderStarted | SamplerStarted | StepDone | ProgramReturned | ProgramRaised | Noticed
+    Checkpoint | Poll | Sleep | BeginCall | IssueCall | WaitFor | IsComplete | Block | AwaitOutside | StoreOperation
+    | ReadClock | FinishTask | WakeTask | CancelThread | NameGroup | DeclareGroup | AnnounceGroup | DestroyGroup
+    | SetTimeLimit | AskMissingRanks | GiveUpBarrier | AskGivenUpBarrier | AskWhereabouts | AskOthersDeliver | OpenBatch
+    | CloseBatch | StartThread | SawThreadEnd | ReportAccesses | ReleaseObject | AcquireObject | ReportLockUse
+    | WriteNote | ReportAgreedValue | AskLatestStep | LoaderStarted | SamplerStarted | StepDone | ProgramReturned
+    | ProgramRaised | Noticed
 )  # fmt: skip
 Reply = DeliveredCompletion | MovedTensors | StackReport | AwaitedExternalThreads
 

@@ -12,6 +12,7 @@ policy.
 
 from __future__ import annotations
 
+import math
 import operator
 from bisect import bisect_left, insort
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -21,14 +22,14 @@ from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, RankOrThread
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.answers import Answer, SwitchTask
-from ddpsim.simulator.kernel.endings import CallerStopped, stop_without_enabled_task
-from ddpsim.simulator.kernel.requests import CALLBACKS
+from ddpsim.simulator.kernel.endings import CallerStopped, stop_at_limit, stop_without_enabled_task
+from ddpsim.simulator.kernel.requests import CALLBACKS, AwaitOutside
 from ddpsim.simulator.kernel.run import RunState
-from ddpsim.simulator.kernel.states import RunPhase, TaskChange, TaskState, state_after
+from ddpsim.simulator.kernel.states import RunEnding, RunPhase, TaskChange, TaskState, state_after
 from ddpsim.simulator.kernel.tasks import Script, Task
 from ddpsim.simulator.kernel.time_outs import DueWaits, TimeOuts
 from ddpsim.simulator.policies.named import RoundRobin
-from ddpsim.simulator.waits import Wait
+from ddpsim.simulator.waits import OutsideWait, Wait
 
 # globals are faster to look up than members of an enum, and these are read at each context switch
 _RUNNING, _CANCELLED, _WAITING = RunPhase.RUNNING, TaskState.CANCELLED, TaskState.WAITING
@@ -40,6 +41,9 @@ _MOST_TIMER_ROUNDS = 10_000
 
 TURN_STEPS = 1_000
 """The number of steps in a row that a program or thread takes by default while others can run."""
+
+_LOOK_SECONDS = 0.1
+"""The most real seconds that a task waits for something outside the simulation before another one looks, too."""
 
 POLL_SECONDS = 0.001
 """Virtual seconds that pass when all ranks and threads that can run have checked for something in vain."""
@@ -97,6 +101,14 @@ class Scheduler:
         """The numbers of the threads that the clock woke in the rounds that `_timer_rounds` counts."""
         self._switches = [SwitchTask(number) for number in run.tasks]
         """For each number of a program or thread, the answer that lets it run. Made once and used again."""
+        self._outside: list[int] = []
+        """The tasks that wait for something outside the simulation; the one that looks for it next is first."""
+        self._looked: set[int] = set()
+        """Those that have looked for it since the run's last step."""
+        self._looked_at, self._seconds_idle = 0, 0.0
+        """The run's last step, and the real seconds for which nothing has happened since."""
+        self.real_seconds_allowed = 0.0
+        """How long the task that looks for something outside the simulation may wait for it."""
         self.choices: list[int] = []
         """The schedule: the choices made so far of who runs next."""
         self.time_outs = TimeOuts(run)
@@ -151,6 +163,60 @@ class Scheduler:
         successor = self.next_enabled(number)
         return None if successor is None else self.switch_to(successor)
 
+    def await_outside(self, me: Task, request: AwaitOutside) -> None:
+        """Make the running task wait for something outside the simulation, for which it has just looked in vain."""
+        self.check_not_unwinding(me)
+        run, number = self._run, me.number
+        run.steps += request.is_first
+        self._note_steps()
+        self._looked.add(number)
+        self._seconds_idle += request.seconds
+        if request.until is not None:
+            run.clock.set_alarm(number, request.until - run.clock.now)
+        me.wait = request.wait
+        me.change_state(_WAIT)
+        self.disable_task(me)
+        self._outside.append(number)
+
+    def _note_steps(self) -> None:
+        if self._run.steps != self._looked_at:
+            self._looked_at, self._seconds_idle = self._run.steps, 0.0
+            self._looked.clear()
+
+    def _let_look_outside(self) -> bool:
+        """Let a task look for what it awaits outside the simulation, if something has happened since it looked, or real
+        time may help. Alarms then ring after as many real seconds: the outside has no virtual time."""
+        self._note_steps()
+        run = self._run
+        waits = {number: run.tasks[number].wait for number in self._outside}
+        seconds, number = 0.0, next((number for number in waits if number not in self._looked), None)
+        if number is None:
+            real = {n: wait for n, wait in waits.items() if isinstance(wait, OutsideWait) and not wait.is_of_ranks}
+            alarm = run.clock.next_alarm()
+            due = self.time_outs.find_due(math.inf if alarm is None else alarm) if real else None
+            ends = math.inf if alarm is None else alarm - run.clock.now
+            if alarm is None and not any(wait.may_last for wait in real.values()):
+                ends = run.budget.stuck_seconds
+            if due is not None:
+                ends = min(ends, due.moment - run.clock.now)
+            seconds, number = min(_LOOK_SECONDS, ends - self._seconds_idle), next(iter(real), None)
+            if number is None or seconds <= 0:
+                return False
+        self._wake_outside(number, seconds)
+        return True
+
+    def _wake_outside(self, number: int, seconds: float) -> None:
+        run = self._run
+        woken = run.tasks[number]
+        self._outside.remove(number)
+        if run.is_observed:
+            run.observer.woke_task(None, number)
+        woken.wait = None
+        woken.change_state(_WAKE)
+        run.clock.cancel_alarm(number)
+        insort(self._enabled, number)
+        self.real_seconds_allowed = seconds
+
     def next_after_poll(self, me: Task) -> int:
         """Count a step of a task that has checked for something in vain, and return the task that runs next.
 
@@ -166,6 +232,11 @@ class Scheduler:
             self._run.clock.add_seconds(POLL_SECONDS)
             if self._run.clock.has_due_alarm():
                 self._ring_alarms()
+            for number in tuple(self._outside):  # these look again now, and take as much real time
+                wait = self._run.tasks[number].wait
+                is_real = isinstance(wait, OutsideWait) and not wait.is_of_ranks
+                self.failed_poll_rounds *= not is_real
+                self._wake_outside(number, POLL_SECONDS * is_real)
         if len(self._enabled) == 1:
             return me.number
         here = bisect_left(self._enabled, me.number) + 1
@@ -193,9 +264,13 @@ class Scheduler:
             successor = self.next_enabled(number)
             if successor is not None:
                 return successor
+            if self._outside and self._let_look_outside():
+                continue
             if due := self.due_before_alarm():
                 yield from self.expire(due)
             elif not self._ring_alarms():
+                if self._outside and self._run.running is not None:
+                    yield from stop_at_limit(self._run, RunEnding.STUCK, self._run.running)
                 yield from stop_without_enabled_task(self._run)
         return self.next_unfinished_task()
 
@@ -229,6 +304,8 @@ class Scheduler:
         woken.state = state_after((woken.state, change))
         if number in run.clock.live:
             run.clock.cancel_alarm(number)
+        if number in self._outside:
+            self._outside.remove(number)
         insort(self._enabled, number)
 
     def add_task(self, task: Task) -> None:
@@ -252,6 +329,8 @@ class Scheduler:
         self.note_progress()
         self.disable_task(me)
         run.clock.cancel_alarm(me.number)
+        if me.number in self._outside:
+            self._outside.remove(me.number)
         if me.is_main:
             self.time_outs.record_end(me.rank)
         for number in me.joiners:
@@ -263,6 +342,8 @@ class Scheduler:
     def note_progress(self) -> None:
         """Record that something has changed for which a polling rank may check."""
         self._timer_rounds = 0
+        if self._looked:
+            self._looked_at = -1
         if self._timer_threads:
             self._timer_threads = set()
         if self.failed_poll_rounds or self._polled_in_vain:
@@ -314,6 +395,8 @@ class Scheduler:
         """Return the waits that time out before the clock's next alarm; None if nothing but timers wait for it."""
         clock = self._run.clock
         until = clock.next_alarm()
+        if until is None and self._outside:  # time has passed while tasks waited for the outside
+            return self.time_outs.find_due(clock.now + self._seconds_idle + POLL_SECONDS)
         return None if until is None or clock.live.keys() <= self._timer_threads else self.time_outs.find_due(until)
 
     def _ring_alarms(self) -> bool:

@@ -19,6 +19,8 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
   (not_simulated.py);
 - `DataLoader.__iter__`, which reports the number of batches, and `__init__` and `__iter__` of `DistributedSampler`,
   which report the part of the samples that a rank reads (data_loading.py);
+- functions that wait for file locks, for locks and data of multiprocessing and for child processes, or look for files
+  (outside_waits.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], `_delay_all_reduce`,
   see Note [Static graphs], and `torch._jit_internal._extract_tensors`, see Note [Tensors of a bucket]; all in
@@ -40,6 +42,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -72,11 +75,13 @@ from ddpsim.simulator.patches import data_loading, not_simulated
 from ddpsim.simulator.patches.compiler import CompilerLock, skip_simulator_in_dynamo, wrap_has_any_global_hook
 from ddpsim.simulator.patches.late_dynamo import dynamo_loaded_late
 from ddpsim.simulator.patches.optimizer_steps import Listener, watch_optimizer_steps
+from ddpsim.simulator.patches.outside_waits import OutsideWaits
 from ddpsim.simulator.patches.profilers import ProfilerGuard
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
+from ddpsim.simulator.process_group.named_group import NamedGroup
 from ddpsim.simulator.process_group.parameter_check import parameter_check
-from ddpsim.simulator.process_group.user_stores import blocks_process
+from ddpsim.simulator.process_group.user_stores import blocks_process, is_agent_port, uses_agent_store
 from ddpsim.simulator.process_group.work import future_is_done, note_callback, set_future, wait_for_future
 from ddpsim.simulator.replicas.replica_check import ReplicaSampler, check_reads_first
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaFact
@@ -105,12 +110,14 @@ class SimulatedBackend:
         makes_groups: bool = True,
         poisons: bool = False,
         semantics: BackendSemantics = GLOO,
+        are_processes: bool = False,
     ) -> None:
         """`makes_groups`: each rank has its default group before its program starts.
 
         `poisons`: tensors of unfinished calls get values that show early reads.
         """
         self._host = host
+        self.outside = OutsideWaits(host, are_processes=are_processes)
         self._makes_groups = makes_groups
         self._semantics = semantics
         self._wrappers = WrapperRegistry(
@@ -175,9 +182,11 @@ class SimulatedBackend:
             *ProfilerGuard(self._host).replacements(),
             *not_simulated.not_simulated_replacements(self._host),
             *data_loading.data_loading_replacements(self._host),
+            *self.outside.replacements(),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d, "_warn_not_in_group", self._warn_not_in_group),
             (distributed_c10d.P2POp, "__init__", self._groups.wrap_p2p_op_init),
+            (distributed_c10d, "_set_pg_timeout", self._set_pg_timeout),
             (distributed_c10d, "split_group", self._split_group),
             (dist, "split_group", self._split_group),
             (device_mesh, "split_group", self._split_group),
@@ -321,6 +330,18 @@ class SimulatedBackend:
 
         return split_group
 
+    def _set_pg_timeout(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Return a function that sets the time-out of a simulated group, which torch takes for no group of gloo."""
+
+        def set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+            group = group or distributed_c10d._get_default_group()
+            if isinstance(group, NamedGroup) and self._host.is_rank_thread():
+                group.set_timeout(timeout)
+            else:
+                original(timeout, group)
+
+        return set_pg_timeout
+
     def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return an `init_process_group` for programs that run inside a rank.
 
@@ -338,9 +359,11 @@ class SimulatedBackend:
                 )
             options |= dict(zip(("init_method", "timeout", "world_size", "rank", "store"), arguments, strict=False))
             given = self._own_rank_and_world_size(options.get("rank", -1), options.get("world_size", -1))
-            store = options.get("store")
+            store, url = options.get("store"), options.get("init_method")
+            if store is None and _is_file(url):
+                return original(backend or "gloo", **options | given)
             if store is None or blocks_process(store):
-                store = self._groups.new_store(timeout=options.get("timeout"))
+                store = self._groups.rendezvous_store(options.get("timeout"))
             options |= given | {"init_method": None, "store": store}
             return original(backend or "gloo", **options)
 
@@ -356,17 +379,22 @@ class SimulatedBackend:
             if not self._host.is_rank_thread():
                 return original(url, rank, world_size, **options)  # type: ignore[no-any-return]
             given = self._own_rank_and_world_size(rank, world_size)
-            return iter([(self._groups.new_store(timeout=options.get("timeout")), given["rank"], given["world_size"])])
+            if _is_file(url):
+                return original(url, **given, **options)  # type: ignore[no-any-return]
+            return iter([(self._groups.rendezvous_store(options.get("timeout")), given["rank"], given["world_size"])])
 
         return rendezvous
 
     def _rendezvous_store(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that makes the simulated store for torch's own rendezvous by tcp:// and env://."""
+        """Return a function that makes the simulated store for torch's own rendezvous by tcp:// and env://.
+
+        Under torchrun each rank is a client, so torch's own function finds a server only at the port of the agent."""
 
         def create_c10d_store(hostname: str, port: int, *arguments: Any, **options: Any) -> Any:
-            if not self._host.is_rank_thread() or not 0 <= port < 2**16:
+            is_elsewhere = uses_agent_store() and not is_agent_port(port)
+            if not self._host.is_rank_thread() or not 0 <= port < 2**16 or is_elsewhere:
                 return original(hostname, port, *arguments, **options)
-            return self._groups.new_store(timeout=arguments[2] if len(arguments) > 2 else options.get("timeout"))
+            return self._groups.rendezvous_store(arguments[2] if len(arguments) > 2 else options.get("timeout"))
 
         return create_c10d_store
 
@@ -436,6 +464,10 @@ class SimulatedBackend:
             set_future(self._host, future, partial(original, future, result))
 
         return set_result
+
+
+def _is_file(url: object) -> bool:
+    return str(url).startswith("file:")
 
 
 def _notice_replica(host: Host, fact: ReplicaFact) -> None:

@@ -24,12 +24,14 @@ from ddpsim.simulator.attribution.phases import FrameReaders
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import Call, Signature
-from ddpsim.simulator.kernel.requests import AnnounceGroup, Checkpoint, NameGroup
+from ddpsim.simulator.diagnosis.rank_errors import OLD_ADDRESS
+from ddpsim.simulator.kernel.requests import AnnounceGroup, Checkpoint, NameGroup, ReportLockUse
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice, argument_rules_of, has_nccl
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import CallIssuer
 from ddpsim.simulator.process_group.store import SimulatedStore
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
+from ddpsim.simulator.process_group.user_stores import uses_agent_store
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 
@@ -83,6 +85,8 @@ class GroupMaker:
         self._trackers = [OriginTracker(host, wrappers, phases, rank) for rank in range(host.world_size)]
         self.through_torch = TorchDispatch()
         self._made: list[dict[str, int]] = [defaultdict(int) for _ in range(host.world_size)]
+        self._at_place: list[dict[str, int]] = [defaultdict(int) for _ in range(host.world_size)]
+        """By rank: how often it has made a group at a place in a store."""
         self._has_made_nccl = [False] * host.world_size
         """By rank: True if the rank has made a group with NCCL, so a group without NCCL has another backend."""
         self._gloo = requested_backend("gloo")
@@ -92,10 +96,9 @@ class GroupMaker:
     def make_default_group(self, rank: int) -> None:
         """Make the default group, as init_process_group does, before the rank's program starts."""
         world = distributed_c10d._world
-        label = self._unique_label("0", DEFAULT_GROUP, self._everybody, rank)
-        group = self._make_group(
-            "0", label, self._everybody, rank, self._gloo, self.new_store("default_pg/0/"), description="default_pg"
-        )
+        store = self.new_store("default_pg/0/")
+        label = self._unique_label("0", DEFAULT_GROUP, self._everybody, rank, store)
+        group = self._make_group("0", label, self._everybody, rank, self._gloo, store, description="default_pg")
         world.default_pg = group
         world.pg_group_ranks[group] = self._same_rank
         world.group_count = 1
@@ -106,6 +109,15 @@ class GroupMaker:
         if timeout is not None:
             store.set_timeout(timeout)
         return store
+
+    def rendezvous_store(self, timeout: timedelta | None) -> SimulatedStore:
+        """Return the store of a default group. torchrun's agent has one for all; otherwise rank 0 opens a new one for
+        each default group."""
+        earlier = self._made[self._host.running_thread.rank]["0"] - (distributed_c10d.GroupMember.WORLD is not None)
+        if not earlier or uses_agent_store():
+            return self.new_store(timeout=timeout)
+        self._host.send_request(ReportLockUse("a second default group, which may meet rank 0's old store"))
+        return self.new_store(f"store {earlier + 1}/", timeout)
 
     def new_group(
         self,
@@ -133,15 +145,15 @@ class GroupMaker:
                 return existing, world.pg_map[existing][1]
         members = tuple(ranks) or self._everybody
         proposed = self._mesh_label(description, members, rank) or _proposed_label(name, description)
-        label = self._unique_label(name, proposed if ranks else DEFAULT_GROUP, members, rank)
-        if rank not in members:
-            self._announce_as_outsider(label, members)
-            return distributed_c10d.GroupMember.NON_GROUP_MEMBER, None
         prefix = (
             store.with_prefix(f"{name}/")
             if isinstance(store, SimulatedStore)
             else distributed_c10d.PrefixStore(f"{name}/", store)
         )
+        label = self._unique_label(name, proposed if ranks else DEFAULT_GROUP, members, rank, prefix)
+        if rank not in members:
+            self._announce_as_outsider(label, members)
+            return distributed_c10d.GroupMember.NON_GROUP_MEMBER, None
         group = self._make_group(
             name,
             label,
@@ -155,6 +167,7 @@ class GroupMaker:
         )
         if device is not None:
             group.bound_device_id = device
+        self._exchange_addresses(group, prefix, rank)
         group.rendezvous()
         return group, prefix
 
@@ -194,8 +207,8 @@ class GroupMaker:
         rank = self._host.running_thread.rank
         description = description or f"{parent.group_desc}:split"
         proposed = self._mesh_label(description, members, rank) or _proposed_label(name, description)
-        label = self._unique_label(name, proposed, members, rank)
         store = self.new_store(f"{name}/")
+        label = self._unique_label(name, proposed, members, rank, store)
         asked = requested_backend(backend or parent_backend)
         group = self._make_group(name, label, members, rank, asked, store, timeout=timeout, description=description)
         group.bound_device_id = parent.bound_device_id
@@ -220,6 +233,25 @@ class GroupMaker:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    def _exchange_addresses(self, group: SimulatedGroup, store: Any, rank: int) -> None:
+        """Find the other members by the store as gloo does, which does not look whether an address is new. With NCCL
+        all members look for the first one.
+
+        A member's first group at a place leaves no key here, since no address can be older.
+        """
+        mine, me = group.label, group.rank()
+        kind = "cpu" if "gloo" in distributed_c10d._world.pg_backend_config[group] else "cuda"
+        place = _place_of(group.getGroupName(), store) + kind
+        self._at_place[rank][place] += 1
+        if self._at_place[rank][place] == 1:
+            return
+        store.set(f"{kind}/{me}", mine)
+        for number, member in enumerate(group.members if kind == "cpu" else group.members[:1]):
+            if number != me and store.compare_set(f"{kind}/{number}", "", "").decode() != mine:
+                raise RuntimeError(
+                    f"{OLD_ADDRESS} rank {member}'s address of an earlier group, expected that of {mine!r}"
+                )
+
     def _announce_as_outsider(self, label: str, members: tuple[int, ...]) -> None:
         """Tell the kernel which members a new group has in the view of this rank, itself no member."""
         host = self._host
@@ -242,7 +274,7 @@ class GroupMaker:
             tracker.coordinates = coordinates
         return grid.group_name(dimension, members)
 
-    def _unique_label(self, name: str, proposed: str, members: tuple[int, ...], rank: int) -> str:
+    def _unique_label(self, name: str, proposed: str, members: tuple[int, ...], rank: int, store: Any) -> str:
         """Return a group's label, its name in findings.
 
         A name that is used again, after a destroy, means another group. Groups with one member may share a name (nested
@@ -251,11 +283,13 @@ class GroupMaker:
         made = self._made[rank]
         made[name] += 1
         again = made[name]
+        place = _place_of(name, store)
+        self._at_place[rank][place] += 1
         if len(members) == 1 < len(self._everybody):
             proposed = f"{proposed} of rank {members[0]}"
         label = proposed if again == 1 else f"{proposed} ({again})"
         if len(members) > 1:
-            return str(self._host.send_request(NameGroup(name, again, label)))
+            return str(self._host.send_request(NameGroup(place, self._at_place[rank][place], label)))
         made[label] += 1
         return label if made[label] == 1 else f"{label} #{made[label]}"
 
@@ -282,6 +316,7 @@ class GroupMaker:
                 members=members,
                 rank=rank,
                 has_nccl=asked.has_nccl,
+                needs_gpu=asked.has_nccl and asked.rules.of_cpu is asked.rules.of_gpu,
                 poisons=self._poisons,
                 through_torch=self.through_torch,
                 is_beside_nccl=not asked.has_nccl and self._has_made_nccl[rank],
@@ -306,6 +341,11 @@ class GroupMaker:
         world.tags_to_pg.setdefault(tag, []).append(group)
         world.pg_to_tag[group] = tag
         return group
+
+
+def _place_of(name: str, store: Any) -> str:
+    """Return where in a store the members of a group meet."""
+    return store._prefix if isinstance(store, SimulatedStore) else name
 
 
 def _proposed_label(name: str, description: str | None) -> str:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 LABEL = "_ddpsim_gpu"
 """The name of the tensor attribute that has the number of the virtual GPU."""
 
+ON_CPU = "_ddpsim_cpu"
+"""The name of the tensor attribute that says that a tensor without a label lies on the CPU for certain. Without it, C++
+may have made the tensor, on whichever device."""
+
 
 def gpu_number_of(tensor: Tensor) -> int | None:
     """Return the number of the virtual GPU on which a tensor lies; None for a tensor on the CPU."""
     return tensor.__dict__.get(LABEL)
+
+
+def is_surely_on_cpu(tensor: Tensor) -> bool:
+    """Return whether a tensor is known to lie on the CPU, beside virtual GPUs."""
+    return ON_CPU in tensor.__dict__ and LABEL not in tensor.__dict__
+
+
+def put_on_cpu(tensor: Any) -> None:
+    """Record that a tensor lies on the CPU for certain."""
+    if isinstance(tensor, Tensor):
+        tensor.__dict__[ON_CPU] = True
 
 
 def put_on_gpu(tensor: Tensor, label: int | None) -> None:
@@ -33,6 +50,16 @@ def first_gpu_number(values: Iterable[Any]) -> int | None:
         elif isinstance(value, (list, tuple)) and (label := first_gpu_number(value)) is not None:
             return label
     return None
+
+
+def gpu_of(values: Iterable[Any], world_size: int) -> str | None:
+    """Return the machine and the number of the GPU on which tensors lie. None if it is not known: C++ made the tensors,
+    or there are fewer GPUs than ranks, so that some rank is on another machine."""
+    label = first_gpu_number(values)
+    if label is None or torch.cuda.device_count() < world_size:
+        return None
+    visible = dict(enumerate(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
+    return f"{os.environ.get('GROUP_RANK', 0)}:{visible.get(label, label)}"
 
 
 def put_results_on_gpu(result: Any, label: int) -> None:

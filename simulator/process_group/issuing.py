@@ -11,18 +11,25 @@ from torch.autograd import Variable
 from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.attribution.origins import OriginTracker
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
-from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Origin, Phase, Signature
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.events import NOT_CHECKED, EventKind
 from ddpsim.simulator.hazards.poison import poison_call
-from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch
+from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch, WriteNote
 from ddpsim.simulator.matching.slots import call_object, channel_object, group_object, order_object
+from ddpsim.simulator.process_group.gpu_labels import first_gpu_number, gpu_of
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
 from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
+
+_UNKNOWN_DEVICE = (
+    f"{NOT_CHECKED}whether every tensor that NCCL was given lies on a GPU of its rank: some have no known device, as "
+    "C++ made them"
+)
 
 
 class CallIssuer:
@@ -38,6 +45,7 @@ class CallIssuer:
         rank: int,
         through_torch: TorchDispatch,
         has_nccl: bool = False,
+        needs_gpu: bool = False,
         poisons: bool = False,
         is_beside_nccl: bool = False,
         semantics: BackendSemantics = GLOO,
@@ -49,6 +57,8 @@ class CallIssuer:
         self.is_destroyed = False
         self.has_nccl = has_nccl
         """True if the program asked for NCCL, for all tensors or for those of one kind of device."""
+        self._needs_gpu = needs_gpu and torch.cuda.is_available()
+        """True if the group takes tensors of GPUs alone, and none of unknown device has been noted."""
         self.is_nccl = has_nccl or semantics.batch_is_unit
         """True if the group behaves as one of NCCL."""
         self._semantics = semantics
@@ -108,6 +118,8 @@ class CallIssuer:
         if tag and self._ignores_tags:
             call = call._replace(tag=0, ignored_tag=tag)
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
+        if self.has_nccl:
+            payload = self._with_gpu(payload, origin)
         rank = me.of
         rank.calls_issued += 1
         pending = PendingCall(
@@ -122,6 +134,16 @@ class CallIssuer:
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)
         return self._collect_work(work)
+
+    def _with_gpu(self, payload: Payload, origin: Origin) -> Payload:
+        """Return a payload of NCCL's that knows its GPU. Note what has no known device although only a GPU's tensor may
+        be brought."""
+        tensors = (*payload.inputs, *payload.outputs)
+        is_unknown = first_gpu_number(tensors) is None and payload.gpu is None
+        if is_unknown and self._needs_gpu and origin.phase is Phase.USER and tensors and not tensors[0].is_cuda:
+            self._needs_gpu = False  # once is enough
+            self.host.send_request(WriteNote(EventKind.NOTE, _UNKNOWN_DEVICE))
+        return payload._replace(gpu=payload.gpu or gpu_of(tensors, self.host.world_size))
 
     def _reject_other_rank(self, rank: int, operation: str) -> NoReturn:
         """End the run: a rank used another rank's group, and the call would be taken for one of that other rank."""

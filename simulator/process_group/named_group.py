@@ -115,7 +115,10 @@ class NamedGroup(ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu"), torch.device("cuda")] if torch.cuda.is_available() else [torch.device("cpu")]
+        if not torch.cuda.is_available():
+            return [torch.device("cpu")]
+        has_nccl_alone = self._backend_name == "nccl" and self._rules.of_cpu is self._rules.of_gpu
+        return [torch.device("cuda")] if has_nccl_alone else [torch.device("cpu"), torch.device("cuda")]
 
     def _get_backend(self, device: torch.device) -> NamedGroup:
         """Return the backend for a device, which is this group itself."""

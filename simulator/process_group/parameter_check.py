@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 from ddpsim.simulator.calls import Signature
-from ddpsim.simulator.process_group.group import SimulatedGroup
+from ddpsim.simulator.process_group.gpu_labels import gpu_of
+from ddpsim.simulator.process_group.group import SimulatedGroup, rules_for
 from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
@@ -28,7 +29,8 @@ def parameter_check(original: Callable[..., None]) -> Callable[..., None]:
 
     def verify(group: Any, parameters: list[torch.Tensor], logger: Any = None) -> None:
         if isinstance(group, SimulatedGroup):
-            group = _SingleRankGroup(group, len(parameters))
+            rules_for(group._rules, parameters[0])
+            group = _SingleRankGroup(group, len(parameters), gpu_of(parameters, group._issuer.host.world_size))
         if logger is None:
             return original(group, parameters)
         return original(group, parameters, logger)
@@ -39,16 +41,17 @@ def parameter_check(original: Callable[..., None]) -> Callable[..., None]:
 class _SingleRankGroup(dist.ProcessGroup):
     """A simulated group that pretends to DDP's parameter check to have only one rank."""
 
-    def __init__(self, group: SimulatedGroup, parameter_count: int) -> None:
+    def __init__(self, group: SimulatedGroup, parameter_count: int, gpu: str | None) -> None:
         super().__init__(group.rank(), 1)
         self._group = group
         self._parameter_count = parameter_count
+        self._gpu = gpu
 
     def allgather(self, outputs: Any, inputs: list[torch.Tensor], opts: Any = None) -> Any:
         gathered: list[torch.Tensor] = []
         signature = Signature("all_gather", ((1,),), "int64")
         with suspend_modes():
-            work = self._group.issue(signature, Payload(inputs, (), gathered=gathered), [])
+            work = self._group.issue(signature, Payload(inputs, (), gathered=gathered, gpu=self._gpu), [])
         work.wait()
         outputs[0][0].copy_(inputs[0])
         (counts,) = gathered

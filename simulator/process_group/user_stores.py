@@ -29,6 +29,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 from ddpsim.simulator.accesses import AccessMode
 from ddpsim.simulator.process_group.store import DEFAULT_TIMEOUT, SimulatedStore
 from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.isolation.environment import MASTER_PORT
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _FIRST_FREE_PORT = 49_152
@@ -38,6 +39,9 @@ _IN_USE = (
     "The server socket has failed to listen on any local network address. port: {}, useIpv6: false, code: -98, "
     "name: EADDRINUSE, message: address already in use"
 )
+
+
+_MADE_AGAIN = " made again by rank "
 
 
 class UserStore(SimulatedStore):
@@ -104,6 +108,8 @@ class TCPStore(UserStore):
         self.host = host_name
         self.port = port
         self._set_wait_limit(timeout)
+        if is_agent_port(port):
+            return
         generation = self._record_server(multi_tenant) if is_master else self._await_server()
         self._store_under(f"tcp port {self.port}/" if generation == 1 else f"tcp port {self.port} ({generation})/")
         if wait_for_workers and world_size is not None:
@@ -118,6 +124,8 @@ class TCPStore(UserStore):
         here = self._of.running_thread.rank, self.port
         mine = self._servers.get(here)
         if owner != me or (mine is not None and not is_shared):
+            if uses_agent_store():  # then torch goes on as a client
+                return self._await_server()
             raise DistNetworkError(_IN_USE.format(self.port))
         self._servers[here] = self
         return int(self._ask_kernel("add", [self._server_key], amount=int(mine is None)))
@@ -157,8 +165,10 @@ class TCPStore(UserStore):
 
 
 class FileStore(UserStore):
-    """torch.distributed.FileStore; its file is made and stays empty."""
+    """torch.distributed.FileStore; its file says at most how often it was made."""
 
+    _made: ClassVar[Counter[tuple[int, str]]]
+    """By rank and path, how often the rank has made the file: one that is made again has no keys."""
     _at_end: ClassVar[Callable[[Callable[[str], None], str], object]]
     """Registers a function that runs at the end and removes the file."""
 
@@ -166,13 +176,22 @@ class FileStore(UserStore):
         """Make the store from the arguments of torch's FileStore."""
         self.path = file_name
         super().__init__(self._of)
-        self._store_under(f"file {os.path.realpath(file_name)}/")
+        place, rank = os.path.realpath(file_name), self._of.running_thread.rank
         try:
-            os.close(os.open(file_name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+            file = os.open(file_name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
         except FileExistsError:
+            with open(file_name, "rb") as made:
+                mark = made.read(99).decode(errors="ignore")
+            self._store_under(f"file {place}{mark if mark.startswith(_MADE_AGAIN) else ''}/")
             return
         except OSError as error:
             raise RuntimeError(f"unable to open {file_name}: {error.strerror}") from None
+        earlier = self._made[rank, place]
+        self._made[rank, place] += 1
+        mark = f"{_MADE_AGAIN}{rank}, {earlier}" if earlier else ""
+        os.write(file, mark.encode())
+        os.close(file)
+        self._store_under(f"file {place}{mark}/")
         if world_size > 0:  # torch removes the file with the last handle of as many ranks
             type(self)._at_end(_remove, file_name)
 
@@ -253,11 +272,21 @@ def stores_replaced_on_ranks(host: Host) -> Iterator[None]:
     replaced = ReplacedAttributes()
     with ExitStack() as at_end:
         at_end.callback(replaced.restore_attributes)
-        for kind in (TCPStore, FileStore, HashStore):
+        for kind in (TCPStore, FileStore, HashStore, PrefixStore):
             real: Any = getattr(_c10d, kind.__name__)
             bind = partial(_bound_arguments, kind, real, host, at_end.callback)
             replaced.set_attribute(real, "__new__", _choosing_new(bind, real, host))
         yield
+
+
+def uses_agent_store() -> bool:
+    """True if the running rank is one of torchrun's, whose agent has the store."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+
+
+def is_agent_port(port: int) -> bool:
+    """True for the port at which the agent's store listens, which is that of the default group."""
+    return uses_agent_store() and str(port) == MASTER_PORT
 
 
 def blocks_process(store: Store) -> bool:
@@ -287,5 +316,6 @@ def _bound_arguments(kind: type[UserStore], real: Any, host: Host, at_end: Calla
         "_at_end": staticmethod(at_end),
         "_servers": weakref.WeakValueDictionary(),
         "_numbers": Counter(),
+        "_made": Counter(),
     }
     return type(kind.__name__, (kind,), {"__module__": real.__module__, **own})

@@ -22,7 +22,7 @@ from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankCo
 from ddpsim.simulator.rank_processes.rank_files import RankFiles
 from ddpsim.simulator.rank_processes.rank_process import run_rank_process as run_rank
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
-from ddpsim.simulator.runtime.stopwatch import core_seconds
+from ddpsim.simulator.runtime.stopwatch import core_seconds, has_child_processes
 
 _LEAVE_SECONDS = 5.0
 """The seconds that a rank's process has to end after its last message."""
@@ -65,11 +65,7 @@ class ChildProcess:
 
     def has_children(self) -> bool:
         """Return whether the process has child processes, for which it may wait."""
-        try:
-            with open(f"/proc/{self.pid}/task/{self.pid}/children") as children:
-                return bool(children.read().strip())
-        except OSError:
-            return False
+        return has_child_processes(self.pid, self.pid)
 
     def new_output(self, until: WrittenBytes | None = None) -> tuple[str, str]:
         """Return the new standard output and error of the process; with `until`, only up to those byte counts."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ddpsim.simulator.ctrl_c import CtrlCGuard
 from ddpsim.simulator.debugging.director import RunDirector
@@ -223,6 +224,9 @@ class RankCoordinator:
     def _handle_request(self, request: Request) -> Answer:
         if isinstance(request, FinishTask):
             return self._finish_task(request)
+        if isinstance(request, requests.AwaitOutside) and request.wait.holders:
+            is_of_ranks = request.wait.holders <= {child.pid for child in self._children}
+            request = request._replace(wait=replace(request.wait, is_of_ranks=is_of_ranks))
         if isinstance(request, requests.ProgramRaised):
             self.raisers.append(self._running_task.rank_number)
         try:

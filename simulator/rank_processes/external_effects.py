@@ -28,17 +28,18 @@ _LOOKING = ("access", "lstat", "readlink", "stat", "statvfs")
 _CODE = (".py", ".pyc", ".so")
 
 
-def wait_before_external_effects(wait: Callable[[], None]) -> None:
-    """Make this process call `wait` before every external effect. Cannot be undone."""
+def wait_before_external_effects(wait: Callable[..., None]) -> None:
+    """Make this process call `wait` before every external effect, with the function and the file that it looks at.
+    Cannot be undone."""
 
     def wait_if_external_effect(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             if not _is_code_file(*arguments):
-                wait()
+                wait(event, arguments[0])
         elif event in _CHANGING:
             is_import = sys._getframe(1).f_code.co_filename.startswith("<frozen importlib")
             if not (event == "os.listdir" and is_import):
-                wait()
+                wait(*((event, *arguments[:1]) if event in ("os.listdir", "os.scandir") else ()))
 
     sys.addaudithook(wait_if_external_effect)
     replaced = ReplacedAttributes()
@@ -64,12 +65,12 @@ def _is_code_file(path: Any, mode: Any, flags: int) -> bool:
     return "__pycache__" in name or (name.endswith(_CODE) and not flags & (os.O_WRONLY | os.O_RDWR))
 
 
-def _waiting_function(wait: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
+def _waiting_function(wait: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a replacement for a function of `os`; the replacement calls `wait` first."""
 
     @wraps(original)
     def watched(*arguments: Any, **options: Any) -> Any:
-        wait()
+        wait(original, *arguments[:1])
         return original(*arguments, **options)
 
     watched.__module__ = os.__name__  # so that pickle finds it

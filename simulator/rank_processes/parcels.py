@@ -47,6 +47,7 @@ class PackedPayload(NamedTuple):
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     gathers: bool = False
     on_nccl: bool = False
+    gpu: str | None = None
 
 
 class SharedArena:
@@ -106,7 +107,7 @@ class SharedArena:
                 known = {id(tensor): piece for tensor, piece in zip(payload.inputs, inputs, strict=True)}
                 outputs = tuple([known.get(id(tensor)) or self.reserve_place(tensor) for tensor in payload.outputs])
         gathers = payload.gathered is not None
-        return PackedPayload(inputs, outputs, payload.factor, payload.splits, gathers, payload.on_nccl)
+        return PackedPayload(inputs, outputs, payload.factor, payload.splits, gathers, payload.on_nccl, payload.gpu)
 
     def _copy_in(self, tensor: Tensor) -> TensorPlace | Tensor:
         piece = self.reserve_place(tensor)
@@ -119,7 +120,7 @@ class SharedArena:
         inputs = [self.tensor_at(piece) for piece in parcel.inputs]
         outputs = inputs if parcel.outputs is None else [self.tensor_at(piece) for piece in parcel.outputs]
         gathered: list[Tensor] | None = [] if parcel.gathers else None
-        return Payload(inputs, outputs, parcel.factor, parcel.splits, gathered, parcel.on_nccl)
+        return Payload(inputs, outputs, parcel.factor, parcel.splits, gathered, parcel.on_nccl, parcel.gpu)
 
     def copy_result_out(self, payload: Payload, parcel: PackedPayload, left: Any) -> None:
         """Copy the result of a call from the shared memory into the rank's tensors."""

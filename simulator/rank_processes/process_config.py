@@ -42,6 +42,8 @@ class ProcessConfig(NamedTuple):
     poisons: bool = False
     """True if output buffers are filled with NaN until their call is waited for."""
     semantics: BackendSemantics = GLOO
+    follows_paths: bool = False
+    """True if the lines that ranks run are recorded."""
     has_equal_clocks: bool = False
     debugs_rank: int | None = None
     """The rank whose program a debugger stops at the first line."""

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -89,6 +89,7 @@ class _RankProcess:
             hazards=self._hazards,
             enter_thread=self._enter_thread,
             owns_modules=True,
+            follows=rank_config.common.follows_paths,
         )
         self._backend = SimulatedBackend(
             self._host,
@@ -96,6 +97,7 @@ class _RankProcess:
             makes_groups=not rank_config.common.is_program,
             poisons=rank_config.common.poisons,
             semantics=rank_config.common.semantics,
+            are_processes=True,
         )
         self._body = body
         self._session_host = ProcessSessionHost(self._host, channel, self._await_turn)
@@ -106,7 +108,8 @@ class _RankProcess:
         __tracebackhide__ = True  # pytest then begins with the program
         if self._rank_config.common.debugs_rank == rank:
             self._session_host.begin()
-        return self._rank_config.common.program(rank)
+        with nullcontext() if self._host.paths is None else self._host.paths.followed(rank):
+            return self._rank_config.common.program(rank)
 
     @contextmanager
     def _enter_rank(self, rank: int) -> Iterator[None]:
@@ -128,6 +131,8 @@ class _RankProcess:
     def _enter_thread(self) -> None:
         torch.autograd.set_multithreading_enabled(False)
         self._gpus.enter_thread()
+        if self._host.paths is not None:
+            self._host.paths.follow_thread()
 
     def _install_virtual_gpus(self) -> None:
         """Install virtual GPUs now, or when the program asks for one."""
@@ -160,7 +165,7 @@ class _RankProcess:
         reject_groups_in_forks()
         if self._rank_config.common.is_speculative:
             self._rank_config.common.announcement.wait = self._await_turn
-            wait_before_external_effects(self._await_turn)
+        wait_before_external_effects(self._await_turn)
         with self._backend.installed(), self._os_exit_replaced():
             replace_store_classes(host)
             time.install()
@@ -203,12 +208,15 @@ class _RankProcess:
         finally:
             replaced.restore_attributes()
 
-    def _await_turn(self) -> None:
-        """Wait for the baton (the right to run) before the rank touches something that it shares with others."""
-        if not self._kernel.is_speculative or self._own_channel.is_in_use or not self._host.is_rank_thread():
+    def _await_turn(self, *look: Any) -> None:
+        """Wait for the baton (the right to run) before the rank touches something that it shares with others. `look`:
+        the function and the file, if it looks at one."""
+        if self._own_channel.is_in_use or not self._host.is_rank_thread():
             return
         if not self._kernel.await_turn():
             raise RankUnwound
+        if look:
+            self._backend.outside.note_look(*look)
 
     def _install_signal_handlers(self) -> None:
         """Install the functions that run when the coordinator sends the rank a signal."""

@@ -63,6 +63,10 @@ class Host(Protocol):
     hazards: CallWatch
 
     @property
+    def steps(self) -> int:
+        """The number of steps of the run so far."""
+
+    @property
     def running_thread(self) -> RankThread:
         """The running thread of a rank."""
 

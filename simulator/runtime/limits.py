@@ -22,7 +22,7 @@ from ddpsim.simulator.runtime.baton import stack_of_thread
 from ddpsim.simulator.runtime.call_sites import frames_outwards
 from ddpsim.simulator.runtime.one_core import threads_started_here_share_a_core
 from ddpsim.simulator.runtime.rank_thread import RankThread, clear_pending_interrupt
-from ddpsim.simulator.runtime.stopwatch import core_seconds
+from ddpsim.simulator.runtime.stopwatch import core_seconds, has_child_processes
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 _WATCH_SECONDS = 0.05
@@ -97,6 +97,8 @@ class ExecutionWatcher:
             cpu = 0.0 if rank is None else _core_seconds_of_thread(rank)
             if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
                 seen, seen_at, cpu_seen = progress, now, cpu
+            if rank is not None and (rank.is_outside or _has_child_processes(rank)):
+                seen_at = now
             asleep = now - seen_at
             if rank is not None and asleep > budget.stuck_seconds and asleep > _allowed_blocked_seconds(rank, budget):
                 return self._stop_at_limit(RunEnding.STUCK, rank, grace_seconds=0.1)  # it will not notice the end
@@ -154,6 +156,11 @@ def _allowed_blocked_seconds(rank: RankThread, budget: Budget) -> float:
         for frame in frames_outwards(sys._current_frames().get(rank.ident or 0))
     )
     return budget.stuck_seconds * (_TIMES_FOR_PREPARING if is_preparing else 1)
+
+
+def _has_child_processes(rank: RankThread) -> bool:
+    """Return True if a thread has child processes, for which it may wait."""
+    return rank.thread is not None and has_child_processes("self", rank.thread.native_id or 0)
 
 
 def _core_seconds_of_thread(rank: RankThread) -> float:

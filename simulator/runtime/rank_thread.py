@@ -186,6 +186,8 @@ class RankThread:
         self.asker = 0
         """The ident of the thread that may make requests; 0 while a debugger is open, when no thread may
         communicate."""
+        self.is_outside = False
+        """True while the thread waits in real time for something outside the simulation, so it is not stuck."""
         self.visit: Callable[[], None] | None = None
         """A function that a debugger in another rank wants this sleeping thread to run."""
         self.exit = ThreadEndClaim(RankUnwound)

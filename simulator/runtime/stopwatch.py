@@ -42,6 +42,15 @@ def core_seconds(clock: int, schedstat: str) -> float:
     return time.clock_gettime(clock) + _seconds_waiting_for_core(schedstat)
 
 
+def has_child_processes(process: int | str, thread: int) -> bool:
+    """Return True if a thread of a process ("self" for this one) has started child processes that have not ended."""
+    try:
+        with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as children:
+            return bool(children.read().strip())
+    except OSError:
+        return False
+
+
 def _seconds_waiting_for_core(schedstat: str) -> float:
     try:
         with open(schedstat, encoding="ascii") as file:

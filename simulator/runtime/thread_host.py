@@ -35,6 +35,7 @@ from ddpsim.simulator.runtime.baton import Baton, stack_of_thread
 from ddpsim.simulator.runtime.host import CallWatch
 from ddpsim.simulator.runtime.isolation.world import watch_world
 from ddpsim.simulator.runtime.kernel_port import KernelInterface
+from ddpsim.simulator.runtime.paths import PathRecorder
 from ddpsim.simulator.runtime.prompt_server import PromptServer
 from ddpsim.simulator.runtime.rank_thread import (
     PendingCall,
@@ -75,10 +76,12 @@ class ThreadHost:
         hazards: CallWatch,
         enter_thread: Callable[[], object],
         owns_modules: bool = False,
+        follows: bool = False,
     ) -> None:
         """`body` runs on each rank's thread; `switch` swaps the process state, such as `os.environ`, between ranks.
 
         `owns_modules`: the rank has its own process, so locks made while it imports its own modules belong to it.
+        `follows`: the lines that the ranks run are recorded.
         """
         self.kernel = kernel
         self.hazards = hazards
@@ -89,6 +92,8 @@ class ThreadHost:
         """True if an exploration of schedules records what each step reads and writes."""
         self.baton = Baton(kernel, self.ranks, switch)
         self.prompt_server = PromptServer(self.baton.over.release)
+        self.paths = PathRecorder(lambda: self.baton.running, kernel.handle) if follows else None
+        """Records the lines that ranks run, when a failed execution is repeated."""
         self._move_data = move_data
         self._process = _getpid()
         self._unwinds: Counter[int] = Counter()
@@ -178,6 +183,8 @@ class ThreadHost:
         assert me is not None, "begin_call returned it"
         me.of.pending[pending.handle] = pending
         self.hazards.call_issued(pending)
+        if self.paths is not None:
+            self.paths.send_steps(pending.call)
         answer = self.kernel.handle(_new(IssueCall, (pending.handle, pending.call)))
         if answer is not GO_ON:
             self._carry_out_answers(me, answer)

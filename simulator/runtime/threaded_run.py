@@ -35,6 +35,7 @@ class ThreadedRun:
         hazards: CallWatch,
         name_parameters: outcome.NameParameters | None = None,
         share_core: bool = True,
+        follows: bool = False,
     ) -> None:
         self.errors: dict[int, BaseException] = {}
         """The exceptions that ranks raised, in that order."""
@@ -54,6 +55,7 @@ class ThreadedRun:
             move_data=move_data,
             hazards=hazards,
             enter_thread=enter_thread,
+            follows=follows,
         )
         self._watcher = ExecutionWatcher(self.host, kernel, share_core=share_core)
         self._kernel = kernel

@@ -30,6 +30,7 @@ from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import OPERATIONS, Operation, OperationKind
 from ddpsim.simulator.runtime.rank_thread import PendingCall
+from ddpsim.simulator.transport.memory import same_gpu_error
 from ddpsim.simulator.transport.payload import Payload
 
 _TIMEOUT = timedelta(seconds=30)
@@ -66,6 +67,8 @@ class GlooTransport:
         """
         if OPERATIONS[signature.operation].kind is OperationKind.CREATION:
             return None  # a group is connected when it first moves data
+        if (refusal := same_gpu_error(pendings)) is not None:
+            return refusal
         label = pendings[0].call.group
         try:
             groups = self._connected_groups(label, len(members))

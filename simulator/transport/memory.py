@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import DistBackendError
 
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.runtime.rank_thread import PendingCall
@@ -66,13 +67,34 @@ _FEW_ELEMENTS = 65536
 class MemoryTransport:
     """The transport `memory`, which has no state."""
 
-    def move_data(self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]) -> None:
+    def move_data(
+        self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]
+    ) -> Exception | None:
         """Move the data of a call; the arguments are those of `GlooTransport.move_data`."""
+        if (refusal := same_gpu_error(pendings)) is not None:
+            return refusal
         root = None if signature.root is None else members.index(signature.root)
         move_payloads(signature.operation, [pending.payload for pending in pendings], signature.reduction, root)
+        return None
 
     def close(self) -> None:
         """Release nothing: nothing is open."""
+
+
+def same_gpu_error(pendings: Sequence[PendingCall]) -> Exception | None:
+    """Return NCCL's error if two ranks bring tensors of one GPU; None if none do."""
+    ranks: dict[str, int] = {}
+    for index, pending in enumerate(pendings):
+        gpu = pending.payload.gpu
+        if gpu is None or (other := ranks.setdefault(gpu, index)) == index:
+            continue
+        if pendings[other].call.rank != pending.call.rank:  # not a message to oneself
+            return DistBackendError(
+                "NCCL error in: torch/csrc/distributed/c10d/NCCLUtils.cpp, invalid usage (run with NCCL_DEBUG=WARN for "
+                "details) ncclInvalidUsage: This usually reflects invalid usage of NCCL library. Last error: "
+                f"Duplicate GPU detected : rank {other} and rank {index} both on CUDA device {gpu.partition(':')[2]}"
+            )
+    return None
 
 
 def move_payloads(operation: str, payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:

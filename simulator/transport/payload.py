@@ -20,6 +20,9 @@ class Payload(NamedTuple):
     on_nccl: bool = False
     """True if the tensors are reduced with NCCL's arithmetic, False with gloo's."""
 
+    gpu: str | None = None
+    """The GPU on which the tensors lie, by its machine and number; None if it is not known or does not matter."""
+
     def with_copied_inputs(self) -> Payload:
         """Return a payload with copies of the inputs, so that the caller may change its tensors."""
         return self._replace(inputs=[tensor.detach().clone() for tensor in self.inputs])

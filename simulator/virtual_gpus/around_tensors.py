@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpsim.simulator.process_group.gpu_labels import gpu_number_of, put_all_on_gpu, put_on_gpu
+from ddpsim.simulator.process_group.gpu_labels import (
+    gpu_number_of,
+    is_surely_on_cpu,
+    put_all_on_gpu,
+    put_on_cpu,
+    put_on_gpu,
+)
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 from ddpsim.simulator.virtual_gpus.gpus import CPU, VirtualDevices
 
@@ -21,7 +27,8 @@ def replace_moves(gpus: VirtualDevices) -> None:
 
     def parse_to(*arguments: Any, **options: Any) -> Any:
         arguments, options = _name_device(arguments, options)
-        return parse(*arguments, **options)
+        with torch._C.DisableTorchFunction():  # the mode would take `device=` for the place of a new tensor
+            return parse(*arguments, **options)
 
     @functools.wraps(move)
     def to(self: Tensor, *arguments: Any, **options: Any) -> Tensor:
@@ -34,6 +41,8 @@ def replace_moves(gpus: VirtualDevices) -> None:
         made = make(cls, data, requires_grad)
         if data is not None and (label := gpu_number_of(data)) is not None:
             put_on_gpu(made, label)
+        elif data is not None and is_surely_on_cpu(data):
+            put_on_cpu(made)
         return made
 
     replaced = ReplacedAttributes()

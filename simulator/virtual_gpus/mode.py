@@ -6,7 +6,7 @@ own functions) computes with CPU tensors anyway: only the program needs the labe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -37,6 +37,14 @@ _MISSING_KERNEL_WORDS = (
 """Words in torch's errors that mean that an operation has no CPU kernel."""
 
 
+_ON_ONE_DEVICE = (
+    *("add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "__add__", "__sub__", "__mul__", "__truediv__"),
+    *("__radd__", "__rsub__", "__rmul__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__matmul__", "matmul"),
+    *("mm", "bmm", "mv", "dot", "addmm", "linear", "conv1d", "conv2d", "mse_loss", "l1_loss", "cross_entropy"),
+)
+"""Functions whose tensors have to be on one device, by their names in Tensor, torch and torch.nn.functional."""
+
+
 class VirtualGpuMode(TorchFunctionMode):
     """Simulates virtual GPUs in the thread that enters the mode."""
 
@@ -45,13 +53,16 @@ class VirtualGpuMode(TorchFunctionMode):
         self._gpus = gpus
         self._constructors = frozenset(default_device._device_constructors())
         tensor: Any = Tensor
+        owners = (tensor, torch, torch.nn.functional)
+        named = [getattr(owner, name, None) for owner in owners for name in _ON_ONE_DEVICE]
+        self._on_one_device = frozenset(filter(None, named))
         self._handlers: dict[Any, Handler] = {
             tensor.device.__get__: self._handle_device,
             tensor.is_cuda.__get__: lambda f, args, kwargs: self._visible_gpu(args[0]) is not None or f(*args),
             tensor.is_cpu.__get__: lambda f, args, kwargs: self._visible_gpu(args[0]) is None and f(*args),
             tensor.get_device: lambda f, args, kwargs: f(*args) if (gpu := self._visible_gpu(args[0])) is None else gpu,
             tensor.cuda: self._handle_cuda,
-            tensor.cpu: lambda f, args, kwargs: self._label_moved_tensor(args[0], f(*args, **kwargs), None),
+            tensor.cpu: lambda f, args, kwargs: self._label_moved_tensor(args[0], f(*args, **kwargs), None, named=True),
             tensor.to: self._handle_to,
             tensor.type: self._handle_type,
             tensor.data.__set__: self._handle_set_data,
@@ -76,6 +87,8 @@ class VirtualGpuMode(TorchFunctionMode):
         label = gpu_labels.first_gpu_number(args)
         if label is None and kwargs:
             label = gpu_labels.first_gpu_number(kwargs.values())
+        if label is not None and func in self._on_one_device:
+            _check_devices(args)
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
@@ -83,23 +96,35 @@ class VirtualGpuMode(TorchFunctionMode):
                 raise problem from error
             raise
         if label is not None:
-            gpu_labels.put_results_on_gpu(result, label)
+            is_written_in_place = isinstance(result, Tensor) and gpu_labels.is_surely_on_cpu(result)
+            if not is_written_in_place:  # it stays on the CPU, as by copy_
+                gpu_labels.put_results_on_gpu(result, label)
+        elif func in self._constructors and not _holds_tensor((*args[:1], *kwargs.values())):
+            gpu_labels.put_on_cpu(result)
         return result
 
     def _create_on(self, device: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         label = self._gpus.label_for(device)
         if label is None:
-            return func(*args, **{**kwargs, "device": device})
+            result = func(*args, **{**kwargs, "device": device})
+            if device == "cpu":  # as a program names it; torch.load has an object, and reads tensors of GPUs, too
+                gpu_labels.put_on_cpu(result)
+            return result
         result = func(*args, **{**kwargs, "device": CPU})
         gpu_labels.put_results_on_gpu(result, label)
         return result
 
-    def _label_moved_tensor(self, tensor: Tensor, result: Tensor, label: int | None) -> Tensor:
-        """Return the result of moving a tensor to a GPU: the tensor itself if nothing changes, else a labelled copy."""
+    def _label_moved_tensor(self, tensor: Tensor, result: Tensor, label: int | None, *, named: bool = False) -> Tensor:
+        """Return the result of moving a tensor to a GPU: the tensor itself if nothing changes, else a labelled copy.
+
+        `named`: the program names the device to which it moves.
+        """
         if result is tensor and gpu_labels.gpu_number_of(tensor) != label:
             result = tensor.clone(memory_format=torch.preserve_format)
         if result is not tensor:
             gpu_labels.put_on_gpu(result, label)
+            if label is None and (named or gpu_labels.is_surely_on_cpu(tensor)):
+                gpu_labels.put_on_cpu(result)
         return result
 
     def _handle_cuda(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -108,21 +133,21 @@ class VirtualGpuMode(TorchFunctionMode):
 
     def _handle_to(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Replace `Tensor.to`: keep the tensor on the CPU, and label it with the GPU that the arguments name."""
-        tensor, label = args[0], gpu_labels.gpu_number_of(args[0])
+        tensor, label, named = args[0], gpu_labels.gpu_number_of(args[0]), False
         rest = []
         for value in args[1:]:
             if isinstance(value, (str, torch.device)):
-                label = self._gpus.label_for(value)
+                label, named = self._gpus.label_for(value), str(value) == "cpu"
                 value = CPU if label is not None else value
             elif isinstance(value, Tensor):
                 label = gpu_labels.gpu_number_of(value)
             rest.append(value)
         if (device := kwargs.get("device")) is not None:
-            label = self._gpus.label_for(device)
+            label, named = self._gpus.label_for(device), str(device) == "cpu"
             kwargs = {**kwargs, "device": CPU if label is not None else device}
         elif isinstance(other := kwargs.get("other"), Tensor):
             label = gpu_labels.gpu_number_of(other)
-        return self._label_moved_tensor(tensor, func(tensor, *rest, **kwargs), label)
+        return self._label_moved_tensor(tensor, func(tensor, *rest, **kwargs), label, named=named)
 
     def _handle_type(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, wanted = args[0], args[1] if len(args) > 1 else kwargs.get("dtype")
@@ -156,15 +181,42 @@ class VirtualGpuMode(TorchFunctionMode):
         return self._gpus.current if spec is not None and spec.mesh.device_type == "cuda" else None
 
 
+def _check_devices(arguments: Iterable[Any]) -> None:
+    """Raise CUDA's error if the tensors are known to be on two devices. A number on the CPU goes with any device."""
+    devices = []
+    for value in arguments:
+        if isinstance(value, Tensor):
+            if (label := gpu_labels.gpu_number_of(value)) is not None:
+                devices.append(f"cuda:{label}")
+            elif value.dim() and gpu_labels.is_surely_on_cpu(value):
+                devices.append("cpu")
+    other = next((device for device in devices if device != devices[0]), None)
+    if other is not None:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{' and '.join(sorted((devices[0], other), reverse=True))}!"
+        )
+
+
+def _holds_tensor(values: Iterable[Any]) -> bool:
+    """Return whether one of the arguments is a tensor, or begins with one."""
+    for value in values:
+        while isinstance(value, (list, tuple)) and value:
+            value = value[0]
+        if isinstance(value, Tensor):
+            return True
+    return False
+
+
 def _reduce_without_label(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Pickle a tensor as a CPU tensor, so that saved files can be read without ddpsim."""
     tensor = args[0]
-    label = gpu_labels.gpu_number_of(tensor)
-    gpu_labels.put_on_gpu(tensor, None)
+    known = tensor.__dict__.keys() & {gpu_labels.LABEL, gpu_labels.ON_CPU}
+    marks = {name: tensor.__dict__.pop(name) for name in known}
     try:
         return func(*args, **kwargs)
     finally:
-        gpu_labels.put_on_gpu(tensor, label)
+        tensor.__dict__.update(marks)
 
 
 def _make_handler_calling(form: Function) -> Handler:

@@ -39,6 +39,8 @@ KNOWN = {
     "RuntimeError: cannot reshape tensor of 0 elements into shape [-1, 0]": "drop_last=True",
     "ValueError: Global rank 0 is not part of group <group>": "dist.get_global_rank(group, rank)",
     "ValueError: Group rank 3 is not part of group <group>": "group_src or group_dst",
+    "DistBackendError: NCCL error: Duplicate GPU detected : rank 0 and rank 1": "torch.cuda.set_device(local_rank)",
+    "RuntimeError: No backend type associated with device type cpu": '"cpu:gloo,cuda:nccl"',
     "ValueError: Default process group has not been initialized, please": "destroy the group last",
     "ValueError: trying to initialize the default process group twice!": "dist.is_initialized()",
     "RuntimeError: Rank 2 exhausted all inputs.": "catch it on every rank",

@@ -41,7 +41,7 @@ from ddpsim.simulator.kernel.requests import (
     WriteNote,
 )
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase, TaskChange, TaskState, state_after
-from ddpsim.simulator.waits import LockWait
+from ddpsim.simulator.waits import LockWait, OutsideWait
 from tests.kernel.scripted import Host, Rank, Start, Struck, calls
 
 LOCK = ("lock", 0, 0)
@@ -234,6 +234,7 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
         yield DestroyGroup("default", NOWHERE)
         yield ReadClock()
         yield Sleep(1.0)
+        yield requests.AwaitOutside(OutsideWait("a file"), is_first=True)
         yield Poll()
         yield Checkpoint()
         yield stores("set", "a", values=(b"",))

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code, Verdict, explore, simulate
 from tests.kit.results import returned
@@ -245,3 +246,15 @@ def test_an_exploration_says_that_it_does_not_know_time_outs():
     found = explore(program, 2)
     assert found.verdict is Verdict.PASS
     assert "time-outs of groups" in str(found)
+
+
+def test_a_time_out_that_is_set_later():
+    """_set_pg_timeout, as torchtitan calls it; in a backward, which DDP's reducer waits for."""
+
+    def program(rank):
+        model = DistributedDataParallel(torch.nn.Linear(2, 2))
+        dist.distributed_c10d._set_pg_timeout(seconds(8))
+        time.sleep(12 * rank)
+        return attempt(model(torch.ones(1, 2)).sum().backward)
+
+    assert returned(program, 2) == (TIMED_OUT, CLOSED)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ddpsim import Verdict, simulate
+from ddpsim import Verdict, explore, simulate
 from ddpsim.simulator.process_group.store import SimulatedStore
 from tests.kit.results import returned
 
@@ -81,6 +81,60 @@ def test_a_real_store_from_before_the_run_makes_a_group_that_waits() -> None:
         return store.get("key")
 
     assert simulate(program, 2).returns == (b"value", b"value")
+
+
+@pytest.mark.parametrize(
+    ("names", "removes", "passes"), [("aa", False, False), ("ab", False, True), ("aa", True, True)]
+)
+def test_a_second_group_on_a_file_meets_what_the_first_left(
+    names: str, removes: bool, passes: bool, tmp_path: Path
+) -> None:
+    def program(rank: int) -> None:
+        for name in names:
+            dist.destroy_process_group()
+            dist.init_process_group("gloo", init_method=f"file://{tmp_path}/{name}", rank=rank, world_size=2)
+            if removes and rank == 0:
+                (tmp_path / name).unlink()
+            dist.barrier()
+
+    result = simulate(program, 2)
+    assert (result.verdict is Verdict.PASS) is passes, str(result)
+    assert passes or "the store still has rank" in result.findings[0].body
+
+
+def test_a_second_default_group_is_not_all_covered() -> None:
+    def program(rank: int) -> None:
+        dist.destroy_process_group()
+        dist.init_process_group("gloo")
+        dist.barrier()
+
+    found = explore(program, 2)
+    assert found.verdict is Verdict.PASS
+    assert "a second default group, which may meet rank 0's old store, for which DPOR was not tested" in str(found)
+
+
+def test_ranks_with_unlike_prefixes_do_not_meet(tmp_path: Path) -> None:
+    def program(rank: int) -> None:
+        dist.destroy_process_group()
+        store = dist.PrefixStore(f"of {rank}", _store("tcp", tmp_path, rank))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+
+    assert [str(finding.code) for finding in simulate(program, 2).findings] == ["deadlock.cycle"]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_group_of_the_same_name_meets_what_the_first_left(backend: str) -> None:
+    def program(rank: int, is_named_by_members: bool) -> None:
+        for _ in range(2):
+            group = dist.new_group([0, 1], backend=backend, use_local_synchronization=is_named_by_members)
+            dist.barrier(group)
+            dist.destroy_process_group(group)
+
+    for is_named_by_members in (True, False):
+        verdicts = {
+            simulate(program, 2, args=(is_named_by_members,), policy="random", seed=seed).verdict for seed in range(5)
+        }
+        assert (Verdict.FAIL in verdicts) is is_named_by_members
 
 
 def test_outside_and_afterwards_torchs_classes_make_their_own(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import re
 
 import pytest
 import torch
@@ -188,7 +189,7 @@ def test_a_process_forked_from_a_rank_has_torchs_own():
 # --- as the store of a group ------------------------------------------------------------------------------------------
 
 IMPORTS = """
-import os, sys, torch, torch.distributed as dist
+import os, sys, datetime, torch, torch.distributed as dist
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 """
 A_GROUP = """{make}
@@ -212,7 +213,7 @@ WAYS = (
         "gloo",
     ),
     (
-        'dist.init_process_group("gloo", store=dist.FileStore("group", size), rank=rank, world_size=size)',
+        'dist.init_process_group("gloo", store=dist.FileStore("other", size), rank=rank, world_size=size)',
         "gloo",
     ),
     (
@@ -236,10 +237,76 @@ def program(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_group_is_made_in_any_way(program, capfd, tmp_path):
-    result = simulate_program(program(*(make for make, _ in WAYS)), 2)
+    hosts = 'os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"\n'  # as without torchrun: a new store for each group
+    result = simulate_program(program(*(hosts + make for make, _ in WAYS)), 2)
     assert result.verdict is Verdict.PASS, str(result)
     assert sorted(capfd.readouterr().out.splitlines()) == sorted(f"3.0 {backend}" for _, backend in WAYS * 2)
     assert not (tmp_path / "group").exists()
+
+
+AT_AGENT = 'os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])'
+"""As in a program: the address of the store that torchrun's agent has."""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "passes"),
+    [
+        ('"gloo"', '"gloo"', False),
+        ('"gloo"', '"nccl"', True),
+        ('"gloo", "file://{path}/a", rank=rank, world_size=size', None, False),
+        ('"gloo", "file://{path}/a", rank=rank, world_size=size', '"gloo"', True),
+        ('"gloo", store=dist.PrefixStore("a", store), rank=rank, world_size=size', None, False),
+        (
+            '"gloo", store=dist.PrefixStore("a", store), rank=rank, world_size=size',
+            '"gloo", store=dist.PrefixStore("b", store), rank=rank, world_size=size',
+            True,
+        ),
+    ],
+)
+def test_a_second_group_at_a_place_finds_the_addresses_of_the_first(first, second, passes, program, tmp_path):
+    store = f"store = dist.TCPStore({AT_AGENT}, is_master=False)\n"
+    makes = [
+        f"{store}dist.init_process_group({each})".replace("{path}", str(tmp_path)) for each in (first, second or first)
+    ]
+    result = simulate_program(program(*makes), 2)
+    if passes:
+        assert result.verdict is Verdict.PASS, str(result)
+    else:
+        assert re.search(
+            "store still has rank [01]'s address of an earlier group, expected that of 'default .2", str(result)
+        )
+
+
+@pytest.mark.parametrize(
+    ("is_master", "port"), [("False", "0"), ("rank == 0", "0"), ("True", "0"), ("rank == 0", "7"), ("True", "7")]
+)
+def test_under_torchrun_each_rank_may_be_a_client(is_master, port, program):
+    make = f"""dist.init_process_group("gloo")
+store = dist.TCPStore(*({AT_AGENT} + {port}), is_master={is_master}, wait_for_workers=False)
+store.set(f"from {{rank}}", "x")
+store.wait(["from 0", "from 1"], datetime.timedelta(seconds=5))"""
+    result = simulate_program(program(make), 2)
+    assert result.verdict is Verdict.PASS, str(result)
+
+
+@pytest.mark.parametrize(
+    "make",
+    ['os.environ["MASTER_PORT"] = "29777"; init("gloo")', 'init("gloo", "tcp://127.0.0.1:29777", None, size, rank)'],
+)
+def test_under_torchrun_no_store_is_at_another_port(make, program):
+    make = f"from functools import partial; init = partial(dist.init_process_group)\n{make}"
+    (finding, *_) = simulate_program(program(make), 2).findings
+    assert "DistNetworkError: The client socket has timed out after 1800000ms" in finding.body
+    assert "no store listened there in time" in finding.body
+
+
+def test_torchruns_variables(program, capfd):
+    names = ["USE_AGENT_STORE", "ERROR_FILE", "SIGNALS_TO_HANDLE"]
+    command = program('dist.init_process_group("gloo")')
+    with open(command[0], "a") as file:
+        file.write(f"print([os.environ['TORCHELASTIC_' + name] for name in {names}])\n")
+    simulate_program(command, 1)
+    assert "['True', '/dev/null', 'SIGTERM,SIGINT,SIGHUP,SIGQUIT']" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(

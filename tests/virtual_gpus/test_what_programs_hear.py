@@ -217,7 +217,7 @@ def test_groups():
         total = torch.full((2,), rank + 1.0, device="cuda")
         dist.all_reduce(total, op=dist.ReduceOp.AVG)
         every = [torch.empty(1, device="cuda") for _ in range(2)]
-        dist.all_gather(every, torch.full((1,), float(rank)))  # real nccl wants it on a GPU
+        dist.all_gather(every, torch.full((1,), float(rank), device="cuda"))
         names = [None] * 2
         dist.all_gather_object(names, str(total.device))
         dist.barrier(device_ids=[rank])
@@ -233,6 +233,7 @@ def test_groups():
 
 def averages(rank, backend):
     """Of 3, -3 and 7, of -4, 0 and 8, in whole numbers."""
+    torch.cuda.set_device(rank)
     dist.destroy_process_group()
     dist.init_process_group(backend)
     values = torch.tensor([3, -3, 7] if rank == 0 else [-4, 0, 8], device="cuda")
@@ -352,6 +353,7 @@ def test_what_is_not_there_may_stand_in_annotations():
 
 def test_objects_of_a_group_on_nccl():
     def program(rank):
+        torch.cuda.set_device(rank)
         dist.destroy_process_group()
         dist.init_process_group("nccl")
         sent, given = [{"rank": rank}], [None]
@@ -369,3 +371,123 @@ def test_attention_of_named_arguments_stays_on_its_gpu():
         return str(torch.nn.functional.scaled_dot_product_attention(**tensors).device)
 
     assert run(program) == "cuda:0"
+
+
+# --- tensors of the wrong device --------------------------------------------------------------------------------------
+
+NO_CPU = "No backend type associated with device type cpu"
+TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, "
+
+
+def on_nccl(rank, device=None):
+    torch.cuda.set_device(rank if device is None else device)
+    return dist.new_group(backend="nccl")
+
+
+def reduces(make, device=None):
+    """Return a program that reduces the tensor that `make` returns for a rank, on NCCL."""
+
+    def program(rank):
+        group = on_nccl(rank, device)
+        tensor = make(rank)
+        dist.all_reduce(tensor, group=group)
+        return tensor.sum().item()
+
+    return program
+
+
+def wraps(place):
+    """Return a program that wraps a model in DDP on NCCL, after `place` has put it somewhere."""
+
+    def program(rank):
+        group = on_nccl(rank)
+        nn.parallel.DistributedDataParallel(place(nn.Linear(2, 1), rank), process_group=group)
+        return 1.0
+
+    return program
+
+
+REFUSED = {
+    "of the CPU": (reduces(lambda rank: torch.ones(1)), NO_CPU, (0, 1)),
+    "moved to the CPU": (reduces(lambda rank: torch.ones(1, device="cuda").to("cpu")), NO_CPU, (0, 1)),
+    "of the CPU on rank 1": (reduces(lambda rank: torch.ones(1) if rank else torch.ones(1).cuda()), NO_CPU, (1,)),
+    "a model of the CPU": (wraps(lambda model, rank: model), NO_CPU, (0, 1)),
+    "one GPU": (reduces(lambda rank: torch.ones(1, device="cuda"), 0), "both on CUDA device 0", (0, 1)),
+    "models on one GPU": (wraps(lambda model, rank: model.to(0)), "both on CUDA device 0", (0, 1)),
+    "of two GPUs": (
+        reduces(lambda rank: torch.ones(1, 2, device="cuda") @ torch.ones(2, 2, device="cuda:0")),
+        f"{TWO_DEVICES}cuda:1 and cuda:0!",
+        (1,),
+    ),
+    "of a GPU and the CPU": (
+        reduces(lambda rank: nn.Linear(2, 1).cuda()(torch.ones(1, 2))),
+        f"{TWO_DEVICES}cuda:0 and cpu!",
+        (0,),
+    ),
+}
+
+
+@pytest.mark.parametrize(("program", "message", "ranks"), REFUSED.values(), ids=REFUSED)
+def test_tensors_whose_device_cuda_or_nccl_refuses(program, message, ranks):
+    result = simulate(program, 2, isolation="process", gpus=2)
+    assert result.findings[0].code is Code.RANK_ERROR
+    assert all(message in str(result.errors[rank]) for rank in ranks)
+
+
+def staged(rank):
+    host = torch.empty(2)
+    host.copy_(torch.ones(2, device="cuda"))
+    host += torch.ones(2)
+    assert host.device.type == "cpu"
+    return host.cuda() * torch.tensor(2.0)
+
+
+def by_its_data(rank):
+    parameter = nn.Linear(1, 1).weight
+    parameter.data = torch.ones(1, device="cuda")
+    return parameter.data
+
+
+ALLOWED = {
+    "on its own GPU": (reduces(lambda rank: torch.ones(1, device="cuda")), 2.0),
+    "a number of the CPU": (reduces(lambda rank: torch.ones(1).cuda() * torch.tensor(2.0)), 4.0),
+    "through a buffer of the CPU": (reduces(staged), 16.0),
+    "by its data": (reduces(by_its_data), 2.0),
+    "by its keyword": (wraps(lambda model, rank: model.to(device=torch.device("cuda", rank))), 1.0),
+    "by the default device": (reduces(lambda rank: [torch.set_default_device("cuda"), torch.ones(1)][1]), 2.0),
+}
+
+
+@pytest.mark.parametrize(("program", "value"), ALLOWED.values(), ids=ALLOWED)
+def test_tensors_whose_device_is_right(program, value):
+    result = simulate(program, 2, isolation="process", gpus=2)
+    assert (result.returns, result.notes) == ((value, value), ())
+
+
+def test_more_ranks_than_gpus_may_be_on_several_machines():
+    assert returned(reduces(lambda rank: torch.ones(1, device="cuda"), 0), 2, isolation="process", gpus=1) == (2.0, 2.0)
+
+
+def test_a_tensor_of_unknown_device_is_noted_and_passes():
+    result = simulate(reduces(lambda rank: torch.ones(1) * 2), 2, isolation="process", gpus=2)
+    assert result.returns == (4.0, 4.0)
+    assert [note.partition(": ")[0] for note in result.notes] == ["not checked"]
+
+
+def test_objects_go_through_nccl_on_the_current_gpu():
+    def program(rank):
+        group, found = on_nccl(rank), [None, None]
+        dist.all_gather_object(found, rank, group=group)
+        return found
+
+    assert returned(program, 2, isolation="process", gpus=2) == ([0, 1],) * 2
+
+
+def test_a_saved_tensor_has_nothing_of_ours():
+    def program(rank):
+        file = io.BytesIO()
+        torch.save(torch.ones(2), file)
+        file.seek(0)
+        return sorted(torch.load(file).__dict__)
+
+    assert run(program) == []

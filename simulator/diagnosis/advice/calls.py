@@ -108,6 +108,23 @@ class CallCauses:
         "branch, or tasks that share a group ran in the order in which they became ready",
         "share the value that decides a branch; queue the tasks in one order on every rank, or give each its own group",
     )
+    CAUGHT = make_advice(facts.RanksCallAndFact)(
+        "{who} {fact}, without the {operation} that the others made",
+        "let the exception end the program, or let all ranks skip together: all_reduce(MAX) a flag of the failure",
+    )
+    LOST_IN_THREAD = make_advice(facts.RanksCallAndFact)(
+        "{who} {fact}, which ended the thread's function and nothing else, without the {operation} that the others "
+        "made",
+        "call result() of each future, which raises the exception; leaving the executor's `with` does not",
+    )
+    BEGAN_ELSEWHERE = make_advice(facts.OneFact)(
+        "the ranks are not in the same round of the loop at {fact}",
+        "let one rank read or compute where to begin, and broadcast it",
+    )
+    PATHS_PART = make_advice(facts.OneFact)(
+        "the paths of the ranks part: {fact}",
+        "share the value that decides: broadcast it from one rank, or all_reduce it",
+    )
     CIRCLE = make_advice(facts.NoFacts)(
         "not known: no call of the cycle is shown to be too early, or to be missing on another rank",
         "compare, from the last call that completed on each rank, which calls follow on the ranks of the cycle",

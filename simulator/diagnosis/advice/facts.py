@@ -6,6 +6,7 @@ reports a missing fact, and a test fills in each row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, ParamSpec
@@ -109,6 +110,10 @@ class Advice(Generic[P]):
     facts: Callable[P, NamedTuple]
     cause: str
     remedy: str
+
+    def is_text(self, text: str) -> bool:
+        """Return True for a text that is this cause with some facts."""
+        return bool(re.fullmatch(re.sub(r"\\{\w+\\}", ".*", re.escape(self.cause)), text))
 
     def lines(self, *args: P.args, **kwargs: P.kwargs) -> list[LabelledLine]:
         """Return the two lines, with these facts in place of the braces."""

@@ -49,6 +49,16 @@ class FailureCauses:
         "look at its last output; python -X faulthandler shows where native code crashes, and the system's log shows "
         "processes killed for lack of memory",
     )
+    NO_STORE_THERE = make_advice(facts.RanksAndParameters)(
+        "no store listened there in time for {who}",
+        "under torchrun leave MASTER_ADDR and MASTER_PORT as they are: its agent has the store; elsewhere make one on "
+        "one rank, with is_master=True and the same port",
+    )
+    OLD_ADDRESSES = make_advice(facts.RanksAndParameters)(
+        "groups leave their addresses in the store when they are destroyed, and {who} read an old one before its owner "
+        "had written the new one; in another schedule this may go well",
+        "let each group that is made after a destroy have a prefix (PrefixStore), file or store of its own",
+    )
     RAISED_IN_HOOK = make_advice(facts.RanksAndParameters)(
         "a hook that the backward calls raised on {who}, because its state has another size than the gradients now",
         "keep state by parameter, not by bucket index: after the first step the wrapper rebuilds its buckets",
@@ -108,6 +118,14 @@ class FailureCauses:
     INITIALISED_TWICE = make_advice(facts.RanksAndParameters)(
         "the program initialises the default group, which the simulator has already initialised",
         "leave init_process_group out, or guard it with `if not dist.is_initialized():`",
+    )
+    ONE_GPU_FOR_TWO = make_advice(facts.RanksAndParameters)(
+        "two ranks of one machine bring tensors of the same GPU, and NCCL wants a GPU for each rank",
+        "call torch.cuda.set_device(local_rank) first, and make tensors and models on that device, not on cuda:0",
+    )
+    TENSOR_NOT_ON_GPU = make_advice(facts.RanksAndParameters)(
+        "{who} passed a tensor of the CPU to a group that has no backend for the CPU",
+        'move the tensor or the model to the GPU first, or make the group with "cpu:gloo,cuda:nccl"',
     )
     GROUP_GONE = make_advice(facts.RanksAndParameters)(
         "the default group is used after destroy_process_group(), or outside a rank's program",
@@ -173,6 +191,10 @@ class FailureCauses:
         "before the run or during an import, through a name bound before the run, or by another process",
         "make it inside the program and by its full name (threading.Lock()); wait for other ranks by torch.distributed"
         " or its store; if this was only slow, increase the limit: Budget(stuck_seconds=...)",
+    )
+    FILE_LOCK_HELD = make_advice(facts.NoFacts)(
+        "a file lock is held by a rank that waits for something else, so neither can go on",
+        "release the file lock before a call that waits for other ranks",
     )
     OUT_OF_TIME = make_advice(facts.NoFacts)(
         "the ranks had not finished within the limit; they may or may not have finished later",

@@ -10,9 +10,8 @@ The clocks of ranks differ, as those of processes do: each has an offset of its 
 
 Not covered, so in real time: functions bound before the simulation (`from time import sleep` in a module imported
 earlier), clocks read by native code (`datetime.now`, `time.localtime()` and others that default to "now"), CPU clocks,
-and waits other than sleeps, locks and asyncio (`select`). A real wait does not advance virtual time. So a loop that
-waits like that for a virtual deadline never ends: with `Queue.get(timeout=...)` of multiprocessing the run ends only
-when its budget is used up.
+and waits other than sleeps, locks, asyncio and those of patches/outside_waits.py (`select`). A real wait does not
+advance virtual time. So a loop that waits like that for a virtual deadline never ends.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import cache, partial
+from math import inf, nextafter
 from types import FrameType
 
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
@@ -107,7 +107,9 @@ class VirtualTime:
         rank, seconds = self._now()
         if not self._is_alike:
             offset = clock_offset(rank)
-            seconds += offset if clock.startswith("time") else abs(offset)  # the others are never below 0
+            offset = offset if clock.startswith("time") else abs(offset)  # the others are never below 0
+            shown = seconds + offset
+            seconds = shown if shown - offset >= seconds else nextafter(shown, inf)  # no sleep is shorter than asked
         last = self._read.get((rank, clock))
         self._read[rank, clock] = seconds = seconds if last is None else max(seconds, last + TICK_SECONDS)
         return seconds

@@ -49,6 +49,7 @@ def wrap_loop_constructor(steps: LockSteps, original: Callable[..., None]) -> Ca
         if steps.calling_rank_thread() is not None:
             steps.report_use("asyncio")
             _wait_in_virtual_time(loop)
+            _say_nothing_after_the_end(loop, steps)
 
     return make
 
@@ -68,6 +69,17 @@ def _wait_in_virtual_time(loop: Any) -> None:
 
     loop._write_to_self = write_to_self
     loop._selector = _VirtualTimeSelector(loop._selector, woken)
+
+
+def _say_nothing_after_the_end(loop: Any, steps: LockSteps) -> None:
+    """Let a loop report no tasks that the end of the run has left behind."""
+    report = loop.call_exception_handler
+
+    def call_exception_handler(context: dict[str, Any]) -> None:
+        if steps.calling_rank_thread() is not None and not steps.host.is_stopping:
+            report(context)
+
+    loop.call_exception_handler = call_exception_handler
 
 
 class _VirtualTimeSelector:

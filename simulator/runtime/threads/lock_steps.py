@@ -30,10 +30,6 @@ class LockHost(Host, Protocol):
     """The functions of `ThreadHost` that the simulated threads and locks of ranks use."""
 
     @property
-    def steps(self) -> int:
-        """The number of steps of the run so far."""
-
-    @property
     def is_stopping(self) -> bool:
         """True once the run has ended."""
 

@@ -110,6 +110,7 @@ class RankThreads:
             (futures, "DoneAndNotDoneFutures", lambda original: parts.wrap_wait_results(steps, original)),
             (futures, "_AcquireFutures", lambda original: parts.wrap_acquire_futures(steps, original)),
             (BaseSelectorEventLoop, "__init__", partial(wrap_loop_constructor, steps)),
+            (sys, "unraisablehook", _wrap_unraisable_hook),
         ):
             self._replaced.replace_attribute(owner, name, replacement)
         _EXECUTORS_LOG.addFilter(_is_worth_logging)
@@ -292,6 +293,11 @@ class RankThreads:
 
 def _no_thread_starts() -> None:
     """Do nothing, in place of a function that starts a thread: the rank starts no more threads."""
+
+
+def _wrap_unraisable_hook(original: Callable[[Any], object]) -> Callable[[Any], object]:
+    """Return the replacement of `sys.unraisablehook`: the end of a run in `__del__` or an exit handler is no error."""
+    return lambda unraisable: None if isinstance(unraisable.exc_value, RankUnwound) else original(unraisable)
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:

@@ -202,3 +202,12 @@ def test_a_replay_has_the_clocks_of_its_run():
     found = simulate(read_of_rank, 2, alike=True)
     assert replay(read_of_rank, 2, found.schedule).returns == found.returns
     assert replay(read_of_rank, 2, simulate(read_of_rank, 2).schedule).returns != found.returns
+
+
+def test_no_sleep_looks_shorter_than_asked():
+    def program(rank):
+        began = time.perf_counter()
+        time.sleep(0.1)
+        assert time.perf_counter() - began >= 0.1
+
+    assert simulate(program, 8).verdict is Verdict.PASS

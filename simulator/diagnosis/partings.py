@@ -1,0 +1,274 @@
+"""Finds where the paths of ranks part before a deadlock or a mismatch: an exception that was caught, a branch, a loop.
+
+A failed execution is repeated with a tracer (`runtime/paths.py`), and the lines that each rank ran are compared. Paths
+that part and meet again are of no interest if both sides made the same collectives in between; the first place where
+they did not is the parting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
+from ddpsim.simulator.diagnosis.explain import shorten_text, values_with_ranks_text
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
+from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
+from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
+
+_NEAREST, _FARTHEST = 32, 16_384
+"""How many steps are searched at first, and at most, for the place where two paths meet again."""
+
+_REPLACED = (
+    Cause.RAN_OUT_OF_INPUT,
+    Cause.OTHER_BRANCH,
+    Cause.DECIDED_ALONE,
+    Cause.LEFT_LOOP,
+    Cause.STAYED_IN_LOOP,
+    Cause.CIRCLE,
+    Cause.RETURNED_EARLY,
+)
+"""Causes that fit many failures. A value that differs where the paths part says more."""
+
+
+class PathStep(NamedTuple):
+    """A line that a thread of a rank ran, or an exception that passed a line."""
+
+    thread: str
+    site: Site
+    """The line; NOWHERE for the end of the program."""
+    raised: str = ""
+    """Type and message of the exception."""
+    values: tuple[tuple[str, str], ...] = ()
+    """For a line that decides what runs next, the names in its condition, and their values as text."""
+    round: tuple[tuple[str, str], ...] = ()
+    """For the line of a `for` loop, its variables, and their values in the round before."""
+
+
+_Path = Sequence[PathStep | Call]
+_Key = tuple[object, ...]
+
+
+class Parting(NamedTuple):
+    """The place where the paths of two ranks part."""
+
+    mine: _Path
+    other: _Path
+    at: tuple[int, int]
+    """For both paths, the index of the first step after the parting."""
+    until: tuple[int, int]
+    """For both paths, the index of the first step that they have in common again, or their end."""
+
+
+def name_parting(finding: Finding, noticed: Sequence[Noticed]) -> Finding:
+    """Return a finding with the cause that the paths of the ranks show; the finding itself if they show none.
+
+    `noticed` are the facts of the same execution, repeated with a tracer.
+    """
+    groups = {call.group for call in finding.calls if not call.is_point_to_point}
+    paths = _paths_of_ranks(noticed, groups)
+    ranks = [rank for rank in finding.ranks if rank in paths]
+    others = [rank for rank in paths if rank not in ranks] or ranks[:1]
+    if not groups or not finding.code.value.startswith(MAY_FOLLOW) or not others:
+        return finding
+    reference = paths[others[0]]
+    found = {
+        rank: parting
+        for rank in paths
+        for thread in reference
+        if rank != others[0] and (parting := find_parting(paths[rank].get(thread, ()), reference[thread])) is not None
+    }
+    blamed = [rank for rank in ranks if rank in found] or list(found)
+    if not blamed:
+        return finding
+    first = found[min(blamed, key=lambda rank: found[rank].at[1])]
+    who = [rank for rank, each in found.items() if each.other is first.other and each.at[1] == first.at[1]]
+    rest = [rank for rank in paths if rank not in who and (rank not in found or found[rank].at[1] > first.at[1])]
+    swapped = Parting(first.other, first.mine, first.at[::-1], first.until[::-1])
+    caught = _advise_exception(finding, first, who) or _advise_exception(finding, swapped, rest)
+    return caught or _advise_branch(finding, first, paths, who, rest)
+
+
+def find_parting(mine: _Path, other: _Path) -> Parting | None:
+    """Return the first place where two paths part and make unequal collectives before they meet again; None if there
+    is no such place, or a rank that did not end may still make the same ones."""
+    one, two = [_key(step) for step in mine], [_key(step) for step in other]
+    i = j = 0
+    while i < len(one) and j < len(two):
+        if one[i] == two[j]:
+            i, j = i + 1, j + 1
+            continue
+        p, q = _meeting(one, i, two, j)
+        calls, others = _calls(one[i:p]), _calls(two[j:q])
+        if calls != others:
+            may_follow = (p == len(one) and _may_follow(one, calls, others)) or (
+                q == len(two) and _may_follow(two, others, calls)
+            )
+            return None if may_follow else Parting(mine, other, (i, j), (p, q))
+        i, j = p, q
+    return None
+
+
+def _may_follow(path: Sequence[_Key], calls: Sequence[_Key], others: Sequence[_Key]) -> bool:
+    """Return True if a rank that waits has made the first of the other's calls, and may make the rest later."""
+    has_ended = path[-1] == _key(END) or (len(path[-1]) == 3 and bool(path[-1][2]))
+    return not has_ended and list(others[: len(calls)]) == list(calls)
+
+
+def _meeting(one: Sequence[_Key], i: int, two: Sequence[_Key], j: int) -> tuple[int, int]:
+    """Return the nearest indices from which two paths have steps in common; their ends if there are none.
+
+    One step is enough in the same round of a loop: neither path has then passed the last common step again.
+    """
+    ends = min(len(one), i + _FARTHEST), min(len(two), j + _FARTHEST)
+    if i and j:
+        in_round = _index(one, one[i - 1], i, ends[0]), _index(two, two[j - 1], j, ends[1])
+        if met := _nearest_meeting(one, i, two, j, in_round, 1):
+            return met
+    return _nearest_meeting(one, i, two, j, ends, 2) or (len(one), len(two))
+
+
+def _index(path: Sequence[_Key], key: _Key, start: int, end: int) -> int:
+    return next((index for index in range(start, end) if path[index] == key), end)
+
+
+def _nearest_meeting(
+    one: Sequence[_Key], i: int, two: Sequence[_Key], j: int, ends: tuple[int, int], length: int
+) -> tuple[int, int] | None:
+    reach = _NEAREST
+    while True:
+        p_end, q_end = min(i + reach, ends[0] + 1 - length), min(j + reach, ends[1] + 1 - length)
+        pairs: dict[tuple[_Key, ...], int] = {}
+        for q in range(j, q_end):
+            pairs.setdefault(tuple(two[q : q + length]), q)
+        met = [(p + q, p, q) for p in range(i, p_end) if (q := pairs.get(tuple(one[p : p + length]), -1)) >= 0]
+        if met:
+            return min(met)[1:]
+        if i + reach >= ends[0] and j + reach >= ends[1]:
+            return None
+        reach *= 8
+
+
+def _key(step: PathStep | Call) -> _Key:
+    """Return what is compared of a step: values and messages may differ between ranks."""
+    if isinstance(step, Call):
+        return step.group, step.operation
+    return step.site.path, step.site.line, step.raised.partition(":")[0]
+
+
+def _calls(keys: Sequence[_Key]) -> list[_Key]:
+    return [key for key in keys if len(key) == 2]
+
+
+END = PathStep("", NOWHERE)
+"""The end of a program that returned."""
+
+
+def _paths_of_ranks(noticed: Sequence[Noticed], groups: set[str]) -> dict[int, dict[str, list[PathStep | Call]]]:
+    """Return, by rank and thread, the steps and the collectives on these groups, in order."""
+    paths: dict[int, dict[str, list[PathStep | Call]]] = {}
+    for fact in noticed:
+        if fact.kind is NoticedKind.PATH:
+            rank, steps = fact.detail
+            calls = [call for call in fact.calls if call.group in groups and not call.is_point_to_point]
+            for step in (*steps, *calls):
+                paths.setdefault(rank, {}).setdefault(step.thread, []).append(step)
+    return dict(sorted(paths.items()))
+
+
+# --- what the finding says --------------------------------------------------------------------------------------------
+
+
+def _advise_exception(finding: Finding, parting: Parting, who: Sequence[int]) -> Finding | None:
+    """Return the finding if an exception that was caught made the paths part; None if there was none."""
+    (i, j), (p, q) = parting.at, parting.until
+    raised = next((k for k in range(i, p) if _raised_at(parting.mine[k])), None)
+    if raised is None or any(_key(parting.mine[raised]) == _key(step) for step in parting.other[j:q]):
+        return None
+    step = parting.mine[raised]
+    assert isinstance(step, PathStep)
+    later = [each for each in parting.mine[raised:] if isinstance(each, PathStep) and not each.raised]
+    missing = next((call.title for call in parting.other[j:q] if isinstance(call, Call)), "")
+    text = f"raised {shorten_text(step.raised)} at {step.site}"
+    if not later and step.thread:
+        advice = Cause.LOST_IN_THREAD.lines(rank_list(who), missing, f'{text} in thread "{step.thread}"')
+    elif not missing or not later:
+        return None
+    else:
+        went_on = "it returned" if later[0] == END else f"it went on at {later[0].site}"
+        advice = Cause.CAUGHT.lines(rank_list(who), missing, f"{text}, which did not end the program: {went_on}")
+    return _with_advice(finding, advice, [step.site], tuple(who))
+
+
+def _raised_at(step: PathStep | Call) -> str:
+    return "" if isinstance(step, Call) else step.raised
+
+
+def _advise_branch(
+    finding: Finding, parting: Parting, paths: Mapping[int, Mapping[str, _Path]], who: list[int], rest: list[int]
+) -> Finding:
+    """Return the finding with the values that differ where the paths part; the finding itself if none are known."""
+    i, j = parting.at
+    last = next((step for step in reversed(parting.other[:j]) if isinstance(step, PathStep)), None)
+    if last is None or not finding_has_cause(finding, _REPLACED):
+        return finding
+    number = sum(_key(step) == _key(last) for step in parting.other[:j])
+    steps = {}
+    for rank in sorted((*who, *rest)):
+        own = [step for step in paths[rank].get(last.thread, ()) if _key(step) == _key(last)]
+        if len(own) >= number and isinstance(step := own[number - 1], PathStep):
+            steps[rank] = step
+    values = list(_differing({rank: step.values for rank, step in steps.items()}))
+    rounds = list(_differing({rank: step.round for rank, step in steps.items()}))
+    sides = f"{rank_list(who)} {_went(parting.mine[i:])}, {rank_list(rest)} {_went(parting.other[j:])}"
+    sites = [last.site, *(s.site for s in (parting.mine[i], parting.other[j]) if s.site not in (NOWHERE, last.site))]
+    notes = [LabelledLine("note", "a tie: either side may be wrong")] if len(who) == len(rest) else []
+    before = next((step for step in reversed(parting.other[:j]) if isinstance(step, Call)), None)
+    if before is not None and before.operation == "reduce":
+        what = f"{before.title} at {before.site} has its result on rank {before.signature.root} only"
+        notes.append(LabelledLine("note", f"{what}; elsewhere its tensor may hold anything"))
+    if rounds:
+        fact = f"{last.site} ({'; '.join((*rounds, *values))})"
+        return _with_advice(finding, [*notes, *Cause.BEGAN_ELSEWHERE.lines(fact=fact)], sites)
+    if values and not finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT]):
+        fact = f"from {last.site} {sides}; there {'; '.join(values)}"
+        return _with_advice(finding, [*notes, *Cause.PATHS_PART.lines(fact=fact)], sites)
+    return finding
+
+
+def _differing(values: Mapping[int, Sequence[tuple[str, str]]]) -> Iterator[str]:
+    """Yield each name with its values, if they differ: `start is 2 on rank 0 against 0 on rank 1`. The rank itself is
+    left out, and a flag that only rank 0 has."""
+    for name in dict(next(iter(values.values()), ())):
+        own = {rank: dict(each)[name] for rank, each in values.items() if name in dict(each)}
+        is_rank = all(text == str(rank) for rank, text in own.items())
+        is_flag = all(text in ("True", "False") for text in own.values())
+        is_main = is_flag and len({text for rank, text in own.items() if rank != 0}) < 2
+        if len(set(own.values())) > 1 and not is_rank and not is_main:
+            yield f"{name} is {values_with_ranks_text(ranks_by_value(own.items()))}"
+
+
+def _went(steps: _Path) -> str:
+    following = next((step for step in steps if isinstance(step, PathStep)), END)
+    return "returned" if following == END else f"went on at {following.site}"
+
+
+def finding_has_cause(finding: Finding, causes: Sequence[Advice[...]]) -> bool:
+    """Return True if the cause of a finding is one of these rows of the table."""
+    texts = [line.text for line in finding.lines if isinstance(line, LabelledLine) and line.label == "cause"]
+    return any(cause.is_text(text) for cause in causes for text in texts)
+
+
+def _with_advice(
+    finding: Finding, advice: list[LabelledLine], sites: Sequence[Site], ranks: tuple[int, ...] = ()
+) -> Finding:
+    kept = [line for line in finding.lines if not (isinstance(line, LabelledLine) and line.label in {"cause", "try"})]
+    return replace(
+        finding,
+        ranks=ranks or finding.ranks,
+        lines=(*kept, *advice),
+        sites=tuple(dict.fromkeys((*sites, *finding.sites))),
+    )

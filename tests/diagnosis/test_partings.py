@@ -1,0 +1,164 @@
+"""Where the paths of ranks part, found by a repetition of the failed run with a tracer: both kinds of ranks."""
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddpsim import Verdict, simulate
+from ddpsim.simulator.api import name_parting
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.partings import END, PathStep, find_parting
+from ddpsim.simulator.wording import LabelledLine
+from tests.kit.rows import rows
+
+
+def reduce_one(group=None):
+    dist.all_reduce(torch.ones(1), group=group)
+
+
+def caught(rank, shares=False):
+    for step in range(3):
+        is_bad = rank == 1 and step == 1
+        if shares:
+            bad = torch.tensor(float(is_bad))
+            dist.all_reduce(bad)
+            is_bad = bool(bad)
+        try:
+            if is_bad:
+                raise RuntimeError("out of memory")
+            reduce_one()
+        except RuntimeError:
+            continue
+        reduce_one()
+
+
+def suppressed(rank, shares=False):
+    for step in range(4):
+        with contextlib.suppress(TypeError):
+            sample = {"x": 1} if rank == 1 and step == 1 and not shares else 1.0
+            torch.ones(1) * sample  # type: ignore[operator]
+            reduce_one()
+
+
+def began_elsewhere(rank, shares=False):
+    start = 2 if rank == 0 and not shares else 0
+    for epoch in range(start, 4):
+        reduce_one()
+        assert epoch < 4
+
+
+def lost_in_pool(rank, shares=False):
+    group = dist.new_group()
+
+    def report(index):
+        values = {"loss": 1.0} if rank == 0 or index == 0 or shares else {}
+        values["loss"]
+        reduce_one(group)
+
+    with ThreadPoolExecutor(1) as pool:
+        for index in range(2):
+            pool.submit(report, index)
+    dist.barrier()
+
+
+def decided_by_reduce(rank, shares=False):
+    best = 2.6
+    for epoch in range(3):
+        loss = torch.tensor([3.0 - epoch + 0.5 * rank])
+        if shares:
+            dist.all_reduce(loss)
+        else:
+            dist.reduce(loss, dst=0)
+        mean = loss.item() / 3
+        if mean < best:
+            dist.all_gather_object([None] * 3, epoch)
+        dist.barrier()
+
+
+def left_by_break(rank, shares=False):
+    patience = 0
+    for _ in range(6):
+        if rank == 2 or shares:
+            patience += 1
+        else:
+            patience = 0
+        if patience >= 2:
+            break
+        reduce_one()
+    dist.barrier()
+
+
+def caught_on_all(rank):
+    for _ in range(4 - (rank == 1)):
+        with contextlib.suppress(KeyError):
+            {}["x"]
+        reduce_one()
+
+
+def found_by(program, isolation="thread"):
+    result = simulate(program, 3, isolation=isolation)
+    (finding,) = name_parting(result, program, 3, isolation=isolation).findings
+    return finding
+
+
+def cause_of(finding):
+    return "\n".join(line.text for line in finding.lines if isinstance(line, LabelledLine) and line.label == "cause")
+
+
+PROGRAMS = {
+    caught: ("rank 1 raised RuntimeError: out of memory", "without the all_reduce #2 that the others made"),
+    suppressed: ("rank 1 raised TypeError", "without the all_reduce #1 that the others made"),
+    began_elsewhere: ("not in the same round", "epoch is 3 on rank 0 against 1 on ranks 1, 2; start is 2 on rank 0"),
+    lost_in_pool: ("raised KeyError: 'loss'", 'thread "ThreadPoolExecutor-0_0", which ended the thread\'s function'),
+    decided_by_reduce: ("the paths of the ranks part", "mean is"),
+    left_by_break: ("the paths of the ranks part", "patience is 0 on ranks 0, 1 against 2 on rank 2"),
+}
+
+
+@pytest.mark.parametrize(("program", "words"), PROGRAMS.items(), ids=[each.__name__ for each in PROGRAMS])
+def test_the_cause_is_where_the_paths_part(program, words):
+    finding = found_by(program)
+    for each in words:
+        assert each in cause_of(finding)
+    assert simulate(program, 3, args=(True,)).verdict is Verdict.PASS
+
+
+def test_a_result_of_reduce_is_on_its_root_only():
+    assert "reduce #0" in found_by(decided_by_reduce).text
+    assert "has its result on rank 0 only" in found_by(decided_by_reduce).text
+
+
+def test_the_line_that_left_the_loop_comes_first():
+    first = found_by(left_by_break).sites[0]
+    assert (first.function, first.line) == ("left_by_break", left_by_break.__code__.co_firstlineno + 7)
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize("program", [caught, lost_in_pool])
+def test_in_processes_as_in_threads(program):
+    assert cause_of(found_by(program, "process")) == cause_of(found_by(program))
+
+
+def test_an_exception_that_all_ranks_catch_is_no_cause():
+    finding = found_by(caught_on_all)
+    assert "KeyError" not in finding.text
+    assert cause_of(finding) == "rank 1 returned without making all_reduce #3"
+
+
+def path(text):
+    """A path of lines; "!" is an exception, "$" the program's end."""
+    return [
+        END if each == "$" else PathStep("", Site("a.py", ord(each), "main"), "KeyError: 'a'" if each == "!" else "")
+        for each in text
+    ]
+
+
+@rows(
+    ("mine", "other"),
+    [("abc$", "abc$"), ("abxc$", "abc$"), ("ab", "abcd"), ("a" * 9 + "b$", "a" * 2 + "b$"), ("a!xb$", "ab$")],
+)
+def test_paths_without_calls_do_not_part(mine, other):
+    assert find_parting(path(mine), path(other)) is None

@@ -1,0 +1,222 @@
+"""Waits for what is outside the simulation: other ranks run meanwhile, and virtual time goes on."""
+
+import fcntl
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddpsim import Budget, simulate
+
+both = pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.tier("ci"))])
+
+
+def show(program, isolation, **limits):
+    result = simulate(program, 2, isolation=isolation, budget=Budget(**{"seconds": 30, "stuck_seconds": 5, **limits}))
+    return [(finding.code.value, finding.summary) for finding in result.findings if finding.code != "hazard.call_site"]
+
+
+@both
+def test_a_sleep_under_a_file_lock_takes_virtual_time(isolation, tmp_path):
+    def program(rank):
+        for take, number in ((fcntl.flock, 0), (fcntl.lockf, 1)):
+            with open(tmp_path / str(number), "w") as file:
+                take(file, fcntl.LOCK_EX)
+                time.sleep(600)  # far longer than the run may take
+                take(file, fcntl.LOCK_UN)
+        dist.barrier()
+
+    assert show(program, isolation) == []
+
+
+@both
+def test_a_file_lock_that_a_waiting_rank_holds_is_told_at_once(isolation, tmp_path):
+    def program(rank):
+        with open(tmp_path / "lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            dist.barrier()
+
+    found = show(program, isolation, stuck_seconds=60)
+    assert found == [("stuck", "rank 1 waits for a file lock, which a rank holds that cannot go on")]
+
+
+HOLDER = """
+import fcntl, sys, time
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print(flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A function that starts a process which holds a file lock for some seconds, and returns the path."""
+    started = []
+
+    def hold(seconds):
+        path = tmp_path / "held"
+        command = [sys.executable, "-S", "-c", HOLDER, str(path), str(seconds)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+        started[0].stdout.readline()
+        return path
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.tier("ci")
+@both
+@pytest.mark.parametrize("how", ["wait", "poll"])
+def test_a_file_lock_of_another_process_takes_as_much_virtual_as_real_time(isolation, how, holder):
+    path = holder(0.5)
+
+    def program(rank):
+        if rank == 0:
+            with open(path, "w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        while how == "poll" and not work.is_completed():
+            pass
+        work.wait(timedelta(seconds=20))  # which do not pass at once
+
+    assert show(program, isolation) == []
+
+
+@pytest.mark.tier("ci")
+@both
+def test_a_file_lock_that_another_process_keeps_is_stuck(isolation, holder):
+    path = holder(60)
+
+    def program(rank):
+        with open(path, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+
+    [(code, summary)] = show(program, isolation, stuck_seconds=0.3)
+    expected = r"rank \d has waited for a file lock for 0.3 s, which process \d+ holds"
+    assert code == "stuck"
+    assert re.fullmatch(expected, summary)
+
+
+@both
+def test_ranks_share_locks_and_data_of_multiprocessing(isolation):
+    context = multiprocessing.get_context("fork")
+    lock, barrier, value = context.Lock(), context.Barrier(2), context.Value("i", 0)
+    (mine, yours), event, items = context.Pipe(), context.Event(), context.SimpleQueue()
+
+    def program(rank):
+        with lock:
+            time.sleep(0.05)
+            value.value += 1
+        barrier.wait()
+        assert value.value == 2
+        if rank == 0:
+            assert items.get() == "item"
+            assert not mine.poll(0.05)  # a time-out in virtual time
+            assert not lock.acquire(timeout=0.05)
+            yours.send("go on")
+            event.wait()
+        else:
+            lock.acquire()
+            time.sleep(0.05)
+            items.put("item")
+            assert mine.recv() == "go on"
+            lock.release()
+            event.set()
+        dist.barrier()
+
+    assert show(program, isolation) == []
+
+
+@both
+def test_a_loop_that_looks_for_a_file_lets_other_ranks_make_it(isolation, tmp_path):
+    def program(rank):
+        if rank == 1:
+            time.sleep(0.1)
+            (tmp_path / "ready").touch()
+        while not os.path.exists(tmp_path / "ready"):
+            pass
+        (tmp_path / f"rank {rank}").touch()
+        while len(os.listdir(tmp_path)) < 3:
+            pass
+        dist.barrier()
+
+    assert show(program, isolation) == []
+
+
+@pytest.mark.tier("ci")
+def test_a_loop_that_opens_a_file_lets_other_ranks_make_it(tmp_path):
+    def program(rank):
+        while rank == 0:
+            try:
+                (tmp_path / "ready").read_text()
+                break
+            except FileNotFoundError:
+                continue
+        if rank == 1:
+            (tmp_path / "ready").write_text("yes")
+        dist.barrier()
+
+    assert show(program, "process") == []
+
+
+@pytest.mark.tier("ci")
+def test_a_loop_for_a_file_that_never_comes_ends_at_the_limit(tmp_path):
+    def program(rank):
+        while not os.path.exists(tmp_path / "ready"):
+            pass
+
+    assert show(program, "thread", seconds=1) == [("budget", "the run took longer than 1 s of wall time")]
+
+
+WAITER = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+
+
+@pytest.mark.tier("ci")
+def test_a_child_process_may_wait_for_another_rank(tmp_path):
+    path = str(tmp_path / "ready")
+
+    def program(rank):
+        if rank == 0:
+            subprocess.run([sys.executable, "-S", "-c", WAITER, path], check=True)
+        else:
+            time.sleep(0.1)
+            open(path, "w").close()
+        dist.barrier()
+
+    assert show(program, "process") == []
+
+
+@pytest.mark.tier("ci")
+@both
+def test_a_child_process_takes_longer_than_a_rank_may_be_blocked(isolation):
+    def program(rank):
+        if rank == 0:
+            subprocess.run(["sleep", "0.5"], check=True)
+        dist.barrier()
+
+    assert show(program, isolation, stuck_seconds=0.2) == []
+
+
+@pytest.mark.tier("ci")
+@both
+def test_a_time_out_of_the_group_passes_while_a_rank_waits_for_a_file_lock_of_another_process(isolation, holder):
+    path = holder(60)
+
+    def program(rank):
+        group = dist.new_group(timeout=timedelta(seconds=0.5))
+        if rank == 0:
+            with open(path, "w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+        dist.all_reduce(torch.ones(1), group=group)
+
+    assert "Timed out waiting 500ms" in str(show(program, isolation, stuck_seconds=2))
