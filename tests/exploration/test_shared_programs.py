@@ -1,4 +1,4 @@
-"""What torch keeps for a rank is shared by its threads: dpor tries the orders in which they make, use and destroy it."""
+"""What torch keeps for a rank is shared by its threads: dpor tries each order in which they make, use or destroy it."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
