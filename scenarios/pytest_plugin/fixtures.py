@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -66,6 +66,15 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: Any) -> No
     __tracebackhide__ = True
     if per_rank_function_of(fixturedef) is None:
         return
+    try:
+        _refuse_fixture(request)
+    except BaseException as error:  # kept as pytest keeps it, or the next test that asks for it crashes
+        fixturedef.cached_result = (None, fixturedef.cache_key(request), (error, error.__traceback__))
+        raise
+
+
+def _refuse_fixture(request: Any) -> NoReturn:
+    __tracebackhide__ = True
     chain = [each._fixturedef for each in request._iter_chain()]
     asked = next(each for each, above in zip(chain, [*chain[1:], None], strict=True) if not per_rank_function_of(above))
     if asked is chain[-1] and OPTIONS_KEY in request._pyfuncitem.stash:

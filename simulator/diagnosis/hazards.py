@@ -349,6 +349,7 @@ class SharedState(Enum):
     PROCESSES = "starts processes, which make ranks where a rank is a process"
     ENVIRONMENT = "reads {of} while a module is imported, once for all ranks"
     LIBRARY = "{of} keeps the state of a rank in its modules"
+    CACHE = "{of} caches what depends on the rank, and all ranks share the cache"
 
 
 def shared_process_finding(what: SharedState, ranks: tuple[int, ...], site: Site, of: str = "") -> Finding:

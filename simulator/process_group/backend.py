@@ -79,6 +79,7 @@ from ddpsim.simulator.patches.outside_waits import OutsideWaits
 from ddpsim.simulator.patches.profilers import ProfilerGuard
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
+from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.named_group import NamedGroup
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.user_stores import blocks_process, is_agent_port, uses_agent_store
@@ -185,6 +186,7 @@ class SimulatedBackend:
             *self.outside.replacements(),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d, "_warn_not_in_group", self._warn_not_in_group),
+            *((owner, "ProcessGroupGloo", self._direct_gloo) for owner in (dist, distributed_c10d, _c10d)),
             (distributed_c10d.P2POp, "__init__", self._groups.wrap_p2p_op_init),
             (distributed_c10d, "_set_pg_timeout", self._set_pg_timeout),
             (distributed_c10d, "split_group", self._split_group),
@@ -292,6 +294,22 @@ class SimulatedBackend:
             )
 
         return new_process_group_helper
+
+    def _direct_gloo(self, original: Any) -> Any:
+        """Return the class that stands for torch's ProcessGroupGloo, whose constructor makes a simulated group."""
+        host, groups = self._host, self._groups
+
+        class Kind(type):
+            def __call__(cls, *arguments: Any, **options: Any) -> Any:
+                return (groups.gloo_group if host.is_rank_thread() else original)(*arguments, **options)
+
+            def __getattr__(cls, name: str) -> Any:
+                return getattr(original, name)
+
+            def __instancecheck__(cls, value: Any) -> bool:
+                return isinstance(value, original) or (isinstance(value, SimulatedGroup) and value.name() == "gloo")
+
+        return Kind("ProcessGroupGloo", (), {"__doc__": original.__doc__})
 
     def _is_own_backend(self, backend: str) -> bool:
         """True if the program has registered the backend itself: torch then makes the group, and nothing of the group

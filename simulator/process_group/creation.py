@@ -215,6 +215,27 @@ class GroupMaker:
         world.pg_group_ranks[group] = {member: index for index, member in enumerate(members)}
         return group
 
+    def gloo_group(self, store: Any, group_rank: int, size: int, options: Any = None, timeout: Any = None) -> Any:
+        """Make a group as the constructor of torch's ProcessGroupGloo does: ranks find each other by the store, and
+        torch does not register the group."""
+        rank = self._host.running_thread.rank
+        number = store.add(f"gloo/made by {group_rank}", 1)
+        store.set(f"gloo/{number}/{group_rank}", f"{rank} {self._made[rank]['gloo'] + 1}")
+        self._made[rank]["gloo"] += 1
+        told = [store.get(f"gloo/{number}/{each}").decode() for each in range(size)]
+        members = tuple(int(each.split()[0]) for each in told)
+        name = f"gloo of {', '.join(told)}"
+        return self._make_group(
+            name,
+            str(self._host.send_request(NameGroup(name, 1, "gloo"))),
+            members,
+            rank,
+            self._gloo,
+            store,
+            timeout=timeout or (options and options._timeout),
+            is_registered=False,
+        )
+
     # --- what else the ranks' calls are told by -----------------------------------------------------------------------
 
     def wrap_p2p_op_init(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -305,6 +326,7 @@ class GroupMaker:
         timeout: timedelta | None = None,
         description: str | None = None,
         tag: str | None = None,
+        is_registered: bool = True,
     ) -> SimulatedGroup:
         """Make the running rank's handle of a group, and register the handle where torch looks for it."""
         world: Any = distributed_c10d._world
@@ -330,6 +352,8 @@ class GroupMaker:
             backend_name=asked.answering,
             timeout=timeout or distributed_c10d.default_pg_timeout,
         )
+        if not is_registered:
+            return group
         self._has_made_nccl[rank] |= asked.has_nccl
         world.pg_map[group] = (asked.backend, store)
         world.pg_names[group] = name

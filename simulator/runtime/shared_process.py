@@ -3,7 +3,7 @@
 During a run, these are replaced by functions that also record their use in ranks: `os.chdir`, `signal.signal`, the
 start of multiprocessing processes (except DataLoader workers), and reads of RANK, LOCAL_RANK and WORLD_SIZE from
 `os.environ` during the import of the program's own modules: a module is imported once, for all ranks. Libraries that
-keep a rank's state in their modules are known by name.
+keep a rank's state in their modules are known by name; functions beside the program that cache the rank, by their code.
 
 The caller's thread pool executors are replaced inside ranks by copies, one for each rank, as forked processes would
 have them. If ranks shared one, the first rank to end would shut it down for all, and its workers, which are not
@@ -87,9 +87,9 @@ class SharedProcessWatch:
             shared_process_finding(what, tuple(sorted(ranks)), site, of)
             for (what, site, of), ranks in self._noted.items()
         ]
-        return noted + [
-            shared_process_finding(SharedState.LIBRARY, (), NOWHERE, name) for name in sorted(self._used_libraries())
-        ]
+        libraries = [(SharedState.LIBRARY, name) for name in sorted(self._used_libraries())]
+        caches = [(SharedState.CACHE, name) for name in _caches_of_ranks(self._program)]
+        return noted + [shared_process_finding(what, (), NOWHERE, name) for what, name in libraries + caches]
 
     def _used_libraries(self) -> Set[str]:
         """Return the libraries of `_LIBRARIES` (they keep a rank's state in modules) that the program uses."""
@@ -175,6 +175,16 @@ def _copy_without_work(executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
         _shutdown_lock=threading.Lock(),
     )
     return own
+
+
+def _caches_of_ranks(program: Any) -> Iterator[str]:
+    """Yield the functions beside a program that have returned a cached value (lru_cache) and ask for the rank."""
+    for name, each in list(program.__globals__.items()) if isinstance(program, FunctionType) else ():
+        cached = getattr(each, "__wrapped__", None)
+        if isinstance(cached, FunctionType) and hasattr(each, "cache_info") and each.cache_info().hits:
+            code = cached.__code__
+            if "get_rank" in code.co_names or not _OF_A_RANK.isdisjoint(code.co_consts):
+                yield f"{name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 
 
 def _libraries_used_by(program: Any) -> frozenset[str]:

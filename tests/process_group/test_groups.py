@@ -316,3 +316,44 @@ def test_a_backend_that_raises_is_an_error_of_the_rank():
     result = simulate(lambda rank: dist.new_group(backend="hundred"), 2)
     assert codes(result) == [("rank_error", (0, 1))]
     assert result.findings[0].summary.startswith("ranks 0, 1 raised OSError: no such card")
+
+
+# --- ProcessGroupGloo, made directly ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.tier("ci"))])
+def test_gloo_made_directly_is_a_simulated_group(isolation):
+    def program(rank):
+        store = dist.TCPStore("127.0.0.1", 29655, 3, is_master=rank == 0)
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=30)
+        options._devices = [dist.ProcessGroupGloo.create_device(interface="lo")]
+        whole = dist.ProcessGroupGloo(store, rank, 3, options)
+        found = [torch.full((1,), 10.0**rank)]
+        whole.allreduce(found).wait()
+        pair = None
+        if rank != 1:  # ranks of a group of its own, in another order
+            pair = dist.distributed_c10d.ProcessGroupGloo(dist.PrefixStore("pair", store), int(rank == 0), 2)
+            tensor = torch.full((1,), 10.0**rank)
+            pair.broadcast(tensor, 0).wait()
+            found.append(tensor)
+        return (
+            [int(each) for each in found],
+            isinstance(whole, dist.ProcessGroupGloo),
+            whole.rank(),
+            pair and pair.rank(),
+        )
+
+    assert returned(program, 3, isolation=isolation) == (
+        ([111, 100], True, 0, 1),
+        ([111], True, 1, None),
+        ([111, 100], True, 2, 0),
+    )
+
+
+def test_gloo_made_directly_on_one_rank_alone_is_a_deadlock():
+    def program(rank):
+        if rank == 0:
+            dist.ProcessGroupGloo(dist.TCPStore("127.0.0.1", 29655, 2, is_master=True), 0, 2)
+
+    assert simulate(program, 2).findings[0].code.value.startswith("deadlock")

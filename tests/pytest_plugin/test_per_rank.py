@@ -177,14 +177,16 @@ def test_a_test_without_the_marker_is_told_to_be_marked(run):
 def test_a(rank):
     pass
 
+def test_again(rank):
+    pass
+
 def test_b(world_size):
     pass
 """)
 
-    result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(
-        ["*'rank' is made on each rank, expected in a test marked @pytest.mark.ranks*", "*'world_size' is for tests*"]
-    )
+    result.assert_outcomes(errors=3)
+    told = "*'rank' is made on each rank, expected in a test marked @pytest.mark.ranks*"
+    result.stdout.fnmatch_lines([told, told, "*'world_size' is for tests*"])
 
 
 def test_a_conftest_has_them_for_many_and_they_take_parametrized_fixtures(run, pytester):

@@ -7,6 +7,7 @@ import signal
 import sys
 import types
 from contextlib import suppress
+from functools import lru_cache
 
 import pytest
 import torch.distributed as dist
@@ -38,10 +39,10 @@ def load_data():
 
 
 DEEDS = {
-    change_folder: "rank 1 changes the working folder at test_shared_process.py:20",
+    change_folder: "rank 1 changes the working folder at test_shared_process.py:21",
     handle_a_signal: "rank 1 sets a signal handler, which Python allows the main thread of a process alone at "
-    "test_shared_process.py:25",
-    start_a_process: "rank 1 starts processes, which make ranks where a rank is a process at test_shared_process.py:30",
+    "test_shared_process.py:26",
+    start_a_process: "rank 1 starts processes, which make ranks where a rank is a process at test_shared_process.py:31",
     load_data: None,
 }
 
@@ -186,3 +187,33 @@ def test_each_rank_has_a_process_id_that_signals_reach():
     ids = simulate(own_id, 3).returns
     assert len(set(ids)) == 3
     assert ids[0] == os.getpid()
+
+
+@lru_cache
+def cached_rank():
+    return dist.get_rank()
+
+
+@lru_cache
+def cached_size():
+    return dist.get_world_size()
+
+
+@pytest.fixture
+def clear_caches():
+    yield
+    cached_rank.cache_clear()
+    cached_size.cache_clear()
+
+
+@pytest.mark.usefixtures("clear_caches")
+def test_a_cache_that_keeps_the_rank_for_all_ranks_is_told():
+    def program(rank):
+        assert cached_size() == 2
+        assert cached_rank() == rank
+
+    error, hazard = simulate(program, 2).findings
+    assert (error.code, error.ranks, hazard.code) == (Code.RANK_ERROR, (1,), Code.HAZARD_SHARED_PROCESS)
+    assert hazard.summary.startswith("cached_rank (test_shared_process.py:")
+    assert hazard.summary.endswith(") caches what depends on the rank, and all ranks share the cache")
+    assert 'isolation="process"' in hazard.text
