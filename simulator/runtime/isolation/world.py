@@ -103,7 +103,7 @@ def watch_world(rank: int, report: Callable[[Access], None]) -> None:
         if isinstance(value, dict):
             value = kept[name] = _WatchedDict(value)
             value.report = partial(report_registry, name, AccessMode.WRITE)
-        setattr(world, name if name in vars(C10dWorld) else f"_{name}", value)
+        vars(world)[name if name in vars(C10dWorld) else f"_{name}"] = value
     world._report = report_registry
     world.__class__ = _WatchedWorld
 
