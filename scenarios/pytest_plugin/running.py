@@ -118,6 +118,8 @@ def _run_and_store_outcome(
     except (UsageError, MarkerError) as error:
         return RanksFailed(str(error))
     except Exception as error:
+        if type(error).__name__ == "BdbQuit":  # compared by name: only a debugger imports bdb
+            return pytest.exit.Exception("the run was ended in a debugger")  # ends the session, as without ranks
         if not is_unexpected_error(error):
             raise
         return RanksFailed(str(make_internal_error(error, "the pytest plugin")))

@@ -105,7 +105,7 @@ RIGHT = {
         "```sh\nddpsim run \\\n  own.py:hangs --world-size 1\n```",
     ),
     "a file of the repository": "`examples/hang.py`:\n<!-- file: examples/hang.py -->\n```python\n"
-    "    time.sleep(3600)  # stands for an evaluation that needs no other rank\n```\n"
+    "    time.sleep(600)  # stands for an evaluation that needs no other rank\n```\n"
     "```sh\nddpsim run examples/hang.py:train  # exit 1\n```",
     "a file shown again": "```python\n# own.py\nx = 1\n```\n```python\n# own.py\nx = 2\n```\n"
     "`own.py`:\n<!-- again: own.py -->\n```console\n$ cat own.py\n# own.py\nx = 1\n```",

@@ -168,3 +168,24 @@ def test_a_thousand_deadlocks_in_a_session_each_with_its_diagnosis_in_flat_memor
     print(f"resident after 200: {int(early[0]) / 2**20:.1f} MiB, after 1,000: {int(late[0]) / 2**20:.1f} MiB")
     assert early[1:] == late[1:] == ("1", "[1, 0, 3, 2, 1000]")  # the last run's, which sys.last_traceback leads to
     assert int(late[0]) - int(early[0]) < MOST_BYTES_MORE
+
+
+def test_who_quits_a_debugger_ends_the_session_in_one_line(run):
+    result = run("""
+import bdb
+import pytest
+from ddpsim.scenarios.pytest_plugin import running
+
+def quits(*_, **__):
+    raise bdb.BdbQuit
+
+@pytest.fixture(autouse=True)
+def debugged(monkeypatch):
+    monkeypatch.setattr(running, "simulate", quits)
+
+@pytest.mark.ranks(2)
+def test_it(rank):
+    pass
+""")
+    result.stdout.fnmatch_lines(["*Exit: the run was ended in a debugger*"])
+    result.stdout.no_fnmatch_line("*running.py*")
