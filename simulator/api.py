@@ -175,10 +175,11 @@ def explore(
     """Run `program` under many schedules, each as `simulate` does, until one fails or all are covered.
 
     Policies: "dpor" (dynamic partial-order reduction) runs one schedule of each class of equivalent ones, so a program
-    of collectives runs once. "dfs" runs every schedule; `preemptions` bounds the switches away from a rank that could
-    continue. "random" and "pct" draw schedules from `seed`, `seed + 1` and so on; "pct" looks for bugs of `depth`
-    orderings (default 3). The budget, by default 1000 executions and 60 seconds, is for all schedules together. When it
-    runs out, the verdict is unknown, never pass: "random" and "pct" pass only programs without any choice.
+    of collectives runs once; the last tenth of its budget goes to random schedules. "dfs" runs every schedule;
+    `preemptions` bounds the switches away from a rank that could continue. "random" and "pct" draw schedules from
+    `seed`, `seed + 1` and so on; "pct" looks for bugs of `depth` orderings (default 3). The budget, by default 1000
+    executions and 60 seconds, is for all schedules together. When it runs out, the verdict is unknown, never pass:
+    "random" and "pct" pass only programs without any choice.
 
     The other options are those of `simulate`; `poison` is on by default. `keep_going` continues after a failure, to
     count all outcomes. `check_determinism` runs each schedule twice, and gives ranks that run a function different

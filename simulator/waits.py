@@ -61,6 +61,12 @@ class LockWait:
         return self.what
 
 
+def futures_object(rank: int) -> Object:
+    """Return the name of all futures that a rank's threads set themselves, which is what a thread waits for that waits
+    for one of them."""
+    return ("futures", rank)
+
+
 @dataclass(frozen=True, slots=True)
 class ThreadWait:
     """A thread waits until another thread of its rank has ended."""

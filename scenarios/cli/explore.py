@@ -178,7 +178,8 @@ def _judge_exploration(expected: Expectation, exploration: Exploration) -> tuple
     if exploration.verdict is Verdict.UNKNOWN:
         return ExitStatus.UNKNOWN, f"unknown: nothing failed so far; expected {wanted.value}"
     if wanted is Verdict.PASS:
-        return ExitStatus.AS_EXPECTED, "as expected: pass under every schedule"
+        extent = " that was run" if exploration.untested else ""
+        return ExitStatus.AS_EXPECTED, f"as expected: pass under every schedule{extent}"
     why_unseen = "which may depend on files or objects that the ranks share: try --policy random"
     return ExitStatus.OTHERWISE, f"not as expected: found pass; expected {wanted.value}, {why_unseen}"
 

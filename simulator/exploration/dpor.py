@@ -32,6 +32,9 @@ are the only waste. Races are between steps, not between choice points:
 - The first choice does not change the result. Ranks whose next step no other rank can observe are tried first: so most
   races are found with few runs broken off, and a program that only uses collectives needs one run.
 
+Threads of a rank share what torch keeps for the rank: the counter of names, the registries of groups, each group, each
+future. Reading and changing these are accesses, once the rank has started a thread (isolation/world.py).
+
 Effects between ranks outside torch.distributed and its store (files, shared Python objects) are not seen. Neither is
 behaviour that depends on how often ranks polled while virtual time passed. Policies "random" and "dfs" do not rely on
 that knowledge. Polling loops are bounded (simulator/policies/spin_detection.py).
@@ -89,13 +92,18 @@ class Dpor:
         self._differs: Finding | None = None
         self.is_complete = False
         self._used: set[str] = set()
+        self._starts_threads = False
 
     @property
     def outside(self) -> str:
-        """Effects between ranks that DPOR does not see, and used features with which DPOR was never tested."""
-        names = uncompared_features(self._used)
-        used = f", and for {join_names(names)}, for which DPOR was not tested" if names else ""
-        return f"files, shared objects, hash order and time{used}"
+        """Effects between ranks, and between threads of a rank, that DPOR does not see."""
+        locks = "locks made before the run, " if self._starts_threads else ""
+        return f"files, shared objects, {locks}hash order and time"
+
+    @property
+    def untested(self) -> str:
+        """The used features with which DPOR was never tested."""
+        return join_names(uncompared_features(self._used))
 
     def next_policy(self) -> DporRun | None:
         """Return the policy of the next execution; None once all classes of interleavings were explored."""
@@ -110,6 +118,7 @@ class Dpor:
     def take(self, result: Result) -> Finding | None:
         """Learn from an execution; return a finding if it did not repeat the choices shared with the one before."""
         assert self._run is not None
+        self._starts_threads |= self._run.starts_threads
         self._run.spins.conclude_execution()
         self._differs = self._run.find_divergence(is_cut=result.verdict is Verdict.UNKNOWN)
         if self._differs is None and self._run.is_redundant:
@@ -133,6 +142,7 @@ class DporRun(HappensBefore):
         self.observer = self
         self._used = used
         self.spins = spins
+        self.starts_threads = False
         self.is_redundant = False
         """True if a rank took a step of the sleep set (steps that need no try)."""
         self._path = path
@@ -286,6 +296,7 @@ class DporRun(HappensBefore):
     def started_thread(self, rank: int, thread: int) -> None:
         """Record that a rank started a thread, which can be chosen from now on."""
         self.spins.started_thread(rank, thread)
+        self.starts_threads = True
         self._intents.append(())
         super().started_thread(rank, thread)
 

@@ -63,6 +63,10 @@ class Exploration:
     """The limit on the schedules that were explored, such as "with at most 2 preemptions"."""
     outside: str = ""
     """Effects between ranks that the strategy does not see, such as "files"."""
+    untested: str = ""
+    """Used features for which the strategy was not tested, such as "faults": it may leave interleavings out."""
+    drawn: int = 0
+    """How many of the executions had a random schedule, because the budget of a covering strategy ran out."""
     interrupted_run: Result | None = None
     """The execution that Ctrl-C ended: where each rank stood."""
 
@@ -89,10 +93,15 @@ class Exploration:
         limits = f" {self.limits}" if self.limits else ""
         if self.end is ExplorationEnd.COVERED:
             fails = all(outcome.startswith(Verdict.FAIL.value) for outcome in self.outcomes)
+            all_fail = ", and every one fails" if fails else ""
+            if self.untested:
+                told = f"but was not tested for {self.untested}, and does not see {self.outside}"
+                return f"DPOR ran all interleavings{limits} that it tells apart, {told}: {runs}{all_fail}"
             outside = f", but for {self.outside}" if self.outside else ""
-            return f"All interleavings{limits} covered{outside}: {runs}{', and every one fails' if fails else ''}"
+            return f"All interleavings{limits} covered{outside}: {runs}{all_fail}"
         if self.end is ExplorationEnd.FAILURE:
             where = "The first execution" if self.executions == 1 else f"Execution {self.executions}"
             return f"{where} failed: stopped there; other interleavings{limits} were not run"
         ended = "interrupted after" if self.interrupted else "the budget ran out after"
-        return f"Not all interleavings{limits} covered: {ended} {runs}"
+        drawn = f", the last {self.drawn} of them on random schedules" if self.drawn else ""
+        return f"Not all interleavings{limits} covered: {ended} {runs}{drawn}"

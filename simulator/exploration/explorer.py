@@ -59,6 +59,8 @@ class Explorer:
         self._budget = budget
         self._keep_going = keep_going
         self._on_progress = on_progress
+        self._covering: int | None = None
+        """After how many executions the strategy began to draw schedules; None if it has not."""
         self._started = time.monotonic()
         self._executions = 0
         self._outcomes: Counter[Outcome] = Counter()
@@ -88,6 +90,8 @@ class Explorer:
             seconds=self._elapsed_seconds,
             limits=self._strategy.limits,
             outside=getattr(self._strategy, "outside", ""),
+            untested=getattr(self._strategy, "untested", ""),
+            drawn=0 if self._covering is None else self._executions - self._covering,
             interrupted_run=self._interrupted,
         )
 
@@ -98,6 +102,11 @@ class Explorer:
                 return ExplorationEnd.FAILURE
             if self._executions >= self._budget.executions or left <= 0:
                 return ExplorationEnd.BUDGET
+            draw = getattr(self._strategy, "draw_from_now_on", None)
+            if draw is not None and self._covering is None and self._is_last_tenth(left):
+                self._covering = self._executions
+                draw()
+                continue
             try:
                 result = self._run(policy, dataclasses.replace(self._budget, seconds=left))
                 finding = self._strategy.take(result)
@@ -117,6 +126,12 @@ class Explorer:
                 return ExplorationEnd.FAILURE  # the remaining schedules come from executions that do not repeat
         # An execution whose budget ran out has further schedules.
         return ExplorationEnd.BUDGET if self._verdicts[Verdict.UNKNOWN] else ExplorationEnd.COVERED
+
+    def _is_last_tenth(self, seconds: float) -> bool:
+        """Return whether nothing has failed, and a tenth of the executions or of the seconds is left."""
+        budget = self._budget
+        few = self._executions >= budget.executions - budget.executions // 10 or seconds < budget.seconds / 10
+        return few and not self._verdicts[Verdict.FAIL]
 
     def _overall_verdict(self, is_complete: bool) -> Verdict:
         if self._verdicts[Verdict.FAIL]:

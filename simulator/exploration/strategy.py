@@ -97,6 +97,19 @@ class RandomSchedules:
         return None
 
 
+class CoveringThenDrawn(ForwardingStrategy):
+    """A strategy that could cover all schedules, and draws them once it is told that the budget will not suffice: those
+    that it has run until then may all be alike."""
+
+    def __init__(self, strategy: Strategy, drawn: Strategy) -> None:
+        super().__init__(strategy)
+        self._drawn = drawn
+
+    def draw_from_now_on(self) -> None:
+        """Run random schedules from now on. Optional in a strategy: called for the last tenth of a budget."""
+        self._strategy = self._drawn
+
+
 COVERING: dict[str, Callable[[int, int | None], Strategy]] = {
     "dpor": lambda world_size, option: Dpor(world_size),
     "dfs": lambda world_size, option: Dfs(preemptions=option),
@@ -129,6 +142,11 @@ def strategy_by_name(
     row = POLICIES[policy]
     wanted = None if row.option is None else given[row.option.name]
     if policy in COVERING:
-        return COVERING[policy](world_size, wanted)
+        strategy = COVERING[policy](world_size, wanted)
+        return (
+            CoveringThenDrawn(strategy, strategy_by_name("random", world_size, seed=seed))
+            if policy == "dpor"
+            else strategy
+        )
     row.make_policy(seed, wanted)  # a wrong option raises now
     return RandomSchedules(seed, lambda seed, choices: row.make_policy(seed, wanted, choices))

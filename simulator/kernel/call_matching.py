@@ -27,7 +27,7 @@ from ddpsim.simulator.matching.agreement import (
     message_differing_field,
 )
 from ddpsim.simulator.matching.slots import PendingCollective, call_object, channel_object, order_object
-from ddpsim.simulator.waits import CallWait
+from ddpsim.simulator.waits import CallWait, LockWait, futures_object
 
 _ISSUE, _MATCH = EventKind.ISSUE, EventKind.MATCH  # faster to look up, see scheduler.py
 _new = tuple.__new__
@@ -222,7 +222,10 @@ class CallMatcher:
             del owner.open[issued.handle]
             owner.completed.append(issued.handle)
             for task in owner.tasks:
-                if isinstance(task.wait, CallWait) and issued.call in task.wait.calls:
+                wait = task.wait
+                if (isinstance(wait, CallWait) and issued.call in wait.calls) or (
+                    isinstance(wait, LockWait) and wait.lock == futures_object(owner.rank)
+                ):  # a callback of the call may set the future
                     self._turns.wake_task(task.number)
             if self._streams is not None:
                 self._streams.remove_call(issued, self._starting)

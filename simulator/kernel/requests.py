@@ -240,6 +240,9 @@ class AcquireObject(NamedTuple):
     object: Object
 
 
+CALLBACKS = "callbacks of calls"
+
+
 class ReportLockUse(NamedTuple):
     """The caller uses something, such as a Lock, of which the exploration of schedules has to know."""
 

@@ -23,7 +23,7 @@ from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, RankOrThre
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.answers import Answer, SwitchTask
 from ddpsim.simulator.kernel.endings import CallerStopped, stop_at_limit, stop_without_enabled_task
-from ddpsim.simulator.kernel.requests import AwaitOutside
+from ddpsim.simulator.kernel.requests import CALLBACKS, AwaitOutside
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase, TaskChange, TaskState, state_after
 from ddpsim.simulator.kernel.tasks import Script, Task
@@ -131,6 +131,10 @@ class Scheduler:
         run, enabled = self._run, self._enabled
         if run.is_observed:
             run.observer.about_to_access(me.number, intent)
+            if any(
+                task is me for _, task in me.rank.delivering
+            ):  # when it runs hangs on when other ranks made the call
+                run.observer.used_feature(CALLBACKS)
         if run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise CallerStopped
         run.steps += 1

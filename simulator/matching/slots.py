@@ -32,6 +32,11 @@ def order_object(call: Call) -> Object:
     return ("order", call.rank, call.group, call.operation, call.tag, *to)
 
 
+def group_object(rank: int, group: str) -> Object:
+    """Return the object that stands for what a rank's calls on a group need: that it is not destroyed."""
+    return ("group", rank, group)
+
+
 class PendingCollective:
     """The n-th collective of a group: the calls with that number, at most one of each member."""
 

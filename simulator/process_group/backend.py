@@ -11,7 +11,8 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
   Not where a program makes its groups itself (`makes_groups` is False): there `init_process_group` and the rendezvous
   are torch's own, and `_create_c10d_store` of the latter gives the simulator's store, without a socket;
 - `batch_isend_irecv`, under the rules of a backend to which it is one unit;
-- `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
+- `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run; `set_result`, `then` and
+  `add_done_callback`, which other threads notice;
 - the functions that start and end torch's profiler (profilers.py);
 - `tell` of simulator/agreeing.py, which does nothing elsewhere;
 - `torch.distributed.rpc.init_rpc`, which is rejected, and where torch has no NCCL, its version and default time-out
@@ -82,7 +83,7 @@ from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.named_group import NamedGroup
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.user_stores import blocks_process, is_agent_port, uses_agent_store
-from ddpsim.simulator.process_group.work import future_is_done, wait_for_future, yield_before_set
+from ddpsim.simulator.process_group.work import future_is_done, note_callback, set_future, wait_for_future
 from ddpsim.simulator.replicas.replica_check import ReplicaSampler, check_reads_first
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaFact
 from ddpsim.simulator.runtime.call_sites import current_user_site
@@ -196,6 +197,8 @@ class SimulatedBackend:
             (torch._C.Future, "wait", self._wrap_future_wait),
             (torch._C.Future, "done", self._wrap_future_done),
             (torch._C.Future, "set_result", self._wrap_future_set_result),
+            (torch._C.Future, "then", self._wrap_future_callback),
+            (torch._C.Future, "add_done_callback", self._wrap_future_callback),
             (_c10d.Reducer, "_set_forward_pass_work_handle", reducer_patches.keep_forward_work_alive),
             (_c10d.Reducer, "_delay_all_reduce", partial(reducer_patches.wait_for_delayed_reduce, self._host)),
             (_jit_internal, "_extract_tensors", reducer_patches.extract_tensors_fast),
@@ -467,10 +470,16 @@ class SimulatedBackend:
     def _wrap_future_done(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
         return lambda future: future_is_done(self._host, future, original)
 
+    def _wrap_future_callback(self, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def add_callback(future: Any, callback: Any) -> Any:
+            note_callback(self._host, future)
+            return original(future, callback)
+
+        return add_callback
+
     def _wrap_future_set_result(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         def set_result(future: Any, result: Any) -> None:
-            yield_before_set(self._host, future)
-            original(future, result)
+            set_future(self._host, future, partial(original, future, result))
 
         return set_result
 

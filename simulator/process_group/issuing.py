@@ -17,7 +17,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.events import NOT_CHECKED, EventKind
 from ddpsim.simulator.hazards.poison import poison_call
 from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch, WriteNote
-from ddpsim.simulator.matching.slots import call_object, channel_object, order_object
+from ddpsim.simulator.matching.slots import call_object, channel_object, group_object, order_object
 from ddpsim.simulator.process_group.gpu_labels import first_gpu_number, gpu_of
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
 from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, SimulatedWork
@@ -77,6 +77,7 @@ class CallIssuer:
     def mark_destroyed(self) -> None:
         """Reject all later calls on the group, and record the program line that destroyed it."""
         self.is_destroyed = True
+        self._report_use(AccessMode.WRITE)
         self.host.send_request(DestroyGroup(self.label, current_user_site()))
 
     def issue_call(
@@ -94,6 +95,7 @@ class CallIssuer:
         me = host.begin_call(self._accesses_of_call(signature, peer, tag) if host.is_observed else ())
         if me.rank != self.rank:
             self._reject_other_rank(me.rank, signature.operation)
+        self._report_use(AccessMode.READ)
         if self.is_destroyed:
             raise RuntimeError(
                 f'{signature.operation} on group "{self.label}", which was destroyed: make the call before '
@@ -173,6 +175,7 @@ class CallIssuer:
         if self._coalesced is not None:
             raise RuntimeError("coalescing has been started already: end it before the next start")
         self._coalesced = []
+        self._report_use(AccessMode.WRITE)
         if self._semantics.batch_is_unit:
             self.host.send_request(OpenBatch())
 
@@ -181,9 +184,14 @@ class CallIssuer:
         if self._coalesced is None:
             raise RuntimeError("coalescing has not been started: call _start_coalescing first")
         works, self._coalesced = self._coalesced, None
+        self._report_use(AccessMode.WRITE)
         if self._semantics.batch_is_unit:
             self.host.send_request(CloseBatch())
         return works
+
+    def _report_use(self, mode: AccessMode) -> None:
+        """Report that the caller uses the group as it is now, or destroys or changes it."""
+        self.host.report_shared_access(Access(group_object(self.rank, self.label), mode))
 
     def _collect_work(self, work: SimulatedWork | FailedWork) -> SimulatedWork | FailedWork:
         if self._coalesced is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError, QueueEmptyError
 
+from ddpsim.simulator.accesses import Access, AccessMode
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.rank_errors import MissingKeys
 from ddpsim.simulator.kernel.key_values import MAY_WAIT
@@ -103,6 +104,7 @@ class SimulatedStore(Store):
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys exist; raise DistStoreError if `timeout` passes first in virtual time."""
+        self._report_limit(AccessMode.READ)
         timeout = timeout or self._limit
         seconds = timeout.total_seconds() if timeout else None
         if missing := self._ask_kernel("wait", keys, timeout_seconds=seconds):
@@ -158,8 +160,14 @@ class SimulatedStore(Store):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _wait_if_limited(self, keys: Sequence[str]) -> None:
+        self._report_limit(AccessMode.READ)
         if self._limit is not None:
             self.wait(keys)
+
+    def _report_limit(self, mode: AccessMode) -> None:
+        """Report that the caller uses or changes the limit of waits, which threads that share this handle share."""
+        if self._host.is_rank_thread():
+            self._host.report_shared_access(Access(("limit", self._host.running_thread.rank, self._prefix), mode))
 
     def _ask_kernel(
         self,

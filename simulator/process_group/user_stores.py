@@ -26,6 +26,7 @@ import torch._C._distributed_c10d as _c10d
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistNetworkError, DistStoreError
 
+from ddpsim.simulator.accesses import AccessMode
 from ddpsim.simulator.process_group.store import DEFAULT_TIMEOUT, SimulatedStore
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.isolation.environment import MASTER_PORT
@@ -76,6 +77,7 @@ class UserStore(SimulatedStore):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time-out, in virtual time, for waits that give none themselves."""
+        self._report_limit(AccessMode.WRITE)
         self._timeout = self._limit = timeout
 
 

@@ -14,13 +14,24 @@ from torch._C import _len_torch_dispatch_stack as _dispatch_modes
 from torch._C import _len_torch_function_stack as _function_modes
 from torch._C._distributed_c10d import Work
 
-from ddpsim.simulator.accesses import Access, Accesses, AccessMode, Object
+from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.calls import Origin, Phase
-from ddpsim.simulator.kernel.requests import AskOthersDeliver, Checkpoint, Poll, ReportAccesses
+from ddpsim.simulator.kernel.requests import (
+    CALLBACKS,
+    AskOthersDeliver,
+    Block,
+    Checkpoint,
+    Poll,
+    ReportAccesses,
+    ReportLockUse,
+    WakeTask,
+)
 from ddpsim.simulator.matching.slots import call_object
+from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.modes import restore_modes, suspend_modes
+from ddpsim.simulator.waits import LockWait, futures_object
 
 NO_TIMEOUT = timedelta(0)
 
@@ -178,7 +189,7 @@ def future_is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> 
         return original(future)
     looks: Accesses = tuple([Access(call_object(call), AccessMode.READ) for call in host.running_thread.of.with_future])
     if host.running_thread.of.has_started_threads:
-        looks += (Access(_futures_object(host.running_thread.rank), AccessMode.READ),)
+        looks += (Access(futures_object(host.running_thread.rank), AccessMode.READ),)
     found = original(future)
     for look in (Checkpoint, Poll):
         if not found:
@@ -190,19 +201,31 @@ def future_is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> 
     return found
 
 
-def yield_before_set(host: Host, future: Any) -> None:
-    """Let other threads run before a program sets a native future that another thread of the rank may check or set."""
-    is_of_call = hasattr(future, "hangs_on")
-    if host.is_rank_thread() and host.running_thread.of.has_started_threads and not is_of_call:
-        access = Access(_futures_object(host.running_thread.rank), AccessMode.WRITE)
+def note_callback(host: Host, future: Any) -> None:
+    """Tell the exploration of schedules that a program adds a callback to a native future, which runs now if the future
+    is set. When a callback of a call runs hangs on when the other ranks make the call, at any step of this rank."""
+    if not host.is_observed or not host.is_rank_thread():
+        return
+    origins = [call.origin for call in host.running_thread.of.with_future]
+    if any(origin.phase is Phase.USER and not origin.by_hook for origin in origins):
+        host.send_request(ReportLockUse(CALLBACKS))
+    host.report_shared_access(Access(futures_object(host.running_thread.rank), AccessMode.WRITE))
+
+
+def set_future(host: Host, future: Any, set_now: Callable[[], None]) -> None:
+    """Set a native future. If the program does so, and another thread of the rank may check, set or await the future,
+    let other threads run before, and wake those that wait."""
+    if not host.is_rank_thread() or not host.running_thread.of.has_started_threads:
+        return set_now()
+    if not hasattr(future, "hangs_on"):
+        access = Access(futures_object(host.running_thread.rank), AccessMode.WRITE)
         with suspend_modes():
             host.send_request(Checkpoint((access,)))
-            host.send_request(ReportAccesses((access,)))
-
-
-def _futures_object(rank: int) -> Object:
-    """Return the name that the exploration of schedules uses for all futures that a rank's threads set themselves."""
-    return ("futures", rank)
+            host.report_shared_access(access)
+    set_now()
+    for number in host.running_thread.of.awaiting_futures:
+        host.send_request(WakeTask(number))
+    return None
 
 
 def _future_stays_in_reducer(origin: Origin) -> bool:
@@ -316,12 +339,23 @@ def wait_for_future(host: Host, future: Any, is_done: Callable[[Any], bool]) -> 
     """Wait until a native future is done, and let other ranks run meanwhile.
 
     It is not known on which calls the future depends (a communication hook may chain anything). But only completions of
-    the rank's own calls can finish it. So this waits until any of them is complete, runs the call's callbacks, and
-    checks the future again.
+    the rank's own calls can finish it, or other threads of the rank. So this waits until any of them is complete or any
+    future is set, runs the callbacks of completed calls, and checks the future again.
     """
-    host.send_request(Checkpoint())
-    while not is_done(future):
-        if open_calls := host.running_thread.of.open_calls():
+    me = host.running_thread
+    look = Access(futures_object(me.rank), AccessMode.READ)
+    host.send_request(Checkpoint((look,) if me.of.has_started_threads else ()))
+    while True:
+        host.report_shared_access(look)
+        if is_done(future):
+            return
+        if me.of.has_started_threads and not hasattr(future, "hangs_on"):
+            me.of.awaiting_futures.append(me.number)
+            try:
+                host.send_request(Block(LockWait(look.object, "a future", site=current_user_site())))
+            finally:
+                me.of.awaiting_futures.remove(me.number)
+        elif open_calls := me.of.open_calls():
             host.wait_for_calls(open_calls)
         elif host.send_request(AskOthersDeliver()):
             host.send_request(Poll())  # another thread of the rank may finish it

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ddpsim.simulator.accesses import Accesses
+from ddpsim.simulator.accesses import Access, Accesses
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.kernel.requests import Request
 from ddpsim.simulator.runtime.rank_thread import PendingCall, RankThread
@@ -75,6 +75,9 @@ class Host(Protocol):
 
     def send_request(self, request: Request) -> Any:
         """Pass a request of the running thread to the kernel and return the answer's value."""
+
+    def report_shared_access(self, access: Access) -> None:
+        """Report to the exploration of schedules that the caller reads or changes what threads of its rank share."""
 
     def abort_run(self, error: Exception) -> None:
         """End the run with an error that is raised to the run's caller."""

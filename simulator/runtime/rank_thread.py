@@ -135,6 +135,8 @@ class ThreadedRank:
         self.threads = [self.main]
         """The threads that have not ended, in the order in which they were started."""
         self.has_started_threads = False
+        self.awaiting_futures: list[int] = []
+        """The numbers of the threads that wait for a future which another thread may set."""
         self.is_ending = False
         """True once the rank's program has ended and the rank waits for its remaining threads."""
 

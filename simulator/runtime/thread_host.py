@@ -33,6 +33,7 @@ from ddpsim.simulator.kernel.states import RunPhase, TaskChange
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of_thread
 from ddpsim.simulator.runtime.host import CallWatch
+from ddpsim.simulator.runtime.isolation.world import watch_world
 from ddpsim.simulator.runtime.kernel_port import KernelInterface
 from ddpsim.simulator.runtime.paths import PathRecorder
 from ddpsim.simulator.runtime.prompt_server import PromptServer
@@ -135,6 +136,12 @@ class ThreadHost:
             self._reject_caller(me)
         answer = self.kernel.handle(request)
         return answer.value if type(answer) is Continue else self._carry_out_answers(me, answer)
+
+    def report_shared_access(self, access: Access) -> None:
+        """Report to the exploration of schedules, if there is one, that the caller reads or changes what the threads of
+        its rank share. Nobody else can tell, so it is nothing for a rank that never had a second thread."""
+        if self.is_observed and self.is_rank_thread() and self.running_thread.of.has_started_threads:
+            self.send_request(ask.ReportAccesses((access,)))
 
     def _carry_out_answers(self, me: RankThread, answer: Answer) -> Any:
         """Do what the kernel's answers ask for, until the request is done."""
@@ -322,6 +329,8 @@ class ThreadHost:
         if not child.has_task:
             number = next(number for number, thread in self.baton.started.items() if thread is child)
             child.connect_task(self.kernel.run.tasks[number])
+            if self.is_observed and not child.of.has_started_threads:
+                watch_world(child.rank, self.report_shared_access)
             child.of.has_started_threads = True
             child.of.threads.append(child)
 

@@ -4,14 +4,21 @@ import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import torch
+import torch.distributed as dist
+
 from ddpsim import Crash, explore
 from ddpsim.simulator.exploration.dpor import OF_THE_STORE, OF_THREADS, Dpor, uncompared_features
 from tests.exploration.differential import FAMILIES
 from tests.exploration.kernel_programs import store_operation
 from tests.exploration.programs import store
 from tests.exploration.thread_programs import Shared
+from tests.kit.rank_threads import start
 
-SEEN = "All interleavings covered, but for files, shared objects, hash order and time"
+UNTESTED = (
+    "DPOR ran all interleavings that it tells apart, but was not tested for {}, and does not see files, "
+    "shared objects, hash order and time: 1 execution"
+)
 
 
 def test_the_operations_of_the_store_are_those_of_the_compared_programs():
@@ -56,10 +63,8 @@ def test_what_was_not_compared_is_named():
         queue.LifoQueue()
         threading.BoundedSemaphore()
 
-    named = ", and for LifoQueue, for which DPOR was not tested: 1 execution"
-    assert explore(one, 1).extent == SEEN + named
-    named = ", and for BoundedSemaphore, LifoQueue, for which DPOR was not tested: 1 execution"
-    assert explore(two, 1).extent == SEEN + named
+    assert explore(one, 1).extent == UNTESTED.format("LifoQueue")
+    assert explore(two, 1).extent == UNTESTED.format("BoundedSemaphore, LifoQueue")
 
 
 def test_so_are_faults():
@@ -67,4 +72,25 @@ def test_so_are_faults():
         pass
 
     covered = explore(nothing, 1, faults=[Crash(0, before_call=0)])
-    assert covered.extent == f"{SEEN}, and for faults, for which DPOR was not tested: 1 execution"
+    assert covered.extent == UNTESTED.format("faults")
+
+
+def test_so_are_callbacks_of_calls():
+    """When one runs hangs on when the other ranks have made the call, which is no access."""
+
+    def program(rank):
+        group = dist.new_group()
+        future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+        future.then(lambda _: dist.barrier(group)).wait()
+
+    assert explore(program, 2).extent == UNTESTED.format("callbacks of calls")
+
+
+def test_locks_made_before_the_run_are_named_where_a_rank_has_threads():
+    def program(rank):
+        start(int).join()
+
+    assert explore(program, 1).extent == (
+        "All interleavings covered, but for files, shared objects, locks made before the run, hash order and time: "
+        "1 execution"
+    )

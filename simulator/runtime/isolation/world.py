@@ -10,11 +10,13 @@ ranks would be one key in DTensor's caches, although the cached values depend on
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch.distributed import ProcessGroup, device_mesh, distributed_c10d
 
+from ddpsim.simulator.accesses import Access, AccessMode
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _in_c: Any = torch._C._distributed_c10d
@@ -42,6 +44,68 @@ class C10dWorld(distributed_c10d._World):
         self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config = {}, {}, {}, {}
         self.group_count = 0
         self.tags_to_pg, self.pg_to_tag = {}, {}
+
+
+_REGISTRIES = frozenset(
+    {"default_pg", "group_count", "pg_map", "pg_names", "pg_group_ranks"}
+    | {"pg_backend_config", "tags_to_pg", "pg_to_tag", "pg_coalesce_state"}
+)
+
+
+class _WatchedWorld(C10dWorld):
+    """A c10d world that several threads of a rank share: it reports who reads and who changes which registry."""
+
+    _report: Callable[[str, AccessMode], None]
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _REGISTRIES:
+            self._report(name, AccessMode.READ)
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _REGISTRIES:
+            self._report(name, AccessMode.WRITE)
+        super().__setattr__(name, value)
+
+
+def _reporting_change(name: str) -> Callable[..., Any]:
+    change = getattr(dict, name)
+
+    def change_and_report(registry: Any, *arguments: Any) -> Any:
+        registry.report()
+        return change(registry, *arguments)
+
+    return change_and_report
+
+
+_WatchedDict: Any = type(
+    "_WatchedDict",
+    (dict,),
+    {
+        name: _reporting_change(name)
+        for name in ("__setitem__", "__delitem__", "setdefault", "update", "pop", "popitem", "clear")
+    },
+)
+"""A dictionary that calls its `report` before each change."""
+
+
+def watch_world(rank: int, report: Callable[[Access], None]) -> None:
+    """Report to the exploration of schedules, from now on, what threads of the running rank do to its c10d world:
+    names are counted there, and groups are found and forgotten."""
+    world: Any = distributed_c10d._world
+    kept = {name: getattr(world, name) for name in _REGISTRIES}
+
+    def report_registry(name: str, mode: AccessMode) -> None:
+        report(Access(("registry", rank, name), mode))
+
+    world.__class__ = C10dWorld  # so that the registries are its own also where the rank has its own process
+    for name, value in kept.items():
+        if isinstance(value, dict):
+            value = kept[name] = _WatchedDict(value)
+            value.report = partial(report_registry, name, AccessMode.WRITE)
+        vars(world)[name if name in vars(C10dWorld) else f"_{name}"] = value
+    world._report = report_registry
+    world.__class__ = _WatchedWorld
 
 
 class C10dWorlds:
