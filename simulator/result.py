@@ -72,9 +72,8 @@ class Result:
 
     def compared_with(self, recorded: Schedule) -> Result:
         """Return this result of a replay, with a note if the recorded run found what this one did not."""
-        if not recorded.found or recorded.found in [str(finding.code) for finding in self.findings]:
-            return self
-        return dataclasses.replace(self, unlike=_UNLIKE.format(recorded.found))
+        is_found = not recorded.found or recorded.found in [str(finding.code) for finding in self.findings]
+        return dataclasses.replace(self, unlike="" if is_found else _UNLIKE.format(recorded.found))
 
     def with_replay(self, replay: str) -> Result:
         """Return a copy of this result with another replay command, also in its findings."""

@@ -143,7 +143,9 @@ def replay_scenario(
     def run(chosen: Scenario) -> Result:
         return replay(chosen.program, chosen.world_size, schedule, **run_keywords(chosen, transport))
 
-    return _run_and_compare(scenario, engine, transport, world_size, run)
+    result = _run_and_compare(scenario, engine, transport, world_size, run)
+    program = result.schedule.program
+    return result.compared_with(Schedule.parse(str(schedule), program=program))  # with what the reference shows
 
 
 def _run_and_compare(

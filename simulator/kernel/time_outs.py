@@ -58,6 +58,8 @@ class TimeOuts:
         """The time limit of each group, by rank: each may have set another."""
         self.least_seconds = inf
         """The shortest time-out of all. Before, nothing is due."""
+        self.may_fail = False
+        """True if a new call may need a connection that was closed."""
         self._closed: dict[str, dict[int, ClosedConnection]] = {}
         """The ranks that closed their connections, by group."""
         self._ended: dict[int, float] = {}
@@ -70,6 +72,7 @@ class TimeOuts:
 
     def close_connections(self, rank: int, group: str, how: str) -> None:
         """Record that a rank has closed its connections in a group."""
+        self.may_fail = True
         self._closed.setdefault(group, {}).setdefault(rank, ClosedConnection(rank, how))
         self._run.observer.used_feature("time-outs of groups")
 
@@ -82,11 +85,7 @@ class TimeOuts:
         """Record that a rank's program has ended, if it left calls unfinished."""
         if rank.open and self._run.connections is None:
             self._ended[rank.rank] = self._run.clock.now
-
-    @property
-    def may_fail(self) -> bool:
-        """True if a new call may need a connection that was closed."""
-        return bool(self._closed or self._ended)
+            self.may_fail = True
 
     # --- what is due --------------------------------------------------------------------------------------------------
 

@@ -296,20 +296,7 @@ class SimulatedBackend:
         return new_process_group_helper
 
     def _direct_gloo(self, original: Any) -> Any:
-        """Return the class that stands for torch's ProcessGroupGloo, whose constructor makes a simulated group."""
-        host, groups = self._host, self._groups
-
-        class Kind(type):
-            def __call__(cls, *arguments: Any, **options: Any) -> Any:
-                return (groups.gloo_group if host.is_rank_thread() else original)(*arguments, **options)
-
-            def __getattr__(cls, name: str) -> Any:
-                return getattr(original, name)
-
-            def __instancecheck__(cls, value: Any) -> bool:
-                return isinstance(value, original) or (isinstance(value, SimulatedGroup) and value.name() == "gloo")
-
-        return Kind("ProcessGroupGloo", (), {"__doc__": original.__doc__})
+        return _GlooClass(original, self._groups.gloo_group, self._host)
 
     def _is_own_backend(self, backend: str) -> bool:
         """True if the program has registered the backend itself: torch then makes the group, and nothing of the group
@@ -498,3 +485,19 @@ def _check_backend(backend: str) -> None:
     for name in distributed_c10d.BackendConfig(known(backend)).get_device_backend_map().values():
         if name not in (*known.backend_list, known.UNDEFINED) and name.upper() not in known._plugins:
             raise AssertionError(f"Unknown backend type {name}")
+
+
+class _GlooClass:
+    """Stands for torch's ProcessGroupGloo. Its constructor makes a simulated group."""
+
+    def __init__(self, original: Any, make_group: Callable[..., Any], host: Host) -> None:
+        self._original, self._make_group, self._host = original, make_group, host
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return (self._make_group if self._host.is_rank_thread() else self._original)(*arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return isinstance(value, self._original) or (isinstance(value, SimulatedGroup) and value.name() == "gloo")

@@ -95,7 +95,8 @@ class CallIssuer:
         me = host.begin_call(self._accesses_of_call(signature, peer, tag) if host.is_observed else ())
         if me.rank != self.rank:
             self._reject_other_rank(me.rank, signature.operation)
-        self._report_use(AccessMode.READ)
+        if host.is_observed:
+            self._report_use(AccessMode.READ)
         if self.is_destroyed:
             raise RuntimeError(
                 f'{signature.operation} on group "{self.label}", which was destroyed: make the call before '

@@ -300,7 +300,8 @@ def _choosing_new(bind: Callable[[], type[UserStore]], real: Any, host: Host) ->
     made: list[type[UserStore]] = []  # most programs make no store
 
     def new(kind: type, *arguments: Any, **options: Any) -> Any:
-        if kind is real and host.is_rank_thread():
+        below = [each for each in (*arguments, *options.values()) if isinstance(each, Store)]
+        if kind is real and host.is_rank_thread() and all(isinstance(each, SimulatedStore) for each in below):
             if not made:
                 made.append(bind())
             return made[0](*arguments, **options)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ddpsim import Budget
 from ddpsim.simulator.accesses import Access, AccessMode
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
-from ddpsim.simulator.choices import RedundantRun
+from ddpsim.simulator.choices import RedundantRun, Schedule
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import (
@@ -278,7 +278,7 @@ def explored(program: Program, strategy: Any, most: int = 1_000_000) -> Explored
     while executions < most and (policy := strategy.next_policy()) is not None:
         try:
             run = KernelRun(program, policy)
-            result = Result(size, (), (), {}, None, None)
+            result = Result(size, (), (), {}, Schedule(), None)
             finding = strategy.take(result)
         except RedundantRun:
             redundant += 1

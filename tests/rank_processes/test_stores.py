@@ -193,6 +193,7 @@ import os, sys, datetime, torch, torch.distributed as dist
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 """
 A_GROUP = """{make}
+torch.cuda.set_device(rank)
 total = torch.tensor([rank + 1.0], device="cuda" if dist.get_backend() == "nccl" else "cpu")
 dist.all_reduce(total)
 print(total.item(), dist.get_backend())

@@ -47,7 +47,7 @@ def test_a_function_that_fails_in_some_schedule(fuzz, tmp_path, capsys):
         rf"rank_error  scenario on torch, \d+ times: found fail, rank_error, rank 0, expected pass\n"
         rf"  saved   {name}  shrunk from \d ranks, .* to 3 ranks, \d switch.*\n"
         rf"  run     ddpsim run {name}\n"
-        rf"  replay  (ddpsim replay {name} s1:[\d.x]+:[0-9a-f]+)\n\n"
+        rf"  replay  (ddpsim replay {name} s1:[\d.x]+:rank_error:[0-9a-f]+)\n\n"
         r"found: 1 new failure\n$",
         out,
     )
