@@ -331,7 +331,9 @@ def _other_group_at_line(snapshot: Snapshot, slots: Sequence[OpenCalls]) -> Blam
             if elsewhere:
                 groups |= {call.rank: _dimension_or_group(call) for call in (*slot.calls, *elsewhere)}
                 alone.append({side[0].rank for side in (slot.calls, elsewhere) if len(side) == 1})
-        operations = {call.operation for calls in issued.values() for call in calls}  # several: a line that makes any call
+        operations = {
+            call.operation for calls in issued.values() for call in calls
+        }  # several: a line that makes any call
         if is_past and line[0] != NOWHERE and len(operations) == 1:
             odd = tuple(set.intersection(*alone))
             fact = values_with_ranks_text(ranks_by_value(sorted(groups.items())))
