@@ -43,7 +43,7 @@ class CallMatcher:
         self._faults = faults
         self._has_faults = bool(faults)
         self._streams = run.streams
-        turns.expire = self._expire_waits
+        turns.expire, turns.fail_calls = self._expire_waits, self._fail_calls
         self._starting: deque[IssuedCall] = deque()
         """Calls that are first in their rank's stream (queue of calls) and not counted yet as arrived."""
         self._issued: dict[int, IssuedCall] = {}
@@ -239,16 +239,17 @@ class CallMatcher:
         for task in due.tasks:
             self._turns.wake_task(task.number, from_outside=True, change=TaskChange.RING)
         failures = [(issued, time_outs.time_out(issued, due.seconds)) for issued in due.calls]
-        for issued, failure in failures:
-            yield from self._fail_call(issued, failure)
-        for issued, failure in time_outs.list_cut_off({issued.call.group for issued in due.calls}):
-            yield from self._fail_call(issued, failure)
+        yield from self._fail_calls(failures)
+        yield from self._fail_calls(time_outs.list_cut_off({issued.call.group for issued in due.calls}))
 
     def _fail_call_and_its_partners(self, call: Call, failure: CallFailure) -> Script:
         """End a call by an error, and those that wait for the same connection."""
         yield from self._fail_call(self._issued[id(call)], failure)
-        for issued, other in self._turns.time_outs.list_cut_off({call.group}):
-            yield from self._fail_call(issued, other)
+        yield from self._fail_calls(self._turns.time_outs.list_cut_off({call.group}))
+
+    def _fail_calls(self, failures: Sequence[tuple[IssuedCall, CallFailure]]) -> Script:
+        for issued, failure in failures:
+            yield from self._fail_call(issued, failure)
 
     def _fail_call(self, issued: IssuedCall, failure: CallFailure) -> Script:
         call = issued.call

@@ -115,6 +115,11 @@ def make_call_error(failure: CallFailure) -> Exception:
     return error
 
 
+def is_tried(error: BaseException | None) -> bool:
+    """True for an error that only tries whether the program catches it; see `ClosedConnection`."""
+    return bool(getattr(getattr(error, "reason", None), "is_tried", False))
+
+
 class ThreadedRank:
     """A rank: the state that its threads share. Only the thread whose turn it is accesses this object."""
 
