@@ -58,6 +58,8 @@ class RunState:
         """All calls in order of issue, each with the number of the task (rank program or thread) that issued the
         call."""
         self.findings: list[Finding] = []
+        self.compared: set[tuple[int, str]] = set()
+        """Ranks and groups whose calls torch compares (TORCH_DISTRIBUTED_DEBUG=DETAIL): a mismatch is an exception."""
         self.noticed: list[Noticed] = []
         """Observations that checks made in the ranks, except the states of model replicas."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}

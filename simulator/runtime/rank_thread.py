@@ -112,6 +112,7 @@ def make_call_error(failure: CallFailure) -> Exception:
     kind = getattr(sys.modules["torch.distributed"], failure.kind, None) or getattr(builtins, failure.kind)
     error: Exception = kind(failure.text)
     error.reason = failure.reason  # type: ignore[attr-defined]  # for the finding
+    error.is_told = failure.reason is None  # type: ignore[attr-defined]
     return error
 
 
