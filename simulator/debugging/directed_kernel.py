@@ -41,6 +41,7 @@ class DirectedKernel(Kernel):
     def __init__(self, world_size: int, director: RunDirector, *, are_threads: bool, **terms: Any) -> None:
         """`are_threads`: a rank that is a thread is at the call that it issues; a process may have run further."""
         super().__init__(world_size, policy=director, **terms)
+        self.run.tries_errors = False  # the user sees the ranks where they wait
         self._director = director
         self._are_threads = are_threads
         self.run.life = _LifeWithEndHook(self._pause_at_finding)

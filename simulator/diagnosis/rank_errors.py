@@ -117,6 +117,8 @@ class ClosedConnection(NamedTuple):
     rank: int
     how: str
     """What the rank did, as a verb: `gave up barrier #0 after 8000 ms`."""
+    is_tried: bool = False
+    """True if the error only tries whether the program catches it: otherwise the deadlock is reported."""
 
 
 KnownErrorFacts = FailedBarrier | MissingKeys | ClosedConnection

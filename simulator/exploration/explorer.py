@@ -15,6 +15,7 @@ from typing import TypeVar
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import ChoicePoint, Policy, RedundantRun
 from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice, RecordedRun, find_nondeterminism
+from ddpsim.simulator.events import NOT_EXPLORED
 from ddpsim.simulator.exploration.exploration import Exploration, ExplorationEnd, Progress
 from ddpsim.simulator.exploration.outcomes import Outcome, count_outcomes, outcome_of_result
 from ddpsim.simulator.exploration.strategy import Strategy
@@ -67,6 +68,8 @@ class Explorer:
         self._verdicts: Counter[Verdict] = Counter()
         self._first: dict[Verdict, Result] = {}
         """By verdict, the first execution that had it."""
+        self._ends_early = ""
+        """Words for where executions stopped to be varied, if any did before its end."""
         self._interrupted: Result | None = None
         """The execution that Ctrl-C ended."""
 
@@ -88,7 +91,7 @@ class Explorer:
             outcomes=count_outcomes(self._outcomes),
             end=end,
             seconds=self._elapsed_seconds,
-            limits=self._strategy.limits,
+            limits=" ".join(filter(None, (self._strategy.limits, self._ends_early))),
             outside=getattr(self._strategy, "outside", ""),
             untested=getattr(self._strategy, "untested", ""),
             drawn=0 if self._covering is None else self._executions - self._covering,
@@ -115,6 +118,8 @@ class Explorer:
             if finding is not None:
                 with_it = dataclasses.replace(result, findings=(finding, *result.findings))
                 result = with_it.with_replay(result.replay)
+            if any(note.startswith(NOT_EXPLORED) for note in result.notes):
+                self._ends_early = "up to the error of a closed connection"
             self._executions += 1
             self._outcomes[outcome_of_result(result)] += 1
             self._verdicts[result.verdict] += 1

@@ -66,7 +66,8 @@ class CallFailure(NamedTuple):
     kind: str
     """The name of the exception's type, in `builtins` or `torch.distributed`."""
     text: str
-    reason: KnownErrorFacts
+    reason: KnownErrorFacts | None
+    """The facts for the finding on the error; None if another finding tells of it."""
 
 
 class FailCalls(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from ddpsim.simulator.accesses import Access, AccessMode
@@ -10,6 +10,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.diagnosis.mismatch import message_mismatch_finding, mismatch_finding
+from ddpsim.simulator.diagnosis.uneven import add_batch_counts
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Delay, FaultPlan
 from ddpsim.simulator.kernel.answers import CallFailure, FailCalls, MoveTensors, RaiseFault
@@ -25,8 +26,10 @@ from ddpsim.simulator.matching.agreement import (
     are_unusual_lines_matched,
     first_differing_field,
     message_differing_field,
+    mismatch_errors,
 )
 from ddpsim.simulator.matching.slots import PendingCollective, call_object, channel_object, order_object
+from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.waits import CallWait, LockWait, futures_object
 
 _ISSUE, _MATCH = EventKind.ISSUE, EventKind.MATCH  # faster to look up, see scheduler.py
@@ -43,7 +46,7 @@ class CallMatcher:
         self._faults = faults
         self._has_faults = bool(faults)
         self._streams = run.streams
-        turns.expire = self._expire_waits
+        turns.expire, turns.fail_calls = self._expire_waits, self._fail_calls
         self._starting: deque[IssuedCall] = deque()
         """Calls that are first in their rank's stream (queue of calls) and not counted yet as arrived."""
         self._issued: dict[int, IssuedCall] = {}
@@ -146,10 +149,31 @@ class CallMatcher:
             self._record_last_arrival(me, calls[0])
             run = self._run
             finding = mismatch_finding(calls, code, run.steps, issued=run.all_calls(), names=run.tensor_names())
-            end_with_findings(self._run, RunEnding.MISMATCH, finding)
+            if not (texts := self._texts_of_torch(calls)):
+                end_with_findings(run, RunEnding.MISMATCH, finding)
+            run.findings.extend(add_batch_counts((finding,), run.batch_counts()))
+            return (yield from self._raise_mismatch(me, calls, texts))
         if any(call.site is not calls[0].site for call in calls) and are_unusual_lines_matched(calls):
             self._notice_different_lines(calls)
         yield from self._complete_calls(me, calls[0].signature, calls, slot.members)
+
+    def _texts_of_torch(self, calls: Sequence[Call]) -> list[str]:
+        """Return what torch's exception for a mismatch says on each rank; [] if torch does not compare the calls."""
+        run = self._run
+        if not all((call.rank, call.group) in run.compared for call in calls):
+            return []
+        made = Counter([(c.rank, c.group) for c, _ in run.issued if c.operation not in CREATING])  # messages, too
+        return mismatch_errors(calls, [made[call.rank, call.group] - 1 for call in calls])
+
+    def _raise_mismatch(self, me: Task, calls: Sequence[Call], texts: Sequence[str]) -> Script:
+        """End calls that do not agree by torch's exception, which the program may catch."""
+        met = [self._issued.pop(id(call)) for call in calls]
+        if self._run.is_observed:
+            self._run.observer.completed_calls(tuple([issued.name for issued in met]))
+        for issued, text in zip(met, texts, strict=True):
+            yield FailCalls((issued.name,), CallFailure("RuntimeError", text, None))
+        self._run.record_event(_MATCH, me.rank.last_call, "refused")
+        self._mark_complete(met)
 
     def _notice_different_lines(self, calls: Sequence[Call]) -> None:
         lines = frozenset([call.site for call in calls])
@@ -239,16 +263,17 @@ class CallMatcher:
         for task in due.tasks:
             self._turns.wake_task(task.number, from_outside=True, change=TaskChange.RING)
         failures = [(issued, time_outs.time_out(issued, due.seconds)) for issued in due.calls]
-        for issued, failure in failures:
-            yield from self._fail_call(issued, failure)
-        for issued, failure in time_outs.list_cut_off({issued.call.group for issued in due.calls}):
-            yield from self._fail_call(issued, failure)
+        yield from self._fail_calls(failures)
+        yield from self._fail_calls(time_outs.list_cut_off({issued.call.group for issued in due.calls}))
 
     def _fail_call_and_its_partners(self, call: Call, failure: CallFailure) -> Script:
         """End a call by an error, and those that wait for the same connection."""
         yield from self._fail_call(self._issued[id(call)], failure)
-        for issued, other in self._turns.time_outs.list_cut_off({call.group}):
-            yield from self._fail_call(issued, other)
+        yield from self._fail_calls(self._turns.time_outs.list_cut_off({call.group}))
+
+    def _fail_calls(self, failures: Sequence[tuple[IssuedCall, CallFailure]]) -> Script:
+        for issued, failure in failures:
+            yield from self._fail_call(issued, failure)
 
     def _fail_call(self, issued: IssuedCall, failure: CallFailure) -> Script:
         call = issued.call

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Generator
-from typing import NoReturn
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NoReturn
 
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.advice.facts import Advice
 from ddpsim.simulator.diagnosis.deadlock import find_deadlocks, lines_of_ranks, waiting_lines
 from ddpsim.simulator.diagnosis.deadlock_snapshot import RankState, Snapshot
 from ddpsim.simulator.diagnosis.mismatch import find_early_mismatches
+from ddpsim.simulator.diagnosis.rank_errors import ClosedConnection
 from ddpsim.simulator.diagnosis.uneven import add_batch_counts
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
+from ddpsim.simulator.events import NOT_EXPLORED, EventKind
 from ddpsim.simulator.kernel import answers
-from ddpsim.simulator.kernel.requests import AwaitedExternalThreads, StackReport
+from ddpsim.simulator.kernel.requests import StackReport
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunEnding
-from ddpsim.simulator.kernel.tasks import Task
+from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
+from ddpsim.simulator.kernel.time_outs import TimeOuts
+from ddpsim.simulator.policies.observer import Observer
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import OutsideWait
 from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names
 
 _IN_EVENT_LOOP = re.compile(r"[/\\]asyncio[/\\]base_events\.py\", line \d+, in _run_once\n")
 """Matches the stack of a thread in which an asyncio event loop runs."""
+_MOST_TRIED = 100
+"""So many waits for ended ranks may end by errors that programs catch: one that always tries again does not end."""
 
 
 class CallerStopped(Exception):
@@ -45,25 +51,65 @@ def end_with_findings(run: RunState, ending: RunEnding, *findings: Finding) -> N
     raise CallerStopped
 
 
-def stop_without_enabled_task(run: RunState) -> Generator[answers.Answer, AwaitedExternalThreads, bool]:
+def stop_without_enabled_task(
+    run: RunState, time_outs: TimeOuts, fail_calls: Callable[[Sequence[tuple[IssuedCall, answers.CallFailure]]], Script]
+) -> Generator[answers.Answer, Any, bool]:
     """Stop, as no task (a rank's program or thread) can run and no time-out is pending. Report why tasks wait, if any
-    do. Return True instead if a thread outside the simulation woke a task."""
+    do. Return True instead if a thread outside the simulation woke a task, or if a program may catch the error that
+    gloo raises where it waits for a rank that has ended."""
     if all(rank.main.is_finished for rank in run.ranks):
         run.life.begin_stop(RunEnding.FINISHED)
         return False
     if (yield answers.AwaitExternalThreads()).woke_a_rank:
         return True
-    try:
-        mismatches = [
-            finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls(), run.tensor_names())
-        ]
-        graph = WaitGraph(run.snapshot())
-        run.waiting = graph.list_waiting()
-        run.findings.extend(add_batch_counts(mismatches or find_deadlocks(graph), run.batch_counts()))
-    except Exception as error:  # a bug in ddpsim, but the other ranks must not sleep forever
-        run.life.abort_with_internal_error(error, None if run.running is None else run.running.rank.rank)
-    run.life.begin_stop(RunEnding.DEADLOCK)
-    return False
+    alone = time_outs.list_left_alone()
+    if run.life.end_trial is None:
+        try:
+            found = _find_deadlock(run)
+        except Exception as error:  # a bug in ddpsim, but the other ranks must not sleep forever
+            run.life.abort_with_internal_error(error, None if run.running is None else run.running.rank.rank)
+            return False
+        if alone and all(each.code is Code.DEADLOCK_MISSING_RANK for each in found):
+            _begin_trial(run, found)
+        else:
+            run.findings.extend(found)
+    run.tried += len(alone)
+    if run.life.end_trial is None or not alone or run.tried > _MOST_TRIED:
+        run.life.begin_stop(RunEnding.DEADLOCK)
+        return False
+    for issued, failure in alone:
+        assert isinstance(failure.reason, ClosedConnection)
+        text = (
+            f"{NOT_EXPLORED}rank {issued.call.rank} waits for rank {failure.reason.rank}, "
+            "whose program has ended: on gloo the wait raises an error, which was caught here"
+        )
+        run.record_event(EventKind.NOTE, text=text)
+    yield from fail_calls(alone)
+    return True
+
+
+def _find_deadlock(run: RunState) -> Sequence[Finding]:
+    names = run.tensor_names()
+    mismatches = [finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls(), names)]
+    graph = WaitGraph(run.snapshot())
+    run.waiting = graph.list_waiting()
+    return tuple(add_batch_counts(mismatches or find_deadlocks(graph), run.batch_counts()))
+
+
+def _begin_trial(run: RunState, found: Sequence[Finding]) -> None:
+    """Let the ranks go on after a deadlock, which is reported unless all of them now end normally."""
+    findings, waiting = (*run.findings, *found), run.waiting
+    events, issued, noticed = len(run.events), len(run.issued), len(run.noticed)
+    steps, now = run.steps, run.clock.now
+
+    def end_trial(has_passed: bool) -> None:
+        if not has_passed:
+            run.findings[:], run.waiting = findings, waiting
+            del run.events[events:], run.issued[issued:], run.noticed[noticed:]
+            run.steps, run.clock.now = steps, now
+
+    run.life.end_trial, run.waiting = end_trial, ()
+    run.observer, run.is_observed = Observer(), False  # the exploration of schedules ends here
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

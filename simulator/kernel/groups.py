@@ -35,6 +35,8 @@ class GroupRecords:
     def on_declare_group(self, me: Task, request: ask.DeclareGroup) -> None:
         """Answer a rank's `DeclareGroup` request: record the group's members."""
         self._run.slots.declare_group(request.group, request.members)
+        if request.is_compared:
+            self._run.compared.add((me.rank_number, request.group))
         if request.is_beside_streams and self._run.streams is not None:
             self._run.streams.exempt_group(request.group)
 

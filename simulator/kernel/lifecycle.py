@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddpsim.simulator.accesses import Access, AccessMode, Object
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel import requests as ask
+from ddpsim.simulator.kernel.endings import CallerStopped
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.scheduler import Scheduler
 from ddpsim.simulator.kernel.states import RunPhase, TaskChange
@@ -64,10 +65,17 @@ class TaskLifecycle:
         """Answer a rank's `ProgramReturned` request: the rank's program returned."""
         self._run.record_event(EventKind.RETURN)
 
-    def on_program_raised(self, me: Task, request: ask.ProgramRaised) -> None:
+    def on_program_raised(self, me: Task, request: ask.ProgramRaised) -> Script | None:
         """Answer a rank's `ProgramRaised` request: the rank's program raised an exception."""
+        if self._run.life.fail_trial():
+            return self._unwind_in_order()
         me.rank.error = request.error
         self._run.record_event(EventKind.RAISE, text=request.error.kind)
+        return None
+
+    def _unwind_in_order(self) -> Script:
+        yield self._turns.switch_to(self._turns.next_unfinished_task())
+        raise CallerStopped
 
     def remove_lost_rank(self, rank: RankRecord, error: ask.RankError | None) -> bool:
         """End all programs and threads of a rank whose process disappeared. True if one of them was running. `error` is
@@ -75,6 +83,8 @@ class TaskLifecycle:
         run = self._run
         was_running = run.running is not None and run.running.rank is rank
         how = TaskChange.RETURN if error is None else TaskChange.RAISE
+        if error is not None:
+            run.life.fail_trial()
         if run.life.phase is RunPhase.RUNNING:
             rank.error = error
             running, run.running = run.running, rank.main

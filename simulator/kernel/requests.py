@@ -148,6 +148,8 @@ class DeclareGroup(NamedTuple):
     members: tuple[int, ...]
     is_beside_streams: bool = False
     """True if the group's calls start when they are issued, even on a backend that runs a rank's calls in order."""
+    is_compared: bool = False
+    """True if torch compares the ranks' calls on the group: it was made under TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 
 
 class SetTimeLimit(NamedTuple):

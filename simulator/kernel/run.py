@@ -58,6 +58,8 @@ class RunState:
         """All calls in order of issue, each with the number of the task (rank program or thread) that issued the
         call."""
         self.findings: list[Finding] = []
+        self.compared: set[tuple[int, str]] = set()
+        """Ranks and groups whose calls torch compares (TORCH_DISTRIBUTED_DEBUG=DETAIL): a mismatch is an exception."""
         self.noticed: list[Noticed] = []
         """Observations that checks made in the ranks, except the states of model replicas."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}
@@ -65,6 +67,10 @@ class RunState:
         self.judge: Callable[[Any], None] = _ignore_replica
         """A function that takes the state of a rank's model replica and compares it with the other ranks' replicas."""
         self.waiting: tuple[Waiting, ...] = ()
+        self.tries_errors = True
+        """True if a deadlock is reported only after the ranks have got the chance to catch the error of real gloo."""
+        self.tried = 0
+        """How many waits such errors have ended."""
         self.steps = 0
         self.ranks = [RankRecord(rank) for rank in range(world_size)]
         self.tasks: dict[int, Task] = {rank.rank: rank.main for rank in self.ranks}

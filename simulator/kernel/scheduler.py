@@ -21,12 +21,12 @@ from typing import Any, overload
 from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, RankOrThread
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.answers import Answer, SwitchTask
+from ddpsim.simulator.kernel.answers import Answer, CallFailure, SwitchTask
 from ddpsim.simulator.kernel.endings import CallerStopped, stop_at_limit, stop_without_enabled_task
 from ddpsim.simulator.kernel.requests import CALLBACKS, AwaitOutside
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase, TaskChange, TaskState, state_after
-from ddpsim.simulator.kernel.tasks import Script, Task
+from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
 from ddpsim.simulator.kernel.time_outs import DueWaits, TimeOuts
 from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.waits import OutsideWait, Wait
@@ -114,6 +114,8 @@ class Scheduler:
         self.time_outs = TimeOuts(run)
         self.expire: Callable[[DueWaits], Script]
         """Ends waits whose time is over; `CallMatcher` sets it."""
+        self.fail_calls: Callable[[Sequence[tuple[IssuedCall, CallFailure]]], Script]
+        """Ends calls by errors; `CallMatcher` sets it, too."""
 
     # --- of the running task ------------------------------------------------------------------------------------------
 
@@ -271,7 +273,8 @@ class Scheduler:
             elif not self._ring_alarms():
                 if self._outside and self._run.running is not None:
                     yield from stop_at_limit(self._run, RunEnding.STUCK, self._run.running)
-                yield from stop_without_enabled_task(self._run)
+                yield from stop_without_enabled_task(self._run, self.time_outs, self.fail_calls)
+                self._is_choosy = self._is_choosy and self._run.life.end_trial is None
         return self.next_unfinished_task()
 
     def next_unfinished_task(self) -> int | None:

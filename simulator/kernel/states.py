@@ -46,11 +46,23 @@ class RunLifecycle:
         """The rank that ran when `failure` was raised."""
         self.is_interrupted = False
         """True if Ctrl-C, or SIGTERM, ended the run."""
+        self.end_trial: Callable[[bool], None] | None = None
+        """Set once waits of a deadlock were ended by errors that ranks may catch, and called when the run stops: True
+        if all ranks ended normally. Otherwise it puts the run back to the deadlock."""
 
     def begin_stop(self, ending: RunEnding) -> None:
         """Begin to end all programs and threads of ranks early. Only the first reason is kept."""
         if self.phase is RunPhase.RUNNING:
             self.phase, self.ending = RunPhase.STOPPING, ending
+            if self.end_trial is not None:
+                end_trial, self.end_trial = self.end_trial, lambda has_passed: None  # it refers to the whole run
+                end_trial(ending is RunEnding.FINISHED)
+
+    def fail_trial(self) -> bool:
+        """Stop the run with its deadlock, as a rank that could have caught the error failed. False without a trial."""
+        if self.end_trial is not None:
+            self.begin_stop(RunEnding.DEADLOCK)
+        return self.end_trial is not None
 
     def mark_ended(self) -> None:
         """Record that the last program or thread of a rank has ended."""

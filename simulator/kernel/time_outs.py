@@ -21,6 +21,7 @@ from ddpsim.simulator.diagnosis.rank_errors import ClosedConnection, FailedBarri
 from ddpsim.simulator.kernel.answers import CallFailure
 from ddpsim.simulator.kernel.requests import SetTimeLimit
 from ddpsim.simulator.kernel.run import RunState
+from ddpsim.simulator.kernel.states import TaskState
 from ddpsim.simulator.kernel.tasks import IssuedCall, RankRecord, Task
 from ddpsim.simulator.waits import CallWait, StoreWait
 
@@ -198,6 +199,28 @@ class TimeOuts:
             if other.group == call.group and (other.sequence == call.sequence if call.peer is None else is_partner):
                 return ClosedConnection(rank, f"ended before {other.operation} #{other.sequence} was complete")
         return None
+
+    def list_left_alone(self) -> list[tuple[IssuedCall, CallFailure]]:
+        """Return the calls that programs wait for and that need a rank whose program has returned, with gloo's errors.
+
+        The ranks may catch these. None if a rank has started a thread.
+        """
+        run, found = self._run, list[tuple[IssuedCall, CallFailure]]()
+        if not run.tries_errors or not run.semantics.is_like_gloo or any(r.has_started_threads for r in run.ranks):
+            return found
+        returned = {each.rank for each in run.ranks if each.main.state is TaskState.RETURNED and each.error is None}
+        for rank in run.ranks:
+            awaited = rank.main.wait.calls if isinstance(rank.main.wait, CallWait) else ()
+            for issued in (each for each in rank.open.values() if each.call in awaited):
+                limit = self._limits.get((rank.rank, issued.call.group))
+                if issued.call.signature.members is not None or limit is None or limit.is_nccl:
+                    continue
+                needed = self._missing_ranks(issued.call)
+                gone = [each for each in needed if each in returned]
+                if gone and (issued.call.peer != ANY_SOURCE or len(gone) == len(needed)):
+                    reason = ClosedConnection(gone[0], "ended", is_tried=True)
+                    found.append((issued, CallFailure("RuntimeError", _CLOSED, reason)))
+        return found
 
     def list_cut_off(self, groups: set[str]) -> list[tuple[IssuedCall, CallFailure]]:
         """Return the open calls that need a connection which was closed in one of these groups, with their errors."""

@@ -12,11 +12,34 @@ from collections.abc import Hashable, Iterable, Sequence
 from math import prod
 
 from ddpsim.simulator.calls import Call, Phase, Shape, Signature
-from ddpsim.simulator.operations import OPERATIONS, SplitRule
+from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, POINT_TO_POINT, SplitRule
 from ddpsim.simulator.verdict import Code
 
 _BY_SPLITS = frozenset(row.name for row in OPERATIONS.values() if row.splits is not SplitRule.NONE)
 """Operations whose ranks may have different sizes: the splits say which part goes where."""
+
+OP_TYPES = {name: name.upper().replace("ALL_", "ALL") for name in IN_PROGRAMS if name not in POINT_TO_POINT}
+OP_TYPES |= {"all_gather_into_tensor": "_ALLGATHER_BASE", "reduce_scatter_tensor": "_REDUCE_SCATTER_BASE"}
+OP_TYPES |= {"all_to_all": "ALLTOALL", "all_to_all_single": "ALLTOALL_BASE"}
+"""torch's names of the operations that its ProcessGroupWrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL) compares."""
+
+_NAME_ALONE = frozenset({"ALLGATHER_COALESCED", "ALLREDUCE_COALESCED", "ALLTOALL", "ALLTOALL_BASE", "BARRIER"})
+"""Operations of which it compares the name, and no tensor."""
+
+_SCALAR_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "bool": "Bool"}
+_SCALAR_NAMES |= {"int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte"}
+_SCALAR_NAMES |= {"complex64": "ComplexFloat", "complex128": "ComplexDouble"}
+_OPTIONS = (
+    "TensorOptions(dtype=float (default), device=cpu, layout=Strided (default), requires_grad=false (default), "
+    "pinned_memory=false (default), memory_format=(nullopt))"
+)
+_ASPECTS = (
+    "\t Sequence number",
+    "  Op type",
+    "  Tensor Tensor shapes",
+    "  Tensor Tensor dtypes",
+    "  Tensor Tensor devices",
+)
 
 
 def first_differing_field(calls: Sequence[Call]) -> Code | None:
@@ -166,3 +189,43 @@ def _origins_differ(calls: Sequence[Call]) -> bool:
 
 def _element_count(shapes: tuple[Shape, ...]) -> int:
     return sum([prod(shape) for shape in shapes])
+
+
+def mismatch_errors(calls: Sequence[Call], numbers: Sequence[int]) -> list[str]:
+    """Return the text of torch's exception on each rank, for calls that its ProcessGroupWrapper finds to differ.
+
+    [] if it finds no difference, as of a root or a reduction. `numbers` are the calls' numbers as torch counts them.
+    torch prints garbage for a rank whose call has another count of tensors or dimensions; here it is told right.
+    """
+    if any(c.operation not in OP_TYPES or (c.signature.dtype or "bool") not in _SCALAR_NAMES for c in calls):
+        return []
+    prints = [_fingerprint(c.signature, place, numbers[place]) for place, c in enumerate(calls)]
+    running = [f"Rank {c.rank} is running collective: {_text(*own)}" for c, own in zip(calls, prints, strict=True)]
+    texts = []
+    for own, mine in zip(prints, running, strict=True):
+        other = next((place for place, each in enumerate(prints) if each != own), None)
+        if other is None:
+            return []
+        pairs = zip(_ASPECTS, own, prints[other], strict=True)
+        differing = "".join(f"{name}: {a}vs {b}" for name, a, b in pairs if a != b)
+        found = f"Detected mismatch between collectives on ranks. {mine}, but {running[other]}."
+        texts.append(f"{found}Collectives differ in the following aspects: {differing}")
+    return texts
+
+
+def _fingerprint(signature: Signature, place: int, number: int) -> tuple[str, ...]:
+    """Return what torch compares of a call by the group's member at `place`, in the order of `_ASPECTS`."""
+    operation = OP_TYPES[signature.operation]
+    if operation in _NAME_ALONE:
+        return str(number), operation, "", "", ""
+    shape = signature.shapes[place if operation == "REDUCE_SCATTER" else 0]
+    count = 2 if operation == "_REDUCE_SCATTER_BASE" else 1  # the output, too
+    tensors = [_SCALAR_NAMES[str(signature.dtype)]] * count, [_OPTIONS] * count
+    return str(number), operation, " ".join(map(str, shape)), *map(" ".join, tensors)
+
+
+def _text(number: str, name: str, shape: str, dtypes: str, devices: str) -> str:
+    tensors = f", TensorShape=[{shape.replace(' ', ', ')}], TensorDtypes={dtypes}, TensorDeviceTypes={devices}"
+    return (
+        f"CollectiveFingerPrint(SequenceNumber={number}{f', OpType={name}{tensors}' if dtypes else f'OpType={name}'})"
+    )

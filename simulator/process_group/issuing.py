@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
+from torch._C._distributed_c10d import DebugLevel, get_debug_level
 from torch.autograd import Variable
 
 from ddpsim.simulator.accesses import Access, Accesses, AccessMode
@@ -17,6 +19,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.events import NOT_CHECKED, EventKind
 from ddpsim.simulator.hazards.poison import poison_call
 from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch, WriteNote
+from ddpsim.simulator.matching.agreement import OP_TYPES
 from ddpsim.simulator.matching.slots import call_object, channel_object, group_object, order_object
 from ddpsim.simulator.process_group.gpu_labels import first_gpu_number, gpu_of
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
@@ -24,6 +27,7 @@ from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, Simula
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import PendingCall
+from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
 _UNKNOWN_DEVICE = (
@@ -72,7 +76,10 @@ class CallIssuer:
         """The number of calls on this group, as a backend counts them. Calls that create groups are not counted."""
         self._messages = 0
         self._coalesced: list[SimulatedWork | FailedWork] | None = None
-        host.send_request(DeclareGroup(label, members, is_beside_nccl))
+        level = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "")
+        self._is_compared = get_debug_level() == DebugLevel.DETAIL or level.upper() == "DETAIL"
+        """True if torch compares the ranks' calls on the group, and a call begins when all ranks have made it."""
+        host.send_request(DeclareGroup(label, members, is_beside_nccl, self._is_compared))
 
     def mark_destroyed(self) -> None:
         """Reject all later calls on the group, and record the program line that destroyed it."""
@@ -134,6 +141,11 @@ class CallIssuer:
         host.issue_call(pending)
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)
+        if self._is_compared and self._coalesced is None and signature.operation in OP_TYPES:
+            with suspend_modes():
+                host.wait_for_calls((pending,))
+            if pending.error is not None:
+                work.wait()  # raises it
         return self._collect_work(work)
 
     def _with_gpu(self, payload: Payload, origin: Origin) -> Payload:

@@ -227,7 +227,7 @@ class RankCoordinator:
         if isinstance(request, requests.AwaitOutside) and request.wait.holders:
             is_of_ranks = request.wait.holders <= {child.pid for child in self._children}
             request = request._replace(wait=replace(request.wait, is_of_ranks=is_of_ranks))
-        if isinstance(request, requests.ProgramRaised):
+        if isinstance(request, requests.ProgramRaised) and not self._kernel.run.life.fail_trial():
             self.raisers.append(self._running_task.rank_number)
         try:
             return self._kernel.handle(request)
@@ -274,6 +274,7 @@ class RankCoordinator:
             self._left.add(child.rank)
             return self._kernel.remove_lost_rank(rank, None)
         self.lost[child.rank] = child.describe_end()
+        self._kernel.run.life.fail_trial()
         if self._kernel.run.life.phase is RunPhase.RUNNING:
             self.raisers.append(child.rank)
         error = requests.RankError(LOST, f"{LOST}: {self.lost[child.rank]}", child.exited_at)

@@ -11,12 +11,18 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 import traceback
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from types import FrameType
+
+from ddpsim.simulator.runtime.call_sites import frames_outwards, is_user_code
 
 _Try = (ast.Try, *((ast.TryStar,) if hasattr(ast, "TryStar") else ()))
+_CATCHERS = re.compile(r"suppress|[rR]aises")
+"""Matches the names of context managers that catch errors."""
 _Lines = tuple[int, int]
 """The first and the last line of a block."""
 
@@ -61,15 +67,39 @@ def _contains_line(lines: _Lines, line: int) -> bool:
     return lines[0] <= line <= lines[1]
 
 
+def may_catch_errors(frame: FrameType) -> bool:
+    """True if a `try` statement, or a `with` like that of contextlib.suppress, of the program is around a frame."""
+    return any(
+        _contains_line(lines, each.f_lineno)
+        for each in frames_outwards(frame)
+        if is_user_code(each.f_code)
+        for lines in _catching_lines(each.f_code.co_filename)
+    )
+
+
+@lru_cache(maxsize=64)
+def _catching_lines(path: str) -> tuple[_Lines, ...]:
+    """Return the lines in which an error may be caught: those of statements whose handlers do not end with `raise`."""
+    return tuple(
+        _line_span(node.body)
+        for node in ast.walk(_parse_file(path))
+        if (isinstance(node, _Try) and not all(isinstance(each.body[-1], ast.Raise) for each in node.handlers))
+        or (isinstance(node, ast.With) and any(_CATCHERS.search(ast.unparse(each)) for each in node.items))
+    )
+
+
+def _parse_file(path: str) -> ast.Module:
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
 @lru_cache(maxsize=64)
 def _body_and_cleanup_lines(path: str) -> tuple[tuple[_Lines, _Lines], ...]:
     """Return the line ranges (body, clean-up) of each `try` and `with` statement of a file; () if the file cannot be
     read."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
-        return ()
-    return tuple(pair for node in ast.walk(tree) for pair in _lines_of_statement(node))
+    return tuple(pair for node in ast.walk(_parse_file(path)) for pair in _lines_of_statement(node))
 
 
 def _lines_of_statement(node: ast.AST) -> Iterator[tuple[_Lines, _Lines]]:

@@ -28,6 +28,8 @@ class RaisedError(NamedTuple):
     reads)."""
     reason: rank_errors.KnownErrorFacts | None = None
     """The cause of the exception, if known."""
+    is_told: bool = False
+    """True if a finding of its own tells of it, as of a mismatch under TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 
 
 def describe_error(
@@ -43,6 +45,7 @@ def describe_error(
         unused,
         tuple(poisoned),
         reason if isinstance(reason, rank_errors.KnownErrorFacts) else None,
+        getattr(error, "is_told", False) is True,
     )
 
 
@@ -55,7 +58,8 @@ def findings_of_errors(errors: Mapping[int, RaisedError]) -> list[Finding]:
     lines = {rank: error.line for rank, error in errors.items()}
     alike: dict[object, list[int]] = {}
     for rank, error in errors.items():
-        alike.setdefault(_merge_key(error), []).append(rank)
+        if not error.is_told:
+            alike.setdefault(_merge_key(error), []).append(rank)
     found = [
         rank_errors.rank_error_finding(
             {rank: lines[rank] for rank in ranks},

@@ -12,7 +12,7 @@ from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.call_sites import site_of_error
 from ddpsim.simulator.runtime.leaving import find_propagating_error
-from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
+from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound, is_tried
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 RecordError = Callable[[int, BaseException], None]
@@ -58,7 +58,8 @@ class RankMain:
                 if not host.is_stopping:
                     me.of.value, how = value, TaskChange.RETURN
         except RankUnwound as unwound:
-            if (error := find_propagating_error(unwound, RankUnwound, me.handled_at_end)) is not None:
+            error = find_propagating_error(unwound, RankUnwound, me.handled_at_end)
+            if error is not None and not is_tried(error):
                 self._record_leaving(me.rank, error)
         except BaseException as error:
             error = me.fault or error  # C++ may have wrapped what a fault raised
@@ -69,10 +70,9 @@ class RankMain:
                     host.abort_run_by_bug(error)
                     return how
                 how = TaskChange.RAISE
+                line, site = outcome.error_line(error), site_of_error(error)
+                host.send_request(ProgramRaised(RankError(type(error).__name__, line, site)))  # unwinds after a trial
                 self._record_error(me.rank, error)
-                host.send_request(
-                    ProgramRaised(RankError(type(error).__name__, outcome.error_line(error), site_of_error(error)))
-                )
             _wait_for_other_threads(host, me)
         return how
 

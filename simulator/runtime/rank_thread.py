@@ -112,7 +112,13 @@ def make_call_error(failure: CallFailure) -> Exception:
     kind = getattr(sys.modules["torch.distributed"], failure.kind, None) or getattr(builtins, failure.kind)
     error: Exception = kind(failure.text)
     error.reason = failure.reason  # type: ignore[attr-defined]  # for the finding
+    error.is_told = failure.reason is None  # type: ignore[attr-defined]
     return error
+
+
+def is_tried(error: BaseException | None) -> bool:
+    """True for an error that only tries whether the program catches it; see `ClosedConnection`."""
+    return bool(getattr(getattr(error, "reason", None), "is_tried", False))
 
 
 class ThreadedRank:

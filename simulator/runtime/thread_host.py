@@ -12,6 +12,7 @@ only one process per rank (a switch then crosses processes; `simulator/rank_proc
 
 from __future__ import annotations
 
+import sys
 import threading
 from _thread import allocate_lock as _allocate_lock
 from collections import Counter
@@ -35,6 +36,7 @@ from ddpsim.simulator.runtime.baton import Baton, stack_of_thread
 from ddpsim.simulator.runtime.host import CallWatch
 from ddpsim.simulator.runtime.isolation.world import watch_world
 from ddpsim.simulator.runtime.kernel_port import KernelInterface
+from ddpsim.simulator.runtime.leaving import may_catch_errors
 from ddpsim.simulator.runtime.paths import PathRecorder
 from ddpsim.simulator.runtime.prompt_server import PromptServer
 from ddpsim.simulator.runtime.rank_thread import (
@@ -43,6 +45,7 @@ from ddpsim.simulator.runtime.rank_thread import (
     RankThread,
     RankUnwound,
     ThreadedRank,
+    is_tried,
     make_call_error,
 )
 from ddpsim.simulator.runtime.threads import RankThreads
@@ -197,7 +200,11 @@ class ThreadHost:
         if pendings[0].owner is not me.of:
             return self._wait_for_calls_of_other_rank(pendings, timeout_seconds)
         handles = (pendings[0].handle,) if len(pendings) == 1 else tuple([each.handle for each in pendings])
-        return bool(self._carry_out_answers(me, self.kernel.handle(_new(WaitFor, (handles, timeout_seconds)))))
+        is_done = bool(self._carry_out_answers(me, self.kernel.handle(_new(WaitFor, (handles, timeout_seconds)))))
+        for pending in pendings:
+            if pending.error is not None and is_tried(pending.error) and not may_catch_errors(sys._getframe()):
+                self.send_request(ask.ProgramRaised(ask.RankError("", "", None)))  # unwinds: the deadlock is reported
+        return is_done
 
     def _wait_for_calls_of_other_rank(self, pendings: Sequence[PendingCall], timeout_seconds: float | None) -> bool:
         """Wait for calls of another rank, whose work handles the program has got hold of. No callbacks run for them."""

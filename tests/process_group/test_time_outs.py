@@ -1,7 +1,9 @@
 """Time-outs of groups and of the store end waits in virtual time, as gloo's do. All was measured on real gloo first."""
 
+import sys
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code, Verdict, explore, simulate
+from ddpsim import Budget, Code, Verdict, explore, simulate
+from ddpsim.simulator.kernel.time_outs import TimeOuts
 from tests.kit.results import returned
 
 TIMED_OUT = "Timed out waiting 8000ms for recv operation to complete"
@@ -258,3 +261,135 @@ def test_a_time_out_that_is_set_later():
         return attempt(model(torch.ones(1, 2)).sum().backward)
 
     assert returned(program, 2) == (TIMED_OUT, CLOSED)
+
+
+# --- a rank that waits for one whose program has ended ---------------------------------------------------------------
+
+
+def catches(rank):
+    if rank == 1:
+        return ""
+    return attempt(dist.all_reduce, torch.ones(1))
+
+
+def suppresses(rank):
+    with suppress(RuntimeError):
+        dist.all_reduce(torch.ones(1)) if rank == 0 else None
+    return CLOSED
+
+
+def tries_three_times(rank):
+    return ", ".join([attempt(dist.barrier) for _ in range(3)]) if rank == 0 else ""
+
+
+def goes_on_with_those_left(rank):
+    first, left = attempt(dist.barrier) if rank < 2 else "", dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(torch.ones(1), group=left)
+    return first
+
+
+def ends_one_by_one(rank):
+    return attempt(dist.recv, torch.ones(1), rank + 1) if rank < 2 else ""
+
+
+SURVIVORS = {
+    catches: (2, "0 waits for rank 1"),
+    suppresses: (2, "0 waits for rank 1"),
+    tries_three_times: (2, "0 waits for rank 1"),
+    goes_on_with_those_left: (3, "0 waits for rank 2, 1 waits for rank 2"),
+    ends_one_by_one: (3, "1 waits for rank 2, 0 waits for rank 1"),
+}
+
+
+@ISOLATIONS
+@pytest.mark.parametrize("program", SURVIVORS)
+def test_who_catches_the_error_of_a_wait_for_an_ended_rank_has_survived(program, isolation):
+    world_size, waits = SURVIVORS[program]
+    result = simulate(program, world_size, isolation=isolation)
+    result.raise_for_verdict()
+    assert CLOSED in result.returns[0]
+    assert result.notes == tuple(
+        f"not checked: other schedules from where rank {wait}, whose program has ended: on gloo the wait raises an "
+        "error, which was caught here"
+        for wait in waits.split(", ")
+    )
+    explored = explore(program, world_size, isolation=isolation, budget=Budget(executions=30))
+    assert explored.verdict is Verdict.UNKNOWN or "up to the error of a closed connection" in explored.extent
+    assert simulate(program, world_size, isolation=isolation, backend_semantics="nccl").findings
+
+
+def does_not_catch(rank):
+    try:
+        rank or dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def catches_another(rank):
+    with suppress(KeyError):
+        rank or dist.barrier()
+
+
+def fails_then(rank):
+    try:
+        rank or dist.barrier()
+    except RuntimeError as error:
+        if rank == 0:
+            time.sleep(1)
+            raise ValueError from error
+
+
+def exits_then(rank):
+    if attempt(dist.barrier) if rank == 0 else "":
+        sys.exit(1)
+
+
+def hangs_then(rank):
+    if rank == 0:
+        attempt(dist.barrier)
+        dist.distributed_c10d._get_default_store().wait(["never"], seconds(10_000_000))
+
+
+def tries_for_ever(rank):
+    while rank == 0:
+        attempt(dist.barrier)
+
+
+def one_of_two_catches(rank):
+    if rank == 0:
+        attempt(dist.barrier)
+    elif rank == 1:
+        dist.barrier()
+
+
+def cleans_up_after_another_error(rank):
+    try:
+        if rank == 0:
+            raise KeyError("first")
+    finally:
+        if rank == 0:
+            dist.barrier()
+
+
+@ISOLATIONS
+@pytest.mark.parametrize(
+    "program", [does_not_catch, catches_another, fails_then, exits_then, hangs_then, tries_for_ever, one_of_two_catches]
+)
+@pytest.mark.parametrize("policy", [None, "random"])
+def test_otherwise_the_deadlock_is_reported_as_it_was_found(program, isolation, policy, monkeypatch):
+    options = {"policy": policy} if policy else {}
+    found = simulate(program, 3, isolation=isolation, **options)
+    monkeypatch.setattr(TimeOuts, "list_left_alone", lambda self: [])
+    plain = simulate(program, 3, isolation=isolation, **options)
+    assert [each.code for each in found.findings] == [Code.DEADLOCK_MISSING_RANK]
+    assert str(found) == str(plain)
+    for name in ("findings", "trace", "schedule", "waiting", "errors", "virtual_seconds", "returns"):
+        assert getattr(found, name) == getattr(plain, name), name
+
+
+@ISOLATIONS
+def test_an_error_on_its_way_out_is_still_told(isolation):
+    result = simulate(cleans_up_after_another_error, 2, isolation=isolation)
+    assert [each.code for each in result.findings] == [Code.RANK_ERROR, Code.DEADLOCK_MISSING_RANK]
+    assert "KeyError" in result.findings[0].summary

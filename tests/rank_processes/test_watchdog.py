@@ -21,7 +21,8 @@ def looks():
     """Look each half second for some seconds, at a rank that computes so much of each and has children, or not."""
     ended = []
     budget = Budget(stuck_seconds=STUCK, seconds=1000.0)
-    run = SimpleNamespace(life=SimpleNamespace(phase=RunPhase.RUNNING), budget=budget)
+    life = SimpleNamespace(phase=RunPhase.RUNNING)
+    run = SimpleNamespace(life=life, budget=budget, note_progress=lambda seconds, processes: None)
     watchdog = RankWatchdog(SimpleNamespace(run=run, stop_at_limit=lambda ending, me, stack: ended.append(ending)))
     state = SimpleNamespace(now=0.0, cpu=0.0)
     watchdog.clock = SimpleNamespace(elapsed_seconds=lambda: state.now)

@@ -111,7 +111,7 @@ def test_no_exception_of_a_rank_is_swallowed_or_comes_out(error):
 
 
 def test_ranks_are_unwound_through_finally_and_not_through_except():
-    seen = []
+    seen = []  # on gloo the handler would catch that the connection was closed
 
     def program(rank):
         try:
@@ -121,7 +121,7 @@ def test_ranks_are_unwound_through_finally_and_not_through_except():
         finally:
             seen.append(("finally", rank))
 
-    assert codes(simulate(program, 3)) == ["deadlock.missing_rank"]
+    assert codes(simulate(program, 3, backend_semantics="nccl")) == ["deadlock.missing_rank"]
     assert seen == [("finally", 0), ("finally", 1), ("finally", 2)]
 
 
@@ -253,7 +253,7 @@ def test_a_fault_inside_a_callback_is_the_fault():
 def test_what_a_rank_returns_after_the_end_is_not_a_return():
     def program(rank):
         try:
-            dist.barrier() if rank else None
+            dist.recv(torch.ones(1), 1 - rank)
         except BaseException:
             return "swallowed"
 
