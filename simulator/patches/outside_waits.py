@@ -21,10 +21,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from time import monotonic, sleep  # bound here: inside a rank, the functions of `time` are virtual
+from types import FrameType
 from typing import Any, TypeVar
 
 from ddpsim.simulator.kernel.requests import AwaitOutside, ReadClock
-from ddpsim.simulator.runtime.call_sites import current_user_site
+from ddpsim.simulator.runtime.call_sites import current_user_site, frames_outwards
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
 from ddpsim.simulator.runtime.stopwatch import has_child_processes
@@ -114,6 +115,9 @@ class OutsideWaits:
             self._seen.add(at)
         self._looks += len(self._seen) == seen
         if self._looks < _LOOKS_PER_POLL:
+            return
+        if not self._are_processes and _is_in_import(sys._getframe(1)):
+            self._looks = 0
             return
         if self._file_wait is None:
             request = AwaitOutside(OutsideWait("a file", may_last=True, site=current_user_site()), is_first=True)
@@ -225,6 +229,11 @@ def _holders_of_lock(file: Any) -> frozenset[int]:
         rows = [line.split() for line in table if "->" not in line]
         return frozenset(int(row[4]) for row in rows if row[5].endswith(end))
     return frozenset()
+
+
+def _is_in_import(frame: FrameType) -> bool:
+    """True within an import, whose lock the other ranks may need: no rank lets others run there."""
+    return any(each.f_code.co_filename.startswith("<frozen importlib") for each in frames_outwards(frame))
 
 
 def _look_for(look: Callable[[], T | None], seconds: float) -> T | None:

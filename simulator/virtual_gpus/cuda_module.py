@@ -175,12 +175,12 @@ def _device_functions(gpus: VirtualDevices) -> dict[str, Any]:
 
     return {
         "is_available": lambda: True,
-        "is_initialized": lambda: True,
+        "is_initialized": lambda: gpus.is_used,
         "init": _constant_function(None),
         "_lazy_init": _constant_function(None),
         "_lazy_call": lambda call, **options: call(),
         "device_count": lambda: gpus.count,
-        "current_device": lambda: gpus.current,
+        "current_device": lambda: gpus.index_of(),
         "set_device": set_device,
         "device": device,
         "device_of": device_of,

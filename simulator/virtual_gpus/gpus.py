@@ -15,12 +15,15 @@ class VirtualDevices:
     def __init__(self, count: int) -> None:
         self.count = count
         self.current = 0
+        self.is_used = False
+        """True once the program has named a GPU, or asked for the current one: torch initializes CUDA then."""
         self.times_seeded = 0
         """How often the program has seeded the generator of the GPUs."""
 
     def index_of(self, device: Any = None) -> int:
         """Return the number of a virtual GPU, by default the current one. Raises torch's error if the number is too
         large."""
+        self.is_used = True
         index = self._requested_index(device)
         if not 0 <= index < self.count:
             raise RuntimeError(

@@ -28,9 +28,9 @@ def caught(rank, shares=False):
             is_bad = bool(bad)
         try:
             if is_bad:
-                raise RuntimeError("out of memory")
+                raise torch.OutOfMemoryError("out of memory")
             reduce_one()
-        except RuntimeError:
+        except torch.OutOfMemoryError:
             continue
         reduce_one()
 
@@ -109,7 +109,7 @@ def cause_of(finding):
 
 
 PROGRAMS = {
-    caught: ("rank 1 raised RuntimeError: out of memory", "without the all_reduce #2 that the others made"),
+    caught: ("rank 1 raised OutOfMemoryError: out of memory", "without the all_reduce #2 that the others made"),
     suppressed: ("rank 1 raised TypeError", "without the all_reduce #1 that the others made"),
     began_elsewhere: ("not in the same round", "epoch is 3 on rank 0 against 1 on ranks 1, 2; start is 2 on rank 0"),
     lost_in_pool: ("raised KeyError: 'loss'", 'thread "ThreadPoolExecutor-0_0", which ended the thread\'s function'),

@@ -143,7 +143,7 @@ def compiles_slowly(rank):
 
 kept = []
 for _ in range(2):
-    result = simulate(compiles_slowly, 2, budget=Budget(stuck_seconds=5.0))
+    result = simulate(compiles_slowly, 2, alike=True, budget=Budget(stuck_seconds=5.0))
     values, ends = zip(*result.returns)
     print(result.findings, values, max(ends))
     kept.append(torch._dynamo.convert_frame.compile_lock)

@@ -153,6 +153,19 @@ def test_a_loop_that_looks_for_a_file_lets_other_ranks_make_it(isolation, tmp_pa
     assert show(program, isolation) == []
 
 
+def test_a_module_that_looks_for_files_while_it_is_imported_keeps_its_lock(tmp_path, monkeypatch):
+    looks = "import os\nfor _ in range(3000): os.path.exists('x')\n"
+    (tmp_path / "looks_for_files.py").write_text(looks)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def program(rank):
+        import looks_for_files  # type: ignore[import-not-found]  # noqa: F401
+
+        dist.barrier()
+
+    assert show(program, "thread") == []
+
+
 @pytest.mark.tier("ci")
 def test_a_loop_that_opens_a_file_lets_other_ranks_make_it(tmp_path):
     def program(rank):

@@ -110,7 +110,9 @@ def test_ctrl_c_ends_the_session_and_leaves_no_thread(pytester, run_apart, optio
     result = run_apart(INTERRUPTED.replace("{options}", options), "-s")
 
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*KeyboardInterrupt*", "*no tests ran*", "LEFT [[][]]"])
+    result.stdout.fnmatch_lines(
+        ["*RunInterrupted: interrupted", "*the run was interrupted, after*", "*no tests ran*", "LEFT [[][]]"]
+    )
     result.stdout.no_fnmatch_line("*test_never*")
 
 

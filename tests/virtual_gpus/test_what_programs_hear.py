@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from ddpsim import Code, UsageError, Verdict, simulate
 from tests.kit.results import returned
@@ -52,6 +53,18 @@ def test_devices():
         "statistics": 0,
         "summary": True,
     }
+
+
+def test_cuda_is_initialized_once_a_program_uses_a_gpu():
+    """A mesh of GPUs chooses its rank's GPU only before (torch/distributed/device_mesh.py)."""
+
+    def program(rank):
+        before = torch.cuda.is_initialized(), torch.cuda.device_count(), torch.cuda.is_initialized()
+        init_device_mesh("cuda", (2,))
+        return before, torch.cuda.current_device(), torch.cuda.is_initialized()
+
+    told = returned(program, 2, isolation="process", gpus=4)
+    assert told == tuple(((False, 4, False), rank, True) for rank in range(2))
 
 
 def test_streams_and_events():
