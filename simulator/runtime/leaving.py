@@ -15,10 +15,10 @@ import re
 import traceback
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from types import FrameType
 
-from ddpsim.simulator.runtime.call_sites import frames_outwards, is_user_code
+from ddpsim.simulator.runtime.call_sites import STARTS, frames_outwards, is_user_code
 
 _Try = (ast.Try, *((ast.TryStar,) if hasattr(ast, "TryStar") else ()))
 _CATCHERS = re.compile(r"suppress|[rR]aises")
@@ -69,9 +69,10 @@ def _contains_line(lines: _Lines, line: int) -> bool:
 
 def may_catch_errors(frame: FrameType) -> bool:
     """True if a `try` statement, or a `with` like that of contextlib.suppress, of the program is around a frame."""
+    of_rank = takewhile(lambda each: each.f_globals.get("__name__") not in STARTS, frames_outwards(frame))
     return any(
         _contains_line(lines, each.f_lineno)
-        for each in frames_outwards(frame)
+        for each in of_rank
         if is_user_code(each.f_code)
         for lines in _catching_lines(each.f_code.co_filename)
     )

@@ -1,5 +1,6 @@
 """Time-outs of groups and of the store end waits in virtual time, as gloo's do. All was measured on real gloo first."""
 
+import contextlib
 import sys
 import threading
 import time
@@ -390,6 +391,7 @@ def test_otherwise_the_deadlock_is_reported_as_it_was_found(program, isolation, 
 
 @ISOLATIONS
 def test_an_error_on_its_way_out_is_still_told(isolation):
-    result = simulate(cleans_up_after_another_error, 2, isolation=isolation)
+    with contextlib.suppress(ZeroDivisionError):  # of the caller: it is no handler of the program
+        result = simulate(cleans_up_after_another_error, 2, isolation=isolation)
     assert [each.code for each in result.findings] == [Code.RANK_ERROR, Code.DEADLOCK_MISSING_RANK]
     assert "KeyError" in result.findings[0].summary
