@@ -8,7 +8,7 @@ from random import Random
 COLLECTIVES = {
     "all_reduce": "dist.all_reduce({value})",
     "broadcast": "dist.broadcast({value}, src=0)",
-    "reduce": "dist.reduce({value}, dst=0)",
+    "reduce": "dist.reduce({value}.clone(), dst=0)",  # elsewhere the tensor has no defined value then
     "all_gather": "dist.all_gather([torch.empty_like({value}) for _ in range(size)], {value})",
     "all_gather_into_tensor": "dist.all_gather_into_tensor({value}.repeat(size), {value})",
     "gather": "dist.gather({value}, [torch.empty_like({value}) for _ in range(size)] if rank == 0 else None, dst=0)",
