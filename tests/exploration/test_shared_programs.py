@@ -184,6 +184,7 @@ def reduced_by_a_pool(is_one_group):
 SOME = Budget(executions=200)
 
 
+@pytest.mark.tier("ci")
 def test_the_last_tenth_of_a_budget_goes_to_random_schedules():
     found = explore(reduced_by_a_pool(is_one_group=True), 2, budget=SOME)
     assert found.first_failure.findings[0].code is Code.MISMATCH_SHAPE

@@ -46,6 +46,7 @@ def test_where_nothing_is_wrong_nothing_is_found(campaign, tmp_path):
     assert campaign_summary(told).endswith("\n\nnothing found")
 
 
+@pytest.mark.tier("ci")
 def test_what_fails_is_shrunk_kept_and_tried_first_the_next_time(campaign, tmp_path, broken_engine):
     first = campaign(TRAININGS)
     assert first.has_failures

@@ -68,6 +68,7 @@ def program(tmp_path, monkeypatch):
         yield written
 
 
+@pytest.mark.tier("ci")
 def test_a_set_in_its_own_order_is_found_and_replayed(program):
     command = program(SETS % "set(sizes)")
     found = simulate_program(command, 4)

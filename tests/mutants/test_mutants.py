@@ -28,6 +28,7 @@ def test_twenty_of_a_folder_each_with_one_change_that_keeps_the_lines():
         assert ast.dump(ast.parse(text)) != ast.dump(ast.parse("\n".join(lines)))
 
 
+@pytest.mark.tier("ci")
 def test_a_mutant_is_found_where_its_function_has_moved():
     assert find_again(BOUND, [FOLDER]) == BOUND
     assert find_again(replace(BOUND, file="simulator/gone/dfs.py"), product_folders()) == BOUND

@@ -121,6 +121,7 @@ def test_an_exploration_of_each_example(fails):
     assert "E               x=True," in fails(drawn("st.booleans()", body, "ranks(3, explore=True)")).lines
 
 
+@pytest.mark.tier("ci")
 def test_an_expected_finding_of_every_example(fails):
     mark = 'ranks(2, expect="deadlock.missing_rank")'
     body = "if rank or x > {least}:\n    dist.barrier()"
@@ -130,6 +131,7 @@ def test_an_expected_finding_of_every_example(fails):
     assert "      x=5," in failure.lines
 
 
+@pytest.mark.tier("ci")
 def test_a_deadline_holds_only_where_a_test_sets_one(fails):
     source = "import time\n" + "".join(
         drawn(

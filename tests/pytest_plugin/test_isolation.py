@@ -29,6 +29,7 @@ def test_a_failure_is_told_as_elsewhere(fails, body, told):
     fails(marked(body, PROCESS)).stdout.fnmatch_lines([f"*{told}*", "  replay  pytest *"])
 
 
+@pytest.mark.tier("ci")
 def test_it_is_explored(fails):
     source = marked(
         "if rank == 0:\n    seen = torch.zeros(1)\n    assert dist.recv(seen) == 1\n    dist.recv(seen)\n"
@@ -38,6 +39,7 @@ def test_it_is_explored(fails):
     fails(source).stdout.fnmatch_lines(["*rank 0 raised AssertionError*"])
 
 
+@pytest.mark.tier("ci")
 def test_a_rank_that_skips(run):
     run(marked("pytest.skip('not here')", PROCESS)).assert_outcomes(skipped=1)
 

@@ -118,6 +118,7 @@ def test_an_xfail_is_met_by_a_deadlock_and_broken_by_a_pass_or_another_error(run
     assert ("XPASS(strict)" in result.stdout.str()) == (body == "dist.barrier()")
 
 
+@pytest.mark.tier("ci")
 def test_exit_on_a_rank_ends_the_session(run):
     result = run(marked("pytest.exit('enough')") + "\ndef test_never():\n    pass\n")
     result.assert_outcomes()

@@ -43,6 +43,7 @@ def test_each_seed_is_a_test_of_its_own(run):
     )
 
 
+@pytest.mark.tier("ci")
 def test_a_policy_is_repeated_by_its_seed_and_default_is_round_robin(run):
     run(race()).assert_outcomes(passed=1)
     for policy in ("random", "pct"):
@@ -143,6 +144,7 @@ def test_a_hazard_is_expected_of_a_run_that_passes(run):
     run(marked(body + HANGS, mark)).assert_outcomes(failed=1)
 
 
+@pytest.mark.tier("ci")
 def test_a_policy_and_a_seed_for_all(run):
     run(race()).assert_outcomes(passed=1)
     ways = [run("", f"--ddpsim-seed={seed}").parseoutcomes() for seed in range(6)]

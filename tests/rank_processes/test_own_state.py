@@ -72,6 +72,7 @@ def test_a_module_that_pytest_would_take_for_a_test(tmp_path, monkeypatch):
     assert result.verdict is Verdict.PASS, str(result)
 
 
+@pytest.mark.tier("ci")
 def test_a_package_is_imported_by_its_ranks_alone(tmp_path, monkeypatch):
     (tmp_path / "a_project" / "inner").mkdir(parents=True)
     (tmp_path / "a_project" / "__init__.py").write_text("import os\nRANK = os.environ['RANK']\n")

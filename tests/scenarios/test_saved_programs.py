@@ -106,6 +106,7 @@ def test_a_file_says_nothing_that_need_not_be_said(folder):
     assert name_from_corpus("-m json.tool --x", folder / "a" / "b") == "-m json.tool --x"
 
 
+@pytest.mark.tier("ci")
 def test_a_saved_program_keeps_the_hash_seed_it_was_found_under(folder, monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "5")
     save_shrunk(load("shares.py"), "shares.py", folder / "found.toml")

@@ -74,6 +74,7 @@ def test_a_fault_of_the_engine(monkeypatch):
     assert found.scenario.world_size == 2
 
 
+@pytest.mark.tier("ci")
 def test_a_torn_read():
     """Two switches: one to the reader just behind the first write, one away from it just behind its first read.
 

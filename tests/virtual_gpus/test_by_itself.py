@@ -100,6 +100,7 @@ HANG = (
 )
 
 
+@pytest.mark.tier("ci")
 def test_a_hang_on_the_console(program, capfd):
     program(*HANG)
     assert main(["run", "--gpus", "4", "--world-size", "4", "own.py"]) == 1

@@ -50,6 +50,7 @@ def test_a_seed_is_one_run_and_its_token_replays(program):
         assert replay(program, 1, first.schedule).trace.digest() == first.trace.digest()
 
 
+@pytest.mark.tier("ci")
 def test_waiting_for_jobs_is_covered():
     found = explore(wait_for_all, 1, keep_going=True, budget=Budget(executions=3000))
     assert found.complete
