@@ -16,8 +16,8 @@ class CallCauses:
         "wrap the loop in `with model.join():`; if a rank decides to stop, share that by all_reduce(MAX) of a flag",
     )
     DECIDED_ALONE = make_advice(facts.RanksAndCall)(
-        "{who} made {operation} before the forward that the other ranks went on to: the rank made a decision from "
-        "something that only it knows (its clock, its loss, its queue), or made it later than the others",
+        "{who} made {operation} before the forward or backward that the other ranks are in: the rank made a decision "
+        "from something that only it knows (its clock, its loss, its queue), or made it later than the others",
         "let one rank decide and broadcast the decision to stop, skip or save, or all_reduce(MAX) it",
     )
     LEFT_LOOP = make_advice(facts.RanksAndCall)(
