@@ -125,6 +125,15 @@ class CallCauses:
         "the paths of the ranks part: {fact}",
         "share the value that decides: broadcast it from one rank, or all_reduce it",
     )
+    BRANCH_ALONE = make_advice(facts.RanksAndFact)(
+        "{who} took a branch that no other rank took: {fact}; from there on, the calls of the ranks differ",
+        "let all ranks take the branch together, or let it neither make a call nor leave one out",
+    )
+    REDUCED_ALONE = make_advice(facts.RanksAndFact)(
+        "in the same backward {who} made the {fact}, and the others did not: under no_sync() the wrapper reduces "
+        "nothing, and a loss reaches only some parameters",
+        "let all ranks enter no_sync() in the same steps: count the steps in the same way on all ranks",
+    )
     CIRCLE = make_advice(facts.NoFacts)(
         "not known: no call of the cycle is shown to be too early, or to be missing on another rank",
         "compare, from the last call that completed on each rank, which calls follow on the ranks of the cycle",
