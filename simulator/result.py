@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import linecache
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from ddpsim.simulator.calls import NOWHERE, Call, Site
 from ddpsim.simulator.choices import Schedule, identity_in_words
 from ddpsim.simulator.errors import VerdictError
+from ddpsim.simulator.events import NOT_CHECKED
 from ddpsim.simulator.joins import JoinSummary, find_joins
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding, Verdict, format_replay_line, worst_verdict_of_findings
@@ -63,6 +65,11 @@ class Result:
     def verdict(self) -> Verdict:
         """The worst verdict of the findings: fail, otherwise unknown, otherwise pass."""
         return worst_verdict_of_findings(self.findings) if self.findings else Verdict.PASS
+
+    @property
+    def unchecked(self) -> dict[str, str]:
+        """The notes on what was not checked, by their texts without numbers, in which schedules differ."""
+        return {re.sub(r"\d+", "", note): note for note in self.notes[::-1] if note.startswith(NOT_CHECKED)}
 
     @property
     def joins(self) -> tuple[JoinSummary, ...]:

@@ -229,6 +229,8 @@ class SeedOutcomes:
     statuses: list[ExitStatus] = field(default_factory=list)
     run_to_show: Result = field(init=False)
     """The first unexpected run; if there is none, the first that did not pass; otherwise the first run."""
+    unchecked: dict[str, str] = field(default_factory=dict)
+    """What runs that passed did not check, by kind."""
     _line: str = field(init=False)
     _priority: int = -1
     """The line that judges `run_to_show`, and its priority: highest for an unexpected outcome, then for a failure."""
@@ -240,6 +242,7 @@ class SeedOutcomes:
 
         self.seeds.setdefault(outcome_text(result), []).append(seed)
         self.statuses.append(judgement.status)
+        self.unchecked = result.unchecked | self.unchecked
         priority = 2 * (judgement.status is not ExitStatus.AS_EXPECTED) + (result.verdict is not Verdict.PASS)
         if priority > self._priority:
             self._priority, self.run_to_show, self._line = priority, result, judgement.line
@@ -263,6 +266,7 @@ class SeedOutcomes:
         rows = sorted(self.seeds.items(), key=lambda row: (-len(row[1]), row[1][0]))
         width = len(str(len(rows[0][1])))
         table = [f"{len(seeds):>{width}}  {found}  (first with seed {seeds[0]})" for found, seeds in rows]
+        table += [f"note  {note}" for note in self.unchecked.values()]
         if self.run_to_show.verdict is not Verdict.PASS:
             table += ["", str(self.run_to_show)]
         elif self.run_to_show.not_struck:

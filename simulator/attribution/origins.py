@@ -205,6 +205,7 @@ def _step_of_wrapper(wrapper: DdpWrapper) -> int:
 
 
 def _origin_in_wrapper(wrapper: DdpWrapper, phase: Phase, bucket: int | None, *, shadow: bool) -> Origin:
+    wrapper.note_own_call()
     if shadow and bucket is not None:
         wrapper.read_bucket_contents()
     step = None if shadow or phase in _STEPLESS or wrapper.reports_steps else wrapper.step

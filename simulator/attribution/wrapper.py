@@ -13,9 +13,10 @@ of the wrapper's calls that belongs to a step, and when replicas are compared:
 
 Note [Steps]. A wrapper's step is the number of its synchronising forward, from 1. A forward in evaluation mode counts
 only once a backward follows it, because one rank may evaluate without no_grad through a wrapper without buffers. Two
-forwards before one backward are two steps. Reductions are not counted: if one rank leaves out a backward, its next
-reductions pair with the ones that it left out. During a join the steps of ranks that ran out of input do not change; at
-its end all ranks have the same step again.
+forwards before one backward are two steps, unless the program's own collective lies between them: there the ranks have
+met, as to skip a batch together, and the forward before it stays without a backward. Reductions are not counted: if one
+rank leaves out a backward, its next reductions pair with the ones that it left out. During a join the steps of ranks
+that ran out of input do not change; at its end all ranks have the same step again.
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ class DdpWrapper:
         """By the id of a parameter of the wrapper, its name."""
         self._next_bucket = 0
         self._uncounted_forward = False
+        self._unreduced_steps = 0
+        """The number of steps of which no bucket has been reduced since the ranks met last."""
+        self._collectives = 0
+        """The number of calls on the group, at the wrapper's latest forward or call."""
 
     @property
     def is_forward_running(self) -> bool:
@@ -105,17 +110,28 @@ class DdpWrapper:
     def note_bucket_launch(self, bucket: int) -> None:
         """Record that the Reducer starts to reduce a bucket."""
         self._next_bucket = bucket + 1
+        self._unreduced_steps = 0
         if self._uncounted_forward:
             self._uncounted_forward = False
             self.step += 1
             self._notify_step_changed()
+
+    def note_own_call(self) -> None:
+        """Record that the wrapper makes a call, so that it does not count as one of the program."""
+        self._collectives = getattr(getattr(self.module, "process_group", None), "collectives", 0)
 
     def begin_step(self, *, is_training: bool) -> None:
         """Record that a synchronising forward begins: the Reducer's next call is for bucket 0."""
         self.is_joined = self.has_late_gradients = False
         self._next_bucket = 0
         self._uncounted_forward = not is_training
+        before = self._collectives
+        self.note_own_call()
+        if self._collectives > before:
+            self.step -= self._unreduced_steps
+            self._unreduced_steps = 0
         self.step += is_training
+        self._unreduced_steps += is_training
         if self._observer is not None:
             self._observer.wrapper_step_begins(self)
 
@@ -203,6 +219,7 @@ class DdpWrapper:
     def align_step(self, latest_step: int) -> None:
         """Set the wrapper's step to the latest step of all ranks, at the end of a join."""
         self.step = self.aligned_step = max(self.step, latest_step)
+        self._unreduced_steps = 0
         self.is_joined = False
         self._notify_step_changed()
 

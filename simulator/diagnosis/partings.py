@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.calls import NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import shorten_text, values_with_ranks_text
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
@@ -155,7 +155,7 @@ def _nearest_meeting(
 def _key(step: PathStep | Call) -> _Key:
     """Return what is compared of a step: values and messages may differ between ranks."""
     if isinstance(step, Call):
-        return step.group, step.operation
+        return step.group, f"{step.operation} {step.origin.phase is Phase.USER}"
     return step.site.path, step.site.line, step.raised.partition(":")[0]
 
 
@@ -215,6 +215,11 @@ def _advise_branch(
     last = next((step for step in reversed(parting.other[:j]) if isinstance(step, PathStep)), None)
     if last is None or not finding_has_cause(finding, _REPLACED):
         return finding
+    swapped = Parting(parting.other, parting.mine, parting.at[::-1], parting.until[::-1])
+    for ranks, side in (who, parting), (rest, swapped):
+        if (call := _reduction_alone(side)) is not None:
+            fact = f"{call.title} at {call.location}, {call.origin}"
+            return _with_advice(finding, Cause.REDUCED_ALONE.lines(rank_list(ranks), fact), [call.site])
     number = sum(_key(step) == _key(last) for step in parting.other[:j])
     steps = {}
     for rank in sorted((*who, *rest)):
@@ -236,7 +241,26 @@ def _advise_branch(
     if values and not finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT]):
         fact = f"from {last.site} {sides}; there {'; '.join(values)}"
         return _with_advice(finding, [*notes, *Cause.PATHS_PART.lines(fact=fact)], sites)
+    for ranks, side in (who, parting), (rest, swapped):
+        stays = any(_key(step) == _key(last) for step in side.mine[side.at[0] :])
+        if _is_branch_alone(side) and (stays or not finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT])):
+            advice = Cause.BRANCH_ALONE.lines(rank_list(ranks), f"from {last.site} {sides}")
+            return _with_advice(finding, [*notes, *advice], sites)
     return finding
+
+
+def _reduction_alone(side: Parting) -> Call | None:
+    """Return the call if this side goes on with a reduction of DDP, and the other with a line of the program."""
+    mine, other = side.mine[side.at[0] :][:1], side.other[side.at[1] :][:1]
+    calls = [step for step in mine if isinstance(step, Call) and step.origin.phase is Phase.BUCKET]
+    return next(iter(calls), None) if any(isinstance(step, PathStep) for step in other) else None
+
+
+def _is_branch_alone(side: Parting) -> bool:
+    """Return True if this side goes on at a line that the other never ran, and the other at one that both have run."""
+    (i, j), ran, other_ran = side.at, set(map(_key, side.mine)), set(map(_key, side.other))
+    is_inside = i < len(side.mine) and j < len(side.other)
+    return is_inside and side.mine[i] != END and _key(side.mine[i]) not in other_ran and _key(side.other[j]) in ran
 
 
 def _differing(values: Mapping[int, Sequence[tuple[str, str]]]) -> Iterator[str]:

@@ -78,14 +78,20 @@ def _line_counts(calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[
 
 
 def _wrapper_counts(calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]) -> _LoopCounts:
-    """Return the number of synchronising forwards by DDP wrapper and rank; calls made for joined ranks do not count."""
+    """Return what each rank's DDP wrapper has done; calls made for joined ranks do not count.
+
+    Only calls are known. A forward makes one if it sends buffers, in evaluation too, where it is no step.
+    """
     for wrapper in dict.fromkeys(call.origin.wrapper for call in calls if call.origin.wrapper is not None):
-        steps = dict.fromkeys(ranks, 0)
+        waiting = {call.origin[:4] for call in calls if call.origin.wrapper == wrapper}
+        phases = {Phase.BUFFERS} if len(waiting) == 1 and next(iter(waiting))[0] is Phase.BUFFERS else {Phase.BUCKET}
+        steps: dict[int, set[int | None]] = {rank: set() for rank in ranks}
         for call in issued:
             origin = call.origin
-            if origin.wrapper == wrapper and not origin.shadow and call.rank in steps:
-                steps[call.rank] = max(steps[call.rank], origin.step or 0)
-        yield f"DDP #{wrapper} went forward", steps
+            if origin.wrapper == wrapper and origin.phase in phases and not origin.shadow and call.rank in steps:
+                steps[call.rank].add(origin.step)
+        did = "went forward" if Phase.BUFFERS in phases else "began to reduce gradients"
+        yield f"DDP #{wrapper} {did}", {rank: len(own) for rank, own in steps.items()}
 
 
 def _counts_text(counts: Mapping[int, int], one: str, many: str) -> str:

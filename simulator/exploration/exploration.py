@@ -67,6 +67,8 @@ class Exploration:
     """Used features for which the strategy was not tested, such as "faults": it may leave interleavings out."""
     drawn: int = 0
     """How many of the executions had a random schedule, because the budget of a covering strategy ran out."""
+    unchecked: tuple[str, ...] = ()
+    """What executions that passed did not check, one note of a kind."""
     interrupted_run: Result | None = None
     """The execution that Ctrl-C ended: where each rank stood."""
 
@@ -78,6 +80,7 @@ class Exploration:
     def __str__(self) -> str:
         lines = [f"{self.verdict.name}  {identity_in_words(self.program)}", f"  {self.extent}"]
         lines += [f"  {count:>7}  {outcome}" for outcome, count in self.outcomes.most_common()]
+        lines += [f"  note    {note}" for note in self.unchecked]
         if self.interrupted_run is not None:
             lines += ["", "the execution under way", *str(self.interrupted_run).splitlines()]
         if self.first_failure is None:

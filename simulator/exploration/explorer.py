@@ -70,6 +70,7 @@ class Explorer:
         """By verdict, the first execution that had it."""
         self._ends_early = ""
         """Words for where executions stopped to be varied, if any did before its end."""
+        self._unchecked: dict[str, str] = {}
         self._interrupted: Result | None = None
         """The execution that Ctrl-C ended."""
 
@@ -95,6 +96,7 @@ class Explorer:
             outside=getattr(self._strategy, "outside", ""),
             untested=getattr(self._strategy, "untested", ""),
             drawn=0 if self._covering is None else self._executions - self._covering,
+            unchecked=tuple(self._unchecked.values()),
             interrupted_run=self._interrupted,
         )
 
@@ -120,6 +122,7 @@ class Explorer:
                 result = with_it.with_replay(result.replay)
             if any(note.startswith(NOT_EXPLORED) for note in result.notes):
                 self._ends_early = "up to the error of a closed connection"
+            self._unchecked = result.unchecked | self._unchecked
             self._executions += 1
             self._outcomes[outcome_of_result(result)] += 1
             self._verdicts[result.verdict] += 1

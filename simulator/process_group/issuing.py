@@ -71,7 +71,8 @@ class CallIssuer:
         self._poisons = poisons
         """True if tensors of unfinished calls get values that show early reads; see Note [Poison] in poison.py."""
         self._through_torch = through_torch
-        self._sequence = 0
+        self.collectives = 0
+        """The number of this rank's calls on the group that are no messages."""
         self.issued = 0
         """The number of calls on this group, as a backend counts them. Calls that create groups are not counted."""
         self._messages = 0
@@ -110,7 +111,7 @@ class CallIssuer:
                 "destroy_process_group, or create the group again"
             )
         if peer is None:
-            sequence, self._sequence = self._sequence, self._sequence + 1
+            sequence, self.collectives = self.collectives, self.collectives + 1
         else:
             sequence, self._messages = self._messages, self._messages + 1
         if refusal is not None:
@@ -170,7 +171,7 @@ class CallIssuer:
 
     def _accesses_of_call(self, signature: Signature, peer: int | None, tag: int) -> Accesses:
         """Return what a call reads and writes that other ranks may observe, for the exploration of schedules."""
-        sequence = self._sequence if peer is None else self._messages
+        sequence = self.collectives if peer is None else self._messages
         call = Call(
             self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=0 if self._ignores_tags else tag
         )

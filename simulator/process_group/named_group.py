@@ -92,6 +92,11 @@ class NamedGroup(ProcessGroup):
         """Do nothing: all ranks of a group start counting at the same number."""
 
     @property
+    def collectives(self) -> int:
+        """The number of calls, without messages, that this rank has made on the group."""
+        return self._issuer.collectives
+
+    @property
     def label(self) -> str:
         """The name of the group in calls and reports."""
         return self._issuer.label

@@ -6,6 +6,7 @@ from itertools import groupby
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
 from ddpsim import simulate
@@ -147,6 +148,29 @@ def test_after_a_join_all_go_on_from_the_step_of_the_last(engine, normalised):
 
     # Three batches of the last rank in each epoch.
     assert run(program, 3, policy="random") == [[1, 4, 5, 7], [1, 2, 4, 5, 6, 7], [1, 2, 3, 4, 7]]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_forward_before_an_agreement_to_skip_the_batch_does_not_count(times):
+    """Rank 1 runs out of memory before the forward, and on gloo all go on with equal replicas."""
+
+    def program(rank, agrees=True):
+        model = TorchEngine(network())
+        optimizer = sgd(model)
+        for step in range(4):
+            optimizer.zero_grad()
+            is_short = rank == 1 and step == 2
+            losses = [model(inputs(rank)).pow(2).sum() for _ in range(0 if is_short else times if step == 2 else 1)]
+            flag = torch.tensor(float(is_short))
+            if agrees or is_short:
+                dist.all_reduce(flag, dist.ReduceOp.MAX)
+            if not flag:
+                losses[-1].backward()
+                optimizer.step()
+
+    assert run(program) == [[1, 2, 3]] * 2
+    result = simulate(partial(program, agrees=False), 2)
+    assert [finding.code.value for finding in result.findings] == ["mismatch.shape"]
 
 
 def test_two_forwards_before_one_backward_inside_a_join():

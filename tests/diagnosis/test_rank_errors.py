@@ -1,5 +1,9 @@
 """What ranks raised: the cause of errors that are known, whose fault they are, and the advice at the end."""
 
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ddpsim import simulate
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import find_deadlocks
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OpenCalls, RankSnapshot, RankState, Snapshot
@@ -202,3 +206,29 @@ def test_any_of_several_that_raised_would_have_been_enough():
     ranks = (RankSnapshot(0, RankState.WAITING, CallWait((call,))), *dead)
     (finding,) = find_deadlocks(WaitGraph(Snapshot(ranks, (OpenCalls((call,), (1, 2), any_suffices=True),))))
     assert finding.summary == "rank 0 waits in recv #0 at t.py:4 for any of ranks 1, 2, which raised"
+
+
+@rows(
+    ("options", "words"),
+    [
+        ({"find_unused_parameters": True}, "such a term of the loss in forward"),
+        ({"static_graph": True}, "leave static_graph out, with find_unused_parameters=True"),
+        ({}, ""),
+    ],
+)
+def test_a_parameter_that_the_loss_uses_outside_forward(options, words):
+    def program(rank):
+        model = torch.nn.Linear(2, 1)
+        model.scale = torch.nn.Parameter(torch.ones(2))
+        wrapped = DistributedDataParallel(model, **options)
+        for step in range(2):
+            loss = wrapped(torch.ones(1, 2)).sum()
+            if step == 0 or not options.get("static_graph"):
+                loss = loss + model.scale.sum()
+            loss.backward()
+        if options.get("static_graph"):
+            wrapped(torch.ones(1, 2))
+
+    result = simulate(program, 2)
+    tried = [line.text for each in result.findings for line in each.lines if getattr(line, "label", "") == "try"]
+    assert [words in text for text in tried[:1]] == [True] * bool(words)

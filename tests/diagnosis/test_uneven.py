@@ -1,5 +1,7 @@
 """Who did how much: the loops of ranks that wait for others, and how many batches the data loaders of each had."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -41,7 +43,33 @@ def test_steps_of_a_wrapper_are_counted():
             model(torch.ones(1, 2)).sum().backward()
 
     (finding,) = simulate(program, 3).findings
-    assert labelled(finding, "counts") == ["DDP #0 went forward 3 times on ranks 1, 2; 2 times on rank 0"]
+    assert labelled(finding, "counts") == ["DDP #0 began to reduce gradients 3 times on ranks 1, 2; 2 times on rank 0"]
+
+
+def test_forwards_that_no_call_shows_are_not_counted():
+    """Rank 1 fails in a backward, evaluates, or waits in its step, and has gone forward as often as the others."""
+
+    def program(rank, what):
+        layers = [torch.nn.Linear(2, 2)] + [torch.nn.BatchNorm1d(2)] * (what == "evaluates")
+        model = DistributedDataParallel(torch.nn.Sequential(*layers))
+        for step in range(4):
+            is_odd = rank == 1 and step == 2
+            if is_odd and what == "evaluates":
+                with torch.no_grad():
+                    model.eval()(torch.ones(2, 2))
+            loss = model.train()(torch.ones(2, 2)).sum()
+            if is_odd and what == "waits":
+                dist.barrier()
+            if not (is_odd and what == "skips"):
+                loss.backward()
+
+    for what, counted in [
+        ("skips", []),
+        ("evaluates", []),
+        ("waits", ["DDP #0 began to reduce gradients 3 times on ranks 0, 2; 2 times on rank 1"]),
+    ]:
+        finding = simulate(partial(program, what=what), 3).findings[0]
+        assert labelled(finding, "counts") == counted
 
 
 def skips_then_receives(rank, *, steps):

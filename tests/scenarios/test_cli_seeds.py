@@ -127,6 +127,14 @@ def test_a_file_says_the_faults_of_what_it_was_made_from(ddpsim, tmp_path):
     assert "ERROR  rank_error" in ddpsim("run meet-meet-shrunk.toml")[1]
 
 
+def test_seeds_say_that_a_wait_ended_by_an_error_which_was_caught(ddpsim, tmp_path):
+    caught = "    try: rank or dist.barrier()\n    except RuntimeError: pass\n"
+    (tmp_path / "caught.py").write_text(f"import torch.distributed as dist\n\ndef meet(rank):\n{caught}")
+    status, out, _ = ddpsim("run --world-size 3 --seeds 0..2 caught.py:meet")
+    assert (status, out.count("note  not checked: other schedules from where rank 0 waits for rank ")) == (0, 1)
+    assert "not checked" not in ddpsim("run --world-size 3 --seeds 0..2 meet.py:meet")[1]
+
+
 def test_seeds_fuzz_and_shrink_say_that_a_fault_did_not_strike(ddpsim):
     words = "run --world-size 2 --seeds 0..2 --fault crash:rank=1,before_call={} meet.py:meet"
     note = "note  in the first passing run the fault before call 9 of rank 1 did not happen"

@@ -16,8 +16,8 @@ class CallCauses:
         "wrap the loop in `with model.join():`; if a rank decides to stop, share that by all_reduce(MAX) of a flag",
     )
     DECIDED_ALONE = make_advice(facts.RanksAndCall)(
-        "{who} made {operation} before the forward that the other ranks went on to: the rank made a decision from "
-        "something that only it knows (its clock, its loss, its queue), or made it later than the others",
+        "{who} made {operation} before the forward or backward that the other ranks are in: the rank made a decision "
+        "from something that only it knows (its clock, its loss, its queue), or made it later than the others",
         "let one rank decide and broadcast the decision to stop, skip or save, or all_reduce(MAX) it",
     )
     LEFT_LOOP = make_advice(facts.RanksAndCall)(
@@ -124,6 +124,15 @@ class CallCauses:
     PATHS_PART = make_advice(facts.OneFact)(
         "the paths of the ranks part: {fact}",
         "share the value that decides: broadcast it from one rank, or all_reduce it",
+    )
+    BRANCH_ALONE = make_advice(facts.RanksAndFact)(
+        "{who} took a branch that no other rank took: {fact}; from there on, the calls of the ranks differ",
+        "let all ranks take the branch together, or let it neither make a call nor leave one out",
+    )
+    REDUCED_ALONE = make_advice(facts.RanksAndFact)(
+        "in the same backward {who} made the {fact}, and the others did not: under no_sync() the wrapper reduces "
+        "nothing, and a loss reaches only some parameters",
+        "let all ranks enter no_sync() in the same steps: count the steps in the same way on all ranks",
     )
     CIRCLE = make_advice(facts.NoFacts)(
         "not known: no call of the cycle is shown to be too early, or to be missing on another rank",

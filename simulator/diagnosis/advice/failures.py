@@ -80,12 +80,14 @@ class FailureCauses:
         "pass find_unused_parameters=True to DistributedDataParallel, or let every parameter take part in the loss",
     )
     READY_TWICE = make_advice(facts.RanksAndParameters)(
-        "a parameter's gradient was accumulated twice in one backward (reentrant checkpointing, or a layer used twice)",
-        "use checkpoint(..., use_reentrant=False), or static_graph=True",
+        "a parameter was ready twice in one backward: it got its gradient twice (reentrant checkpointing, a layer used "
+        "twice), or find_unused_parameters=True took it as unused, as the loss uses it outside forward (a regulariser)",
+        "compute such a term of the loss in forward, and return it; use checkpoint(..., use_reentrant=False); or "
+        "static_graph=True",
     )
     GRAPH_CHANGED = make_advice(facts.RanksAndParameters)(
         "static_graph=True promises that every step uses the same parameters, and this one used others than the first",
-        "leave static_graph out, or drop or detach outputs that reach no loss",
+        "leave static_graph out, with find_unused_parameters=True if not every step uses all of them",
     )
     BACKWARD_NOT_ANNOUNCED = make_advice(facts.RanksAndParameters)(
         "a backward ran without a preceding forward through the wrapper",

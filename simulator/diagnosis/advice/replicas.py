@@ -38,7 +38,7 @@ class WrongNumberCauses:
     )
     BUCKET_NOT_REDUCED = make_advice(OneFact)(
         "{fact} was not reduced in this step, because a parameter in it got no gradient",
-        "pass find_unused_parameters=True, or let every parameter contribute to the loss",
+        "pass find_unused_parameters=True, without static_graph, or let every parameter contribute to the loss",
     )
     STEP_SKIPPED = make_advice(OneFact)(
         "{fact}: a rank that decides this by itself lets its parameters and optimizer fall behind",
