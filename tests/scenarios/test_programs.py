@@ -303,6 +303,15 @@ def test_a_group_that_ranks_leave_behind_is_noted_once(folder):
     assert notes(MEETS, world_size=1) == ()
 
 
+def test_what_an_exit_handler_raises_is_noted(folder):
+    def notes(state):
+        write(folder, f"import atexit\nstate = {state}\n{MEETS}{LEAVES_NONE}atexit.register(lambda: state['model'])\n")
+        return simulate_program(["own.py"], 2).notes
+
+    assert notes({"model": 1}) == ()
+    assert notes({}) == ("at exit: ranks 0, 1 raised KeyError: 'model' (own.py:6)",)
+
+
 @pytest.mark.parametrize("command", sweep(["explore", "shrink", "fuzz"], lambda each: each == "explore"))
 def test_ranks_that_do_not_meet_are_no_case_for(folder, capfd, command):
     write(folder, "x = 1")
