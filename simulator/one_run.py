@@ -125,7 +125,7 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
     )
     if result.verdict is Verdict.PASS:
         left = _left_groups_note(kernel.run) if isinstance(program, Script) else ()
-        result = dataclasses.replace(result, notes=(*_notes_of_trace(result.trace), *left))
+        result = dataclasses.replace(result, notes=(*_notes_of_trace(result.trace), *mover.overflows.values(), *left))
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
         result = dataclasses.replace(result, note=_no_communication_note(name, result))
