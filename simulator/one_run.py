@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -124,7 +125,7 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
         comparisons=judge.compared.total() if plan.check else None,
     )
     if result.verdict is Verdict.PASS:
-        left = _left_groups_note(kernel.run) if isinstance(program, Script) else ()
+        left = (*_same_files_note(kernel.run), *_left_groups_note(kernel.run)) if isinstance(program, Script) else ()
         result = dataclasses.replace(result, notes=(*_notes_of_trace(result.trace), *mover.overflows.values(), *left))
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
@@ -145,6 +146,16 @@ def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
     notes = ((event.rank, event.text) for event in trace if event.kind is EventKind.NOTE)
     said = ranks_by_value(note for note in notes if note[1].startswith((NOT_CHECKED, AT_EXIT)))
     return tuple(text.replace(AT_EXIT, f"{AT_EXIT}{rank_list(ranks)} raised ", 1) for text, ranks in said.items())
+
+
+def _same_files_note(run: RunState) -> tuple[str, ...]:
+    """Return a note on the files that several ranks wrote or removed between the same two calls; () if none."""
+    shared = {Path(file).name: sorted(ranks) for (file, _), ranks in run.writers.items() if len(ranks) > 1}
+    if not shared:
+        return ()
+    ranks = rank_list(sorted(set().union(*shared.values())))
+    names = join_names(sorted(shared))
+    return (f"{ranks} all wrote or removed {names} between the same two calls: what is left depends on the last one",)
 
 
 def _left_groups_note(run: RunState) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from ddpsim.simulator.debugging.late_pdb import PdbReplacement
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import InternalError, UsageError
 from ddpsim.simulator.events import AT_EXIT, EventKind
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
@@ -227,13 +228,15 @@ class _RankProcess:
         finally:
             replaced.restore_attributes()
 
-    def _await_turn(self, *look: Any) -> None:
+    def _await_turn(self, *look: Any, writes: bool = False) -> None:
         """Wait for the baton (the right to run) before the rank touches something that it shares with others. `look`:
-        the function and the file, if it looks at one."""
+        the function and the file, if it looks at one; `writes`: whether it writes the file anew, or removes it."""
         if self._own_channel.is_in_use or not self._host.is_rank_thread():
             return
         if not self._kernel.await_turn():
             raise RankUnwound
+        if writes and not (file := os.path.abspath(os.fsdecode(look[1]))).startswith(("/dev/", "/proc/")):
+            self._host.send_request(Noticed(NoticedKind.WRITTEN, (), file))
         if look:
             self._backend.outside.note_look(*look)
 

@@ -158,4 +158,4 @@ def test_a_sum_of_bytes_that_wraps_around_is_noted_once(transport):
     assert notes(torch.uint8, 31) == notes(torch.uint8, 200, dist.ReduceOp.MAX) == notes(torch.int32, 2**31 - 1) == ()
     assert notes(torch.uint8, 200)[0] == f"the SUM of all_reduce #0 {what.format(line, 'uint8')}"
     assert notes(torch.int8, -65)[0] == f"the SUM of all_reduce #0 {what.format(line, 'int8')}"
-    assert notes(torch.uint8, 32) == (f"the SUM of reduce #2 {what.format(line + 1, 'uint8')}",)
+    assert notes(torch.uint8, 64) == (f"the SUM of reduce #2 {what.format(line + 1, 'uint8')}",)
