@@ -326,6 +326,10 @@ def test_files_that_several_ranks_write_are_noted(folder):
     assert notes("open('log', 'w').close()\nshutil.rmtree('out', ignore_errors=True)") == told("log, out")
     assert notes("torch.save(rank, f'{rank}.pt')\nopen('log', 'a').close()\nopen('/dev/null', 'w').close()") == ()
     assert notes("if rank == 0: torch.save(1, 'a.pt')\ndist.barrier()\nif rank == 1: torch.save(1, 'a.pt')") == ()
+    for lock in ("open('lock', 'x')", "fcntl.flock(open('log'), fcntl.LOCK_EX)"):
+        assert (
+            notes(f"import fcntl, contextlib\nwith contextlib.suppress(OSError): {lock}\nopen('n', 'w').close()") == ()
+        )
     assert notes("tempfile.NamedTemporaryFile('w').write('1')\nlogging.basicConfig(filename='log.txt')") == ()
 
 
