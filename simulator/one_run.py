@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
 from ddpsim.simulator.diagnosis.partings import name_parting
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared_finding
 from ddpsim.simulator.errors import InternalError, UsageError, is_unexpected_error, make_internal_error
-from ddpsim.simulator.events import NOT_CHECKED, EventKind
+from ddpsim.simulator.events import AT_EXIT, NOT_CHECKED, EventKind
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.imports import torch_too_old_message
@@ -43,7 +44,7 @@ from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import GlooTransport
 from ddpsim.simulator.transport.memory import MemoryTransport
 from ddpsim.simulator.verdict import Verdict
-from ddpsim.simulator.wording import join_names, rank_list
+from ddpsim.simulator.wording import join_names, rank_list, ranks_by_value
 
 Transport = MemoryTransport | GlooTransport
 
@@ -124,8 +125,8 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
         comparisons=judge.compared.total() if plan.check else None,
     )
     if result.verdict is Verdict.PASS:
-        left = _left_groups_note(kernel.run) if isinstance(program, Script) else ()
-        result = dataclasses.replace(result, notes=(*_notes_of_trace(result.trace), *left))
+        left = (*_same_files_note(kernel.run), *_left_groups_note(kernel.run)) if isinstance(program, Script) else ()
+        result = dataclasses.replace(result, notes=(*_notes_of_trace(result.trace), *mover.overflows.values(), *left))
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
         result = dataclasses.replace(result, note=_no_communication_note(name, result))
@@ -141,9 +142,20 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
 
 
 def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
-    """Return, once each, what ranks have noted as not checked."""
-    said = (event.text for event in trace if event.kind is EventKind.NOTE and event.text.startswith(NOT_CHECKED))
-    return tuple(dict.fromkeys(said))
+    """Return, once each, what ranks have noted as not checked, and what their exit handlers raised."""
+    notes = ((event.rank, event.text) for event in trace if event.kind is EventKind.NOTE)
+    said = ranks_by_value(note for note in notes if note[1].startswith((NOT_CHECKED, AT_EXIT)))
+    return tuple(text.replace(AT_EXIT, f"{AT_EXIT}{rank_list(ranks)} raised ", 1) for text, ranks in said.items())
+
+
+def _same_files_note(run: RunState) -> tuple[str, ...]:
+    """Return a note on the files that several ranks wrote or removed between the same two calls; () if none."""
+    shared = {Path(file).name: sorted(ranks) for (file, _), ranks in run.writers.items() if len(ranks) > 1}
+    if not shared:
+        return ()
+    ranks = rank_list(sorted(set().union(*shared.values())))
+    names = join_names(sorted(shared))
+    return (f"{ranks} all wrote or removed {names} between the same two calls: what is left depends on the last one",)
 
 
 def _left_groups_note(run: RunState) -> tuple[str, ...]:

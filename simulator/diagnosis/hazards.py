@@ -61,6 +61,7 @@ class NoticedKind(Enum):
     OUTSIDE = "a rank passed a group in which it is not; no hazard by itself"
     LINES_MEET = "calls from different lines met"
     PATH = "the lines that a rank ran before a call"
+    WRITTEN = "a file that a rank writes anew or removes; no hazard by itself"
 
 
 class Noticed(NamedTuple):
@@ -70,7 +71,7 @@ class Noticed(NamedTuple):
     calls: tuple[Call, ...] = ()
     detail: Any = None
     """For kind READ: where the value appeared, such as `what the program returned`. For NAMED: a `TensorName`. For
-    OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`. For PATH: the rank and the steps."""
+    OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`. For PATH: the rank and the steps. For WRITTEN: the file."""
 
 
 class WatchedRun(NamedTuple):

@@ -61,6 +61,8 @@ class RankReports:
         """Record what a check noticed in a rank. A model replica is compared at once, before its tensors change."""
         if request.kind is NoticedKind.REPLICA:
             self._run.judge(request.detail)
+        elif request.kind is NoticedKind.WRITTEN:
+            self._run.writers.setdefault((request.detail, me.rank.calls_made), set()).add(me.rank.rank)
         else:
             self._run.noticed.append(request)
 

@@ -62,6 +62,8 @@ class RunState:
         """Ranks and groups whose calls torch compares (TORCH_DISTRIBUTED_DEBUG=DETAIL): a mismatch is an exception."""
         self.noticed: list[Noticed] = []
         """Observations that checks made in the ranks, except the states of model replicas."""
+        self.writers: dict[tuple[str, int], set[int]] = {}
+        """By file, and how many calls they had made by then, the ranks that wrote it anew or removed it."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}
         """The latest training step of the calls so far, by process group and the DDP wrapper's number in that group."""
         self.judge: Callable[[Any], None] = _ignore_replica

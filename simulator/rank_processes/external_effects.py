@@ -29,17 +29,23 @@ _CODE = (".py", ".pyc", ".so")
 
 
 def wait_before_external_effects(wait: Callable[..., None]) -> None:
-    """Make this process call `wait` before every external effect, with the function and the file that it looks at.
-    Cannot be undone."""
+    """Make this process call `wait` before every external effect, with the function and the file that it looks at, and
+    `writes` if it writes the file anew or removes a tree. Cannot be undone."""
+
+    locks: list[str] = []  # once there are any, ranks may write a file one after another
 
     def wait_if_external_effect(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             if not _is_code_file(*arguments):
-                wait(event, arguments[0])
+                locks.extend([event] * bool(arguments[2] & os.O_EXCL))
+                writes = str(arguments[1]).startswith("w") and not locks and not os.path.isdir(arguments[0])
+                wait(event, arguments[0], writes=writes)
         elif event in _CHANGING:
+            locks.extend([event] * event.startswith("fcntl."))
             is_import = sys._getframe(1).f_code.co_filename.startswith("<frozen importlib")
             if not (event == "os.listdir" and is_import):
-                wait(*((event, *arguments[:1]) if event in ("os.listdir", "os.scandir") else ()))
+                looks = event in ("os.listdir", "os.scandir", "shutil.rmtree")
+                wait(*((event, *arguments[:1]) if looks else ()), writes=event == "shutil.rmtree" and not locks)
 
     sys.addaudithook(wait_if_external_effect)
     replaced = ReplacedAttributes()
@@ -49,7 +55,7 @@ def wait_before_external_effects(wait: Callable[..., None]) -> None:
     def wrap_zipfile_writer(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def open_zipfile_writer(name_or_buffer: Any) -> Any:
             if not hasattr(name_or_buffer, "write"):
-                wait()
+                wait("open", name_or_buffer, writes=not locks)
             return original(name_or_buffer)
 
         return open_zipfile_writer

@@ -6,17 +6,20 @@ import atexit
 import faulthandler
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import torch
 
 from ddpsim.simulator.debugging.late_pdb import PdbReplacement
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import InternalError, UsageError
+from ddpsim.simulator.events import AT_EXIT, EventKind
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
-from ddpsim.simulator.kernel.requests import ReadClock, Sleep
+from ddpsim.simulator.kernel.requests import ReadClock, Sleep, WriteNote
 from ddpsim.simulator.process_group.backend import SimulatedBackend
 from ddpsim.simulator.process_group.user_stores import replace_store_classes
 from ddpsim.simulator.rank_processes import rank_files
@@ -29,7 +32,7 @@ from ddpsim.simulator.rank_processes.process_session_host import ProcessSessionH
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
 from ddpsim.simulator.runtime.baton import stack_of_thread
-from ddpsim.simulator.runtime.call_sites import current_user_site
+from ddpsim.simulator.runtime.call_sites import current_user_site, site_of_error
 from ddpsim.simulator.runtime.isolation import VirtualTime
 from ddpsim.simulator.runtime.outcome import RaisedError, describe_error, error_line
 from ddpsim.simulator.runtime.rank_body import RankMain
@@ -126,7 +129,24 @@ class _RankProcess:
     def _run_exit_handlers(self) -> None:
         if self._rank_config.common.is_program:
             shut_down_process_executors()
-            atexit._run_exitfuncs()
+            replaced = ReplacedAttributes()
+            replaced.replace_attribute(sys, "unraisablehook", self._noting_hook)
+            try:
+                atexit._run_exitfuncs()
+            finally:
+                replaced.restore_attributes()
+
+    def _noting_hook(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a hook that notes what an exit handler raised: Python prints it, and the exit status stays."""
+
+        def note_exit_error(raised: Any) -> None:
+            error = raised.exc_value
+            if "atexit" in str(raised.err_msg) and error is not None and not isinstance(error, RankUnwound):
+                text = f"{AT_EXIT}{error_line(error)} ({site_of_error(error)})"
+                self._host.send_request(WriteNote(EventKind.NOTE, text))
+            original(raised)
+
+        return note_exit_error
 
     def _enter_thread(self) -> None:
         torch.autograd.set_multithreading_enabled(False)
@@ -208,13 +228,15 @@ class _RankProcess:
         finally:
             replaced.restore_attributes()
 
-    def _await_turn(self, *look: Any) -> None:
+    def _await_turn(self, *look: Any, writes: bool = False) -> None:
         """Wait for the baton (the right to run) before the rank touches something that it shares with others. `look`:
-        the function and the file, if it looks at one."""
+        the function and the file, if it looks at one; `writes`: whether it writes the file anew, or removes it."""
         if self._own_channel.is_in_use or not self._host.is_rank_thread():
             return
         if not self._kernel.await_turn():
             raise RankUnwound
+        if writes and not (file := os.path.abspath(os.fsdecode(look[1]))).startswith(("/dev/", "/proc/")):
+            self._host.send_request(Noticed(NoticedKind.WRITTEN, (), file))
         if look:
             self._backend.outside.note_look(*look)
 

@@ -137,8 +137,13 @@ class ReplicaSampler:
             return
         wrapper = next((each for each in wrappers if each.is_forward_running), None)
         if wrapper is None:
-            self._compare_at_inner_forward(wrappers[-1], is_training=module.training)
-        elif module.training and wrapper not in self._has_run and not replica_tensors.syncs_buffers(wrapper.module):
+            if not module.training:
+                self._compare_in_evaluation(wrappers[-1], "in an evaluation of the inner module")
+        elif replica_tensors.syncs_buffers(wrapper.module):
+            pass
+        elif not module.training:
+            self._compare_in_evaluation(wrapper, "in an evaluation")
+        elif wrapper not in self._has_run:
             wrapper.update_progress()
             moment = ComparisonPoint(wrapper.number_in_group, 0, text="at the first forward")
             self._send_sample(wrapper, moment, replica_tensors.wrapper_buffers(wrapper, (None,)))
@@ -264,11 +269,11 @@ class ReplicaSampler:
         if is_new or has_averaged:
             progress.step, progress.communicated, progress.optimizer_steps = wrapper.step, communicated, 0
 
-    def _compare_at_inner_forward(self, wrapper: DdpWrapper, *, is_training: bool) -> None:
-        """Compare buffers when the wrapped module runs without its wrapper."""
+    def _compare_in_evaluation(self, wrapper: DdpWrapper, text: str) -> None:
+        """Compare buffers in an evaluation whose forward does not synchronise them."""
         wrapper.update_progress()
-        if not is_training and not wrapper.is_joined:
-            moment = ComparisonPoint(wrapper.number_in_group, wrapper.step, text="in an evaluation of the inner module")
+        if not wrapper.is_joined:
+            moment = ComparisonPoint(wrapper.number_in_group, wrapper.step, text=text)
             self._send_sample(wrapper, moment, replica_tensors.wrapper_buffers(wrapper, (None, "before", "after")))
 
     def _comparable_parameters(

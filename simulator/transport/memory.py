@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.distributed import DistBackendError
 
-from ddpsim.simulator.calls import Signature
+from ddpsim.simulator.calls import Signature, Site
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
@@ -57,6 +57,8 @@ _ON_GLOO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 """By reduction: combines a rank's elements with those received, as std::min and std::max do: `own` if one is a NaN."""
 
+_OF_ONE_BYTE = frozenset({torch.uint8, torch.int8})
+
 _GLOO_SEGMENT = 1024 * 1024
 """The most bytes that gloo moves at a time (kMaxSegmentSize)."""
 
@@ -65,7 +67,11 @@ _FEW_ELEMENTS = 65536
 
 
 class MemoryTransport:
-    """The transport `memory`, which has no state."""
+    """The transport `memory`, whose only state is what it notes."""
+
+    def __init__(self) -> None:
+        self.overflows: dict[Site, str] = {}
+        """By line of the program, a note on a sum of small integers that wrapped around."""
 
     def move_data(
         self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]
@@ -73,12 +79,25 @@ class MemoryTransport:
         """Move the data of a call; the arguments are those of `GlooTransport.move_data`."""
         if (refusal := same_gpu_error(pendings)) is not None:
             return refusal
+        note_overflow(self.overflows, signature, pendings)
         root = None if signature.root is None else members.index(signature.root)
         move_payloads(signature.operation, [pending.payload for pending in pendings], signature.reduction, root)
         return None
 
     def close(self) -> None:
         """Release nothing: nothing is open."""
+
+
+def note_overflow(notes: dict[Site, str], signature: Signature, pendings: Sequence[PendingCall]) -> None:
+    """Note a SUM of integers of one byte that leaves the range of their type; no backend says that it wraps around."""
+    if signature.reduction != "SUM" or (first := pendings[0].payload.inputs[0]).dtype not in _OF_ONE_BYTE:
+        return
+    limits, call = torch.iinfo(first.dtype), pendings[0].call
+    for column in zip(*(pending.payload.inputs for pending in pendings), strict=True):
+        total = torch.stack([tensor.reshape(-1).to(torch.int64) for tensor in column]).sum(0)
+        if ((total > limits.max) | (total < limits.min)).any():
+            what = f"the SUM of {call.title} ({call.location}) left the range of {limits.dtype} and wrapped around"
+            notes.setdefault(call.site, f"{what}: add up in a wider type")
 
 
 def same_gpu_error(pendings: Sequence[PendingCall]) -> Exception | None:

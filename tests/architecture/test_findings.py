@@ -45,7 +45,12 @@ def test_each_kind_of_fact_is_noticed_and_worded():
     noticing = "\n".join(text for path, text in SOURCES.items() if path != worded)
     for kind in NoticedKind:
         assert f"NoticedKind.{kind.name}" in noticing, f"nothing in simulator/ notices {kind}"
-        elsewhere = NoticedKind.REPLICA, NoticedKind.OUTSIDE, NoticedKind.PATH  # other files word these
+        elsewhere = (
+            NoticedKind.REPLICA,
+            NoticedKind.OUTSIDE,
+            NoticedKind.PATH,
+            NoticedKind.WRITTEN,
+        )  # other files word these
         if kind not in elsewhere:
             assert f"NoticedKind.{kind.name}" in SOURCES[worded], f"no function of {worded.name} words {kind}"
 

@@ -279,6 +279,13 @@ FOUND = {
         "(model if through_wrapper else model.module)(inputs(rank))",
         BUFFERS,
     ),
+    "running statistics, through the wrapper": Found(
+        partial(evaluation, through_wrapper=True, broadcast_buffers=False),
+        ALL,
+        "in an evaluation after step 2 of DDP #0",
+        "(model if through_wrapper else model.module)(inputs(rank))",
+        BUFFERS,
+    ),
     **{
         f"buffer hook of {engine.__module__}": Found(
             program, ALL, "the buffer hook did not leave all ranks with the same values", STEP, BUFFERS, (engine,)

@@ -80,6 +80,15 @@ def windows_inside_a_join(rank):
                     optimizer.zero_grad()
 
 
+def evaluation_of_averaged_buffers(rank):
+    model = wrapped(normalised=True, broadcast_buffers=False)
+    train(model, sgd(model), rank, 2)
+    for name, buffer in model.named_buffers():
+        if "running" in name:
+            dist.all_reduce(buffer)
+    model.eval()(inputs(rank))
+
+
 def evaluation_in_between(rank, *, guard=torch.no_grad, on=None):
     """`on`: the rank that evaluates, without the others; so nothing may be synchronised there."""
     model = wrapped(normalised=on is None)
@@ -256,6 +265,7 @@ WITH_BOTH = [
     join_and_go_on,
     windows_that_are_reduced_twice,
     windows_inside_a_join,
+    evaluation_of_averaged_buffers,
     evaluation_in_between,
     partial(evaluation_in_between, guard=nullcontext, on=1),
     partial(branches, find_unused_parameters=True),

@@ -303,6 +303,36 @@ def test_a_group_that_ranks_leave_behind_is_noted_once(folder):
     assert notes(MEETS, world_size=1) == ()
 
 
+def test_what_an_exit_handler_raises_is_noted(folder):
+    def notes(state):
+        write(folder, f"import atexit\nstate = {state}\n{MEETS}{LEAVES_NONE}atexit.register(lambda: state['model'])\n")
+        return simulate_program(["own.py"], 2).notes
+
+    assert notes({"model": 1}) == ()
+    assert notes({}) == ("at exit: ranks 0, 1 raised KeyError: 'model' (own.py:6)",)
+
+
+def test_files_that_several_ranks_write_are_noted(folder):
+    def notes(lines):
+        imports = "import logging, shutil, tempfile, torch\n"
+        write(folder, f"{imports}{MEETS}rank = dist.get_rank()\n{lines}\n{LEAVES_NONE}")
+        return simulate_program(["own.py"], 2).notes
+
+    def told(name):
+        how = "between the same two calls: what is left depends on the last one"
+        return (f"ranks 0, 1 all wrote or removed {name} {how}",)
+
+    assert notes("torch.save(rank, 'best.pt')") == told("best.pt")
+    assert notes("open('log', 'w').close()\nshutil.rmtree('out', ignore_errors=True)") == told("log, out")
+    assert notes("torch.save(rank, f'{rank}.pt')\nopen('log', 'a').close()\nopen('/dev/null', 'w').close()") == ()
+    assert notes("if rank == 0: torch.save(1, 'a.pt')\ndist.barrier()\nif rank == 1: torch.save(1, 'a.pt')") == ()
+    for lock in ("open('lock', 'x')", "fcntl.flock(open('log'), fcntl.LOCK_EX)"):
+        assert (
+            notes(f"import fcntl, contextlib\nwith contextlib.suppress(OSError): {lock}\nopen('n', 'w').close()") == ()
+        )
+    assert notes("tempfile.NamedTemporaryFile('w').write('1')\nlogging.basicConfig(filename='log.txt')") == ()
+
+
 @pytest.mark.parametrize("command", sweep(["explore", "shrink", "fuzz"], lambda each: each == "explore"))
 def test_ranks_that_do_not_meet_are_no_case_for(folder, capfd, command):
     write(folder, "x = 1")

@@ -139,3 +139,23 @@ def test_a_sparse_and_a_dense_tensor_do_not_meet():
 
     result = simulate(program, 3)
     assert codes(result) == [("mismatch.dtype", (1,))]
+
+
+@pytest.mark.parametrize("transport", ["memory", "gloo"])
+def test_a_sum_of_bytes_that_wraps_around_is_noted_once(transport):
+    def program(rank, dtype, value, op=dist.ReduceOp.SUM):
+        for _ in range(2):
+            hits = torch.tensor([[1, value]], dtype=dtype)
+            dist.all_reduce(hits, op)
+        dist.reduce(hits, 0, op)
+        return hits.tolist()
+
+    def notes(*args):
+        return simulate(program, 2, args=args, transport=transport).notes
+
+    line = program.__code__.co_firstlineno + 3
+    what = "(test_memory.py:{}) left the range of {} and wrapped around: add up in a wider type"
+    assert notes(torch.uint8, 31) == notes(torch.uint8, 200, dist.ReduceOp.MAX) == notes(torch.int32, 2**31 - 1) == ()
+    assert notes(torch.uint8, 200)[0] == f"the SUM of all_reduce #0 {what.format(line, 'uint8')}"
+    assert notes(torch.int8, -65)[0] == f"the SUM of all_reduce #0 {what.format(line, 'int8')}"
+    assert notes(torch.uint8, 64) == (f"the SUM of reduce #2 {what.format(line + 1, 'uint8')}",)

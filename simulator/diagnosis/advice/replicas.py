@@ -114,8 +114,9 @@ class WrongNumberCauses:
         "register buffers in one order on every rank: sort their names, and do not iterate over a set",
     )
     BUFFERS_IN_EVALUATION = make_advice(NoFacts)(
-        "each rank updates its buffers in its own forward; only a forward through the wrapper makes them equal",
-        "evaluate through the wrapper, or first broadcast the buffers of one rank or average them",
+        "each rank updates its buffers in its own forward; only a forward through a wrapper makes them equal, and "
+        "not with broadcast_buffers=False",
+        "evaluate through a wrapper without that option, or first broadcast the buffers of one rank or average them",
     )
     BUFFER_HOOK_DIFFERS = make_advice(NoFacts)(
         "the buffer hook did not leave all ranks with the same values",
