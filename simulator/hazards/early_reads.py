@@ -65,7 +65,9 @@ class EarlyReads:
             for _, tensor in held:
                 if id(tensor) in self._held:  # not if the function has waited for the call
                     tensor.__class__ = self._class
-        for (call, _), span in zip(held, reads.spans, strict=True):
+        for (call, tensor), span in zip(held, reads.spans, strict=True):
+            if id(tensor) not in self._held:
+                continue
             if span in reads.found or (name == "tolist" and not is_own):
                 self.forget_call(call)
                 self._report(call, current_user_site())
