@@ -58,6 +58,4 @@ class Baton:
 def stack_of_thread(rank: RankThread) -> StackReport:
     """Return the current stack of a thread, and whether it seems to wait for a lock."""
     frame = sys._current_frames().get(rank.ident)
-    return StackReport(
-        format_user_stack(frame), waits_for_lock(frame), has_child_processes("self", get_native_id())
-    )
+    return StackReport(format_user_stack(frame), waits_for_lock(frame), has_child_processes("self", get_native_id()))

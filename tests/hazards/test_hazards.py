@@ -168,7 +168,14 @@ def test_what_reads_nothing_of_an_output_in_flight():
         flat = torch.ones(8)
         buffer, other = flat[:4], flat[4:]
         work = dist.isend(buffer, 0) if rank else dist.irecv(buffer, 1)
-        shapes = buffer.shape, len(buffer), buffer.dtype, buffer.numel(), buffer.is_contiguous(), type(buffer.view(2, 2))
+        shapes = (
+            buffer.shape,
+            len(buffer),
+            buffer.dtype,
+            buffer.numel(),
+            buffer.is_contiguous(),
+            type(buffer.view(2, 2)),
+        )
         torch.zeros_like(buffer), buffer.new_empty(3), buffer.data_ptr(), repr(buffer.shape), other.sum(), shapes
         while not work.is_completed():
             pass
