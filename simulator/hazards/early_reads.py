@@ -27,7 +27,7 @@ Span = tuple[int, int]
 class EarlyReads:
     """The outputs of the calls in flight of all ranks of this process."""
 
-    def __init__(self, report: Callable[[Call, Site], None]) -> None:
+    def __init__(self, report: Callable[[Call, Site], object]) -> None:
         """`report` is called with a call whose output is read, and the line that reads it."""
         self._report = report
         self._held: dict[int, tuple[Call, Tensor]] = {}
@@ -80,7 +80,7 @@ class _ReadsOf(TorchDispatchMode):
     """Sees which of some parts of memory torch's operators read; a view and a copy of the shape only read none."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.spans = spans
         self.found: set[Span] = set()
 

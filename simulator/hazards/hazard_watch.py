@@ -1,8 +1,8 @@
 """Watches the calls of ranks for hazards: code that works in this run, but may hang or give wrong numbers elsewhere.
 
-Each hazard is reported as a `Noticed`, and simulator/diagnosis/hazards.py makes the finding. Changes that bypass torch's
-version counters (`.data`, numpy), and reads that early_reads.py does not see, are found only if tensors in flight are
-poisoned (poison.py).
+Each hazard is reported as a `Noticed`, and simulator/diagnosis/hazards.py makes the finding. Changes that bypass
+torch's version counters (`.data`, numpy), and reads that early_reads.py does not see, are found only if tensors in
+flight are poisoned (poison.py).
 
 Note [Parts]. All views of a storage share one version counter, so for a part of a larger storage (a slice of a flat
 buffer) a new version may mean a change of another part. So the content of a part is compared: with a copy from when the
@@ -211,9 +211,9 @@ class HazardWatch:
             mine[pending.handle] = in_flight
             if tensors and (parts := in_flight.watched_parts):
                 pending.when_delivered[:0] = [part.note_completion_delivered for part in parts]
-            if brought.outputs and (written := written_tensors(call.signature, brought, call.rank)):
-                if not is_synchronous_call():
-                    self._reads.watch_outputs(call, written[:_TENSORS_WATCHED])
+            written = written_tensors(call.signature, brought, call.rank)
+            if written and not is_synchronous_call():
+                self._reads.watch_outputs(call, written[:_TENSORS_WATCHED])
         is_sharing = in_flight is not None and in_flight.is_sharing
         is_read = bool(self.numbered) and not is_sharing and not _only_writes_tensors(call)
         if is_read and any(map(poison_marks.may_hold_mark, pending.payload.inputs)):
