@@ -69,8 +69,8 @@ class Noticed(NamedTuple):
     kind: NoticedKind
     calls: tuple[Call, ...] = ()
     detail: Any = None
-    """For kind READ: the line that reads, or where the value appeared, such as `what the program returned`. For NAMED: a
-    `TensorName`. For OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`. For PATH: the rank and the steps."""
+    """For kind READ: the line that reads, or where the value appeared, such as `what the program returned`. For NAMED:
+    a `TensorName`. For OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`. For PATH: the rank and the steps."""
 
 
 class WatchedRun(NamedTuple):
