@@ -264,7 +264,8 @@ class PauseRequests:
             sleeps.clear()
         self._slept_at = run.steps
         sleeps[me.number] = count = sleeps.get(me.number, 0) + 1
-        if count * _SLEEPS_PER_POLL > run.budget.polls and all(sleeps.get(each, 0) > 1 for each in run.clock.live):
+        is_in_vain = me.is_main and count * _SLEEPS_PER_POLL > run.budget.polls  # of threads the scheduler says so
+        if is_in_vain and all(sleeps.get(each, 0) > 1 for each in run.clock.live):
             yield from stop_at_limit(run, RunEnding.SLEEPS, me, count)
             sleeps.clear()
         run.record_event(EventKind.SLEEP, text=repr(seconds))
