@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.calls import Call
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.runtime.call_sites import current_user_site, is_simulator_file
 
 Span = tuple[int, int]
@@ -27,18 +28,17 @@ Span = tuple[int, int]
 class EarlyReads:
     """The outputs of the calls in flight of all ranks of this process."""
 
-    def __init__(self, report: Callable[[Call, Site], object]) -> None:
-        """`report` is called with a call whose output is read, and the line that reads it."""
-        self._report = report
+    def __init__(self, ask: Callable[[Noticed], object]) -> None:
+        """`ask` is a function that sends a request to the kernel."""
+        self._ask = ask
         self._held: dict[int, tuple[Call, Tensor]] = {}
         """By id, the outputs in flight and their views."""
-        self._class = type("TensorInFlight", (Tensor,), {"__torch_function__": staticmethod(self._call_function)})
 
     def watch_outputs(self, call: Call, outputs: Sequence[Tensor]) -> None:
         """Watch the tensors that a call writes."""
         for tensor in outputs:
             if type(tensor) is Tensor:
-                tensor.__class__ = self._class
+                self._mark(tensor)
                 self._held[id(tensor)] = call, tensor
 
     def forget_call(self, call: Call | None) -> None:
@@ -46,13 +46,17 @@ class EarlyReads:
         for key, (other, tensor) in list(self._held.items()):
             if call is None or call is other:
                 del self._held[key]
-                tensor.__class__ = Tensor
+                _unmark(tensor)
 
-    def _call_function(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        is_own = is_simulator_file(sys._getframe(1).f_code.co_filename)
-        held = [each for leaf in tree_leaves((args, kwargs)) if (each := self._held.get(id(leaf)))]
+    def _mark(self, tensor: Any) -> None:
+        tensor.__class__, tensor.early_reads = TensorInFlight, self
+
+    def call_function(self, func: Any, args: tuple[Any, ...], kwargs: Any, leaves: Sequence[Any]) -> Any:
+        """Call a function of torch of which some arguments are outputs in flight."""
+        is_own = is_simulator_file(sys._getframe(2).f_code.co_filename)
+        held = [each for leaf in leaves if (each := self._held.get(id(leaf)))]
         for _, tensor in held:
-            tensor.__class__ = Tensor
+            _unmark(tensor)
         reads = _ReadsOf([memory_span(tensor) for _, tensor in held])
         name = getattr(func, "__name__", "")
         try:
@@ -64,16 +68,38 @@ class EarlyReads:
         finally:
             for _, tensor in held:
                 if id(tensor) in self._held:  # not if the function has waited for the call
-                    tensor.__class__ = self._class
+                    self._mark(tensor)
         for (call, tensor), span in zip(held, reads.spans, strict=True):
             if id(tensor) not in self._held:
                 continue
             if span in reads.found or (name == "tolist" and not is_own):
                 self.forget_call(call)
-                self._report(call, current_user_site())
+                self._ask(Noticed(NoticedKind.READ, (call,), current_user_site()))
             elif type(result) is Tensor and not is_own and overlap_in_memory([span], [memory_span(result)]):
                 self.watch_outputs(call, [result])
         return result
+
+
+class TensorInFlight(Tensor):
+    """The class of outputs in flight, but not while a function of torch uses them."""
+
+    early_reads: EarlyReads
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Let the `EarlyReads` of the arguments see the call of a function of torch."""
+        leaves = tree_leaves((args, kwargs))
+        for leaf in leaves:
+            if type(leaf) is cls:
+                return leaf.early_reads.call_function(func, args, kwargs, leaves)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs or {})
+
+
+def _unmark(tensor: Any) -> None:
+    if isinstance(tensor, TensorInFlight):  # not an argument that is there twice, of which this is the second time
+        tensor.__class__ = Tensor  # type: ignore[assignment]
+        del tensor.early_reads
 
 
 class _ReadsOf(TorchDispatchMode):

@@ -149,7 +149,7 @@ class HazardWatch:
         self._ask = ask
         self._in_flight: list[dict[int, _CallInFlight]] = [{} for _ in range(world_size)]
         """By rank and handle (id), the calls of the program and of communication hooks that were not waited for yet."""
-        self._reads = EarlyReads(lambda call, site: self._ask(Noticed(NoticedKind.READ, (call,), site)))
+        self._reads = EarlyReads(ask)
         self.listeners: list[Callable[[PendingCall], None]] = []
         """Functions that are called with each call of the user's program."""
         self.has_poisoned = False
