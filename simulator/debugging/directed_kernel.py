@@ -16,7 +16,7 @@ from ddpsim.simulator.kernel.requests import BeginCall, IssueCall, ProgramRaised
 from ddpsim.simulator.kernel.states import RunEnding, RunLifecycle, RunPhase
 from ddpsim.simulator.kernel.tasks import Task
 
-_EXPLAINABLE_ENDINGS = (RunEnding.DEADLOCK, RunEnding.MISMATCH, RunEnding.STEPS, RunEnding.POLLS)
+_EXPLAINABLE_ENDINGS = (RunEnding.DEADLOCK, RunEnding.MISMATCH, RunEnding.STEPS, RunEnding.POLLS, RunEnding.SLEEPS)
 """Reasons for the end of a run that a debugger can explain, because every rank is still at the line that it reached."""
 
 

@@ -350,6 +350,8 @@ def _group_named_apart(slots: Sequence[OpenCalls]) -> Blame | None:
         sides = ranks_by_value((call.rank, f'"{call.group}"') for call in own)
         if len(sides) > 1:
             who = tuple(sorted(call.rank for call in own))
+            if all(call.group.partition(" #")[0] == "default" for call in own):
+                return Blame(who, Cause.DEFAULT_GROUPS_APART.lines(who=rank_list(who)))
             lines = Cause.GROUP_NAMED_APART.lines(who=rank_list(who), fact=values_with_ranks_text(sides))
             return Blame(who, lines)
     return None

@@ -70,8 +70,9 @@ class Noticed(NamedTuple):
     kind: NoticedKind
     calls: tuple[Call, ...] = ()
     detail: Any = None
-    """For kind READ: where the value appeared, such as `what the program returned`. For NAMED: a `TensorName`. For
-    OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`. For PATH: the rank and the steps. For WRITTEN: the file."""
+    """For kind READ: the line that reads, or where the value appeared, such as `what the program returned`. For NAMED:
+    a `TensorName`. For OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`. For PATH: the rank and the steps. For
+    WRITTEN: the file."""
 
 
 class WatchedRun(NamedTuple):
@@ -85,7 +86,7 @@ class WatchedRun(NamedTuple):
 
     def calls_by_line(self, kind: NoticedKind) -> list[list[Call]]:
         """Return the first call of each fact of one kind, grouped by line of the program and operation."""
-        calls = [noticed.calls[0] for noticed in self.noticed if noticed.kind is kind]
+        calls = dict.fromkeys(noticed.calls[0] for noticed in self.noticed if noticed.kind is kind)
         return list(values_by_key(((call.site, call.operation), call) for call in calls).values())
 
 
@@ -134,7 +135,8 @@ def _tensors_in_flight(run: WatchedRun) -> Iterable[Finding]:
 
 
 def _tensors_read(run: WatchedRun) -> Iterable[Finding]:
-    shown = {each.calls[0]: each.detail for each in reversed(run.noticed) if each.kind is NoticedKind.READ}
+    reads = [each for each in run.noticed if each.kind is NoticedKind.READ]
+    shown = {each.calls[0]: each.detail for each in sorted(reads, key=lambda each: isinstance(each.detail, str))}
     for calls in run.calls_by_line(NoticedKind.READ):
         where = shown[calls[0]]
         if calls[0].leaves_undefined:
@@ -142,7 +144,8 @@ def _tensors_read(run: WatchedRun) -> Iterable[Finding]:
             yield _finding_at_line(Code.HAZARD_UNDEFINED_RESULT, calls, fact, Cause.READ_UNDEFINED.lines(fact=where))
         else:
             fact = f"a tensor of {_calls_text(calls)} was read by its owner before the wait"
-            yield _finding_at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.READ_IN_FLIGHT.lines(fact=where))
+            cause = Cause.READ_AT if isinstance(where, Site) else Cause.READ_IN_FLIGHT
+            yield _finding_at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, cause.lines(fact=str(where)))
 
 
 def _tags_ignored(run: WatchedRun) -> Iterable[Finding]:

@@ -1,8 +1,8 @@
 """Watches the calls of ranks for hazards: code that works in this run, but may hang or give wrong numbers elsewhere.
 
-Each hazard is reported as a `Noticed`, and simulator/diagnosis/hazards.py makes the finding. Reads of a tensor before
-the wait, and changes that bypass torch's version counters (`.data`, numpy), are found only if tensors in flight are
-poisoned (poison.py).
+Each hazard is reported as a `Noticed`, and simulator/diagnosis/hazards.py makes the finding. Changes that bypass
+torch's version counters (`.data`, numpy), and reads that early_reads.py does not see, are found only if tensors in
+flight are poisoned (poison.py).
 
 Note [Parts]. All views of a storage share one version counter, so for a part of a larger storage (a slice of a flat
 buffer) a new version may mean a change of another part. So the content of a part is compared: with a copy from when the
@@ -23,7 +23,8 @@ from torch import Tensor
 from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.hazards import poison_marks
-from ddpsim.simulator.hazards.poison import PoisonedTensors
+from ddpsim.simulator.hazards.early_reads import EarlyReads, Span, memory_span, overlap_in_memory
+from ddpsim.simulator.hazards.poison import PoisonedTensors, is_synchronous_call, written_tensors
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
@@ -34,9 +35,6 @@ _USER = Phase.USER  # faster to look up, see scheduler.py
 _NOTHING = Payload((), ())
 _COPIED_BYTES = 1 << 20
 """A tensor with more bytes that is only a part of a storage is not watched."""
-
-_Span = tuple[int, int]
-"""The first address of a tensor's memory, and the address after its end."""
 
 
 class _WatchedTensor:
@@ -102,8 +100,8 @@ class _CallInFlight:
         """The tensors of the call that are watched for changes."""
         self._passed_tensors = brought
         """The tensors that the rank passed to the call."""
-        self._read: Sequence[_Span] | None = None
-        self._written: Sequence[_Span] = ()
+        self._read: Sequence[Span] | None = None
+        self._written: Sequence[Span] = ()
 
     @property
     def watched_parts(self) -> list[_WatchedPart]:
@@ -117,17 +115,17 @@ class _CallInFlight:
     def shares_memory_with(self, other: _CallInFlight) -> bool:
         """Return whether two calls use the same memory, and at least one of them writes it."""
         mine, theirs = self._memory_spans(), other._memory_spans()
-        return _overlap_in_memory(mine[1], theirs[0]) or _overlap_in_memory(theirs[1], mine[0])
+        return overlap_in_memory(mine[1], theirs[0]) or overlap_in_memory(theirs[1], mine[0])
 
-    def _memory_spans(self) -> tuple[Sequence[_Span], Sequence[_Span]]:
+    def _memory_spans(self) -> tuple[Sequence[Span], Sequence[Span]]:
         """Return the memory that the call reads or writes on its rank, and which part of that memory it may write."""
         if self._read is None:
             inputs, outputs, *_ = self._passed_tensors
             call = self.pending.call
             touched = inputs if inputs is outputs else (*inputs, *outputs)
             is_source = call.signature.operation == "broadcast" and call.signature.root == call.rank
-            self._read = [_memory_span(tensor) for tensor in touched[:_TENSORS_WATCHED]]
-            self._written = () if is_source else [_memory_span(tensor) for tensor in outputs[:_TENSORS_WATCHED]]
+            self._read = [memory_span(tensor) for tensor in touched[:_TENSORS_WATCHED]]
+            self._written = () if is_source else [memory_span(tensor) for tensor in outputs[:_TENSORS_WATCHED]]
         return self._read, self._written
 
 
@@ -151,6 +149,7 @@ class HazardWatch:
         self._ask = ask
         self._in_flight: list[dict[int, _CallInFlight]] = [{} for _ in range(world_size)]
         """By rank and handle (id), the calls of the program and of communication hooks that were not waited for yet."""
+        self._reads = EarlyReads(ask)
         self.listeners: list[Callable[[PendingCall], None]] = []
         """Functions that are called with each call of the user's program."""
         self.has_poisoned = False
@@ -205,12 +204,16 @@ class HazardWatch:
             tensors: Sequence[_Watched] = _watch_tensors(pending.payload) if held is None else [held]
             for listener in self.listeners:
                 listener(pending)
-            in_flight = _CallInFlight(pending, tensors, pending.payload if held is None else held.brought)
+            brought = pending.payload if held is None else held.brought
+            in_flight = _CallInFlight(pending, tensors, brought)
             if mine:
                 self._report_shared_memory(in_flight, mine.values())
             mine[pending.handle] = in_flight
             if tensors and (parts := in_flight.watched_parts):
                 pending.when_delivered[:0] = [part.note_completion_delivered for part in parts]
+            written = written_tensors(call.signature, brought, call.rank)
+            if written and not is_synchronous_call():
+                self._reads.watch_outputs(call, written[:_TENSORS_WATCHED])
         is_sharing = in_flight is not None and in_flight.is_sharing
         is_read = bool(self.numbered) and not is_sharing and not _only_writes_tensors(call)
         if is_read and any(map(poison_marks.may_hold_mark, pending.payload.inputs)):
@@ -219,7 +222,13 @@ class HazardWatch:
 
     def call_settled(self, pending: PendingCall) -> None:
         """Record that a rank waits for a call or has found it complete: from now on it may use the call's tensors."""
-        in_flight = self._in_flight[pending.call.rank].pop(pending.handle, None)
+        mine = self._in_flight[pending.call.rank]
+        in_flight = mine.pop(pending.handle, None)
+        self._reads.forget_call(pending.call)
+        if pending.call.operation == "barrier":  # on gloo it waits for the group's earlier collectives, too
+            for other in mine.values():
+                if other.pending.call.group == pending.call.group and other.pending.call.peer is None:
+                    self._reads.forget_call(other.pending.call)
         if in_flight is not None and not in_flight.is_sharing and in_flight.has_changed_tensors():
             self._report_hazard(NoticedKind.CHANGED, pending.call)
 
@@ -261,6 +270,7 @@ class HazardWatch:
         """Record that no rank runs any more."""
         for rank in range(len(self._in_flight)):
             self._remove_marks(rank)
+        self._reads.forget_call(None)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -308,18 +318,6 @@ def _watch_tensors(payload: Any) -> Sequence[_WatchedTensor | _WatchedPart]:
 def _only_writes_tensors(call: Call) -> bool:
     """Return whether the call is a broadcast on a rank other than the root, which only writes its tensors."""
     return call.signature.operation == "broadcast" and call.signature.root != call.rank
-
-
-def _overlap_in_memory(written: Sequence[_Span], others: Sequence[_Span]) -> bool:
-    return any(start < other_end and other_start < end for start, end in written for other_start, other_end in others)
-
-
-def _memory_span(tensor: Tensor) -> _Span:
-    """Return the memory of a tensor; an empty span if it is not contiguous: other tensors may lie in its gaps."""
-    if tensor.layout is not torch.strided or not tensor.is_contiguous() or not tensor.nbytes:
-        return 0, 0
-    start = tensor.data_ptr()
-    return start, start + tensor.nbytes
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

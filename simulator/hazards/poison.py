@@ -115,15 +115,15 @@ def poison_call(call: Call, payload: Payload, number: Callable[[Call], int]) -> 
     undefined: Sequence[Tensor] = ()
     if phase is _USER and call.leaves_undefined:
         undefined = [tensor for tensor in payload.inputs if poison_marks.has_room_for_signature(tensor)]
-    if not undefined and _is_synchronous_call():
+    if not undefined and is_synchronous_call():
         return None
     if not all(map(poison_marks.is_plain_tensor, tensors)):
         return None
-    written = _written_tensors(call.signature, payload, call.rank)
+    written = written_tensors(call.signature, payload, call.rank)
     return PoisonedTensors(payload, written, number(call), undefined=undefined)
 
 
-def _written_tensors(signature: Signature, payload: Payload, rank: int) -> Sequence[Tensor]:
+def written_tensors(signature: Signature, payload: Payload, rank: int) -> Sequence[Tensor]:
     """Return the tensors that the call writes on one rank."""
     root = signature.root
     if root is not None and signature.operation in ("reduce", "gather") and root != rank:
@@ -139,7 +139,8 @@ def _share_storage(output: Tensor, inputs: Sequence[Tensor]) -> bool:
     return any(tensor.untyped_storage().data_ptr() == storage for tensor in inputs)
 
 
-def _is_synchronous_call() -> bool:
+def is_synchronous_call() -> bool:
+    """Return whether the function of torch that makes the current call waits for it."""
     frame = sys._getframe(_OWN_FRAMES)
     for _ in range(_FRAMES):
         if frame.f_code.co_filename == _MAKING_CALLS:

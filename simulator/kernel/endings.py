@@ -117,9 +117,12 @@ def _begin_trial(run: RunState, found: Sequence[Finding]) -> None:
 
 def stop_at_limit(
     run: RunState, ending: RunEnding, me: Task, polls: int = 0
-) -> Generator[answers.Answer, StackReport, NoReturn]:
-    """Stop the run: it takes too many steps, or a rank checks in vain again and again while no other can run."""
+) -> Generator[answers.Answer, StackReport, None]:
+    """Stop the run: it takes too many steps, or a rank checks in vain again and again while no other can run. Go on if
+    it sleeps while processes that it has started run."""
     stack = yield answers.ReportStack()
+    if ending is RunEnding.SLEEPS and stack.has_children:
+        return
     end_with_findings(run, ending, limit_finding(run, ending, me, stack, polls=polls))
 
 
@@ -150,6 +153,10 @@ def limit_finding(
             RunEnding.POLLS: (
                 f"{task} polled {polls} times in a row while no other rank could run",
                 Cause.POLLS_IN_VAIN,
+            ),
+            RunEnding.SLEEPS: (
+                f"{task} slept {polls} times in a row while nothing else happened",
+                Cause.SLEEPS_IN_VAIN,
             ),
             RunEnding.INTERRUPTED: (
                 f"the run was interrupted, after {count_with_noun(run.steps, 'step')} and "

@@ -24,6 +24,17 @@ _CLOCK_READS_PER_POLL = 1_000
 """A program that reads the clock so often in a row, and does nothing else, is taken to wait in a loop for time to
 pass."""
 
+_STANDING_TURNS = 100
+"""A rank reads the clock in so many turns while no time passes; then it is taken to compute until a time has come."""
+_TURN_SECONDS = 0.04
+"""Virtual seconds for which each further turn computes."""
+_AHEAD_SECONDS = 0.05
+"""By so much the clocks of odd ranks are fast then, so that they leave the loop a turn earlier."""
+
+_STEPS_PER_SLEEP = 2
+_SLEEPS_PER_POLL = 10
+"""A sleep that only leads to the next sleep counts as so many failed polls."""
+
 
 class PauseRequests:
     """Serves requests at which a task (a rank's program or thread) may pause. The rest of the kernel uses it, too."""
@@ -34,6 +45,13 @@ class PauseRequests:
         self._most_steps = run.budget.steps
         self._clock_reads = 0
         self._clock_read_at = 0
+        self._stands_at, self._standing_turns = 0.0, 0
+        """The virtual time at the last reading of the clock, and the turns in which it was read since time passed."""
+        self._readers: dict[int, int] = {}
+        """The ranks that have read the clock in this turn, with the run's steps then."""
+        self._sleeps: dict[int, int] = {}
+        """By task, how often it has slept since anything but sleeps happened."""
+        self._slept_at = 0
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -84,7 +102,19 @@ class PauseRequests:
         run = self._run
         self._clock_reads = self._clock_reads + 1 if run.steps == self._clock_read_at else 0
         self._clock_read_at = run.steps
-        return run.clock.now if self._clock_reads < _CLOCK_READS_PER_POLL else self._poll_clock(me)
+        if self._clock_reads >= _CLOCK_READS_PER_POLL:
+            return self._poll_clock(me)
+        rank = me.rank.rank
+        if run.clock.now != self._stands_at:
+            self._standing_turns = 0
+            self._readers.clear()
+        elif self._readers.get(rank, run.steps) != run.steps:
+            self._standing_turns += 1
+            self._readers.clear()
+            run.clock.add_seconds(_TURN_SECONDS * (self._standing_turns > _STANDING_TURNS))
+        self._stands_at, self._readers[rank] = run.clock.now, run.steps
+        is_ahead = self._standing_turns > _STANDING_TURNS and rank % 2
+        return run.clock.now + is_ahead * _AHEAD_SECONDS
 
     def _poll_clock(self, me: Task) -> Script:
         yield from self.poll_task(me)
@@ -229,7 +259,16 @@ class PauseRequests:
             yield from self.poll_task(me)
             return
         yield from self.pass_checkpoint(me)
-        self._run.record_event(EventKind.SLEEP, text=repr(seconds))
+        run, sleeps = self._run, self._sleeps
+        if run.steps - self._slept_at > _STEPS_PER_SLEEP:
+            sleeps.clear()
+        self._slept_at = run.steps
+        sleeps[me.number] = count = sleeps.get(me.number, 0) + 1
+        is_in_vain = me.is_main and count * _SLEEPS_PER_POLL > run.budget.polls  # of threads the scheduler says so
+        if is_in_vain and all(sleeps.get(each, 0) > 1 for each in run.clock.live):
+            yield from stop_at_limit(run, RunEnding.SLEEPS, me, count)
+            sleeps.clear()
+        run.record_event(EventKind.SLEEP, text=repr(seconds))
         yield from self.block_task(me, ClockWait(seconds), seconds)
 
     def _deliver_completions(self, me: Task) -> Script:

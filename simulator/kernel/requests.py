@@ -332,6 +332,8 @@ class StackReport(NamedTuple):
     text: str
     is_at_lock: bool = False
     """True if the program seems to wait for a lock."""
+    has_children: bool = False
+    """True if the program has started processes that run, for which it may wait."""
 
 
 class AwaitedExternalThreads(NamedTuple):

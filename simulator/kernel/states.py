@@ -27,6 +27,7 @@ class RunEnding(Enum):
     MISMATCH = "calls that met do not agree"
     STEPS = "more steps than the budget has"
     POLLS = "more polls in vain than the budget has"
+    SLEEPS = "more sleeps in vain than the budget has"
     SECONDS = "more seconds than the budget has"
     STUCK = "a rank is blocked outside the simulation"
     INTERRUPTED = "whoever runs the execution was interrupted"

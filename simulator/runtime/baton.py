@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from _thread import allocate_lock as _allocate_lock
 from collections.abc import Callable, Sequence
+from threading import get_native_id
 
 from ddpsim.simulator.kernel.requests import StackReport
 from ddpsim.simulator.runtime.call_sites import format_user_stack, waits_for_lock
 from ddpsim.simulator.runtime.kernel_port import KernelInterface
 from ddpsim.simulator.runtime.rank_thread import RankThread, ThreadedRank
+from ddpsim.simulator.runtime.stopwatch import has_child_processes
 
 
 class Baton:
@@ -56,4 +58,4 @@ class Baton:
 def stack_of_thread(rank: RankThread) -> StackReport:
     """Return the current stack of a thread, and whether it seems to wait for a lock."""
     frame = sys._current_frames().get(rank.ident)
-    return StackReport(format_user_stack(frame), waits_for_lock(frame))
+    return StackReport(format_user_stack(frame), waits_for_lock(frame), has_child_processes("self", get_native_id()))

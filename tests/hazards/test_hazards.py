@@ -1,11 +1,15 @@
 """Hazards: what passes here and may fail elsewhere; and programs that have none."""
 
+import functools
+
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ddpsim import Verdict, simulate
 from tests.kit.results import codes
+from tests.kit.rows import rows
 from tests.kit.small_training import backward, sgd, train, wrapped
 
 
@@ -120,6 +124,68 @@ def test_a_root_may_have_a_line_of_its_own():
     assert hazards(program, 2)[0] == []
     codes, _ = hazards(program, 4)
     assert codes == [("hazard.call_site", (0, 1))]
+
+
+def in_a_sum(buffer):
+    return torch.zeros(4) + buffer
+
+
+def in_a_module(buffer):
+    return torch.nn.functional.linear(buffer.view(2, 2), torch.ones(2, 2))
+
+
+@rows(
+    "read",
+    [in_a_sum, in_a_module, lambda buffer: buffer[1].item(), Tensor.tolist, lambda buffer: torch.cat([buffer, buffer])],
+)
+@pytest.mark.parametrize("operation", ["recv", "all_reduce", "broadcast", "all_gather"])
+def test_an_output_that_is_read_before_the_wait(read, operation):
+    def program(rank, waits_first=False):
+        buffer = torch.ones(4)
+        works = {
+            "recv": lambda: dist.isend(buffer, 0) if rank else dist.irecv(buffer, 1),
+            "all_reduce": lambda: dist.all_reduce(buffer, async_op=True),
+            "broadcast": lambda: dist.broadcast(buffer, 1, async_op=True),
+            "all_gather": lambda: dist.all_gather([buffer, torch.zeros(4)], torch.ones(4), async_op=True),
+        }
+        work = works[operation]()
+        if waits_first:
+            work.wait()
+        if rank == 0 or operation in ("recv", "broadcast"):  # rank 1 reads what it sends
+            read(buffer)
+        work.wait()
+        assert type(buffer) is Tensor
+
+    codes, result = hazards(program)
+    assert codes == [("hazard.tensor_in_flight", (0,))]
+    assert f"a tensor of {operation} #0 was read by its owner before the wait" in result.findings[0].summary
+    assert "either value may be read at test_hazards.py:" in str(result)
+    assert hazards(functools.partial(program, waits_first=True))[0] == []
+
+
+def test_what_reads_nothing_of_an_output_in_flight():
+    def program(rank):
+        flat = torch.ones(8)
+        buffer, other = flat[:4], flat[4:]
+        work = dist.isend(buffer, 0) if rank else dist.irecv(buffer, 1)
+        shapes = (
+            buffer.shape,
+            len(buffer),
+            buffer.dtype,
+            buffer.numel(),
+            buffer.is_contiguous(),
+            type(buffer.view(2, 2)),
+        )
+        torch.zeros_like(buffer), buffer.new_empty(3), buffer.data_ptr(), repr(buffer.shape), other.sum(), shapes
+        while not work.is_completed():
+            pass
+        buffer.sum()
+        works = [dist.all_reduce(buffer, async_op=True)]
+        dist.barrier()
+        buffer.sum()
+        works[0].wait()
+
+    assert hazards(program)[0] == []
 
 
 def waiting_in_every_way(rank):

@@ -245,6 +245,19 @@ def test_a_group_is_made_in_any_way(program, capfd, tmp_path):
     assert not (tmp_path / "group").exists()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        'dist.init_process_group("gloo", f"file://{os.getcwd()}/own{rank}", rank=rank, world_size=size)',
+        'dist.init_process_group("gloo", store=dist.FileStore(f"own{rank}", size), rank=rank, world_size=size)',
+    ],
+)
+def test_default_groups_on_stores_that_differ(program, make):
+    (finding,) = simulate_program(program(make), 2).findings
+    assert finding.ranks == (0, 1)
+    assert "ranks 0, 1 use different stores for the default group: another file" in str(finding)
+
+
 AT_AGENT = 'os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])'
 """As in a program: the address of the store that torchrun's agent has."""
 

@@ -190,6 +190,49 @@ def test_a_spin_on_is_completed_that_nobody_will_end():
     assert stack_of(finding)[-1] == "      while not work.is_completed():"
 
 
+@pytest.mark.parametrize("ends", ["waiting", "returned"])
+def test_a_loop_that_sleeps_and_looks_for_what_no_rank_provides(ends):
+    def program(rank, provided):
+        if rank == 0:
+            time.sleep(300)
+            provided.append(True)
+        while rank == 1 and not provided:
+            time.sleep(0.1)
+        if ends == "waiting":
+            dist.barrier()
+
+    def in_vain(rank):
+        program(rank, [rank] if rank == 0 else [])
+
+    finding = only(simulate(in_vain, 3, budget=Budget(polls=1000)))
+    assert (finding.code.value, finding.ranks) == ("budget", (1,))
+    slept = 101 if ends == "waiting" else 3002  # that of rank 0 comes to an end
+    assert finding.summary == f"rank 1 slept {slept} times in a row while nothing else happened"
+    assert "give the file one name on all ranks" in str(finding)
+    assert simulate(program, 3, args=([],), budget=Budget(polls=1000)).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("decides", ["each rank", "rank 0"])
+def test_a_loop_of_calls_until_a_time_has_come(decides):
+    def program(rank):
+        end, steps = time.time() + 5, 0
+        goes_on = torch.ones(1)
+        while goes_on:
+            dist.all_reduce(torch.ones(1))
+            steps += 1
+            goes_on.fill_(time.time() < end)
+            if decides == "rank 0":
+                dist.broadcast(goes_on, 0)
+        return steps
+
+    result = simulate(program, 2, budget=Budget(steps=10_000))
+    if decides == "rank 0":
+        assert result.verdict is Verdict.PASS, str(result)
+        assert len(set(result.returns)) == 1
+    else:
+        assert [finding.code.value for finding in result.findings] == ["deadlock.missing_rank"]
+
+
 @pytest.mark.usefixtures("computing")
 def test_a_spin_that_never_yields_ends_with_the_seconds():
     def program(rank):

@@ -211,6 +211,11 @@ class CallCauses:
         "let all members create equally many groups before this one; without use_local_synchronization, let every "
         "rank create every group, in one order",
     )
+    DEFAULT_GROUPS_APART = make_advice(facts.Ranks)(
+        "{who} use different stores for the default group: another file, prefix, address or port on each, so they "
+        "never meet there",
+        "give every rank the same init_method (a file or address without the rank's number) or one store and prefix",
+    )
     OTHER_GROUP_AT_LINE = make_advice(facts.FactAndSite)(
         "the same call of {site} is on different groups: {fact}; ranks pass another group there, leave a call of "
         "the line out, or make its calls in another order; either side may be wrong",

@@ -215,6 +215,12 @@ class FailureCauses:
         "the rank polls for something that only ranks which wait or have ended could provide",
         "wait() for the work instead of polling it, or increase the limit: Budget(polls=...)",
     )
+    SLEEPS_IN_VAIN = make_advice(facts.NoFacts)(
+        "a loop that sleeps waits for something, such as a file, that no other rank will provide: all others wait, "
+        "have ended or sleep in such a loop",
+        "if it looks for a file, give the file one name on all ranks: a process id or a time differs; if the loop ends "
+        "by itself, increase the limit: Budget(polls=...)",
+    )
 
     # --- real processes, of which less can be told --------------------------------------------------------------------
 

@@ -216,6 +216,10 @@ class WrongNumberCauses:
         "NaN, or a number near the largest, until then, and that value appears in {fact}",
         "wait() for the work before the tensor is read or copied",
     )
+    READ_AT = make_advice(OneFact)(
+        "a real backend writes the tensor any time until the wait, so either value may be read at {fact}",
+        "wait() for the work before the tensor is read or copied",
+    )
     READ_UNDEFINED = make_advice(OneFact)(
         "on ranks other than its destination a reduce may leave anything in the tensor: gloo leaves partial sums, NCCL"
         " the old value; here the tensor holds NaN, or a number near the largest, and that value appears in {fact}",
