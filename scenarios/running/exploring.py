@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ from ddpsim.scenarios.running.runner import (
 )
 from ddpsim.scenarios.running.silence import hide_program_output
 from ddpsim.scenarios.training.divergence import find_divergence
-from ddpsim.simulator.api import EXPLORATION_BUDGET
+from ddpsim.simulator.api import EXPLORATION_BUDGET, name_parting
 from ddpsim.simulator.choices import program_identity
 from ddpsim.simulator.exploration.divergence_point import DivergencePoint, find_closest_pass
 from ddpsim.simulator.exploration.strategy import ForwardingStrategy, Strategy, strategy_by_name
@@ -63,9 +64,12 @@ def explore_scenario(
     chosen = own.with_world_size(own.world_size if world_size is None else world_size)
     check_engine_options(chosen, engine)
     strategy = strategy_by_name(policy, chosen.world_size, seed=seed, depth=depth, preemptions=preemptions)
+    keywords = run_keywords(chosen, transport)
+    keywords["poison"] = chosen.poison is not False  # as `explore` takes it, so that a failure is repeated alike
     with engines.install_engine(engine), hide_program_output(chosen), with_hash_seed(chosen.hash_seed):
+        program = engines.program_for_engine(chosen.program, engine)
         exploration = explore(
-            engines.program_for_engine(chosen.program, engine),
+            program,
             chosen.world_size,
             policy=_ComparedWithReference(strategy, chosen),
             budget=budget,
@@ -73,8 +77,12 @@ def explore_scenario(
             keep_going=keep_going,
             alike=chosen.alike,
             on_progress=on_progress,
-            **run_keywords(chosen, transport),
+            **keywords,
         )
+        if (failure := exploration.first_failure) is not None and not exploration.interrupted:
+            with suppress(KeyboardInterrupt):
+                named = name_parting(failure, program, chosen.world_size, **keywords)
+                exploration = dataclasses.replace(exploration, first_failure=named)
 
     kept = ("first_pass", "first_failure", "interrupted_run")
     shown: dict[str, Any] = {name: getattr(exploration, name) for name in kept}

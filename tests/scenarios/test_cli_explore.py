@@ -57,6 +57,26 @@ def test_what_depends_on_files_is_not_seen_by_dpor_and_is_by_random(explore):
     assert "mismatch.operation" in out
 
 
+CAUGHT = """
+import torch, torch.distributed as dist
+def main(rank):
+    for step in range(3):
+        try:
+            if rank == 1 and step == 1:
+                raise ValueError("out of memory")
+            dist.all_reduce(torch.ones(1))
+        except ValueError:
+            pass
+"""
+
+
+def test_a_failure_has_the_cause_that_a_single_run_finds(explore, tmp_path):
+    (tmp_path / "caught.py").write_text(CAUGHT)
+    status, out, _ = explore(f"{tmp_path / 'caught.py'}:main", "--world-size", "2")
+    assert status == ExitStatus.OTHERWISE
+    assert "cause   rank 1 raised ValueError: out of memory at caught.py:7, which did not end the program" in out
+
+
 def test_a_budget_that_runs_out_is_unknown(explore):
     status, out, _ = explore("uneven-linear", "--policy", "random", "--executions", "2")
     assert status == ExitStatus.UNKNOWN
