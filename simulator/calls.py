@@ -280,7 +280,7 @@ class Call(NamedTuple):
 
 def channel_of_message(call: Call) -> tuple[str, int, int]:
     """Return the key by which messages are matched with receives: group, receiving rank, tag."""
-    receiver = call.rank if call.operation == "recv" else call.peer
+    receiver = call.rank if call.signature.operation == "recv" else call.peer
     assert receiver is not None
     return call.group, receiver, call.tag
 

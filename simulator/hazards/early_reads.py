@@ -31,7 +31,7 @@ class EarlyReads:
     def __init__(self, ask: Callable[[Noticed], object]) -> None:
         """`ask` is a function that sends a request to the kernel."""
         self._ask = ask
-        self._held: dict[int, tuple[Call, Tensor]] = {}
+        self.held: dict[int, tuple[Call, Tensor]] = {}
         """By id, the outputs in flight and their views."""
 
     def watch_outputs(self, call: Call, outputs: Sequence[Tensor]) -> None:
@@ -39,13 +39,13 @@ class EarlyReads:
         for tensor in outputs:
             if type(tensor) is Tensor:
                 self._mark(tensor)
-                self._held[id(tensor)] = call, tensor
+                self.held[id(tensor)] = call, tensor
 
     def forget_call(self, call: Call | None) -> None:
         """Watch the outputs of a call no longer, or, for None, those of all calls."""
-        for key, (other, tensor) in list(self._held.items()):
+        for key, (other, tensor) in list(self.held.items()):
             if call is None or call is other:
-                del self._held[key]
+                del self.held[key]
                 _unmark(tensor)
 
     def _mark(self, tensor: Any) -> None:
@@ -54,7 +54,7 @@ class EarlyReads:
     def call_function(self, func: Any, args: tuple[Any, ...], kwargs: Any, leaves: Sequence[Any]) -> Any:
         """Call a function of torch of which some arguments are outputs in flight."""
         is_own = is_simulator_file(sys._getframe(2).f_code.co_filename)
-        held = [each for leaf in leaves if (each := self._held.get(id(leaf)))]
+        held = [each for leaf in leaves if (each := self.held.get(id(leaf)))]
         for _, tensor in held:
             _unmark(tensor)
         reads = _ReadsOf([memory_span(tensor) for _, tensor in held])
@@ -67,10 +67,10 @@ class EarlyReads:
                     result = func(*args, **kwargs or {})
         finally:
             for _, tensor in held:
-                if id(tensor) in self._held:  # not if the function has waited for the call
+                if id(tensor) in self.held:  # not if the function has waited for the call
                     self._mark(tensor)
         for (call, tensor), span in zip(held, reads.spans, strict=True):
-            if id(tensor) not in self._held:
+            if id(tensor) not in self.held:
                 continue
             if span in reads.found or (name == "tolist" and not is_own):
                 self.forget_call(call)

@@ -12,19 +12,22 @@ between the last rank's call and the delivery of its completion, and changes of 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.hazards import poison_marks
 from ddpsim.simulator.hazards.early_reads import EarlyReads, Span, memory_span, overlap_in_memory
-from ddpsim.simulator.hazards.poison import PoisonedTensors, is_synchronous_call, written_tensors
+from ddpsim.simulator.hazards.poison import PoisonedTensors, written_tensors
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
@@ -33,6 +36,13 @@ _TENSORS_WATCHED = 8
 
 _USER = Phase.USER  # faster to look up, see scheduler.py
 _NOTHING = Payload((), ())
+
+_MAKING_CALLS = distributed_c10d._rank_not_in_group.__code__.co_filename
+_WAIT_INSIDE = frozenset({"send", "recv"})
+_OWN_FRAMES = 4
+"""The number of innermost stack frames that are skipped, because they are always the simulator's."""
+_FRAMES_OF_CALL = 10
+"""The number of stack frames that are searched for the function of torch that makes a call."""
 _COPIED_BYTES = 1 << 20
 """A tensor with more bytes that is only a part of a storage is not watched."""
 
@@ -211,8 +221,7 @@ class HazardWatch:
             mine[pending.handle] = in_flight
             if tensors and (parts := in_flight.watched_parts):
                 pending.when_delivered[:0] = [part.note_completion_delivered for part in parts]
-            written = written_tensors(call.signature, brought, call.rank)
-            if written and not is_synchronous_call():
+            if not is_synchronous_call() and (written := written_tensors(call.signature, brought, call.rank)):
                 self._reads.watch_outputs(call, written[:_TENSORS_WATCHED])
         is_sharing = in_flight is not None and in_flight.is_sharing
         is_read = bool(self.numbered) and not is_sharing and not _only_writes_tensors(call)
@@ -224,8 +233,9 @@ class HazardWatch:
         """Record that a rank waits for a call or has found it complete: from now on it may use the call's tensors."""
         mine = self._in_flight[pending.call.rank]
         in_flight = mine.pop(pending.handle, None)
-        self._reads.forget_call(pending.call)
-        if pending.call.operation == "barrier":  # on gloo it waits for the group's earlier collectives, too
+        if self._reads.held:
+            self._reads.forget_call(pending.call)
+        if mine and pending.call.operation == "barrier":  # on gloo it waits for the group's earlier collectives, too
             for other in mine.values():
                 if other.pending.call.group == pending.call.group and other.pending.call.peer is None:
                     self._reads.forget_call(other.pending.call)
@@ -313,6 +323,22 @@ def _watch_tensors(payload: Any) -> Sequence[_WatchedTensor | _WatchedPart]:
         elif tensor.nbytes <= _COPIED_BYTES:
             watched.append(_WatchedPart(tensor, is_output=is_output))
     return watched
+
+
+def is_synchronous_call() -> bool:
+    """True if the function of torch that makes the current call waits for it."""
+    frame: FrameType | None = sys._getframe(_OWN_FRAMES)
+    for _ in range(_FRAMES_OF_CALL):
+        if frame is None:
+            return False
+        if frame.f_code.co_filename == _MAKING_CALLS:
+            if frame.f_code.co_name in _WAIT_INSIDE:
+                return True
+            is_async = frame.f_locals.get("async_op")
+            if is_async is not None:
+                return not is_async
+        frame = frame.f_back
+    return False
 
 
 def _only_writes_tensors(call: Call) -> bool:

@@ -16,24 +16,15 @@ undefined there (gloo: partial sums; NCCL: unchanged), so they stay poisoned.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.calls import Call, Phase, Signature
 from ddpsim.simulator.hazards import poison_marks
 from ddpsim.simulator.transport.payload import Payload
-
-_MAKING_CALLS = distributed_c10d._rank_not_in_group.__code__.co_filename
-_WAIT_INSIDE = frozenset({"send", "recv"})
-_OWN_FRAMES = 4
-"""The number of innermost stack frames that are skipped, because they are always the simulator's."""
-_FRAMES = 10
-"""The number of stack frames that are searched for the function of torch that makes a call."""
 
 _USER, _BUCKET = Phase.USER, Phase.BUCKET  # faster to look up, see scheduler.py
 
@@ -107,7 +98,9 @@ class PoisonedTensors:
         return [tensor for tensor in self.brought.inputs if id(tensor) not in outputs]
 
 
-def poison_call(call: Call, payload: Payload, number: Callable[[Call], int]) -> PoisonedTensors | None:
+def poison_call(
+    call: Call, payload: Payload, number: Callable[[Call], int], is_synchronous: Callable[[], bool]
+) -> PoisonedTensors | None:
     """Fill the tensors of a call that is being issued with poison (NaN); return None if it needs or allows none."""
     phase, tensors = call.origin.phase, (*payload.inputs, *payload.outputs)
     if not (phase is _USER or phase is _BUCKET) or not tensors:
@@ -115,7 +108,7 @@ def poison_call(call: Call, payload: Payload, number: Callable[[Call], int]) -> 
     undefined: Sequence[Tensor] = ()
     if phase is _USER and call.leaves_undefined:
         undefined = [tensor for tensor in payload.inputs if poison_marks.has_room_for_signature(tensor)]
-    if not undefined and is_synchronous_call():
+    if not undefined and is_synchronous():
         return None
     if not all(map(poison_marks.is_plain_tensor, tensors)):
         return None
@@ -137,22 +130,6 @@ def _share_storage(output: Tensor, inputs: Sequence[Tensor]) -> bool:
         return False
     storage = output.untyped_storage().data_ptr()
     return any(tensor.untyped_storage().data_ptr() == storage for tensor in inputs)
-
-
-def is_synchronous_call() -> bool:
-    """Return whether the function of torch that makes the current call waits for it."""
-    frame = sys._getframe(_OWN_FRAMES)
-    for _ in range(_FRAMES):
-        if frame.f_code.co_filename == _MAKING_CALLS:
-            if frame.f_code.co_name in _WAIT_INSIDE:
-                return True
-            is_async = frame.f_locals.get("async_op")
-            if is_async is not None:
-                return not is_async
-        if frame.f_back is None:
-            return False
-        frame = frame.f_back
-    return False
 
 
 def _has_own_version(tensor: Tensor) -> bool:

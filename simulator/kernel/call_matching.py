@@ -186,16 +186,17 @@ class CallMatcher:
         run = self._run
         if call.operation == "send":
             receive = run.messages.post_send(call)
-            is_answer = receive is not None and receive.peer == ANY_SOURCE
-            mode = AccessMode.ANSWER if is_answer else AccessMode.SEND
-            run.observer.accessed(me.number, Access(channel_object(call), mode))
+            if run.is_observed:
+                is_answer = receive is not None and receive.peer == ANY_SOURCE
+                mode = AccessMode.ANSWER if is_answer else AccessMode.SEND
+                run.observer.accessed(me.number, Access(channel_object(call), mode))
             if receive is not None:
                 yield from self._match_message(me, call, receive)
             return
         candidates = run.messages.waiting_sends(call)
         if not candidates:
             run.messages.post_receive(call)
-            if call.peer == ANY_SOURCE:
+            if run.is_observed and call.peer == ANY_SOURCE:
                 run.observer.accessed(me.number, Access(channel_object(call), AccessMode.POST))
             return
         send = self._choose_source(me, call, candidates)
@@ -206,7 +207,7 @@ class CallMatcher:
         """Return the send that matches a receive; the schedule chooses one of them for a receive from any source."""
         ranks = [call.rank for call in candidates]
         chosen = candidates[self._turns.choose(ChoiceKind.SOURCE, me.number, ranks)]
-        if receive.peer == ANY_SOURCE:
+        if self._run.is_observed and receive.peer == ANY_SOURCE:
             access = Access(channel_object(receive), AccessMode.RECEIVE)
             self._run.observer.accessed(me.number, access, chosen.rank, ranks)
         return chosen

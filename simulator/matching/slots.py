@@ -154,11 +154,13 @@ class UnmatchedMessages:
 
     def post_send(self, send: Call) -> Call | None:
         """Return the receive that takes this message; None if no receive is posted, so that the message waits."""
-        for receive in self._receives.get(channel_of_message(send), ()):
+        channel = channel_of_message(send)
+        receives = self._receives.get(channel, [])
+        for receive in receives:
             if receive.peer in (ANY_SOURCE, send.rank):
-                self._receives[channel_of_message(send)].remove(receive)
+                receives.remove(receive)
                 return receive
-        self._sends.setdefault(channel_of_message(send), []).append(send)
+        self._sends.setdefault(channel, []).append(send)
         return None
 
     def waiting_sends(self, receive: Call) -> list[Call]:

@@ -19,7 +19,6 @@ import sys
 from _thread import get_native_id
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
 from time import monotonic, sleep  # bound here: inside a rank, the functions of `time` are virtual
 from types import FrameType
 from typing import Any, TypeVar
@@ -41,6 +40,8 @@ _PAUSE_SECONDS = 0.002
 
 _LOOKS_PER_POLL = 1_000
 """A rank that has looked so often at files that it had seen already, and did nothing else, is taken to wait for one."""
+
+_OS, _POSIX = os.__name__, os.stat.__module__  # pickle finds a function of `os` by the first only
 
 LOOKING = ("access", "listdir", "lstat", "scandir", "stat")
 """Functions of `os` by which programs look for a file."""
@@ -129,17 +130,16 @@ class OutsideWaits:
     # --- what is replaced ---------------------------------------------------------------------------------------------
 
     def _wrap_file_look(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
+        @_named_as(original)
         def look(*arguments: Any, **options: Any) -> Any:
             if self._host.is_rank_thread():
                 self.note_look(original, *arguments[:1])
             return original(*arguments, **options)
 
-        look.__module__ = os.__name__  # so that pickle finds it
         return look
 
     def _wrap_file_lock(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
+        @_named_as(original)
         def lock(file: Any, operation: int, *arguments: Any) -> Any:
             at_once = _without_wait(original.__name__, operation)
             if at_once is None or not self._host.is_rank_thread():
@@ -171,7 +171,7 @@ class OutsideWaits:
         return property(acquire_of, lambda lock, value: vars(lock).update(acquire=value))
 
     def _wrap_receive(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
+        @_named_as(original)
         def _recv(connection: Any, *arguments: Any) -> Any:
             poll = select.poll()
             poll.register(connection.fileno(), select.POLLIN)
@@ -182,7 +182,7 @@ class OutsideWaits:
         return _recv
 
     def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
+        @_named_as(original)
         def wait_until_ready(selector: Any, timeout: float | None = None) -> Any:
             is_child = sys._getframe(1).f_globals.get("__name__") == "subprocess"
             if not self._host.is_rank_thread() or (is_child and not self._are_processes):
@@ -195,7 +195,7 @@ class OutsideWaits:
         return wait_until_ready
 
     def _wrap_child_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
+        @_named_as(original)
         def wait(pid: int, options: int) -> Any:
             if options & os.WNOHANG or not self._host.is_rank_thread():
                 return original(pid, options)
@@ -211,6 +211,18 @@ class OutsideWaits:
 
 _LOCK = "a lock of multiprocessing"
 _DATA = "data of another process"
+
+
+def _named_as(original: Callable[..., Any]) -> Callable[[T], T]:
+    """Return a decorator that gives a function the names of another, by which pickle finds it. It is made in each run:
+    `functools.wraps` takes ten times as long."""
+
+    def take_names(function: Any) -> Any:
+        function.__name__, function.__qualname__ = original.__name__, original.__qualname__
+        function.__module__ = _OS if original.__module__ == _POSIX else original.__module__
+        return function
+
+    return take_names
 
 
 def _without_wait(function: str, operation: int) -> int | None:

@@ -17,6 +17,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Origin, Phase, Sig
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.events import NOT_CHECKED, EventKind
+from ddpsim.simulator.hazards.hazard_watch import is_synchronous_call
 from ddpsim.simulator.hazards.poison import poison_call
 from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch, WriteNote
 from ddpsim.simulator.matching.agreement import OP_TYPES
@@ -136,7 +137,8 @@ class CallIssuer:
         )
         for name in names:
             host.send_request(Noticed(NoticedKind.NAMED, (call,), name))
-        if self._poisons and (held := poison_call(call, payload, host.hazards.mark_number)) is not None:
+        held = poison_call(call, payload, host.hazards.mark_number, is_synchronous_call) if self._poisons else None
+        if held is not None:
             pending.poisoned, pending.payload = held, held.moved
         work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result)
         host.issue_call(pending)
