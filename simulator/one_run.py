@@ -44,7 +44,7 @@ from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import GlooTransport
 from ddpsim.simulator.transport.memory import MemoryTransport
 from ddpsim.simulator.verdict import Verdict
-from ddpsim.simulator.wording import join_names, rank_list, ranks_by_value
+from ddpsim.simulator.wording import count_with_noun, join_names, rank_list, ranks_by_value
 
 Transport = MemoryTransport | GlooTransport
 
@@ -135,6 +135,10 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
         result = dataclasses.replace(result, not_struck=_missed_faults_note(plan.faults, made))
     if plan.check is not None and result.verdict is Verdict.PASS:
         result = _with_comparison_count(result, plan.check, judge.compared)
+        if judge.beside:
+            what = count_with_noun(judge.beside, "parameter")
+            note = f"not compared: {what} that optimizers step and that no DDP model of the rank holds"
+            result = dataclasses.replace(result, notes=(*result.notes, note))
     result = result.with_replay(_replay_call(program, world_size, result.schedule, plan))
     if kernel.run.life.is_interrupted:
         raise RunInterrupted(result)
@@ -149,7 +153,23 @@ def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
 
 
 def _same_files_note(run: RunState) -> tuple[str, ...]:
-    """Return a note on the files that several ranks wrote or removed between the same two calls; () if none."""
+    """Return notes on the files that several ranks used between the same two calls, and one of them wrote; () if none.
+
+    A rank that uses the store may have learned from it that a file is there.
+    """
+    with_store = {event.rank for event in run.events if event.kind is EventKind.STORE}
+    reads = [
+        (writer, reader, Path(at[0]).name)
+        for at, readers in run.readers.items()
+        for writer in run.writers.get(at, set())
+        for reader in readers - run.writers.get(at, set()) - with_store
+    ]
+    if reads:
+        writers, readers, files = map(set, zip(*reads, strict=True))
+        return (
+            f"{rank_list(sorted(readers))} read {join_names(sorted(files))}, which {rank_list(sorted(writers))} wrote "
+            "between the same two calls: without a barrier between, it may not be there yet",
+        )
     shared = {Path(file).name: sorted(ranks) for (file, _), ranks in run.writers.items() if len(ranks) > 1}
     if not shared:
         return ()

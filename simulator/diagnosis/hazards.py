@@ -61,7 +61,7 @@ class NoticedKind(Enum):
     OUTSIDE = "a rank passed a group in which it is not; no hazard by itself"
     LINES_MEET = "calls from different lines met"
     PATH = "the lines that a rank ran before a call"
-    WRITTEN = "a file that a rank writes anew or removes; no hazard by itself"
+    FILE = "a file that a rank writes anew, removes or reads; no hazard by itself"
 
 
 class Noticed(NamedTuple):
@@ -72,7 +72,7 @@ class Noticed(NamedTuple):
     detail: Any = None
     """For kind READ: the line that reads, or where the value appeared, such as `what the program returned`. For NAMED:
     a `TensorName`. For OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`. For PATH: the rank and the steps. For
-    WRITTEN: the file."""
+    FILE: the file, and whether it is written."""
 
 
 class WatchedRun(NamedTuple):

@@ -61,8 +61,10 @@ class RankReports:
         """Record what a check noticed in a rank. A model replica is compared at once, before its tensors change."""
         if request.kind is NoticedKind.REPLICA:
             self._run.judge(request.detail)
-        elif request.kind is NoticedKind.WRITTEN:
-            self._run.writers.setdefault((request.detail, me.rank.calls_made), set()).add(me.rank.rank)
+        elif request.kind is NoticedKind.FILE:
+            file, is_written = request.detail
+            users = self._run.writers if is_written else self._run.readers
+            users.setdefault((file, me.rank.calls_made), set()).add(me.rank.rank)
         else:
             self._run.noticed.append(request)
 

@@ -64,6 +64,8 @@ class RunState:
         """Observations that checks made in the ranks, except the states of model replicas."""
         self.writers: dict[tuple[str, int], set[int]] = {}
         """By file, and how many calls they had made by then, the ranks that wrote it anew or removed it."""
+        self.readers: dict[tuple[str, int], set[int]] = {}
+        """The ranks that read a file that was written in the run, as above."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}
         """The latest training step of the calls so far, by process group and the DDP wrapper's number in that group."""
         self.judge: Callable[[Any], None] = _ignore_replica

@@ -30,32 +30,45 @@ _CODE = (".py", ".pyc", ".so")
 
 def wait_before_external_effects(wait: Callable[..., None]) -> None:
     """Make this process call `wait` before every external effect, with the function and the file that it looks at, and
-    `writes` if it writes the file anew or removes a tree. Cannot be undone."""
+    `writes` if it writes the file anew or removes a tree; False if it reads one that it has not looked for before.
+    Cannot be undone."""
 
     locks: list[str] = []  # once there are any, ranks may write a file one after another
+    looked: set[Any] = set()
 
     def wait_if_external_effect(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             if not _is_code_file(*arguments):
-                locks.extend([event] * bool(arguments[2] & os.O_EXCL))
-                writes = str(arguments[1]).startswith("w") and not locks and not os.path.isdir(arguments[0])
+                is_temporary = sys._getframe(1).f_globals.get("__name__") == "tempfile"
+                locks.extend([event] * (bool(arguments[2] & os.O_EXCL) and not is_temporary))
+                mode, writes = str(arguments[1]), None
+                if (
+                    not locks
+                    and mode[0] in "rw"
+                    and str(arguments[0]) not in looked
+                    and not os.path.isdir(arguments[0])
+                ):
+                    writes = mode[0] == "w"
                 wait(event, arguments[0], writes=writes)
         elif event in _CHANGING:
             locks.extend([event] * event.startswith("fcntl."))
             is_import = sys._getframe(1).f_code.co_filename.startswith("<frozen importlib")
             if not (event == "os.listdir" and is_import):
                 looks = event in ("os.listdir", "os.scandir", "shutil.rmtree")
-                wait(*((event, *arguments[:1]) if looks else ()), writes=event == "shutil.rmtree" and not locks)
+                wait(
+                    *((event, *arguments[:1]) if looks else ()),
+                    writes=True if event == "shutil.rmtree" and not locks else None,
+                )
 
     sys.addaudithook(wait_if_external_effect)
     replaced = ReplacedAttributes()
     for name in _LOOKING:
-        replaced.replace_attribute(os, name, partial(_waiting_function, wait))
+        replaced.replace_attribute(os, name, partial(_waiting_function, wait, looked))
 
     def wrap_zipfile_writer(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def open_zipfile_writer(name_or_buffer: Any) -> Any:
             if not hasattr(name_or_buffer, "write"):
-                wait("open", name_or_buffer, writes=not locks)
+                wait("open", name_or_buffer, writes=None if locks else True)
             return original(name_or_buffer)
 
         return open_zipfile_writer
@@ -71,12 +84,13 @@ def _is_code_file(path: Any, mode: Any, flags: int) -> bool:
     return "__pycache__" in name or (name.endswith(_CODE) and not flags & (os.O_WRONLY | os.O_RDWR))
 
 
-def _waiting_function(wait: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for a function of `os`; the replacement calls `wait` first."""
+def _waiting_function(wait: Callable[..., None], looked: set[Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a replacement for a function of `os`, which calls `wait` first, and adds the file to `looked`."""
 
     @wraps(original)
     def watched(*arguments: Any, **options: Any) -> Any:
         wait(original, *arguments[:1])
+        looked.update(map(str, arguments[:1]))
         return original(*arguments, **options)
 
     watched.__module__ = os.__name__  # so that pickle finds it

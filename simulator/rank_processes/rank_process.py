@@ -9,7 +9,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from os import stat  # bound here, as the clock is: those of a rank are replaced
+from time import time
 from typing import Any, NoReturn
 
 import torch
@@ -69,6 +71,7 @@ def leave_program(kernel: RemoteKernel) -> None:
 class _RankProcess:
     def __init__(self, rank_config: RankConfig) -> None:
         self._rank_config = rank_config
+        self._began = time()
         self._errors: dict[int, BaseException] = {}
         """The exception that the rank's program raised, by the rank."""
         self._leaving: dict[int, BaseException] = {}
@@ -228,15 +231,18 @@ class _RankProcess:
         finally:
             replaced.restore_attributes()
 
-    def _await_turn(self, *look: Any, writes: bool = False) -> None:
+    def _await_turn(self, *look: Any, writes: bool | None = None) -> None:
         """Wait for the baton (the right to run) before the rank touches something that it shares with others. `look`:
-        the function and the file, if it looks at one; `writes`: whether it writes the file anew, or removes it."""
+        the function and the file, if it looks at one; `writes`: True if it writes the file anew or removes it, False if
+        it reads it."""
         if self._own_channel.is_in_use or not self._host.is_rank_thread():
             return
         if not self._kernel.await_turn():
             raise RankUnwound
-        if writes and not (file := os.path.abspath(os.fsdecode(look[1]))).startswith(("/dev/", "/proc/")):
-            self._host.send_request(Noticed(NoticedKind.WRITTEN, (), file))
+        if writes is not None and not (file := os.path.abspath(os.fsdecode(look[1]))).startswith(("/dev/", "/proc/")):
+            with suppress(OSError):
+                if writes or stat(file).st_mtime > self._began:  # else it was there before the run
+                    self._host.send_request(Noticed(NoticedKind.FILE, (), (file, writes)))
         if look:
             self._backend.outside.note_look(*look)
 

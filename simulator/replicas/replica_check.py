@@ -102,6 +102,9 @@ class ReplicaSampler:
         since. See Note [Several optimizers]."""
         self._optimizers: dict[DdpWrapper, WeakSet[Any]] = {}
         """The optimizers that have stepped."""
+        self._has_stepped: WeakSet[Any] = WeakSet()
+        self._beside: dict[int, dict[int, int]] = {}
+        """By rank and id, the sizes of the parameters that optimizers step and that are in none of its DDP models."""
         self._latest_parameters: dict[DdpWrapper, Sequence[ReplicaTensor]] = {}
         """The parameters when last compared, kept because a program may delete its modules before it returns."""
         self._starts: dict[DdpWrapper, tuple[str, ...]] = {}
@@ -228,6 +231,14 @@ class ReplicaSampler:
             inputs = replica_tensors.StepInputs(start, replica_tensors.fingerprint(gradients))
             moment = ComparisonPoint(wrapper.number_in_group, wrapper.step, count, optimizer=position)
             self._send_sample(wrapper, moment, tensors, inputs)
+        if optimizer not in self._has_stepped:
+            self._has_stepped.add(optimizer)
+            wrapped = {
+                id(each.tensor) for one, own in self._latest_parameters.items() if one.rank == rank for each in own
+            }
+            stepped = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+            if wrapped:
+                self._beside.setdefault(rank, {}).update({id(e): e.numel() for e in stepped if id(e) not in wrapped})
 
     def rank_returned(self, rank: int) -> None:
         """Record that a rank's program returned."""
@@ -243,7 +254,10 @@ class ReplicaSampler:
         self._by_hand.rank_returned(rank)
         self._sharded.rank_returned(rank)
         left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
-        self._notice(replica_tensors.FinalParameters(rank, left, self._communicated[rank]))
+        beside, communicated = self._beside.get(rank, {}), self._communicated[rank]
+        # else the program may have averaged them
+        count = len(beside) if communicated < sum(beside.values()) else 0
+        self._notice(replica_tensors.FinalParameters(rank, left, communicated, count))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,8 @@ class ReplicaJudge:
         """By wrapper and rank, the program line at which the rank's replica was last compared."""
         self._latest_sites: dict[tuple[WrapperKey, int], Site] = {}
         """By wrapper and rank, the program line of the rank's last optimizer step."""
+        self.beside = 0
+        """How many parameters that optimizers step on a rank are in none of its DDP models."""
         self._optimizers: dict[WrapperKey, dict[int, set[int]]] = {}
         """By wrapper and rank, the numbers of the optimizers that have stepped. Ranks may divide the parameters."""
         self._ends: dict[WrapperKey, ReplicaComparison] = {}
@@ -110,6 +112,7 @@ class ReplicaJudge:
 
     def _take_final_parameters(self, final: replica_tensors.FinalParameters) -> None:
         self._returned.add(final.rank)
+        self.beside = max(self.beside, final.beside)
         for key, parameters in final.left:
             end = self._ends.setdefault(key, ReplicaComparison())
             site = self._latest_sites.get((key, final.rank), NOWHERE)

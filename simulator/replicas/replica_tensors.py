@@ -164,6 +164,8 @@ class FinalParameters(NamedTuple):
     rank: int
     left: Sequence[tuple[WrapperKey, Sequence[ReplicaTensor]]]
     communicated: int
+    beside: int
+    """How many parameters with a gradient optimizers have stepped that are in none of the rank's DDP models, if any."""
 
 
 ReplicaFact = ReplicaSample | WrapperProgress | FinalParameters

@@ -376,3 +376,18 @@ def test_an_inner_module_is_pickled_and_copied_without_a_trace(monkeypatch, engi
 
 def test_nothing_is_checked_unless_asked_for():
     assert simulate(only_local_gradients, 2).findings == ()
+
+
+def test_parameters_beside_the_wrapped_model_are_noted():
+    def program(rank, *, averages=False, steps_center=True):
+        model, center = wrapped(), torch.nn.Parameter(torch.zeros(2))
+        optimizer = torch.optim.SGD([*model.parameters(), *[center] * steps_center], lr=0.1)
+        backward(model, rank)
+        (center * (rank + 1)).sum().backward()
+        if averages:
+            dist.all_reduce(center.grad)
+        optimizer.step()
+
+    note = "not compared: 1 parameter that optimizers step and that no DDP model of the rank holds"
+    for options, notes in (({}, (note,)), ({"averages": True}, ()), ({"steps_center": False}, ())):
+        assert simulate(partial(program, **options), 2, check="replicas").notes == notes

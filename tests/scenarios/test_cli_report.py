@@ -125,7 +125,7 @@ def test_an_exploration_that_passes_has_the_run_that_passed(ddpsim):
     made = read_document(Path("r/result.json"))
     assert (status, made.exploration.failing, made.exploration.passing) == (0, None, 0)
     assert [run.verdict for run in made.runs] == [Verdict.PASS]
-    assert made.exploration.conclusion == "as expected: pass under every schedule"
+    assert made.exploration.conclusion == "as expected: pass under every schedule that was run"
 
 
 # --- several runs -----------------------------------------------------------------------------------------------------

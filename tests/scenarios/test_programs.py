@@ -312,10 +312,13 @@ def test_what_an_exit_handler_raises_is_noted(folder):
     assert notes({}) == ("at exit: ranks 0, 1 raised KeyError: 'model' (own.py:6)",)
 
 
-def test_files_that_several_ranks_write_are_noted(folder):
+def test_files_that_ranks_share_without_a_barrier_are_noted(folder):
+    (folder / "old.txt").touch()
+    os.utime(folder / "old.txt", (1, 1))
+
     def notes(lines):
         imports = "import logging, shutil, tempfile, torch\n"
-        write(folder, f"{imports}{MEETS}rank = dist.get_rank()\n{lines}\n{LEAVES_NONE}")
+        write(folder, f"{imports}{MEETS}rank = dist.get_rank()\ndist.barrier()\n{lines}\n{LEAVES_NONE}")
         return simulate_program(["own.py"], 2).notes
 
     def told(name):
@@ -330,6 +333,18 @@ def test_files_that_several_ranks_write_are_noted(folder):
         assert (
             notes(f"import fcntl, contextlib\nwith contextlib.suppress(OSError): {lock}\nopen('n', 'w').close()") == ()
         )
+    save = "import tempfile; tempfile.mkdtemp()\nif rank == 0: torch.save(1, 'b.pt')"
+    load = "if rank == 1: assert torch.load('b.pt') == 1"
+    how = "without a barrier between, it may not be there yet"
+    assert notes(f"{save}\n{load}") == (f"rank 1 read b.pt, which rank 0 wrote between the same two calls: {how}",)
+    for twin in (
+        f"{save}\ndist.barrier()\n{load}",
+        f"{save}\nimport os\nwhile not os.path.exists('b.pt'): pass\n{load}",
+    ):
+        assert notes(twin) == ()
+    store = "store = dist.distributed_c10d._get_default_store()"
+    assert notes(f"{store}\n{save}; store.set('saved', '1')\nstore.wait(['saved'])\n{load}") == ()
+    assert notes("if rank == 1: open('old.txt').read()") == ()
     assert notes("tempfile.NamedTemporaryFile('w').write('1')\nlogging.basicConfig(filename='log.txt')") == ()
 
 

@@ -22,7 +22,7 @@ class FailureCauses:
     )
     RAISED = make_advice(facts.RanksAndParameters)(
         "an exception left the program of {who}",
-        "fix this exception first; ranks that did not raise only wait because of it",
+        "fix this exception first; ranks that still wait may wait only because of it",
     )
     RAISED_IN_FLIGHT = make_advice(facts.RanksAndCall)(
         "an exception left the program of {who} before the wait for {operation}: until then the output tensors of a "

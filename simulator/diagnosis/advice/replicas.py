@@ -66,9 +66,10 @@ class WrongNumberCauses:
         "share the factor that gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
     )
     OPTIMIZER_DIFFERS = make_advice(NoFacts)(
-        "parameters and gradients were equal before this step, but the optimizer made unequal steps: its learning rate"
-        " or its state (such as momentum) differs",
-        "load the optimizer's state on every rank, since no wrapper sends it; use equal learning rates on all ranks",
+        "parameters and gradients were equal before this step, but the optimizer made unequal steps: its class, its "
+        "learning rate or its state (such as momentum) differs",
+        "make the same optimizer on all ranks, with equal learning rates, and load its state on every rank, since no "
+        "wrapper sends it",
     )
     NOTHING_COMPARED = make_advice(NoFacts)(
         "ddpsim finds replicas by a DDP wrapper, by an all_reduce of each gradient, of a module's flat gradients or of "
