@@ -161,6 +161,9 @@ class ReplicaJudge:
 
     def _judge_comparison(self, key: WrapperKey, moment: ComparisonPoint, comparison: ReplicaComparison) -> None:
         groups = comparison.groups
+        made = [each.forwards for each in comparison.steps]
+        if any(made) and (len(made) < self._sizes[key] or len(set(made)) > 1):
+            return  # a step of the other ranks began or ended at another forward: neither skipped nor comparable
         missing = sorted(
             peer.rank
             for peer in self._progress_on_ranks(key)

@@ -23,6 +23,15 @@ class WrongNumberCauses:
         "synchronise in the last micro-batch of every window, the short one at the end included: no_sync() has to end "
         "before its forward, which decides whether the backward reduces",
     )
+    STEPPED_IN_BACKWARD = make_advice(NoFacts)(
+        "the optimizer stepped during the backward, such as in a parameter's hook, before all gradients were reduced",
+        "step after the backward has ended",
+    )
+    LAST_BACKWARD_LOCAL = make_advice(NoFacts)(
+        "this step applied gradients that the last backward did not reduce: the forward before it ran without "
+        "synchronisation (no_sync(), or require_backward_grad_sync=False)",
+        "end no_sync(), or set the flag, before the forward of the last micro-batch: the forward decides",
+    )
     BACKWARD_AFTER_REDUCTION = make_advice(NoFacts)(
         "a second backward, over this or another graph, ran after this step's reduction, and was not reduced",
         "add the losses up and run one backward, or run each backward before the next forward",
