@@ -265,10 +265,8 @@ class ReplicaSampler:
     def _compare_at_forward(self, wrapper: DdpWrapper, parameters: Sequence[ReplicaTensor]) -> None:
         """Compare parameters at the beginning of a forward, if no optimizer has stepped before it, or if the program
         may have averaged the parameters: it has passed as many elements to its own calls as the parameters have."""
-        if wrapper.rank in self._steps_before:
-            return  # a closure's forward, with the values that the optimizer tries
         progress, communicated = self._progress_of(wrapper), self._communicated[wrapper.rank]
-        is_new = progress.step < wrapper.step
+        is_new = progress.step < wrapper.step and wrapper.rank not in self._steps_before  # not in a step's closure
         has_averaged = communicated - progress.communicated >= sum(each.tensor.numel() for each in parameters)
         if (is_new and not progress.optimizer_steps) or (progress.optimizer_steps and has_averaged):
             steps = wrapper.step - is_new, progress.all_steps

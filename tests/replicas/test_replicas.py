@@ -293,7 +293,7 @@ FOUND = {
     "in the backward": Found(
         steps_in_backward, ALL, "stepped during the backward", "parameter.register", engines=(TORCH,)
     ),
-    "a flag set late": Found(flag_set_after_forward, ALL, "the forward before it ran without", engines=(TORCH,)),
+    "a flag set late": Found(flag_set_after_forward, ALL, "its forward ran under no_sync()", engines=(TORCH,)),
     "only local": Found(only_local_gradients, ALL, "the optimizer step since DDP #0 was made"),
     "divided, none sent": Found(partial(parameters_divided, sent=0), ALL, "step unlike parameters", "optimizer.step()"),
     "divided, the last not sent": Found(

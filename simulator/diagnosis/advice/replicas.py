@@ -28,9 +28,8 @@ class WrongNumberCauses:
         "step after the backward has ended",
     )
     LAST_BACKWARD_LOCAL = make_advice(NoFacts)(
-        "this step applied gradients that the last backward did not reduce: the forward before it ran without "
-        "synchronisation (no_sync(), or require_backward_grad_sync=False)",
-        "end no_sync(), or set the flag, before the forward of the last micro-batch: the forward decides",
+        "the last backward did not reduce its gradients: its forward ran under no_sync() or the flag that it sets",
+        "end no_sync(), or set require_backward_grad_sync, before the forward of the last micro-batch, which decides",
     )
     BACKWARD_AFTER_REDUCTION = make_advice(NoFacts)(
         "a second backward, over this or another graph, ran after this step's reduction, and was not reduced",
