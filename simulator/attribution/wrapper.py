@@ -65,6 +65,8 @@ class DdpWrapper:
         """True if a backward accumulated gradients after the reduction of the step had ended."""
         self.chosen_buffers: Mapping[str, str] = {}
         """When another engine's exceptional buffers are synchronised: "before" or "after" a forward, or "never"."""
+        self.is_forward_local = self.is_local = False
+        """True if the latest training forward, or that before the latest backward, ran without synchronisation."""
         self._module = ref(module)
         self._buckets: Sequence[BucketContents] = ()
         self.reduced: Collection[str] = ()
@@ -110,6 +112,7 @@ class DdpWrapper:
     def note_bucket_launch(self, bucket: int) -> None:
         """Record that the Reducer starts to reduce a bucket."""
         self._next_bucket = bucket + 1
+        self.is_local = False
         self._unreduced_steps = 0
         if self._uncounted_forward:
             self._uncounted_forward = False
@@ -122,7 +125,7 @@ class DdpWrapper:
 
     def begin_step(self, *, is_training: bool) -> None:
         """Record that a synchronising forward begins: the Reducer's next call is for bucket 0."""
-        self.is_joined = self.has_late_gradients = False
+        self.is_joined = self.has_late_gradients = self.is_local = False
         self._next_bucket = 0
         self._uncounted_forward = not is_training
         before = self._collectives
@@ -157,6 +160,7 @@ class DdpWrapper:
         backward = torch._C._current_graph_task_id()
         if backward != self._backward and self._observer is not None:
             self._backward = backward
+            self.is_local = self.is_forward_local
             # The observer is called after the callbacks that were queued in the backward before.
             queue, ended = Variable._execution_engine.queue_callback, self._observer.wrapper_backward_ended
             queue(lambda: queue(lambda: ended(self)))

@@ -234,10 +234,10 @@ def _advise_cycle(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, 
         return Cause.STAGES_DISAGREE.lines()
     if operations <= POINT_TO_POINT and (loops := advise_unequal_messages(calls, snapshot.issued)):
         return loops
-    if operations == {"send"}:
-        return Cause.SENDS_FIRST.lines()
-    if operations == {"recv"}:
-        return Cause.RECEIVES_FIRST.lines()
+    # A rank that takes messages from any source may serve the others: then its wait may be for the wrong one of them.
+    serves = any(each.peer == ANY_SOURCE and each.rank in reading.cycle for each in snapshot.issued)
+    if operations in ({"send"}, {"recv"}) and not serves:
+        return (Cause.SENDS_FIRST if "send" in operations else Cause.RECEIVES_FIRST).lines()
     if operations == {"send", "recv"} and all(call.peer in reading.cycle for call in calls) and len(calls) == 2:
         sides = [
             f'the {call.operation} of rank {call.rank} has tag {call.tag} in group "{call.group}"' for call in calls

@@ -250,6 +250,8 @@ def _advise_divergence(
         return Cause.NOT_IN_A_BUCKET.lines(fact=name)
     if moment.optimizer_step > 1 or moment.step == 0:
         return Cause.STEP_WITHOUT_SYNCHRONISATION.lines()
+    if known.apart in (Cause.STEPPED_IN_BACKWARD, Cause.LAST_BACKWARD_LOCAL):
+        return known.apart.lines()
     if known.unreduced:
         return Cause.BUCKET_NOT_REDUCED.lines(fact=known.unreduced)
     if known.is_late:

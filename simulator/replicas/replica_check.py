@@ -34,6 +34,7 @@ from ddpsim.simulator.attribution.wrapper import PROGRESS, DdpWrapper, WrapperKe
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis import replica_divergence
+from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.replica_divergence import ComparisonPoint
 from ddpsim.simulator.replicas import replica_tensors
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaSample, ReplicaTensor
@@ -100,6 +101,8 @@ class ReplicaSampler:
         self._optimizer_steps: dict[tuple[DdpWrapper, int], tuple[int, int]] = {}
         """By optimizer, the wrapper's step at the optimizer's latest step, and how many steps the optimizer has made
         since. See Note [Several optimizers]."""
+        self._steps_before: dict[int, dict[DdpWrapper, int]] = {}
+        """By rank, the step of each wrapper when the optimizer step that runs now began."""
         self._optimizers: dict[DdpWrapper, WeakSet[Any]] = {}
         """The optimizers that have stepped."""
         self._has_stepped: WeakSet[Any] = WeakSet()
@@ -153,6 +156,7 @@ class ReplicaSampler:
         self._has_run.update(wrappers)
         if wrapper is not None and module.training and torch.is_grad_enabled():
             self._has_trained.add(wrapper.key)
+            wrapper.is_forward_local = not getattr(wrapper.module, "require_backward_grad_sync", True)
 
     def wrapper_step_changed(self, wrapper: DdpWrapper) -> None:
         """Record that a wrapper's rank ran out of input, or that all ranks have reached the end of a DDP join."""
@@ -200,6 +204,7 @@ class ReplicaSampler:
     def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
         """Record that an optimizer is about to use gradients."""
         if (rank := self._wrappers.running_rank()) is not None:
+            self._steps_before[rank] = {each: each.step for each in self._wrappers.wrappers_of_rank(rank)}
             self._by_hand.optimizer_step_begins(rank, replica_tensors.parameter_ids_of(optimizer))
 
     def optimizer_step_ended(self, rank: int, optimizer: Any) -> None:
@@ -239,6 +244,7 @@ class ReplicaSampler:
             stepped = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
             if wrapped:
                 self._beside.setdefault(rank, {}).update({id(e): e.numel() for e in stepped if id(e) not in wrapped})
+        self._steps_before.pop(rank, None)
 
     def rank_returned(self, rank: int) -> None:
         """Record that a rank's program returned."""
@@ -274,7 +280,7 @@ class ReplicaSampler:
         """Compare parameters at the beginning of a forward, if no optimizer has stepped before it, or if the program
         may have averaged the parameters: it has passed as many elements to its own calls as the parameters have."""
         progress, communicated = self._progress_of(wrapper), self._communicated[wrapper.rank]
-        is_new = progress.step < wrapper.step
+        is_new = progress.step < wrapper.step and wrapper.rank not in self._steps_before  # not in a step's closure
         has_averaged = communicated - progress.communicated >= sum(each.tensor.numel() for each in parameters)
         if (is_new and not progress.optimizer_steps) or (progress.optimizer_steps and has_averaged):
             steps = wrapper.step - is_new, progress.all_steps
@@ -319,9 +325,14 @@ class ReplicaSampler:
         has_trained, passed = wrapper.key in self._has_trained, self._communicated[wrapper.rank]
         sample = ReplicaSample(wrapper.key, wrapper.rank, size, moment, tensors, site, has_trained, communicated=passed)
         if inputs is not None:
+            unreduced, cause = wrapper.unreduced_bucket_text, Cause.LAST_BACKWARD_LOCAL if wrapper.is_local else None
+            if torch._C._current_graph_task_id() >= 0:  # parameters may get their gradients later in this backward
+                unreduced, cause = "", Cause.STEPPED_IN_BACKWARD if unreduced else None
             sample = sample._replace(
                 inputs=inputs,
-                unreduced=wrapper.unreduced_bucket_text,
+                unreduced=unreduced,
+                unreduced_by=cause,
+                forwards=wrapper.step - self._steps_before.get(wrapper.rank, {}).get(wrapper, wrapper.step),
                 is_late=wrapper.has_late_gradients,
                 unwaited=next(iter(self._unwaited(wrapper.rank)), None),
             )

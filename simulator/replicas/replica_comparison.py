@@ -50,7 +50,7 @@ class ReplicaComparison:
         if len({each.start for each in inputs}) > 1:
             return Cause.STARTED_APART
         if len({each.gradients for each in inputs}) > 1:
-            return Cause.GRADIENTS_CHANGED
+            return next((each.unreduced_by for each in self.steps if each.unreduced_by), Cause.GRADIENTS_CHANGED)
         return Cause.OPTIMIZER_DIFFERS
 
     def add_rank(

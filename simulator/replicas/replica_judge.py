@@ -164,12 +164,16 @@ class ReplicaJudge:
 
     def _judge_comparison(self, key: WrapperKey, moment: ComparisonPoint, comparison: ReplicaComparison) -> None:
         groups = comparison.groups
+        made = [each.forwards for each in comparison.steps]
+        if any(made) and (len(made) < self._sizes[key] or len(set(made)) > 1):
+            return  # a step of the other ranks began or ended at another forward: neither skipped nor comparable
         missing = sorted(
             peer.rank
             for peer in self._progress_on_ranks(key)
             if moment.optimizer_step
             and peer.rank not in comparison.compared_ranks
-            and self._has_passed(peer, moment)
+            and peer.step > moment.step > peer.aligned_step
+            and not peer.is_joined
             and not self._has_own_optimizer(key, peer.rank, comparison)
         )
         if missing and key not in self._skipped:
@@ -243,10 +247,6 @@ class ReplicaJudge:
         where = str(list(index)) if index else ""
         code = difference.code
         return replica_divergence.divergence_finding(code, moment, name, sides, sites=sites, index=where, known=known)
-
-    def _has_passed(self, peer: WrapperProgress, moment: ComparisonPoint) -> bool:
-        """Return whether a rank is past this step of the wrapper; false for a rank that ran out of input (joined)."""
-        return peer.step > moment.step and peer.aligned_step < moment.step and not peer.is_joined
 
     def _has_own_optimizer(self, key: WrapperKey, rank: int, comparison: ReplicaComparison) -> bool:
         """Return whether a rank steps an optimizer that another of the compared ranks lacks, so that they step unlike

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ddpsim.simulator.attribution.wrapper import DdpWrapper, WrapperKey
 from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.diagnosis.advice import Advice
 from ddpsim.simulator.diagnosis.replica_divergence import ComparisonPoint
 from ddpsim.simulator.verdict import Code
 
@@ -128,11 +129,15 @@ class ReplicaSample(NamedTuple):
     has_trained: bool
     """True if the wrapper has made a training forward."""
     inputs: StepInputs | None = None
-    """The inputs of the optimizer step; like the next three fields, only set in samples taken after one."""
+    """The inputs of the optimizer step; like the next five fields, only set in samples taken after one."""
     unreduced: str = ""
     """The first gradient bucket that was not reduced in the wrapper's step."""
+    unreduced_by: Advice[[]] | None = None
+    """The cause if the step was made before a reduction, or after a backward that made none."""
     is_late: bool = False
     """True if gradients were accumulated after the reduction of the step had ended."""
+    forwards: int = 0
+    """The number of forwards of the wrapper in the step's closure: each rank's optimizer may decide it by itself."""
     unwaited: Call | None = None
     """A call of the program that the rank had not waited for."""
     communicated: int = 0

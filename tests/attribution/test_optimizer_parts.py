@@ -86,6 +86,15 @@ def test_an_optimizer_that_averages_tells_the_step_it_counts_itself():
     assert parts(program) == [own.format(2), own.format(4)]
 
 
+def average_of_own_count(rank):
+    model = DistributedDataParallel(network())
+    averager = PeriodicModelAverager(period=2, warmup_steps=2)
+    averager.step = int(rank == 1)
+    optimizer = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), averager)
+    for _ in range(3):
+        stepped(optimizer, model)
+
+
 def skipped_before_ddp(rank):
     model = DistributedDataParallel(network())
     optimizer = zero(model)
@@ -178,6 +187,7 @@ def of_fewer_gradients(rank):
 
 
 CASES = [
+    (average_of_own_count, "mismatch.origin", "ranks 0, 2 made all_reduce while the others step an"),
     (skipped_before_ddp, "mismatch.operation", "rank 1 made all_reduce while the others step an"),
     (skipped, "deadlock.missing_rank", "rank 1 ran fewer optimizer steps than the others"),
     (partial(stepped_on, ranks=(0, 2)), "deadlock.missing_rank", "rank 1 ran fewer optimizer steps than the others"),

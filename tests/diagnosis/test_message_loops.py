@@ -88,6 +88,23 @@ def test_an_order_that_was_wrong_from_the_start_is_told_as_that():
     assert cause_of(program, 2).startswith("every rank of the cycle sends before it receives, or instead, and a send ")
 
 
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_server_that_answers_another_rank_does_not_send_before_it_receives(wrong):
+    def program(rank):
+        if rank == 0:
+            source = dist.recv(PIECE.clone())
+            dist.send(PIECE, 3 - source if wrong else source)
+            dist.send(PIECE, dist.recv(PIECE.clone()))
+        else:
+            dist.send(PIECE, 0)
+            dist.recv(PIECE.clone(), 0)
+
+    if wrong:
+        assert cause_of(program, 3).startswith("not known: ")
+    else:
+        assert simulate(program, 3).verdict is Verdict.PASS
+
+
 def test_stages_of_torch_that_cut_the_batch_otherwise():
     def program(rank):
         stage = PipelineStage(torch.nn.Linear(4, 4), rank, 2, torch.device("cpu"))

@@ -145,6 +145,43 @@ def window_off_by_one(rank, **options):
             optimizer.zero_grad()
 
 
+def steps_in_backward(rank):
+    model = wrapped()
+    for parameter in model.parameters():
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        parameter.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
+    backward(model, rank)
+
+
+def flag_set_after_forward(rank, *, is_late=True):
+    model = wrapped()
+    optimizer = sgd(model)
+    for batch in range(2):
+        if not is_late:
+            model.require_backward_grad_sync = batch == 1
+        loss = model(inputs(rank)).square().sum()
+        if is_late:
+            model.require_backward_grad_sync = batch == 2
+        loss.backward()
+    optimizer.step()
+
+
+def closure_that_each_rank_ends(rank):
+    """The forwards of a step end by the rank's own loss, so the calls of the next steps do not meet."""
+    model = wrapped()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3, tolerance_change=1e9 * (rank == 1))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(inputs(rank)).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+    dist.all_reduce(torch.ones(1))
+
+
 def only_local_gradients(rank):
     model = wrapped()
     with model.no_sync():
@@ -253,6 +290,10 @@ FOUND = {
         partial(accumulation, last_is_synchronised=False), ALL, "no synchronising forward preceded this optimizer step"
     ),
     "a window off by one": Found(window_off_by_one, ALL, FIRST),
+    "in the backward": Found(
+        steps_in_backward, ALL, "stepped during the backward", "parameter.register", engines=(TORCH,)
+    ),
+    "a flag set late": Found(flag_set_after_forward, ALL, "its forward ran under no_sync()", engines=(TORCH,)),
     "only local": Found(only_local_gradients, ALL, "the optimizer step since DDP #0 was made"),
     "divided, none sent": Found(partial(parameters_divided, sent=0), ALL, "step unlike parameters", "optimizer.step()"),
     "divided, the last not sent": Found(
@@ -315,6 +356,11 @@ def test_found(monkeypatch, engine, name, policy):
     assert all(f"{site.file}:{site.line}" in finding.text for site in finding.sites)
 
 
+def test_forwards_of_a_closure_that_do_not_meet_are_no_steps_left_out():
+    codes, result = check(closure_that_each_rank_ends)
+    assert [code for code, _ in codes] == ["mismatch.shape"], str(result)
+
+
 def test_equal_ranks_have_equal_values_in_the_text():
     _, result = check(state_loaded_on_rank_0)
     values = [
@@ -337,6 +383,7 @@ TWINS = {
     "only one optimizer": (BOTH, partial(optimizer_on_rank_0, sends=True)),
     "two optimizers": (BOTH, two_optimizers_of_one_model),
     "a window": (BOTH, partial(accumulation, last_is_synchronised=True)),
+    "a flag set early": ((TORCH,), partial(flag_set_after_forward, is_late=False)),
     "an evaluation": (BOTH, partial(evaluation, through_wrapper=True)),
     "fine-tuning": ((TORCH,), partial(fine_tuning, restores=True)),
     "a buffer hook": ((TORCH,), partial(hooked, leaves_out="nothing")),

@@ -170,9 +170,9 @@ class ParallelismCauses:
         "call save and load on every rank: each writes a part; for a file of one rank, use torch.save or no_dist=True",
     )
     OPTIMIZER_MEETS_CALL = make_advice(facts.RanksAndCall)(
-        "{who} made {operation} while the others step an optimizer that sends its updates between ranks: only some "
-        "ranks ran that step, or a loop ended earlier",
-        "step the optimizer on every rank or on none: share the decision by an all_reduce(MIN) of a flag",
+        "{who} made {operation} while the others step an optimizer that sends its updates between ranks: the ranks "
+        "ran unequal steps, or the optimizer averages in some steps and counts them differently on some ranks",
+        "step the optimizer on every rank or on none, by an all_reduce(MIN) of a flag; load its state on every rank",
     )
     STATE_ALONE = make_advice(facts.Ranks)(
         "collecting the state of a sharded optimizer needs every rank, and only {who} did so",

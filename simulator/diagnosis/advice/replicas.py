@@ -23,6 +23,14 @@ class WrongNumberCauses:
         "synchronise in the last micro-batch of every window, the short one at the end included: no_sync() has to end "
         "before its forward, which decides whether the backward reduces",
     )
+    STEPPED_IN_BACKWARD = make_advice(NoFacts)(
+        "the optimizer stepped during the backward, such as in a parameter's hook, before all gradients were reduced",
+        "step after the backward has ended",
+    )
+    LAST_BACKWARD_LOCAL = make_advice(NoFacts)(
+        "the last backward did not reduce its gradients: its forward ran under no_sync() or the flag that it sets",
+        "end no_sync(), or set require_backward_grad_sync, before the forward of the last micro-batch, which decides",
+    )
     BACKWARD_AFTER_REDUCTION = make_advice(NoFacts)(
         "a second backward, over this or another graph, ran after this step's reduction, and was not reduced",
         "add the losses up and run one backward, or run each backward before the next forward",
