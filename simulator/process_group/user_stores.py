@@ -86,6 +86,8 @@ class TCPStore(UserStore):
 
     _servers: ClassVar[weakref.WeakValueDictionary[tuple[int, int], TCPStore]]
     """The stores that are servers, by rank and port."""
+    _hosted: ClassVar[set[str]]
+    """The keys of the servers that this process has made."""
 
     libuvBackend = True
 
@@ -112,6 +114,7 @@ class TCPStore(UserStore):
             return
         generation = self._record_server(multi_tenant) if is_master else self._await_server()
         self._store_under(f"tcp port {self.port}/" if generation == 1 else f"tcp port {self.port} ({generation})/")
+        self._server = self._server_key
         if wait_for_workers and world_size is not None:
             self._wait_for_workers(world_size, is_master)
 
@@ -128,7 +131,16 @@ class TCPStore(UserStore):
                 return self._await_server()
             raise DistNetworkError(_IN_USE.format(self.port))
         self._servers[here] = self
+        self._hosted.add(self._server_key)
         return int(self._ask_kernel("add", [self._server_key], amount=int(mine is None)))
+
+    @classmethod
+    def _end_servers(cls) -> None:
+        """End the servers of a rank whose program ends normally. After an error, that error is all there is to tell."""
+        error = sys.exc_info()[1]
+        if cls._of.is_rank_thread() and not (error.code if isinstance(error, SystemExit) else error):
+            for server in sorted(cls._hosted):
+                SimulatedStore(cls._of).delete_key(server)
 
     def _await_server(self) -> int:
         """Wait until the server store of this client exists."""
@@ -228,6 +240,7 @@ class PrefixStore(UserStore):
         """Make the store from the arguments of torch's PrefixStore."""
         super().__init__(self._of, f"{store._prefix}{prefix}/")
         self._store = store
+        self._server = store._server
         self._namespace = store._namespace
         self._timeout, self._limit = store._timeout, store._limit
 
@@ -260,6 +273,8 @@ def replace_store_classes(host: Host) -> None:
         name = kind.__name__
         real = getattr(_c10d, name)
         made = _bound_arguments(kind, real, host, atexit.register)
+        if issubclass(made, TCPStore):
+            atexit.register(made._end_servers)  # runs after the handlers of the program
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", here)
             if names is not here and names.get(name) is real:
@@ -318,5 +333,6 @@ def _bound_arguments(kind: type[UserStore], real: Any, host: Host, at_end: Calla
         "_servers": weakref.WeakValueDictionary(),
         "_numbers": Counter(),
         "_made": Counter(),
+        "_hosted": set(),
     }
     return type(kind.__name__, (kind,), {"__module__": real.__module__, **own})

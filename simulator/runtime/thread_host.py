@@ -12,6 +12,7 @@ only one process per rank (a switch then crosses processes; `simulator/rank_proc
 
 from __future__ import annotations
 
+import builtins
 import sys
 import threading
 from _thread import allocate_lock as _allocate_lock
@@ -315,7 +316,7 @@ class ThreadHost:
             )
             raise me.fault
         if isinstance(answer, answers.RejectRequest):
-            raise (TimeoutError if answer.kind == "TimeoutError" else ValueError)(answer.text)
+            raise getattr(builtins, answer.kind)(answer.text)
         self._unwind_caller()
 
     # --- the ends of threads ------------------------------------------------------------------------------------------
