@@ -124,11 +124,7 @@ class KeyValueStore:
         self._queues.pop(key, None)
         self._values.pop(key, None)
         self._report_removed_key(key)
-        self._update_waits(key)
-        for number in [number for number, (_, _, server) in self._waiting.items() if server == key]:
-            self._report_released_rank(me, number, (key,))
-            del self._waiting[number]
-            self._turns.wake_task(number)
+        self._wake_waiting(me, key)  # those who wait for a key on a server that has ended with this
         return True
 
     def _count_keys(self, me: Task, request: StoreOperation) -> int:
@@ -291,8 +287,8 @@ class KeyValueStore:
 
     def _wake_waiting(self, me: Task, key: str) -> None:
         """Wake all ranks that wait only for `key`. A rank that takes the value checks again if it is still there."""
-        for number, (_, keys, _) in [each for each in self._waiting.items() if key in each[1][1]]:
-            if self._all_exist(keys):
+        for number, (_, keys, server) in [each for each in self._waiting.items() if key in (*each[1][1], each[1][2])]:
+            if self._all_exist(keys) or (server and server not in self._values):
                 self._report_released_rank(me, number, keys)
                 del self._waiting[number]
                 self._turns.wake_task(number)  # unless its time-out has woken it already

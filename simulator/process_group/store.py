@@ -39,9 +39,7 @@ class SimulatedStore(Store):
         self._timeout = DEFAULT_TIMEOUT
         self._limit: timedelta | None = None
         """The time-out for waits that give none themselves; None for no limit."""
-        self._server = ""
-        self._is_cut_off = False
-        """True once a request has met the end of the server."""
+        self._server, self._is_cut_off = "", False
 
     def with_prefix(self, prefix: str) -> SimulatedStore:
         """Return a handle of the same store that puts a prefix before all keys."""

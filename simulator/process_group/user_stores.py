@@ -40,7 +40,6 @@ _IN_USE = (
     "name: EADDRINUSE, message: address already in use"
 )
 
-
 _MADE_AGAIN = " made again by rank "
 
 
@@ -50,6 +49,8 @@ class UserStore(SimulatedStore):
     _of: ClassVar[Host]
     _class_of_torch: ClassVar[Any]
     """torch's own store class, used where no rank runs: in a process that a rank has forked."""
+    _at_end: ClassVar[Callable[[Callable[[str], None], str], object]]
+    """Registers a function that runs at the end: it removes a file, or ends a server."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
         """Return a simulated store on a rank's thread, and torch's own store elsewhere."""
@@ -86,8 +87,6 @@ class TCPStore(UserStore):
 
     _servers: ClassVar[weakref.WeakValueDictionary[tuple[int, int], TCPStore]]
     """The stores that are servers, by rank and port."""
-    _hosted: ClassVar[set[str]]
-    """The keys of the servers that this process has made."""
 
     libuvBackend = True
 
@@ -107,8 +106,7 @@ class TCPStore(UserStore):
         super().__init__(self._of)
         if not 0 <= port < 2**16:
             raise TypeError(f"__init__(): incompatible constructor arguments: port {port}, expected 0 to 65535")
-        self.host = host_name
-        self.port = port
+        self.host, self.port = host_name, port
         self._set_wait_limit(timeout)
         if is_agent_port(port):
             return
@@ -131,16 +129,15 @@ class TCPStore(UserStore):
                 return self._await_server()
             raise DistNetworkError(_IN_USE.format(self.port))
         self._servers[here] = self
-        self._hosted.add(self._server_key)
+        type(self)._at_end(self._end_server, self._server_key)
         return int(self._ask_kernel("add", [self._server_key], amount=int(mine is None)))
 
     @classmethod
-    def _end_servers(cls) -> None:
-        """End the servers of a rank whose program ends normally. After an error, that error is all there is to tell."""
+    def _end_server(cls, server: str) -> None:
+        """End a server as its rank's program ends normally. After an error, that error is all there is to tell."""
         error = sys.exc_info()[1]
         if cls._of.is_rank_thread() and not (error.code if isinstance(error, SystemExit) else error):
-            for server in sorted(cls._hosted):
-                SimulatedStore(cls._of).delete_key(server)
+            SimulatedStore(cls._of).delete_key(server)
 
     def _await_server(self) -> int:
         """Wait until the server store of this client exists."""
@@ -181,8 +178,6 @@ class FileStore(UserStore):
 
     _made: ClassVar[Counter[tuple[int, str]]]
     """By rank and path, how often the rank has made the file: one that is made again has no keys."""
-    _at_end: ClassVar[Callable[[Callable[[str], None], str], object]]
-    """Registers a function that runs at the end and removes the file."""
 
     def __init__(self, file_name: str, world_size: int = -1) -> None:
         """Make the store from the arguments of torch's FileStore."""
@@ -240,8 +235,7 @@ class PrefixStore(UserStore):
         """Make the store from the arguments of torch's PrefixStore."""
         super().__init__(self._of, f"{store._prefix}{prefix}/")
         self._store = store
-        self._server = store._server
-        self._namespace = store._namespace
+        self._server, self._namespace = store._server, store._namespace
         self._timeout, self._limit = store._timeout, store._limit
 
     @property
@@ -273,8 +267,6 @@ def replace_store_classes(host: Host) -> None:
         name = kind.__name__
         real = getattr(_c10d, name)
         made = _bound_arguments(kind, real, host, atexit.register)
-        if issubclass(made, TCPStore):
-            atexit.register(made._end_servers)  # runs after the handlers of the program
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", here)
             if names is not here and names.get(name) is real:
@@ -333,6 +325,5 @@ def _bound_arguments(kind: type[UserStore], real: Any, host: Host, at_end: Calla
         "_servers": weakref.WeakValueDictionary(),
         "_numbers": Counter(),
         "_made": Counter(),
-        "_hosted": set(),
     }
     return type(kind.__name__, (kind,), {"__module__": real.__module__, **own})

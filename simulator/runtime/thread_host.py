@@ -12,7 +12,6 @@ only one process per rank (a switch then crosses processes; `simulator/rank_proc
 
 from __future__ import annotations
 
-import builtins
 import sys
 import threading
 from _thread import allocate_lock as _allocate_lock
@@ -316,7 +315,8 @@ class ThreadHost:
             )
             raise me.fault
         if isinstance(answer, answers.RejectRequest):
-            raise getattr(builtins, answer.kind)(answer.text)
+            kinds = {"TimeoutError": TimeoutError, "ConnectionError": ConnectionError}
+            raise kinds.get(answer.kind, ValueError)(answer.text)
         self._unwind_caller()
 
     # --- the ends of threads ------------------------------------------------------------------------------------------
