@@ -28,6 +28,7 @@ _RAN_OUT = "exhausted all inputs"
 _REACHED_BARRIER = "successfully reached monitoredBarrier, but received errors"
 _OTHERS_RAN_OUT = "at least one rank that exhausted inputs"
 
+SERVER_ENDED = "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?"
 OLD_ADDRESS = "connectFullMesh failed: the store still has"
 
 LOST = "RankLost"
@@ -51,6 +52,8 @@ _BY_WORDS = (
     ("of 0 elements", Cause.TOO_SMALL_A_BATCH),
     ("Default process group has not been initialized", Cause.GROUP_GONE),
     ("The client socket has timed out after", Cause.NO_STORE_THERE),
+    (SERVER_ENDED, Cause.STORE_SERVER_ENDED),
+    ("DistNetworkError: Broken pipe", Cause.STORE_SERVER_ENDED),
     (OLD_ADDRESS, Cause.OLD_ADDRESSES),
     (_NO_MEMBER, Cause.GROUP_RANK_AS_ROOT),
     ("trying to initialize the default process group twice", Cause.INITIALISED_TWICE),

@@ -45,8 +45,8 @@ class KeyValueStore:
         self._values: dict[str, bytes] = {}
         self._queues: dict[str, list[bytes]] = {}
         """The queues of the store that are not empty, by key."""
-        self._waiting: dict[int, tuple[Task, tuple[str, ...]]] = {}
-        """Which keys each task (a rank's program or thread) waits for, by task number."""
+        self._waiting: dict[int, tuple[Task, tuple[str, ...], str]] = {}
+        """By task number: the task (a rank's program or thread), the keys that it waits for, and its store's server."""
         self._looked: dict[tuple[int, StoreOperation], tuple[object, int, int]] = {}
         """By task and operation that changed nothing: the result, the number of calls and writes before it, and how
         often it was repeated."""
@@ -56,7 +56,7 @@ class KeyValueStore:
     def on_store_operation(self, me: Task, request: StoreOperation) -> Script:
         """Answer a rank's `StoreOperation` request: let other ranks run, record an event, and do the operation."""
         operation, keys = request.operation, request.keys
-        accesses = _accesses(operation, keys)
+        accesses = _accesses(operation, keys) + (_accesses("get", (request.server,)) if request.server else ())
         self._run.observer.used_feature(operation)
         successor = self._turns.yield_point(me, accesses)
         if successor is not None:
@@ -64,6 +64,7 @@ class KeyValueStore:
         self._run.record_event(_STORE, text=f"{operation} {', '.join(keys)}".rstrip())
         if (look := self._unchanged_result(request)) is not None and self._repeats_last_result(me, request, look):
             yield from self._pauses.poll_task(me, accesses)
+        self._check_server(me, request)
         if operation in self._at_once:
             return self._at_once[operation](self, me, request)
         return (yield from self._waiting_operations[operation](self, me, request))
@@ -123,7 +124,7 @@ class KeyValueStore:
         self._queues.pop(key, None)
         self._values.pop(key, None)
         self._report_removed_key(key)
-        self._update_waits(key)
+        self._wake_waiting(me, key)  # those who wait for a key on a server that has ended with this
         return True
 
     def _count_keys(self, me: Task, request: StoreOperation) -> int:
@@ -207,6 +208,13 @@ class KeyValueStore:
         """True if every key has a value or a queue that is not empty."""
         return all(key in self._values or key in self._queues for key in keys)
 
+    def _check_server(self, me: Task, request: StoreOperation) -> None:
+        """Reject a request to a store whose server has ended with the program of the rank that made it."""
+        if request.server:
+            self._report_access(me, request.server, AccessMode.READ)
+            if request.server not in self._values:
+                raise CallerStopped(RejectRequest("ConnectionError", request.server))
+
     def _report_reads(self, me: Task, keys: Sequence[str | int], *, is_needed: bool = False) -> None:
         for key in keys:
             self._report_access(me, key, AccessMode.READ, is_needed=is_needed)
@@ -263,7 +271,7 @@ class KeyValueStore:
         others. Such a rank lacks the key from now on; had the other keys been set sooner, it would have gone on."""
         observer = self._run.observer
         observer.removed_key(("key", key))
-        for number, (task, keys) in self._waiting.items():
+        for number, (task, keys, _) in self._waiting.items():
             if key in keys and task.state is TaskState.WAITING:
                 observer.accessed(number, Access(("key", key), AccessMode.MISS))
                 observer.about_to_access(number, _accesses("wait", keys))
@@ -279,8 +287,8 @@ class KeyValueStore:
 
     def _wake_waiting(self, me: Task, key: str) -> None:
         """Wake all ranks that wait only for `key`. A rank that takes the value checks again if it is still there."""
-        for number, (_, keys) in [each for each in self._waiting.items() if key in each[1][1]]:
-            if self._all_exist(keys):
+        for number, (_, keys, server) in [each for each in self._waiting.items() if key in (*each[1][1], each[1][2])]:
+            if self._all_exist(keys) or (server and server not in self._values):
                 self._report_released_rank(me, number, keys)
                 del self._waiting[number]
                 self._turns.wake_task(number)  # unless its time-out has woken it already
@@ -288,7 +296,7 @@ class KeyValueStore:
 
     def _update_waits(self, key: str) -> None:
         """Update the ranks that wait for `key` and other keys: each now waits for the keys that are still missing."""
-        for task, keys in self._waiting.values():
+        for task, keys, _ in self._waiting.values():
             if key in keys and isinstance(task.wait, StoreWait):
                 task.wait = replace(task.wait, keys=self._missing_keys(keys))
 
@@ -307,7 +315,7 @@ class KeyValueStore:
             self._report_access(me, key, AccessMode.READ if has_alarm else AccessMode.MISS)
         self._run.observer.began_to_wait(me.number, is_for_good=len(keys) > 1 or request.operation == "wait")
         what = f"store key {', '.join(missing)}"
-        self._waiting[me.number] = me, tuple(keys)
+        self._waiting[me.number] = me, tuple(keys), request.server
         self._run.record_event(EventKind.WAIT, text=what)
         me.store_seconds, time_outs = request.store_seconds, self._turns.time_outs
         time_outs.least_seconds = min(time_outs.least_seconds, request.store_seconds or inf)
@@ -315,6 +323,8 @@ class KeyValueStore:
         self._waiting.pop(me.number, None)
         has_come = in_time or self._all_exist(keys)
         self._run.record_event(EventKind.DONE, text=what if has_come else f"{what} timed out")
+        if not self._all_exist(keys):
+            self._check_server(me, request)
         if not has_come and not has_alarm:
             raise CallerStopped(RejectRequest("TimeoutError", "\n".join(self._missing_keys(keys))))
         return in_time

@@ -102,6 +102,8 @@ class StoreOperation(NamedTuple):
     site: Site = NOWHERE
     may_wait: bool = True
     """True if the caller waits while the queue is empty."""
+    server: str = ""
+    """The key that exists while the server of the store runs; empty for a store whose server outlives all ranks."""
 
 
 class ReadClock(NamedTuple):

@@ -12,17 +12,19 @@ from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import Store
-from torch.distributed import DistStoreError, QueueEmptyError
+from torch.distributed import DistNetworkError, DistStoreError, QueueEmptyError
 
 from ddpsim.simulator.accesses import Access, AccessMode
 from ddpsim.simulator.calls import NOWHERE
-from ddpsim.simulator.diagnosis.rank_errors import MissingKeys
+from ddpsim.simulator.diagnosis.rank_errors import SERVER_ENDED, MissingKeys
 from ddpsim.simulator.kernel.key_values import MAY_WAIT
 from ddpsim.simulator.kernel.requests import StoreOperation
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
+_UNANSWERED = frozenset({"set", "multi_set", "append", "queue_push"})
+"""Requests for whose answer torch's client does not wait: the first one after the server's end raises nothing."""
 
 
 class SimulatedStore(Store):
@@ -37,6 +39,7 @@ class SimulatedStore(Store):
         self._timeout = DEFAULT_TIMEOUT
         self._limit: timedelta | None = None
         """The time-out for waits that give none themselves; None for no limit."""
+        self._server, self._is_cut_off = "", False
 
     def with_prefix(self, prefix: str) -> SimulatedStore:
         """Return a handle of the same store that puts a prefix before all keys."""
@@ -190,11 +193,18 @@ class SimulatedStore(Store):
             self._timeout.total_seconds() if may_wait_long else None,
             current_user_site() if may_wait_long else NOWHERE,
             may_wait,
+            self._server,
         )
         try:
             return self._host.send_request(request)
         except TimeoutError as error:
             raise self._timeout_error(keys, self._timeout, str(error).splitlines()) from None
+        except ConnectionError:
+            client = getattr(self, "_underlying_non_prefix_store", self)
+            was_cut_off, client._is_cut_off = client._is_cut_off, True
+            if was_cut_off or operation not in _UNANSWERED:
+                raise DistNetworkError("Broken pipe" if was_cut_off else SERVER_ENDED) from None
+            return None
 
     def _timeout_error(self, keys: Sequence[str], limit: timedelta, missing: Sequence[str]) -> DistStoreError:
         prefix = self._prefix.removeprefix(self._namespace)

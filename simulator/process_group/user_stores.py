@@ -40,7 +40,6 @@ _IN_USE = (
     "name: EADDRINUSE, message: address already in use"
 )
 
-
 _MADE_AGAIN = " made again by rank "
 
 
@@ -50,6 +49,8 @@ class UserStore(SimulatedStore):
     _of: ClassVar[Host]
     _class_of_torch: ClassVar[Any]
     """torch's own store class, used where no rank runs: in a process that a rank has forked."""
+    _at_end: ClassVar[Callable[[Callable[[str], None], str], object]]
+    """Registers a function that runs at the end: it removes a file, or ends a server."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
         """Return a simulated store on a rank's thread, and torch's own store elsewhere."""
@@ -105,13 +106,13 @@ class TCPStore(UserStore):
         super().__init__(self._of)
         if not 0 <= port < 2**16:
             raise TypeError(f"__init__(): incompatible constructor arguments: port {port}, expected 0 to 65535")
-        self.host = host_name
-        self.port = port
+        self.host, self.port = host_name, port
         self._set_wait_limit(timeout)
         if is_agent_port(port):
             return
         generation = self._record_server(multi_tenant) if is_master else self._await_server()
         self._store_under(f"tcp port {self.port}/" if generation == 1 else f"tcp port {self.port} ({generation})/")
+        self._server = self._server_key
         if wait_for_workers and world_size is not None:
             self._wait_for_workers(world_size, is_master)
 
@@ -128,7 +129,15 @@ class TCPStore(UserStore):
                 return self._await_server()
             raise DistNetworkError(_IN_USE.format(self.port))
         self._servers[here] = self
+        type(self)._at_end(self._end_server, self._server_key)
         return int(self._ask_kernel("add", [self._server_key], amount=int(mine is None)))
+
+    @classmethod
+    def _end_server(cls, server: str) -> None:
+        """End a server as its rank's program ends normally. After an error, that error is all there is to tell."""
+        error = sys.exc_info()[1]
+        if cls._of.is_rank_thread() and not (error.code if isinstance(error, SystemExit) else error):
+            SimulatedStore(cls._of).delete_key(server)
 
     def _await_server(self) -> int:
         """Wait until the server store of this client exists."""
@@ -169,8 +178,6 @@ class FileStore(UserStore):
 
     _made: ClassVar[Counter[tuple[int, str]]]
     """By rank and path, how often the rank has made the file: one that is made again has no keys."""
-    _at_end: ClassVar[Callable[[Callable[[str], None], str], object]]
-    """Registers a function that runs at the end and removes the file."""
 
     def __init__(self, file_name: str, world_size: int = -1) -> None:
         """Make the store from the arguments of torch's FileStore."""
@@ -228,7 +235,7 @@ class PrefixStore(UserStore):
         """Make the store from the arguments of torch's PrefixStore."""
         super().__init__(self._of, f"{store._prefix}{prefix}/")
         self._store = store
-        self._namespace = store._namespace
+        self._server, self._namespace = store._server, store._namespace
         self._timeout, self._limit = store._timeout, store._limit
 
     @property

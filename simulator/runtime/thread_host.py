@@ -315,7 +315,8 @@ class ThreadHost:
             )
             raise me.fault
         if isinstance(answer, answers.RejectRequest):
-            raise (TimeoutError if answer.kind == "TimeoutError" else ValueError)(answer.text)
+            kinds = {"TimeoutError": TimeoutError, "ConnectionError": ConnectionError}
+            raise kinds.get(answer.kind, ValueError)(answer.text)
         self._unwind_caller()
 
     # --- the ends of threads ------------------------------------------------------------------------------------------

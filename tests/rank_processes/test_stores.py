@@ -245,6 +245,37 @@ def test_a_group_is_made_in_any_way(program, capfd, tmp_path):
     assert not (tmp_path / "group").exists()
 
 
+HOSTED = """
+os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+store = dist.TCPStore("127.0.0.1", 29781, size, rank == 0)
+store.set(str(rank), "done")
+{more}
+sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ("if rank: time.sleep(1); store.get('0')", "Failed to recv, got 0 bytes. Connection was likely closed."),
+        ("if rank: store.wait(['never'])", "Failed to recv, got 0 bytes. Connection was likely closed."),
+        ("if rank: store.wait(['0']); time.sleep(1); store.set('a', ''); store.get('a')", "Broken pipe"),
+        ("if rank: time.sleep(1); dist.PrefixStore('a', store).set('a', ''); store.set('a', '')", "Broken pipe"),
+        ("if rank: time.sleep(1); store.set('last', '')", None),
+        ("store.add('left', 1)\nwhile not rank and store.add('left', 0) < size: time.sleep(0.1)", None),
+    ],
+)
+def test_a_store_ends_with_the_program_of_its_host(more, error, program):
+    result = simulate_program(program("import time\n" + HOSTED.format(more=more)), 2)
+    if error is None:
+        assert result.verdict is Verdict.PASS, str(result)
+        return
+    (finding,) = result.findings
+    assert finding.ranks == (1,)
+    assert f"rank 1 raised DistNetworkError: {error}" in str(finding)
+    assert "had ended its program when rank 1 still used the store" in str(finding)
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -54,6 +54,10 @@ class FailureCauses:
         "under torchrun leave MASTER_ADDR and MASTER_PORT as they are: its agent has the store; elsewhere make one on "
         "one rank, with is_master=True and the same port",
     )
+    STORE_SERVER_ENDED = make_advice(facts.RanksAndParameters)(
+        "the rank that made the store's server (is_master=True) had ended its program when {who} still used the store",
+        "let that rank end last: it waits until each of the others has told, by a key, that it needs the store no more",
+    )
     OLD_ADDRESSES = make_advice(facts.RanksAndParameters)(
         "groups leave their addresses in the store when they are destroyed, and {who} read an old one before its owner "
         "had written the new one; in another schedule this may go well",
