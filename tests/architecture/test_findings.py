@@ -49,7 +49,7 @@ def test_each_kind_of_fact_is_noticed_and_worded():
             NoticedKind.REPLICA,
             NoticedKind.OUTSIDE,
             NoticedKind.PATH,
-            NoticedKind.WRITTEN,
+            NoticedKind.FILE,
         )  # other files word these
         if kind not in elsewhere:
             assert f"NoticedKind.{kind.name}" in SOURCES[worded], f"no function of {worded.name} words {kind}"
