@@ -212,7 +212,7 @@ def _store_state(run: KernelRun) -> Hashable:
     return (
         frozenset(store._values.items()),
         frozenset([(key, tuple(values)) for key, values in store._queues.items()]),
-        frozenset([(number, keys) for number, (_, keys) in store._waiting.items()]),
+        frozenset([(number, keys) for number, (_, keys, _) in store._waiting.items()]),
         frozenset(
             [
                 (rank, request, found, times)
