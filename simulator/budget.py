@@ -19,7 +19,8 @@ class Budget:
     steps: int = 10_000_000
     """The largest number of choice points (places where the scheduler chooses) in one run."""
     polls: int = 100_000
-    """The largest number of consecutive failed polls (`is_completed`, `Store.check`) while no other rank can run."""
+    """The largest number of consecutive failed polls (`is_completed`, `Store.check`) while no other rank can run. A
+    sleep after which nothing but sleeps happens counts as ten."""
     stuck_seconds: float = 10.0
     """The largest number of wall-clock seconds that the running rank may sleep outside ddpsim's control (a lock, a
     socket, native code)."""

@@ -155,8 +155,11 @@ def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
 def _same_files_note(run: RunState) -> tuple[str, ...]:
     """Return notes on the files that several ranks used between the same two calls, and one of them wrote; () if none.
 
-    A rank that uses the store may have learned from it that a file is there.
+    A rank that uses the store may have learned from it that a file is there. Of messages, and in groups of some ranks,
+    each rank makes another number of calls, so that equal numbers are not the same two calls.
     """
+    if any(call.peer is not None or not call.group.startswith(DEFAULT_GROUP) for call in run.all_calls()):
+        return ()
     with_store = {event.rank for event in run.events if event.kind is EventKind.STORE}
     reads = [
         (writer, reader, Path(at[0]).name)

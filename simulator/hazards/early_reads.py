@@ -21,6 +21,9 @@ from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.runtime.call_sites import current_user_site, is_simulator_file
 
+_ASKING = frozenset({"aten::is_pinned", "aten::is_same_size", "aten::_has_compatible_shallow_copy_type"})
+"""Operators that ask for properties of a tensor and read no data."""
+
 Span = tuple[int, int]
 """The first address of a tensor's memory, and the address after its end."""
 
@@ -33,19 +36,22 @@ class EarlyReads:
         self._ask = ask
         self.held: dict[int, tuple[Call, Tensor]] = {}
         """By id, the outputs in flight and their views."""
+        self._of_calls: dict[int, list[Tensor]] = {}
+        """The same tensors, by the id of their call."""
 
     def watch_outputs(self, call: Call, outputs: Sequence[Tensor]) -> None:
         """Watch the tensors that a call writes."""
         for tensor in outputs:
-            if type(tensor) is Tensor:
+            if type(tensor) is Tensor and memory_span(tensor) != (0, 0):
                 self._mark(tensor)
                 self.held[id(tensor)] = call, tensor
+                self._of_calls.setdefault(id(call), []).append(tensor)
 
     def forget_call(self, call: Call | None) -> None:
         """Watch the outputs of a call no longer, or, for None, those of all calls."""
-        for key, (other, tensor) in list(self.held.items()):
-            if call is None or call is other:
-                del self.held[key]
+        for key in list(self._of_calls) if call is None else [id(call)]:
+            for tensor in self._of_calls.pop(key, ()):
+                del self.held[id(tensor)]
                 _unmark(tensor)
 
     def _mark(self, tensor: Any) -> None:
@@ -112,7 +118,8 @@ class _ReadsOf(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         name = func._schema.name
-        if func.namespace == "aten" and not func.is_view and not name.endswith("_like") and "::new_" not in name:
+        reads = not func.is_view and name not in _ASKING and not name.endswith("_like") and "::new_" not in name
+        if func.namespace == "aten" and reads:
             inputs = [
                 memory_span(leaf)
                 for argument, value in zip(func._schema.arguments, args, strict=False)

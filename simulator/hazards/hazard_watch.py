@@ -237,8 +237,9 @@ class HazardWatch:
             self._reads.forget_call(pending.call)
         if mine and pending.call.operation == "barrier":  # on gloo it waits for the group's earlier collectives, too
             for other in mine.values():
-                if other.pending.call.group == pending.call.group and other.pending.call.peer is None:
-                    self._reads.forget_call(other.pending.call)
+                call = other.pending.call
+                if call.group == pending.call.group and call.peer is None and call.sequence < pending.call.sequence:
+                    self._reads.forget_call(call)
         if in_flight is not None and not in_flight.is_sharing and in_flight.has_changed_tensors():
             self._report_hazard(NoticedKind.CHANGED, pending.call)
 

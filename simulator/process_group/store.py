@@ -45,6 +45,7 @@ class SimulatedStore(Store):
         """Return a handle of the same store that puts a prefix before all keys."""
         store = SimulatedStore(self._host, self._prefix + prefix)
         store._namespace, store._timeout, store._limit = self._namespace, self._timeout, self._limit
+        store._server = self._server
         return store
 
     def clone(self) -> SimulatedStore:

@@ -11,7 +11,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial, wraps
+from os import stat  # bound here: that of a rank is replaced
+from stat import S_ISDIR
 from typing import Any
 
 import torch
@@ -41,15 +44,8 @@ def wait_before_external_effects(wait: Callable[..., None]) -> None:
             if not _is_code_file(*arguments):
                 is_temporary = sys._getframe(1).f_globals.get("__name__") == "tempfile"
                 locks.extend([event] * (bool(arguments[2] & os.O_EXCL) and not is_temporary))
-                mode, writes = str(arguments[1]), None
-                if (
-                    not locks
-                    and mode[0] in "rw"
-                    and str(arguments[0]) not in looked
-                    and not os.path.isdir(arguments[0])
-                ):
-                    writes = mode[0] == "w"
-                wait(event, arguments[0], writes=writes)
+                is_used = not locks and not _is_folder(arguments[0])
+                wait(event, arguments[0], writes=_writes(arguments[1], arguments[0] in looked) if is_used else None)
         elif event in _CHANGING:
             locks.extend([event] * event.startswith("fcntl."))
             is_import = sys._getframe(1).f_code.co_filename.startswith("<frozen importlib")
@@ -76,6 +72,19 @@ def wait_before_external_effects(wait: Callable[..., None]) -> None:
     replaced.replace_attribute(torch.serialization, "_open_zipfile_writer", wrap_zipfile_writer)
 
 
+def _writes(mode: str | None, is_looked_for: bool) -> bool | None:
+    """Return whether a file that is opened is written anew; None if it is neither, nor read without a look before."""
+    if mode is not None and mode.startswith("w"):
+        return True
+    return None if mode is None or is_looked_for or not mode.startswith("r") else False
+
+
+def _is_folder(path: Any) -> bool:
+    with suppress(OSError, TypeError, ValueError):
+        return S_ISDIR(stat(path).st_mode)
+    return False
+
+
 def _is_code_file(path: Any, mode: Any, flags: int) -> bool:
     """Return whether an import opens this file: no rank writes such files; cached bytecode is equal for all."""
     if not isinstance(path, (str, bytes)):
@@ -90,7 +99,8 @@ def _waiting_function(wait: Callable[..., None], looked: set[Any], original: Cal
     @wraps(original)
     def watched(*arguments: Any, **options: Any) -> Any:
         wait(original, *arguments[:1])
-        looked.update(map(str, arguments[:1]))
+        with suppress(TypeError):  # not hashable
+            looked.update(arguments[:1])
         return original(*arguments, **options)
 
     watched.__module__ = os.__name__  # so that pickle finds it

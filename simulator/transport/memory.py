@@ -90,7 +90,8 @@ class MemoryTransport:
 
 def note_overflow(notes: dict[Site, str], signature: Signature, pendings: Sequence[PendingCall]) -> None:
     """Note a SUM of integers of one byte that leaves the range of their type; no backend says that it wraps around."""
-    if signature.reduction != "SUM" or (first := pendings[0].payload.inputs[0]).dtype not in _OF_ONE_BYTE:
+    first = next(iter(pendings[0].payload.inputs), None)
+    if signature.reduction != "SUM" or first is None or first.dtype not in _OF_ONE_BYTE or first.is_meta:
         return
     limits, call = torch.iinfo(first.dtype), pendings[0].call
     for column in zip(*(pending.payload.inputs for pending in pendings), strict=True):

@@ -177,6 +177,7 @@ def test_what_reads_nothing_of_an_output_in_flight():
             type(buffer.view(2, 2)),
         )
         torch.zeros_like(buffer), buffer.new_empty(3), buffer.data_ptr(), repr(buffer.shape), other.sum(), shapes
+        shapes = buffer.is_pinned(), buffer.is_same_size(other), torch.nn.Parameter(buffer, requires_grad=False)
         while not work.is_completed():
             pass
         buffer.sum()

@@ -342,6 +342,12 @@ def test_files_that_ranks_share_without_a_barrier_are_noted(folder):
         f"{save}\nimport os\nwhile not os.path.exists('b.pt'): pass\n{load}",
     ):
         assert notes(twin) == ()
+    again = "torch.save(1, f'c{rank}.pt')\ndist.barrier()\ntorch.save(2, 'c1.pt')"
+    assert notes(again) == told("c1.pt")
+    messages = (
+        "if rank == 0: dist.send(torch.ones(1), 1); open('m', 'w')\nelse: dist.recv(torch.ones(1))\ndist.barrier()"
+    )
+    assert notes(messages + "\nif rank: open('m').close()") == ()
     store = "store = dist.distributed_c10d._get_default_store()"
     assert notes(f"{store}\n{save}; store.set('saved', '1')\nstore.wait(['saved'])\n{load}") == ()
     assert notes("if rank == 1: open('old.txt').read()") == ()

@@ -127,7 +127,7 @@ class CallCauses:
     )
     BRANCH_ALONE = make_advice(facts.RanksAndFact)(
         "{who} took a branch that no other rank took: {fact}; from there on, the calls of the ranks differ",
-        "let all ranks take the branch together, or let it neither make a call nor leave one out",
+        "let all ranks take the branch together, or let it make the same calls as the other path",
     )
     REDUCED_ALONE = make_advice(facts.RanksAndFact)(
         "in the same backward {who} made the {fact}, and the others did not: under no_sync() the wrapper reduces "

@@ -56,7 +56,7 @@ class FailureCauses:
     )
     STORE_SERVER_ENDED = make_advice(facts.RanksAndParameters)(
         "the rank that made the store's server (is_master=True) had ended its program when {who} still used the store",
-        "let that rank end last: it waits until each of the others has told, by a key, that it needs the store no more",
+        "let that rank wait for a key that each other rank sets when it is done with the store",
     )
     OLD_ADDRESSES = make_advice(facts.RanksAndParameters)(
         "groups leave their addresses in the store when they are destroyed, and {who} read an old one before its owner "
@@ -220,8 +220,8 @@ class FailureCauses:
         "wait() for the work instead of polling it, or increase the limit: Budget(polls=...)",
     )
     SLEEPS_IN_VAIN = make_advice(facts.NoFacts)(
-        "a loop that sleeps waits for something, such as a file, that no other rank will provide: all others wait, "
-        "have ended or sleep in such a loop",
+        "a loop that sleeps seems to wait for something, such as a file, that no other rank will provide: all "
+        "others wait, have ended or sleep in such a loop",
         "if it looks for a file, give the file one name on all ranks: a process id or a time differs; if the loop ends "
         "by itself, increase the limit: Budget(polls=...)",
     )
