@@ -51,8 +51,9 @@ class EarlyReads:
         """Watch the outputs of a call no longer, or, for None, those of all calls."""
         for key in list(self._of_calls) if call is None else [id(call)]:
             for tensor in self._of_calls.pop(key, ()):
-                del self.held[id(tensor)]
-                _unmark(tensor)
+                if id(self.held.get(id(tensor), (None,))[0]) == key:  # else a later call writes it, too
+                    del self.held[id(tensor)]
+                    _unmark(tensor)
 
     def _mark(self, tensor: Any) -> None:
         tensor.__class__, tensor.early_reads = TensorInFlight, self
