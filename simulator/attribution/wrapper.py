@@ -13,10 +13,10 @@ of the wrapper's calls that belongs to a step, and when replicas are compared:
 
 Note [Steps]. A wrapper's step is the number of its synchronising forward, from 1. A forward in evaluation mode counts
 only once a backward follows it, because one rank may evaluate without no_grad through a wrapper without buffers. Two
-forwards before one backward are two steps, unless the program's own collective lies between them: there the ranks have
-met, as to skip a batch together, and the forward before it stays without a backward. Reductions are not counted: if one
-rank leaves out a backward, its next reductions pair with the ones that it left out. During a join the steps of ranks
-that ran out of input do not change; at its end all ranks have the same step again.
+forwards before one backward are two steps, unless a collective on the wrapper's group that is not its own lies between
+them: there the ranks have met, as to skip a batch together, and the forward before it stays without a backward.
+Reductions are not counted: if one rank leaves out a backward, its next reductions pair with the ones that it left out.
+During a join the steps of ranks that ran out of input do not change; at its end all ranks have the same step again.
 """
 
 from __future__ import annotations

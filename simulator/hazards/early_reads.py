@@ -2,8 +2,9 @@
 
 Until the wait an output is of a class of ours, so that torch passes its functions through here (`__torch_function__`);
 a program without a call in flight pays nothing. While such a function runs, a dispatch mode sees which memory its
-operators read. Not found: reads in native code (numpy, a backward), through a view that was made before the
-call, and of tensors that the program does not hold itself.
+operators read. Not found: reads in native code (numpy, pickle, a backward), by `print` and `repr`, in functions that
+are compiled or mapped (`vmap`), through a view that was made before the call, of tensors that are not contiguous, and
+of tensors that the program does not hold itself. A program that asks for the exact type of an output sees our class.
 """
 
 from __future__ import annotations
