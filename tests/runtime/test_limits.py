@@ -204,7 +204,8 @@ def test_a_loop_that_sleeps_and_looks_for_what_no_rank_provides(ends):
     def in_vain(rank):
         program(rank, [rank] if rank == 0 else [])
 
-    finding = only(simulate(in_vain, 3, budget=Budget(polls=1000)))
+    isolation = "process" if ends == "waiting" else "thread"
+    finding = only(simulate(in_vain, 3, budget=Budget(polls=1000), isolation=isolation))
     assert (finding.code.value, finding.ranks) == ("budget", (1,))
     slept = 101 if ends == "waiting" else 3002  # that of rank 0 comes to an end
     assert finding.summary == f"rank 1 slept {slept} times in a row while nothing else happened"
@@ -225,7 +226,8 @@ def test_a_loop_of_calls_until_a_time_has_come(decides):
                 dist.broadcast(goes_on, 0)
         return steps
 
-    result = simulate(program, 2, budget=Budget(steps=10_000))
+    isolation = "process" if decides == "rank 0" else "thread"
+    result = simulate(program, 2, budget=Budget(steps=10_000), isolation=isolation)
     if decides == "rank 0":
         assert result.verdict is Verdict.PASS, str(result)
         assert len(set(result.returns)) == 1
