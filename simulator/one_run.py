@@ -168,17 +168,17 @@ def _same_files_note(run: RunState) -> tuple[str, ...]:
         for reader in readers - run.writers.get(at, set()) - with_store
     ]
     if reads:
-        writers, readers, files = map(set, zip(*reads, strict=True))
+        writers, readers, files = (sorted(set(each)) for each in zip(*reads, strict=True))
         return (
-            f"{rank_list(sorted(readers))} read {join_names(sorted(files))}, which {rank_list(sorted(writers))} wrote "
-            "between the same two calls: without a barrier between, it may not be there yet",
+            f"{rank_list(readers)} read {join_names(files)}, which {rank_list(writers)} had written, with no "
+            "collective between: without a barrier there, the file may be missing",
         )
     shared = {Path(file).name: sorted(ranks) for (file, _), ranks in run.writers.items() if len(ranks) > 1}
     if not shared:
         return ()
     ranks = rank_list(sorted(set().union(*shared.values())))
     names = join_names(sorted(shared))
-    return (f"{ranks} all wrote or removed {names} between the same two calls: what is left depends on the last one",)
+    return (f"{ranks} wrote or removed {names} with no collective between: the last one decides what is left",)
 
 
 def _left_groups_note(run: RunState) -> tuple[str, ...]:

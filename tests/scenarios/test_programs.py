@@ -322,8 +322,8 @@ def test_files_that_ranks_share_without_a_barrier_are_noted(folder):
         return simulate_program(["own.py"], 2).notes
 
     def told(name):
-        how = "between the same two calls: what is left depends on the last one"
-        return (f"ranks 0, 1 all wrote or removed {name} {how}",)
+        how = "with no collective between: the last one decides what is left"
+        return (f"ranks 0, 1 wrote or removed {name} {how}",)
 
     assert notes("torch.save(rank, 'best.pt')") == told("best.pt")
     assert notes("open('log', 'w').close()\nshutil.rmtree('out', ignore_errors=True)") == told("log, out")
@@ -335,8 +335,8 @@ def test_files_that_ranks_share_without_a_barrier_are_noted(folder):
         )
     save = "import tempfile; tempfile.mkdtemp()\nif rank == 0: torch.save(1, 'b.pt')"
     load = "if rank == 1: assert torch.load('b.pt') == 1"
-    how = "without a barrier between, it may not be there yet"
-    assert notes(f"{save}\n{load}") == (f"rank 1 read b.pt, which rank 0 wrote between the same two calls: {how}",)
+    how = "with no collective between: without a barrier there, the file may be missing"
+    assert notes(f"{save}\n{load}") == (f"rank 1 read b.pt, which rank 0 had written, {how}",)
     for twin in (
         f"{save}\ndist.barrier()\n{load}",
         f"{save}\nimport os\nwhile not os.path.exists('b.pt'): pass\n{load}",

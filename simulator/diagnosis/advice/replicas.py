@@ -28,7 +28,8 @@ class WrongNumberCauses:
         "step after the backward has ended",
     )
     LAST_BACKWARD_LOCAL = make_advice(NoFacts)(
-        "the last backward did not reduce its gradients: its forward ran under no_sync() or the flag that it sets",
+        "the last backward did not reduce its gradients: its forward ran under no_sync(), or with "
+        "require_backward_grad_sync=False",
         "end no_sync(), or set require_backward_grad_sync, before the forward of the last micro-batch, which decides",
     )
     BACKWARD_AFTER_REDUCTION = make_advice(NoFacts)(
