@@ -26,6 +26,8 @@ from ddpsim.simulator.rank_processes.rank_files import RankFiles
 from ddpsim.simulator.runtime.outcome import RaisedError
 
 _POLL_SECONDS = 0.1
+_FEWER_RANKS_IDLE_SECONDS = 5.0
+"""The same while it has started fewer ranks than expected: it may wait for the disk, to load what starts the next."""
 _IDLE_SECONDS = 1.0
 """A launcher without CPU use for this long after it started ranks waits in a way that ddpsim does not replace."""
 
@@ -36,6 +38,7 @@ class LauncherRun:
     def __init__(self, config: ProcessConfig) -> None:
         """Start the program. Raises UsageError if the system starts no process."""
         self.children: list[ChildProcess] = []
+        self._world_size = config.world_size
         self._exit_files: list[int] = []
         """The pipes from which the launcher reads the exit codes of the ranks."""
         self._guardian = Guardian()
@@ -68,9 +71,12 @@ class LauncherRun:
                 now = self._launcher.core_seconds()
                 if now - cpu > _POLL_SECONDS / 10 or message is not None:
                     idle_since, cpu = time.monotonic(), now
-                elif self.children and time.monotonic() - idle_since > _IDLE_SECONDS:
+                elif self.children and time.monotonic() - idle_since > self._idle_seconds():
                     return True
         return bool(self.children)
+
+    def _idle_seconds(self) -> float:
+        return _IDLE_SECONDS if len(self.children) == self._world_size else _FEWER_RANKS_IDLE_SECONDS
 
     def _receive_message(self, seconds: float) -> Any:
         """Wait for a message of the launcher, and return it; None if no message arrives in time."""
