@@ -276,8 +276,11 @@ def _differing(values: Mapping[int, Sequence[tuple[str, str]]]) -> Iterator[str]
 
 
 def _went(steps: _Path) -> str:
-    following = next((step for step in steps if isinstance(step, PathStep)), END)
-    return "returned" if following == END else f"went on at {following.site}"
+    following = next((step for step in steps if isinstance(step, PathStep)), None)
+    if following is not None:
+        return "returned" if following == END else f"went on at {following.site}"
+    calls = [f"to {step.title}" for step in steps if isinstance(step, Call)]
+    return f"went on {calls[0]}" if calls else "ran no other line"
 
 
 def finding_has_cause(finding: Finding, causes: Sequence[Advice[...]]) -> bool:

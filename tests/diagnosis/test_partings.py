@@ -1,6 +1,7 @@
 """Where the paths of ranks part, found by a repetition of the failed run with a tracer: both kinds of ranks."""
 
 import contextlib
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -93,6 +94,16 @@ def left_by_break(rank, shares=False):
     dist.barrier()
 
 
+def branch_in_a_callback(rank, shares=False):
+    def callback():
+        if rank == 0 or shares:
+            dist.barrier()
+
+    reduction = functools.partial(dist.all_reduce, torch.ones(1))
+    calls = [reduction, functools.partial(callback), reduction]
+    list(map(functools.partial.__call__, calls))  # between the two calls it runs no line
+
+
 def caught_on_all(rank):
     for _ in range(4 - (rank == 1)):
         with contextlib.suppress(KeyError):
@@ -148,6 +159,7 @@ PROGRAMS = {
     ),
     partial(accumulated, what="saves"): ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     skips_a_backward: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
+    branch_in_a_callback: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on to all_reduce #1"),
     left_by_break: ("the paths of the ranks part", "patience is 0 on ranks 0, 1 against 2 on rank 2"),
 }
 
