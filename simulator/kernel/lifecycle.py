@@ -97,7 +97,8 @@ class TaskLifecycle:
             for script in task.scripts:
                 script.close()
             task.scripts.clear()
-            self._turns.end_task(task, how if task.is_main else TaskChange.UNWIND)
+            if not task.is_finished:
+                self._turns.end_task(task, how if task.is_main else TaskChange.UNWIND)
         if error is None and run.connections is not None:
             run.connections.rank_ended(rank)
         return was_running

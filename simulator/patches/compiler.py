@@ -10,6 +10,7 @@ from typing import Any
 from torch.nn.modules import module as modules
 
 from ddpsim import simulator
+from ddpsim.simulator.runtime.call_sites import is_simulator_file
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _MODULE = "torch._dynamo.convert_frame"
@@ -29,6 +30,8 @@ class CompilerLock:
         self._of_run: Any = None
         """The lock that ranks use instead. The rank that compiles first makes it, on its thread, so that waiting is
         simulated."""
+        self._is_taken: list[bool] = []
+        """Whether the lock was taken, for each entry that is not left yet."""
 
     def install(self) -> None:
         """Replace the lock of torch's compiler, if the compiler is loaded. May be called again."""
@@ -40,13 +43,19 @@ class CompilerLock:
         """Restore the lock of torch's compiler."""
         self._replaced.restore_attributes()
 
-    def __enter__(self) -> Any:
-        if self._of_run is None:
-            self._of_run = threading.RLock()
-        return self._of_run.__enter__()
+    def __enter__(self) -> None:
+        # Dynamo also asks whether to compile what the simulator calls while it serves a request, such as constructors
+        # that pickle calls, and skips these. Waiting for the lock is a request, too, which would mix with the other.
+        is_taken = not is_simulator_file(sys._getframe(2).f_code.co_filename)
+        if is_taken:
+            if self._of_run is None:
+                self._of_run = threading.RLock()
+            self._of_run.__enter__()
+        self._is_taken.append(is_taken)
 
     def __exit__(self, *exception: object) -> None:
-        self._of_run.__exit__(*exception)
+        if self._is_taken.pop():
+            self._of_run.__exit__(*exception)
 
 
 def skip_simulator_in_dynamo() -> None:

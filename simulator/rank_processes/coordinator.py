@@ -268,7 +268,7 @@ class RankCoordinator:
         child = inbox.child
         rank = self._kernel.run.ranks[child.rank]
         inbox.handled = None
-        if rank.main.is_finished:
+        if all(task.is_finished for task in rank.tasks):
             return None
         if self._are_programs and child.has_succeeded():
             self._left.add(child.rank)

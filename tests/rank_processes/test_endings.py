@@ -17,6 +17,7 @@ import torch.distributed as dist
 from ddpsim import Budget, Code, Crash, RankLostError, UsageError, Verdict, simulate
 from ddpsim.simulator.rank_processes import coordinator
 from tests.kit.limit_clocks import limits_go_by
+from tests.kit.results import codes
 from tests.launching.left_behind import nothing_is_left
 
 
@@ -267,6 +268,22 @@ def test_how_a_rank_ended_where_the_caller_ignores_its_children():
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert result.findings[0].summary == "rank 1 was killed by SIGKILL"
+
+
+def test_a_process_that_ends_while_its_last_thread_leaves():
+    def program(rank):
+        def receive():
+            try:
+                dist.recv(torch.ones(1), 1)
+            finally:  # the run has ended, and so has the rank's program
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if rank == 0:
+            threading.Thread(target=receive).start()
+            dist.barrier()
+        dist.recv(torch.ones(1), 0)
+
+    assert codes(run(program)) == [("deadlock.cycle", (0, 1))]
 
 
 class Endless:
