@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from time import time
 from typing import Any
 
 import torch
@@ -331,6 +332,7 @@ def _run_with_patches(execution: ThreadedRun, backend: SimulatedBackend, *others
         lambda: (host.running_thread.rank, float(host.send_request(ReadClock()))),
         is_subprocess_wait,
         is_alike=is_alike,
+        start=int(time()),
     )
     with backend.installed(), stores_replaced_on_ranks(host), ExitStack() as stack:
         for patch in (virtual_time, host.threads, *others):

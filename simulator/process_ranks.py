@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from time import time
 from typing import Any
 
 from ddpsim.simulator.budget import Budget
@@ -55,6 +56,7 @@ def start_process_ranks(
             semantics=plan.semantics,
             follows_paths=plan.follows_paths,
             has_equal_clocks=plan.has_equal_clocks,
+            began=int(time()),
         )
         launch = start_own_ranks(config, (budget or Budget()).seconds, external_processes)
         with nullcontext() if launch is None else closing(launch):

@@ -134,7 +134,7 @@ class RankCoordinator:
         record = me.rank
         states = tuple([(task.number, task.state) for task in record.tasks]) if record.has_started_threads else ()
         is_stopping = run.life.phase is not RunPhase.RUNNING
-        return messages.TurnToRun(me.number, answer, run.steps, is_stopping, states, known, error)
+        return messages.TurnToRun(me.number, answer, run.steps, is_stopping, states, known, error, now=run.clock.now)
 
     def _move_call_data(self, move: answers.MoveTensors) -> Answer:
         answer = self._kernel.reply(self._posted.move_call_data(move))

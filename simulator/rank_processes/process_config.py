@@ -11,6 +11,7 @@ from ddpsim.simulator.debugging.breakpoints import AllBreakpoints
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.rank_files import RankFiles
+from ddpsim.simulator.runtime.isolation.virtual_time import EPOCH_SECONDS
 from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 
 
@@ -45,6 +46,8 @@ class ProcessConfig(NamedTuple):
     follows_paths: bool = False
     """True if the lines that ranks run are recorded."""
     has_equal_clocks: bool = False
+    began: int = EPOCH_SECONDS
+    """The second at which the run began, from which `datetime.now` counts."""
     debugs_rank: int | None = None
     """The rank whose program a debugger stops at the first line."""
     breakpoints: AllBreakpoints = AllBreakpoints()

@@ -179,9 +179,10 @@ class _RankProcess:
         me.asker = me.ident
         time = VirtualTime(
             host.is_rank_thread,
-            lambda seconds: host.send_request(Sleep(seconds)),
+            self._kernel.timer.wrap_sleep(lambda seconds: host.send_request(Sleep(seconds))),
             lambda: (host.running_thread.rank, float(host.send_request(ReadClock()))),
             is_alike=self._rank_config.common.has_equal_clocks,
+            start=self._rank_config.common.began,
         )
         self._own_channel.heed_debugger = self._session_host.serve_other_rank
         self._install_signal_handlers()
@@ -192,6 +193,7 @@ class _RankProcess:
         with self._backend.installed(), self._os_exit_replaced():
             replace_store_classes(host)
             time.install()
+            self._kernel.timer.install(host.is_rank_thread)
             host.threads.install()
             self._install_virtual_gpus()
             PdbReplacement(self._session_host).install()

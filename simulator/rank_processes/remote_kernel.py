@@ -21,6 +21,7 @@ from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.parcels import PackedPayload, SharedArena
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel, SignalBlocker
+from ddpsim.simulator.rank_processes.signal_timer import SignalTimer
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 
 _ENDING = (Continue, answers.Unwind, answers.RaiseFault, answers.RejectRequest)
@@ -58,7 +59,7 @@ class RemoteRun:
         record = RankRecord(rank)
         self.ranks = [record]
         self.tasks = {rank: record.main}
-        self.steps = 0
+        self.steps, self.now = 0, 0.0
         self.is_observed = is_observed
         self.life: RunLifecycle = _RemoteRunLifecycle(channel)
         self._own_channel = channel
@@ -77,6 +78,7 @@ class RemoteKernel:
         self.run = RemoteRun(rank, channel, is_observed=is_observed)
         self._own_channel = channel
         self._signals = SignalBlocker()
+        self.timer = SignalTimer(lambda: self.run.now)
         self._arena = arena
         self._open: UndeliveredCalls = {}
         self._before_delivery: Callable[[PendingCall], None] = lambda pending: None
@@ -179,6 +181,8 @@ class RemoteKernel:
         """Return the next answer of the coordinator; if it ends a request, unblock the program's signals."""
         answer = self._answers.popleft()
         if type(answer) in _ENDING:
+            if self.run.now >= self.timer.due and self._running.is_main and type(answer) is Continue:
+                self.timer.ring()
             self._signals.unblock_signals(self._running.number)
             return UNWIND if self._is_interrupted else answer
         return answer
@@ -192,7 +196,7 @@ class RemoteKernel:
             return self._own_channel.exchange_messages(message)
 
     def _accept_turn(self, turn: messages.TurnToRun) -> messages.TurnToRun:
-        self.run.steps = turn.steps
+        self.run.steps, self.run.now = turn.steps, turn.now
         self.is_speculative = turn.is_speculative
         if turn.is_stopping:
             self.run.life.begin_stop(RunEnding.FINISHED)

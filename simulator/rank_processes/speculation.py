@@ -67,5 +67,5 @@ class Speculation:
             answer, known = IN_TIME, inbox.completions.take_results_up_to(request.handles)
         elif message is not None and not isinstance(request, (BeginCall, Checkpoint)):
             return None
-        rank, steps = inbox.child.rank, self._run.steps
-        return TurnToRun(rank, answer, steps, is_stopping=False, outcomes=known, is_speculative=True)
+        rank, steps, now = inbox.child.rank, self._run.steps, self._run.clock.now
+        return TurnToRun(rank, answer, steps, is_stopping=False, outcomes=known, is_speculative=True, now=now)

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from multiprocessing import get_context
@@ -12,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import Verdict, simulate, simulate_program
+from ddpsim import Code, Verdict, simulate, simulate_program
 
 COUNT = {"calls": 0}
 
@@ -39,6 +40,36 @@ def test_ranks_share_nothing():
     returns = simulate(own_state, 3, isolation="process").returns
     assert returns == ((1, "0", "/tmp", 0, 0, 0), (1, "1", "/", 1, 1, 1), (1, "2", "/", 2, 2, 2))
     assert (dict(COUNT), os.getcwd(), os.environ.get("OWN")) == before
+
+
+def with_a_timer(rank, handler_calls, seconds=0.25, interval=0.0):
+    rung = []
+
+    def ring(*_):
+        rung.append(time.monotonic())
+        if handler_calls:
+            dist.barrier()
+
+    if rank == 0 or not handler_calls:
+        signal.signal(signal.SIGALRM, ring)
+        assert signal.setitimer(signal.ITIMER_REAL, seconds, interval) == (0, 0)
+        assert signal.getitimer(signal.ITIMER_REAL) == (seconds, interval)
+    for _ in range(10):
+        if rank == 0:
+            time.sleep(0.1)
+        dist.all_reduce(torch.ones(1))
+    return [round(each, 2) for each in rung], signal.alarm(0)
+
+
+def test_a_timer_rings_in_virtual_time():
+    def timed(*arguments):
+        return simulate(with_a_timer, 2, args=arguments, isolation="process", alike=True)
+
+    assert timed(False).returns == (([0.25], 0), ([0.3], 0))  # in the sleep, and after the wait for rank 0
+    assert timed(False, 1000).returns == (([], 999), ([], 999))
+    assert timed(False, 0.35, 0.4).returns == (([0.35, 0.75], 1), ([0.4, 0.8], 1))
+    (found,) = timed(True).findings
+    assert (found.code, found.ranks) == (Code.MISMATCH_OPERATION, (0, 1))
 
 
 def test_what_a_module_makes_when_it_is_imported_is_the_ranks(tmp_path, monkeypatch):

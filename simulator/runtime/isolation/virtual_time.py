@@ -8,22 +8,28 @@ Computation takes no virtual time. But two readings of a clock by a rank are nev
 after the one before, so that a program does not divide by zero. The clock of the run does not advance with these.
 The clocks of ranks differ, as those of processes do: each has an offset of its own, drawn once and for all.
 
+`datetime.now`, `time.localtime()` and others that default to "now" name folders, which must be new ones in each run. So
+virtual time begins at the real second of the run's start for them.
+
 Not covered, so in real time: functions bound before the simulation (`from time import sleep` in a module imported
-earlier), clocks read by native code (`datetime.now`, `time.localtime()` and others that default to "now"), CPU clocks,
-and waits other than sleeps, locks, asyncio and those of patches/outside_waits.py (`select`). A real wait does not
-advance virtual time. So a loop that waits like that for a virtual deadline never ends.
+earlier), CPU clocks, and waits other than sleeps, locks, asyncio and those of patches/outside_waits.py (`select`). A
+real wait does not advance virtual time. So a loop that waits like that for a virtual deadline never ends.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import operator
 import random
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from functools import cache, partial
 from math import inf, nextafter
 from types import FrameType
+from typing import Any
 
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
@@ -72,11 +78,14 @@ class VirtualTime:
         waits_really: Callable[[FrameType], bool] = lambda caller: False,
         *,
         is_alike: bool = True,
+        start: int = EPOCH_SECONDS,
     ) -> None:
         """`now` is a function that returns the running rank and its virtual seconds; `sleep` waits for virtual seconds.
 
         If `waits_really(caller)`, a sleep takes real time and no other rank runs. `is_alike`: ranks have equal clocks.
+        `start`: the second at which `datetime.now` begins.
         """
+        self._start = start
         self._is_alike = is_alike
         self._waits_really = waits_really
         self._is_rank_thread = is_rank_thread
@@ -101,6 +110,31 @@ class VirtualTime:
         for name, clock in virtual.items():
             self._replaced.replace_attribute(time, name, partial(self._clock_for_ranks, clock))
         self._replaced.replace_attribute(time, "sleep", self._sleep_for_ranks)
+        for name in ("localtime", "gmtime", "ctime"):
+            self._replaced.replace_attribute(time, name, self._wrap_conversion)
+        self._replaced.replace_attribute(
+            time,
+            "strftime",
+            lambda original: staticmethod(lambda form, *at: original(form, *(at or (time.localtime(),)))),
+        )
+        self._of_datetime = dict(datetime.__dict__)
+        _set_methods_of_datetime(now=classmethod(self._read_datetime), utcnow=classmethod(self._read_utc))
+
+    def _read_datetime(self, kind: type[datetime], tz: Any = None) -> datetime:
+        if not self._is_rank_thread():
+            return self._of_datetime["now"].__get__(None, kind)(tz)
+        return kind.fromtimestamp(self._start + self._next_clock_value("time of day"), tz)
+
+    def _read_utc(self, kind: type[datetime]) -> datetime:
+        return self._read_datetime(kind, timezone.utc).replace(tzinfo=None)
+
+    def _wrap_conversion(self, original: Callable[[float | None], Any]) -> Any:
+        def convert(seconds: float | None = None, /) -> Any:
+            if seconds is None and self._is_rank_thread():
+                seconds = self._start + self._next_clock_value("time of day")
+            return original(seconds)
+
+        return staticmethod(convert)
 
     def _next_clock_value(self, clock: str) -> float:
         """Return the virtual time, a little later than all earlier readings of this clock by the rank."""
@@ -116,6 +150,8 @@ class VirtualTime:
 
     def uninstall(self) -> None:
         """Restore the clock functions of the `time` module. May be called twice."""
+        if self._replaced:
+            _set_methods_of_datetime(now=self._of_datetime["now"], utcnow=self._of_datetime["utcnow"])
         self._replaced.restore_attributes()
 
     def _clock_for_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:
@@ -124,7 +160,7 @@ class VirtualTime:
         def read() -> float:
             return clock() if is_rank_thread() else original()
 
-        return read
+        return staticmethod(read)  # not a method of a class that has it, as the original is none
 
     def _sleep_for_ranks(self, original: Callable[[float], None]) -> Callable[[float], None]:
         is_rank_thread, virtual_sleep, waits_really = self._is_rank_thread, self._sleep, self._waits_really
@@ -138,3 +174,9 @@ class VirtualTime:
             original(seconds)  # outside ranks; on a rank, for real waits and for the errors of invalid arguments
 
         return sleep
+
+
+def _set_methods_of_datetime(**methods: Any) -> None:
+    """Set methods of the class itself: objects of another class would not be equal in type, nor in pickles."""
+    gc.get_referents(datetime.__dict__)[0].update(methods)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))

@@ -1,10 +1,12 @@
 """The clocks of `time` inside ranks and outside."""
 
 import os
+import pickle
 import random
 import subprocess
 import threading
 import time
+from datetime import datetime, timezone
 from decimal import Decimal
 
 import pytest
@@ -76,6 +78,42 @@ def test_no_two_readings_of_a_clock_are_equal(clock):
     assert read() == first
     clock.now = 1.0  # past what the readings came to
     assert time.monotonic() == 1.0
+
+
+class Own(datetime):
+    pass
+
+
+def test_a_date_of_now_follows_the_virtual_clock(clock, in_thread):
+    begun = datetime.now(timezone.utc)
+    assert begun.timestamp() == EPOCH_SECONDS
+    time.sleep(61)
+    now, utc = datetime.now(), datetime.utcnow()
+    assert (now.timestamp(), type(now), type(Own.now())) == (EPOCH_SECONDS + 61, datetime, Own)
+    assert (utc.minute, utc.tzinfo, pickle.loads(pickle.dumps(utc))) == (1, None, utc)
+    assert time.strftime("%M:%S") == "01:01" == time.strftime("%M:%S", time.localtime()) == time.ctime()[14:19]
+    assert time.strftime("%Y", time.gmtime(0)) == "1970"
+    assert in_thread(lambda: (datetime.now().year, time.gmtime().tm_year)) > (2020, 2020)
+
+
+def test_a_clock_may_be_an_attribute_of_a_class(clock):
+    time.sleep(2)
+    own = type("Timer", (), {"clock": time.perf_counter, "converter": time.gmtime})()
+    assert (own.clock(), own.converter(0).tm_year) == (2.0, 1970)
+
+
+def test_ranks_count_from_one_real_second_and_the_clock_is_put_back():
+    def program(rank):
+        begun = datetime.now()
+        time.sleep(3600)
+        return begun.timestamp(), (datetime.now() - begun).seconds
+
+    before = datetime.now().timestamp()
+    for isolation in ("thread", "process"):
+        (first, slept), *rest = simulate(program, 3, isolation=isolation, alike=True).returns
+        assert (abs(first - before) < 60, first % 1 < 0.01, slept) == (True, True, 3600)
+        assert all(each == (first, 3600) for each in rest)
+    assert datetime.now().timestamp() - before < 60
 
 
 def test_other_threads_see_real_time(clock, in_thread):
