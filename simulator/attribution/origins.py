@@ -35,7 +35,7 @@ from ddpsim.simulator.diagnosis.hazards import TensorName
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.joins import joined_note_text
 from ddpsim.simulator.kernel.requests import WriteNote
-from ddpsim.simulator.runtime.call_sites import may_show_as_caller, site_of_user_frame
+from ddpsim.simulator.runtime.call_sites import frames_outwards, may_show_as_caller, site_of_user_frame
 from ddpsim.simulator.runtime.host import Host
 
 _OWN_FRAMES = 3
@@ -102,7 +102,10 @@ class OriginTracker:
         else:
             origin = USER_ORIGIN if reading is None else self._origin_of_reading(reading, signature)
         if innermost is None:
-            return origin, self._host.running_thread.started_at, None, ()
+            frames = frames_outwards(start or sys._getframe(_OWN_FRAMES))
+            items = (each.f_locals.get("self") for each in frames if each.f_code.co_name == "run")
+            sites = (each.submitted_at for each in items if type(each).__name__ == "_WorkItem")
+            return origin, next(sites, self._host.running_thread.started_at), None, ()
         names: tuple[TensorName, ...] = ()
         if signature.operation in NAMED and (origin is USER_ORIGIN or origin.is_of_program):
             names = self._names.names_of_tensors(signature.operation, tensors, innermost)

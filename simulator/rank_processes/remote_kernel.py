@@ -21,7 +21,7 @@ from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.rank_processes import messages
 from ddpsim.simulator.rank_processes.parcels import PackedPayload, SharedArena
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel, SignalBlocker
-from ddpsim.simulator.rank_processes.signal_timer import SignalTimer
+from ddpsim.simulator.runtime.isolation.virtual_time import SignalTimer
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 
 _ENDING = (Continue, answers.Unwind, answers.RaiseFault, answers.RejectRequest)

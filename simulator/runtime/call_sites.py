@@ -1,8 +1,8 @@
 """Call sites: the line of the user's program that caused an operation of a rank.
 
 A frame is the user's unless its file belongs to torch (or to wrappers of its functions), pytest, this project or its
-plugin, or the modules of the standard library that implement threads. This is decided once per file. Finding a site
-walks over a few frames and makes no traceback.
+plugin, or Python's modules for threads and event loops. This is decided once per file. Finding a site walks over a few
+frames and makes no traceback.
 """
 
 from __future__ import annotations
@@ -59,10 +59,16 @@ def _foreign_roots() -> tuple[str, ...]:
         spec = importlib.util.find_spec(top)
         for folder in (spec.submodule_search_locations if spec else None) or ():
             roots.append(os.path.join(os.path.abspath(folder), *below, ""))
-    executors = os.path.dirname(os.path.abspath(concurrent.futures.__file__))
+    waiting = [os.path.dirname(concurrent.futures.__file__), os.path.join(_PYTHONS_OWN, "asyncio")]
     specs = map(importlib.util.find_spec, _DEPRECATION_MODULES)
     roots += [spec.origin for spec in specs if spec is not None and spec.origin is not None]
-    return (*roots, threading.__file__, queue.__file__, os.path.join(executors, ""), contextlib.__file__)
+    return (
+        *roots,
+        threading.__file__,
+        queue.__file__,
+        *[os.path.join(each, "") for each in waiting],
+        contextlib.__file__,
+    )
 
 
 def is_user_code(code: CodeType) -> bool:

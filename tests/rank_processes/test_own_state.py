@@ -53,7 +53,6 @@ def with_a_timer(rank, handler_calls, seconds=0.25, interval=0.0):
     if rank == 0 or not handler_calls:
         signal.signal(signal.SIGALRM, ring)
         assert signal.setitimer(signal.ITIMER_REAL, seconds, interval) == (0, 0)
-        assert signal.getitimer(signal.ITIMER_REAL) == (seconds, interval)
     for _ in range(10):
         if rank == 0:
             time.sleep(0.1)

@@ -8,8 +8,8 @@ Computation takes no virtual time. But two readings of a clock by a rank are nev
 after the one before, so that a program does not divide by zero. The clock of the run does not advance with these.
 The clocks of ranks differ, as those of processes do: each has an offset of its own, drawn once and for all.
 
-`datetime.now`, `time.localtime()` and others that default to "now" name folders, which must be new ones in each run. So
-virtual time begins at the real second of the run's start for them.
+`datetime.now`, `time.localtime()` and others that default to "now" name folders, which are to be new in each run: there
+virtual time begins at the real second of the run's start.
 
 Not covered, so in real time: functions bound before the simulation (`from time import sleep` in a module imported
 earlier), CPU clocks, and waits other than sleeps, locks, asyncio and those of patches/outside_waits.py (`select`). A
@@ -22,12 +22,14 @@ import ctypes
 import gc
 import operator
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import cache, partial
-from math import inf, nextafter
+from math import ceil, inf, nextafter
+from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any
 
@@ -83,7 +85,7 @@ class VirtualTime:
         """`now` is a function that returns the running rank and its virtual seconds; `sleep` waits for virtual seconds.
 
         If `waits_really(caller)`, a sleep takes real time and no other rank runs. `is_alike`: ranks have equal clocks.
-        `start`: the second at which `datetime.now` begins.
+        At second `start` begins `datetime.now`.
         """
         self._start = start
         self._is_alike = is_alike
@@ -111,30 +113,24 @@ class VirtualTime:
             self._replaced.replace_attribute(time, name, partial(self._clock_for_ranks, clock))
         self._replaced.replace_attribute(time, "sleep", self._sleep_for_ranks)
         for name in ("localtime", "gmtime", "ctime"):
-            self._replaced.replace_attribute(time, name, self._wrap_conversion)
+            self._replaced.replace_attribute(
+                time, name, lambda original: staticmethod(lambda at=None: original(moment() if at is None else at))
+            )
         self._replaced.replace_attribute(
             time,
             "strftime",
-            lambda original: staticmethod(lambda form, *at: original(form, *(at or (time.localtime(),)))),
+            lambda original: staticmethod(lambda form, *at: original(form, *at or (time.localtime(),))),
         )
-        self._of_datetime = dict(datetime.__dict__)
-        _set_methods_of_datetime(now=classmethod(self._read_datetime), utcnow=classmethod(self._read_utc))
+        self._of_datetime = {name: vars(datetime)[name] for name in ("now", "utcnow")}
 
-    def _read_datetime(self, kind: type[datetime], tz: Any = None) -> datetime:
-        if not self._is_rank_thread():
-            return self._of_datetime["now"].__get__(None, kind)(tz)
-        return kind.fromtimestamp(self._start + self._next_clock_value("time of day"), tz)
+        def moment() -> float:
+            return self._start + later("time of day") if self._is_rank_thread() else time.time()
 
-    def _read_utc(self, kind: type[datetime]) -> datetime:
-        return self._read_datetime(kind, timezone.utc).replace(tzinfo=None)
+        def now(kind: type[datetime], tz: Any = None) -> datetime:
+            return kind.fromtimestamp(moment(), tz)
 
-    def _wrap_conversion(self, original: Callable[[float | None], Any]) -> Any:
-        def convert(seconds: float | None = None, /) -> Any:
-            if seconds is None and self._is_rank_thread():
-                seconds = self._start + self._next_clock_value("time of day")
-            return original(seconds)
-
-        return staticmethod(convert)
+        utcnow = classmethod(lambda kind: now(kind, timezone.utc).replace(tzinfo=None))
+        _set_methods_of_datetime({"now": classmethod(now), "utcnow": utcnow})
 
     def _next_clock_value(self, clock: str) -> float:
         """Return the virtual time, a little later than all earlier readings of this clock by the rank."""
@@ -151,7 +147,7 @@ class VirtualTime:
     def uninstall(self) -> None:
         """Restore the clock functions of the `time` module. May be called twice."""
         if self._replaced:
-            _set_methods_of_datetime(now=self._of_datetime["now"], utcnow=self._of_datetime["utcnow"])
+            _set_methods_of_datetime(self._of_datetime)
         self._replaced.restore_attributes()
 
     def _clock_for_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:
@@ -176,7 +172,52 @@ class VirtualTime:
         return sleep
 
 
-def _set_methods_of_datetime(**methods: Any) -> None:
+def _set_methods_of_datetime(methods: dict[str, Any]) -> None:
     """Set methods of the class itself: objects of another class would not be equal in type, nor in pickles."""
     gc.get_referents(datetime.__dict__)[0].update(methods)
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))
+
+
+class SignalTimer:
+    """The timer of `signal.alarm` and `signal.setitimer` in a rank's process, in virtual time.
+
+    It rings as a request of the main thread ends, such as a sleep or a wait for a call: not in a wait for a lock.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now, self.due, self._interval = now, inf, 0.0
+
+    def install(self, is_rank_thread: Callable[[], bool]) -> None:
+        """Replace the functions that set the timer. Cannot be undone."""
+
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            def setitimer(which: int, seconds: float, interval: float = 0.0, /) -> Any:
+                if which != signal.ITIMER_REAL or not is_rank_thread():
+                    return original(which, seconds, interval)
+                before = (0.0 if self.due == inf else max(self.due - self._now(), TICK_SECONDS)), self._interval
+                self.due, self._interval = (self._now() + seconds if seconds else inf), interval
+                return before
+
+            return setitimer
+
+        replaced = ReplacedAttributes()
+        replaced.replace_attribute(signal, "setitimer", wrap)
+        replaced.set_attribute(signal, "alarm", lambda seconds: ceil(signal.setitimer(signal.ITIMER_REAL, seconds)[0]))
+
+    def ring(self) -> None:
+        """Send the signal once, however often it was due."""
+        step = self._interval
+        self.due += ((self._now() - self.due) // step + 1) * step if step else inf
+        signal.raise_signal(signal.SIGALRM)
+
+    def wrap_sleep(self, sleep: Callable[[float], None]) -> Callable[[float], None]:
+        """Return a function that sleeps, and in which the timer rings."""
+
+        def sleep_and_ring(seconds: float) -> None:
+            end = self._now() + seconds
+            while self.due < end and current_thread() is main_thread():
+                sleep(max(self.due - self._now(), 0.0))
+                seconds = max(end - self._now(), 0.0)
+            sleep(seconds)
+
+        return sleep_and_ring

@@ -102,6 +102,7 @@ class RankThreads:
             (threading, "_counter", lambda original: parts.counter_for_ranks(steps, original, start=1)),
             (queue, "SimpleQueue", partial(makers.wrap_maker, RankSimpleQueue, "SimpleQueue")),
             (queue, "time", now),
+            (executors._WorkItem, "__init__", self._wrap_work_item),
             (_EXECUTOR, "_counter", lambda original: staticmethod(parts.counter_for_ranks(steps, original, start=0))),
             (executors, "_global_shutdown_lock", lambda original: parts.ShutdownLockForRanks(steps, original)),
             (executors, "_shutdown", lambda original: parts.ShutdownFlagForRanks(steps, original)),
@@ -205,6 +206,14 @@ class RankThreads:
         if not me.is_abandoned:
             self._leaving.append(thread)
             me.thread = None
+
+    def _wrap_work_item(self, original: Callable[..., None]) -> Callable[..., None]:
+        def make(item: Any, *arguments: Any) -> None:
+            original(item, *arguments)
+            if self.steps.calling_rank_thread() is not None:
+                item.submitted_at = current_user_site()
+
+        return make
 
     def _wrap_join(self, original: Callable[..., None]) -> Callable[..., None]:
         def join(thread: Any, timeout: float | None = None) -> None:
