@@ -127,7 +127,8 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
     )
     if result.verdict is Verdict.PASS:
         left = (*_same_files_note(kernel.run), *_left_groups_note(kernel.run)) if isinstance(program, Script) else ()
-        result = dataclasses.replace(result, notes=(*_notes_of_trace(result.trace), *mover.overflows.values(), *left))
+        notes = *_notes_of_trace(result.trace), *_threads_note(result.trace), *mover.overflows.values(), *left
+        result = dataclasses.replace(result, notes=notes)
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
         result = dataclasses.replace(result, note=_no_communication_note(name, result))
@@ -151,6 +152,28 @@ def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
     notes = ((event.rank, event.text) for event in trace if event.kind is EventKind.NOTE)
     said = ranks_by_value(note for note in notes if note[1].startswith((NOT_CHECKED, AT_EXIT)))
     return tuple(text.replace(AT_EXIT, f"{AT_EXIT}{rank_list(ranks)} raised ", 1) for text, ranks in said.items())
+
+
+def _threads_note(trace: Trace) -> tuple[str, ...]:
+    """Return a note on threads of a rank that were in collectives of one group at a time; () if there were none."""
+    waiting: dict[tuple[int, str], set[str]] = {}
+    found: dict[tuple[str, str, str], set[int]] = {}
+    for rank, call, thread, kind in ((event.rank, event.call, event.thread, event.kind) for event in trace):
+        if call is None or call.peer is not None:
+            continue
+        those = waiting.setdefault((rank, call.group), set())
+        if kind is EventKind.ISSUE and (others := those - {thread}):
+            found.setdefault((min(others), thread, call.group), set()).add(rank)
+        those.update([thread] * (kind is EventKind.WAIT))
+        those.difference_update([thread] * (kind is EventKind.DONE))
+    if not found:
+        return ()
+    (*names, group), ranks = min(found.items())
+    both = " and ".join(f'thread "{name}"' if name else "the program" for name in names)
+    return (
+        f'{both} were in collectives of group "{group}" at the same time on {rank_list(sorted(ranks))}: other ranks '
+        "may call them in another order; explore tries such orders",
+    )
 
 
 def _same_files_note(run: RunState) -> tuple[str, ...]:

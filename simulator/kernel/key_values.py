@@ -63,7 +63,7 @@ class KeyValueStore:
             yield from self._pauses.wait_for_turn(me, successor)
         self._run.record_event(_STORE, text=f"{operation} {', '.join(keys)}".rstrip())
         if (look := self._unchanged_result(request)) is not None and self._repeats_last_result(me, request, look):
-            yield from self._pauses.poll_task(me, accesses)
+            yield from self._pauses.poll_task(me, accesses, steps=2)
         self._check_server(me, request)
         if operation in self._at_once:
             return self._at_once[operation](self, me, request)
@@ -139,7 +139,7 @@ class KeyValueStore:
     def _check_keys(self, me: Task, request: StoreOperation) -> Script:
         """True if all keys exist. If not, return False after the other ranks have run."""
         if not self._all_exist(request.keys):
-            yield from self._pauses.poll_task(me, _accesses("check", request.keys))
+            yield from self._pauses.poll_task(me, _accesses("check", request.keys), steps=2)
         self._report_reads(me, request.keys)
         return self._all_exist(request.keys)
 

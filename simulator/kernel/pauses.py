@@ -208,9 +208,11 @@ class PauseRequests:
         if me.rank.completed:
             yield from self._deliver_completions(me)
 
-    def poll_task(self, me: Task, intent: Accesses = ()) -> Script:
-        """Let all other tasks (programs and threads of ranks) run first, because a check of the caller has failed."""
+    def poll_task(self, me: Task, intent: Accesses = (), steps: int = 1) -> Script:
+        """Let all other tasks (programs and threads of ranks) run first, because a check of the caller has failed.
+        `steps`: those of the check, which change nothing for which others sleep."""
         run, turns = self._run, self._turns
+        self._slept_at += steps
         if run.is_observed:
             run.observer.about_to_access(me.number, intent, looks_again=True)
         if turns.failed_poll_rounds and (due := turns.time_outs.find_due(run.clock.now)) is not None:

@@ -18,6 +18,7 @@ from itertools import count
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 
 from ddpsim import Budget, InternalError, UsageError, Verdict, simulate, simulator
 from ddpsim.simulator.kernel.run import RunState
@@ -211,6 +212,36 @@ def test_a_loop_that_sleeps_and_looks_for_what_no_rank_provides(ends):
     assert finding.summary == f"rank 1 slept {slept} times in a row while nothing else happened"
     assert "give the file one name on all ranks" in str(finding)
     assert simulate(program, 3, args=([],), budget=Budget(polls=1000)).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("releases", [False, True])
+@pytest.mark.parametrize("operation", ["compare_set", "check", "get"])
+def test_loops_that_sleep_and_look_into_the_store(operation, releases):
+    def program(rank):
+        store = _get_default_store()
+        store.compare_set("lock", "", "held")
+        if rank == 1 and releases:
+            time.sleep(5)
+            store.set("lock", "free")
+            store.set("free", "")
+        while rank != 1:
+            if operation == "compare_set":
+                taken = store.compare_set("lock", "free", "free") == b"free"
+            else:
+                taken = store.check(["free"]) if operation == "check" else store.get("lock") == b"free"
+            if taken:
+                break
+            time.sleep(0.02)
+        dist.barrier()
+
+    result = simulate(program, 3, budget=Budget(polls=5000))
+    if releases:
+        assert result.verdict is Verdict.PASS, str(result)
+    else:
+        finding = only(result)
+        assert finding.code.value == "budget"
+        assert finding.summary.endswith("times in a row while nothing else happened")
+        assert "rank 1  waits in barrier #0" in str(finding)
 
 
 @pytest.mark.parametrize("decides", ["each rank", "rank 0"])

@@ -312,6 +312,23 @@ def test_what_an_exit_handler_raises_is_noted(folder):
     assert notes({}) == ("at exit: ranks 0, 1 raised KeyError: 'model' (own.py:6)",)
 
 
+def test_threads_that_are_in_calls_of_one_group_at_a_time_are_noted(folder):
+    def notes(jobs, group="None"):
+        pool = (
+            f"from concurrent.futures import ThreadPoolExecutor\nother = {group}\nwith ThreadPoolExecutor(2) as pool:\n"
+        )
+        write(folder, f"import torch\n{MEETS}{pool}{textwrap.indent(jobs, ' ')}\n{LEAVES_NONE}")
+        return simulate_program(["own.py"], 2).notes
+
+    both = "pool.submit(dist.barrier)\npool.submit(dist.barrier, other)"
+    (note,) = notes(both)
+    names = " and ".join(f'thread "ThreadPoolExecutor-0_{number}"' for number in range(2))
+    assert note.startswith(f'{names} were in collectives of group "default" at the same time on rank 1: ')
+    assert notes(both, "dist.new_group()") == notes(both.replace("\n", ".result()\n")) == ()
+    (note,) = notes("pool.submit(dist.barrier)\nimport time; time.sleep(1)\ndist.barrier()")
+    assert "the program" in note
+
+
 def test_files_that_ranks_share_without_a_barrier_are_noted(folder):
     (folder / "old.txt").touch()
     os.utime(folder / "old.txt", (1, 1))

@@ -220,7 +220,7 @@ class FailureCauses:
         "wait() for the work instead of polling it, or increase the limit: Budget(polls=...)",
     )
     SLEEPS_IN_VAIN = make_advice(facts.NoFacts)(
-        "a loop that sleeps seems to wait for something, such as a file, that no other rank will provide: all "
+        "a loop that sleeps seems to wait for something, such as a file or a key, that no other rank will provide: all "
         "others wait, have ended or sleep in such a loop",
         "if it looks for a file, give the file one name on all ranks: a process id or a time differs; if the loop ends "
         "by itself, increase the limit: Budget(polls=...)",

@@ -2,13 +2,17 @@
 
 import concurrent.futures._base as futures
 import concurrent.futures.thread as executors
+import linecache
 import threading
 import time
+from asyncio import run, to_thread
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from ddpsim import Budget, explore, replay, simulate
+from ddpsim import Budget, Code, explore, replay, simulate
 
 
 def map_jobs(rank):
@@ -66,3 +70,24 @@ def test_the_sets_of_python_are_its_own_afterwards():
     assert not {"set"} & (vars(futures).keys() | vars(executors).keys())
     with ThreadPoolExecutor(1) as pool:
         assert type(wait([pool.submit(int)]).done) is type(pool._threads) is set
+
+
+def calls_in_a_pool(rank):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(dist.barrier)
+        pool.submit(dist.all_reduce if rank else dist.barrier, *[torch.ones(1)] * rank)  # found here
+
+
+def calls_in_threads_of_a_loop(rank):
+    async def talk():
+        await to_thread(dist.barrier)
+        await to_thread(dist.all_reduce if rank else dist.barrier, *[torch.ones(1)] * rank)  # found here
+
+    run(talk())
+
+
+@pytest.mark.parametrize("program", [calls_in_a_pool, calls_in_threads_of_a_loop])
+def test_a_call_of_an_executor_has_the_line_that_submitted_it(program):
+    (finding,) = simulate(program, 2).findings
+    assert finding.code is Code.MISMATCH_OPERATION
+    assert {linecache.getline(site.path, site.line).strip()[-12:] for site in finding.sites} == {"# found here"}
