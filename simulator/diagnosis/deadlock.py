@@ -222,8 +222,9 @@ def _describe_missing(snapshot: Snapshot, call: Call) -> str:
 def _describe_end(rank: RankSnapshot) -> tuple[str, Site | None]:
     """Return how a rank ended, and at which line."""
     last = rank.last_call
-    if last is not None and last.group in rank.destroyed:
-        return f'destroyed group "{last.group}" and returned', rank.destroyed[last.group]
+    site = rank.destroyed.get(last.group, NOWHERE) if last else NOWHERE
+    if last is not None and site != NOWHERE:  # an exit handler of torch's is no line of the program
+        return f'destroyed group "{last.group}" and returned', site
     return "returned", last.site if last else None
 
 

@@ -135,7 +135,7 @@ def _advise_user_calls(snapshot: Snapshot, reading: WaitReason, culprits: tuple[
     if calls[0].operation in CREATING:
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
     destroyed = {snapshot.ranks[rank].destroyed.get(calls[0].group) for rank in culprits}
-    if len(destroyed) == 1 and (site := next(iter(destroyed))) is not None:
+    if len(destroyed) == 1 and (site := next(iter(destroyed))) not in (None, NOWHERE):
         return Cause.GROUP_DESTROYED.lines(who=rank_list(culprits), operation=operation, fact=str(site))
     return Cause.RETURNED_EARLY.lines(who=rank_list(culprits), operation=operation)
 

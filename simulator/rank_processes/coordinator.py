@@ -34,6 +34,13 @@ _LAST_WORD_SECONDS = 30.0
 """The seconds that a rank has to pickle the result of its program."""
 
 
+_REST_SECONDS = 0.25
+"""The most real seconds that virtual time takes to advance while ranks only sleep and child processes of theirs run."""
+
+_ALL_RESTS_SECONDS = 60.0
+"""The most that all advances without a call take: some child processes last as long as the rank."""
+
+
 class RankCoordinator:
     """Runs the ranks of one execution, each of which is a process."""
 
@@ -57,6 +64,8 @@ class RankCoordinator:
         """How a rank's process ended that sent no last message, by rank."""
         self._are_programs = config.is_program
         """True if ranks are programs: one that ends its process with status 0 has succeeded, as under torchrun."""
+        self._rest: tuple[int, float, float] = (-1, 0.0, 0.0)
+        """When a rank slept last: the calls made, the virtual time, and the real seconds rested since a call."""
         self._left: set[int] = set()
         """Ranks whose programs have ended by os._exit(0)."""
         self._ctrl_c = ctrl_c
@@ -227,6 +236,8 @@ class RankCoordinator:
         if isinstance(request, requests.AwaitOutside) and request.wait.holders:
             is_of_ranks = request.wait.holders <= {child.pid for child in self._children}
             request = request._replace(wait=replace(request.wait, is_of_ranks=is_of_ranks))
+        if isinstance(request, requests.Sleep):
+            self._rest_while_children_work()
         if isinstance(request, requests.ProgramRaised) and not self._kernel.run.life.fail_trial():
             self.raisers.append(self._running_task.rank_number)
         try:
@@ -236,6 +247,15 @@ class RankCoordinator:
                 raise
             self._answer_running_rank(GO_ON, error)
             return self._serve_messages()
+
+    def _rest_while_children_work(self) -> None:
+        """Let real time pass for child processes of ranks, for which ranks that sleep again and again may wait."""
+        run, (calls, before, rested) = self._kernel.run, self._rest
+        since, rested = time.monotonic(), rested if calls == len(run.issued) else 0.0
+        until = since + min(run.clock.now - before, _REST_SECONDS, _ALL_RESTS_SECONDS - rested)
+        while calls == len(run.issued) and time.monotonic() < until and any(c.has_children() for c in self._children):
+            time.sleep(0.01)
+        self._rest = len(run.issued), run.clock.now, rested + time.monotonic() - since
 
     def _finish_task(self, request: FinishTask) -> Answer:
         rank = self._running_task.rank

@@ -96,9 +96,10 @@ def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame of the user's program, from `frame` outwards."""
+    """Return the innermost frame of the user's program, from `frame` outwards to where ddpsim called it; None if none
+    is left, as in an exit handler of torch's."""
     while frame is not None and not is_user_code(frame.f_code):
-        frame = frame.f_back
+        frame = None if frame.f_globals.get("__name__") in STARTS else frame.f_back
     return frame
 
 

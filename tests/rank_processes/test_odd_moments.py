@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -187,3 +188,15 @@ def test_the_end_of_a_program_is_that_of_a_process(tmp_path, monkeypatch, capfd,
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"train.py", *(f"{what}-{rank}" for what in ("at-exit", "written", "worked") for rank in range(2))}
     assert [(tmp_path / f"written-{rank}").read_text() for rank in range(2)] == ["hello"] * 2
+
+
+def test_ranks_that_sleep_until_a_child_process_has_written_a_file(tmp_path):
+    def program(rank):
+        if rank == 0:
+            child = subprocess.Popen(["sh", "-c", f"sleep 0.5; touch {tmp_path / 'made'}"])
+        while rank < 2 and not (tmp_path / "made").exists():
+            time.sleep(60)  # the barrier of rank 2 waits for half an hour, and not for thousands of these
+        dist.barrier()
+        return child.wait() if rank == 0 else None
+
+    assert simulate(program, 3, isolation="process").returns == (0, None, None)
