@@ -209,8 +209,8 @@ class PauseRequests:
             yield from self._deliver_completions(me)
 
     def poll_task(self, me: Task, intent: Accesses = (), steps: int = 1) -> Script:
-        """Let all other tasks (programs and threads of ranks) run first, because a check of the caller has failed.
-        `steps`: those of the check, which change nothing for which others sleep."""
+        """Let all other tasks (programs and threads of ranks) run first, because a check of the caller, of so many
+        steps, has failed."""
         run, turns = self._run, self._turns
         self._slept_at += steps
         if run.is_observed:

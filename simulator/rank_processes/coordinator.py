@@ -34,11 +34,9 @@ _LAST_WORD_SECONDS = 30.0
 """The seconds that a rank has to pickle the result of its program."""
 
 
-_REST_SECONDS = 0.25
-"""The most real seconds that virtual time takes to advance while ranks only sleep and child processes of theirs run."""
-
-_ALL_RESTS_SECONDS = 60.0
-"""The most that all advances without a call take: some child processes last as long as the rank."""
+_REST_SECONDS, _ALL_RESTS_SECONDS = 0.25, 60.0
+"""The most real seconds of one advance of virtual time, and of all without a call, while child processes of ranks run
+and ranks only sleep: some child processes last as long as the rank."""
 
 
 class RankCoordinator:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from os import stat  # bound here, as the clock is: those of a rank are replaced
 from time import time
 from typing import Any, NoReturn
@@ -179,7 +180,7 @@ class _RankProcess:
         me.asker = me.ident
         time = VirtualTime(
             host.is_rank_thread,
-            self._kernel.timer.wrap_sleep(lambda seconds: host.send_request(Sleep(seconds))),
+            partial(self._kernel.timer.sleep, lambda seconds: host.send_request(Sleep(seconds))),
             lambda: (host.running_thread.rank, float(host.send_request(ReadClock()))),
             is_alike=self._rank_config.common.has_equal_clocks,
             start=self._rank_config.common.began,

@@ -62,13 +62,8 @@ def _foreign_roots() -> tuple[str, ...]:
     waiting = [os.path.dirname(concurrent.futures.__file__), os.path.join(_PYTHONS_OWN, "asyncio")]
     specs = map(importlib.util.find_spec, _DEPRECATION_MODULES)
     roots += [spec.origin for spec in specs if spec is not None and spec.origin is not None]
-    return (
-        *roots,
-        threading.__file__,
-        queue.__file__,
-        *[os.path.join(each, "") for each in waiting],
-        contextlib.__file__,
-    )
+    roots += [os.path.join(each, "") for each in waiting]
+    return (*roots, threading.__file__, queue.__file__, contextlib.__file__)
 
 
 def is_user_code(code: CodeType) -> bool:
@@ -96,8 +91,7 @@ def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame of the user's program, from `frame` outwards to where ddpsim called it; None if none
-    is left, as in an exit handler of torch's."""
+    """Return the innermost frame of the user's program, from `frame` outwards to where ddpsim called it."""
     while frame is not None and not is_user_code(frame.f_code):
         frame = None if frame.f_globals.get("__name__") in STARTS else frame.f_back
     return frame

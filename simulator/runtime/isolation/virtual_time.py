@@ -101,7 +101,14 @@ class VirtualTime:
         """Replace the clock functions of the `time` module."""
         assert not self._replaced, "installed twice"
         later = self._next_clock_value
-        virtual: dict[str, Callable[[], float]] = {
+
+        def moment() -> float:
+            return self._start + later("time of day") if self._is_rank_thread() else time.time()
+
+        virtual: dict[str, Callable[[], Any]] = {
+            **{
+                name: partial(lambda to: to(moment()), getattr(time, name)) for name in ("localtime", "gmtime", "ctime")
+            },
             "monotonic": lambda: later("monotonic"),
             "monotonic_ns": lambda: round(later("monotonic_ns") * NANOSECONDS),
             "perf_counter": lambda: later("perf_counter"),
@@ -112,19 +119,11 @@ class VirtualTime:
         for name, clock in virtual.items():
             self._replaced.replace_attribute(time, name, partial(self._clock_for_ranks, clock))
         self._replaced.replace_attribute(time, "sleep", self._sleep_for_ranks)
-        for name in ("localtime", "gmtime", "ctime"):
-            self._replaced.replace_attribute(
-                time, name, lambda original: staticmethod(lambda at=None: original(moment() if at is None else at))
-            )
-        self._replaced.replace_attribute(
-            time,
-            "strftime",
-            lambda original: staticmethod(lambda form, *at: original(form, *at or (time.localtime(),))),
+        strftime = time.strftime
+        self._replaced.set_attribute(
+            time, "strftime", staticmethod(lambda f, *at: strftime(f, *at or (time.localtime(),)))
         )
         self._of_datetime = {name: vars(datetime)[name] for name in ("now", "utcnow")}
-
-        def moment() -> float:
-            return self._start + later("time of day") if self._is_rank_thread() else time.time()
 
         def now(kind: type[datetime], tz: Any = None) -> datetime:
             return kind.fromtimestamp(moment(), tz)
@@ -150,11 +149,11 @@ class VirtualTime:
             _set_methods_of_datetime(self._of_datetime)
         self._replaced.restore_attributes()
 
-    def _clock_for_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:
+    def _clock_for_ranks(self, clock: Callable[[], Any], original: Callable[..., Any]) -> Callable[..., Any]:
         is_rank_thread = self._is_rank_thread
 
-        def read() -> float:
-            return clock() if is_rank_thread() else original()
+        def read(*time: float | None) -> Any:
+            return clock() if is_rank_thread() and time in ((), (None,)) else original(*time)
 
         return staticmethod(read)  # not a method of a class that has it, as the original is none
 
@@ -179,30 +178,24 @@ def _set_methods_of_datetime(methods: dict[str, Any]) -> None:
 
 
 class SignalTimer:
-    """The timer of `signal.alarm` and `signal.setitimer` in a rank's process, in virtual time.
-
-    It rings as a request of the main thread ends, such as a sleep or a wait for a call: not in a wait for a lock.
-    """
+    """The timer of `signal.setitimer` and `signal.alarm` in a rank's process, in virtual time: it rings as a request of
+    the main thread ends, such as a sleep or a wait for a call, but not in a wait for a lock."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now, self.due, self._interval = now, inf, 0.0
 
     def install(self, is_rank_thread: Callable[[], bool]) -> None:
         """Replace the functions that set the timer. Cannot be undone."""
+        set_timer, replaced = partial(self._set, is_rank_thread, signal.setitimer), ReplacedAttributes()
+        replaced.set_attribute(signal, "setitimer", set_timer)
+        replaced.set_attribute(signal, "alarm", lambda seconds: ceil(set_timer(signal.ITIMER_REAL, seconds)[0]))
 
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            def setitimer(which: int, seconds: float, interval: float = 0.0, /) -> Any:
-                if which != signal.ITIMER_REAL or not is_rank_thread():
-                    return original(which, seconds, interval)
-                before = (0.0 if self.due == inf else max(self.due - self._now(), TICK_SECONDS)), self._interval
-                self.due, self._interval = (self._now() + seconds if seconds else inf), interval
-                return before
-
-            return setitimer
-
-        replaced = ReplacedAttributes()
-        replaced.replace_attribute(signal, "setitimer", wrap)
-        replaced.set_attribute(signal, "alarm", lambda seconds: ceil(signal.setitimer(signal.ITIMER_REAL, seconds)[0]))
+    def _set(self, is_rank_thread: Callable[[], bool], original: Any, which: int, seconds: float, *every: float) -> Any:
+        if which != signal.ITIMER_REAL or not is_rank_thread():
+            return original(which, seconds, *every)
+        before = (0.0 if self.due == inf else max(self.due - self._now(), TICK_SECONDS)), self._interval
+        self.due, self._interval = (self._now() + seconds if seconds else inf), sum(every)
+        return before
 
     def ring(self) -> None:
         """Send the signal once, however often it was due."""
@@ -210,14 +203,10 @@ class SignalTimer:
         self.due += ((self._now() - self.due) // step + 1) * step if step else inf
         signal.raise_signal(signal.SIGALRM)
 
-    def wrap_sleep(self, sleep: Callable[[float], None]) -> Callable[[float], None]:
-        """Return a function that sleeps, and in which the timer rings."""
-
-        def sleep_and_ring(seconds: float) -> None:
-            end = self._now() + seconds
-            while self.due < end and current_thread() is main_thread():
-                sleep(max(self.due - self._now(), 0.0))
-                seconds = max(end - self._now(), 0.0)
-            sleep(seconds)
-
-        return sleep_and_ring
+    def sleep(self, sleep: Callable[[float], None], seconds: float) -> None:
+        """Sleep by a function, and ring meanwhile."""
+        end = self._now() + seconds
+        while self.due < end and current_thread() is main_thread():
+            sleep(max(self.due - self._now(), 0.0))
+            seconds = max(end - self._now(), 0.0)
+        sleep(seconds)
