@@ -155,25 +155,20 @@ def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
 
 
 def _threads_note(trace: Trace) -> tuple[str, ...]:
-    """Return a note on threads of a rank that were in collectives of one group at a time; () if there were none."""
-    waiting: dict[tuple[int, str], set[str]] = {}
-    found: dict[tuple[str, str, str], set[int]] = {}
+    """Return a note on two threads of a rank that were in collectives of one group at a time; () if none were."""
+    waiting: dict[tuple[int, str], str] = {}
     for rank, call, thread, kind in ((event.rank, event.call, event.thread, event.kind) for event in trace):
         if call is None or call.peer is not None:
             continue
-        those = waiting.setdefault((rank, call.group), set())
-        if kind is EventKind.ISSUE and (others := those - {thread}):
-            found.setdefault((min(others), thread, call.group), set()).add(rank)
-        those.update([thread] * (kind is EventKind.WAIT))
-        those.difference_update([thread] * (kind is EventKind.DONE))
-    if not found:
-        return ()
-    (*names, group), ranks = min(found.items())
-    both = " and ".join(f'thread "{name}"' if name else "the program" for name in names)
-    return (
-        f'{both} were in collectives of group "{group}" at the same time on {rank_list(sorted(ranks))}: other ranks '
-        "may call them in another order; explore tries such orders",
-    )
+        if kind is EventKind.ISSUE and (other := waiting.get((rank, call.group), thread)) != thread:
+            both = " and ".join(f'thread "{name}"' if name else "the program" for name in (other, thread))
+            where = f'on rank {rank}, {both} were in collectives of group "{call.group}" at the same time'
+            return (f"{where}: another rank may call them in another order, and only explore tries that",)
+        if kind is EventKind.WAIT:
+            waiting[rank, call.group] = thread
+        elif kind is EventKind.DONE:
+            waiting.pop((rank, call.group), None)
+    return ()
 
 
 def _same_files_note(run: RunState) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from ddpsim.simulator.debugging.breakpoints import AllBreakpoints
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.rank_files import RankFiles
-from ddpsim.simulator.runtime.isolation.virtual_time import EPOCH_SECONDS
 from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 
 
@@ -46,7 +45,7 @@ class ProcessConfig(NamedTuple):
     follows_paths: bool = False
     """True if the lines that ranks run are recorded."""
     has_equal_clocks: bool = False
-    began: int = EPOCH_SECONDS
+    began: int = 0
     """The second at which the run began, from which `datetime.now` counts."""
     debugs_rank: int | None = None
     """The rank whose program a debugger stops at the first line."""

@@ -323,7 +323,7 @@ def test_threads_that_are_in_calls_of_one_group_at_a_time_are_noted(folder):
     both = "pool.submit(dist.barrier)\npool.submit(dist.barrier, other)"
     (note,) = notes(both)
     names = " and ".join(f'thread "ThreadPoolExecutor-0_{number}"' for number in range(2))
-    assert note.startswith(f'{names} were in collectives of group "default" at the same time on rank 1: ')
+    assert note.startswith(f'on rank 1, {names} were in collectives of group "default" at the same time: ')
     assert notes(both, "dist.new_group()") == notes(both.replace("\n", ".result()\n")) == ()
 
 

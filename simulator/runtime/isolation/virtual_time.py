@@ -85,8 +85,7 @@ class VirtualTime:
         """`now` is a function that returns the running rank and its virtual seconds; `sleep` waits for virtual seconds.
 
         If `waits_really(caller)`, a sleep takes real time and no other rank runs. `is_alike`: ranks have equal clocks.
-        At second `start` begins `datetime.now`.
-        """
+        `start` is the second at which `datetime.now` begins."""
         self._start = start
         self._is_alike = is_alike
         self._waits_really = waits_really
@@ -100,15 +99,14 @@ class VirtualTime:
     def install(self) -> None:
         """Replace the clock functions of the `time` module."""
         assert not self._replaced, "installed twice"
-        later = self._next_clock_value
+        later, local, utc, text = self._next_clock_value, time.localtime, time.gmtime, time.strftime
 
         def moment() -> float:
             return self._start + later("time of day") if self._is_rank_thread() else time.time()
 
         virtual: dict[str, Callable[[], Any]] = {
-            **{
-                name: partial(lambda to: to(moment()), getattr(time, name)) for name in ("localtime", "gmtime", "ctime")
-            },
+            "localtime": lambda: local(moment()),
+            "gmtime": lambda: utc(moment()),
             "monotonic": lambda: later("monotonic"),
             "monotonic_ns": lambda: round(later("monotonic_ns") * NANOSECONDS),
             "perf_counter": lambda: later("perf_counter"),
@@ -119,10 +117,7 @@ class VirtualTime:
         for name, clock in virtual.items():
             self._replaced.replace_attribute(time, name, partial(self._clock_for_ranks, clock))
         self._replaced.replace_attribute(time, "sleep", self._sleep_for_ranks)
-        strftime = time.strftime
-        self._replaced.set_attribute(
-            time, "strftime", staticmethod(lambda f, *at: strftime(f, *at or (time.localtime(),)))
-        )
+        self._replaced.set_attribute(time, "strftime", staticmethod(lambda f, *at: text(f, *at or (time.localtime(),))))
         self._of_datetime = {name: vars(datetime)[name] for name in ("now", "utcnow")}
 
         def now(kind: type[datetime], tz: Any = None) -> datetime:

@@ -207,11 +207,11 @@ class RankThreads:
             self._leaving.append(thread)
             me.thread = None
 
-    def _wrap_work_item(self, original: Callable[..., None]) -> Callable[..., None]:
+    @staticmethod
+    def _wrap_work_item(original: Callable[..., None]) -> Callable[..., None]:
         def make(item: Any, *arguments: Any) -> None:
             original(item, *arguments)
-            if self.steps.calling_rank_thread() is not None:
-                item.submitted_at = current_user_site()
+            item.submitted_at = current_user_site()
 
         return make
 
