@@ -102,8 +102,9 @@ class OriginTracker:
         else:
             origin = USER_ORIGIN if reading is None else self._origin_of_reading(reading, signature)
         if innermost is None:
-            owners = (each.f_locals.get("self") for each in frames_outwards(start or sys._getframe(_OWN_FRAMES)))
-            sites = (each.submitted_at for each in owners if "submitted_at" in getattr(each, "__dict__", ()))
+            frames = frames_outwards(start or sys._getframe(_OWN_FRAMES))
+            owners = (getattr(each.f_locals.get("self"), "__dict__", {}) for each in frames)
+            sites = (own["submitted_at"] for own in owners if "submitted_at" in own)
             return origin, next(sites, self._host.running_thread.started_at), None, ()
         names: tuple[TensorName, ...] = ()
         if signature.operation in NAMED and (origin is USER_ORIGIN or origin.is_of_program):

@@ -224,7 +224,8 @@ class HazardWatch:
             if not is_synchronous_call() and (written := written_tensors(call.signature, brought, call.rank)):
                 self._reads.watch_outputs(call, written[:_TENSORS_WATCHED])
         is_sharing = in_flight is not None and in_flight.is_sharing
-        is_read = bool(self.numbered) and not is_sharing and not _only_writes_tensors(call)
+        only_writes = call.signature.operation == "broadcast" and call.signature.root != call.rank
+        is_read = bool(self.numbered) and not is_sharing and not only_writes
         if is_read and any(map(poison_marks.may_hold_mark, pending.payload.inputs)):
             where = f"what was brought to {call.operation} #{call.sequence} at {call.site}"
             self.check_for_poison(call.rank, pending.payload.inputs, where)
@@ -340,11 +341,6 @@ def is_synchronous_call() -> bool:
                 return not is_async
         frame = frame.f_back
     return False
-
-
-def _only_writes_tensors(call: Call) -> bool:
-    """Return whether the call is a broadcast on a rank other than the root, which only writes its tensors."""
-    return call.signature.operation == "broadcast" and call.signature.root != call.rank
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

@@ -168,8 +168,7 @@ def limit_finding(
         cause = Cause.ASYNCIO_TURNS
     kind, code = ("STUCK", Code.STUCK) if ending is RunEnding.STUCK else ("UNKNOWN", Code.BUDGET)
     snapshot = run.snapshot()
-    tells_all = ending in (RunEnding.INTERRUPTED, RunEnding.SLEEPS)
-    where = _lines_of_all_ranks(snapshot) if tells_all else waiting_lines(snapshot)
+    where = (_lines_of_all_ranks if ending in (RunEnding.INTERRUPTED, RunEnding.SLEEPS) else waiting_lines)(snapshot)
     lines: list[str | LabelledLine] = [f"{kind}  {code}", f"  {summary}", *where]
     if task is not None and stack is not None:
         lines += [f"  stack of {task}", *("  " + line for line in stack.text.splitlines())]

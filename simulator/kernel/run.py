@@ -68,7 +68,7 @@ class RunState:
         """The ranks that read a file that was written in the run, as above."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}
         """The latest training step of the calls so far, by process group and the DDP wrapper's number in that group."""
-        self.judge: Callable[[Any], None] = _ignore_replica
+        self.judge: Callable[[Any], None] = lambda what: None
         """A function that takes the state of a rank's model replica and compares it with the other ranks' replicas."""
         self.waiting: tuple[Waiting, ...] = ()
         self.tries_errors = True
@@ -122,10 +122,6 @@ class RunState:
         outside = tuple(each.detail for each in self.noticed if each.kind is NoticedKind.OUTSIDE)
         open_calls = collect_open_calls(self.slots, self.messages)
         return Snapshot(ranks, open_calls, self.steps, self.all_calls(), streams, left_behind, outside)
-
-
-def _ignore_replica(what: object) -> None:
-    """Do nothing: this run does not compare the ranks' model replicas."""
 
 
 def _snapshot_of(rank: RankRecord) -> RankSnapshot:

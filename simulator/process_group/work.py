@@ -145,7 +145,8 @@ class SimulatedWork(Work):
         if self.pending.call.origin.by_hook:
             self._host.hazards.call_settled(self.pending)  # the wrapper waits for it, unless the backward fails
         if self._future is None:
-            if not _future_stays_in_reducer(self.pending.call.origin):
+            origin = self.pending.call.origin  # that of a bucket without a hook stays in C++, without callbacks
+            if origin.phase is not Phase.BUCKET or origin.by_hook or origin.shadow:
                 self._host.watch_completion(self.pending)
             self._future = torch.futures.Future(devices=_gpu_devices(self._result) or None)
             self._future.hangs_on = self.pending  # type: ignore[attr-defined]  # for `future_is_done`
@@ -226,11 +227,6 @@ def set_future(host: Host, future: Any, set_now: Callable[[], None]) -> None:
     for number in host.running_thread.of.awaiting_futures:
         host.send_request(WakeTask(number))
     return None
-
-
-def _future_stays_in_reducer(origin: Origin) -> bool:
-    """True for the call of a DDP bucket without a communication hook: its future stays in C++, without callbacks."""
-    return origin.phase is Phase.BUCKET and not origin.by_hook and not origin.shadow
 
 
 class BufferedSend(SimulatedWork):

@@ -35,8 +35,7 @@ _LAST_WORD_SECONDS = 30.0
 
 
 _REST_SECONDS, _ALL_RESTS_SECONDS = 0.25, 60.0
-"""The most real seconds of one advance of virtual time, and of all without a call, while child processes of ranks run
-and ranks only sleep: some child processes last as long as the rank."""
+"""The most real seconds of one advance of virtual time, and of all between two calls, while child processes run."""
 
 
 class RankCoordinator:

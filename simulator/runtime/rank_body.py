@@ -63,7 +63,7 @@ class RankMain:
                 self._record_leaving(me.rank, error)
         except BaseException as error:
             error = me.fault or error  # C++ may have wrapped what a fault raised
-            if isinstance(error, RankReturned) or _is_plain_exit(error):
+            if isinstance(error, RankReturned) or (isinstance(error, SystemExit) and error.code in (None, 0)):
                 how = TaskChange.RETURN
             elif not host.is_stopping:
                 if isinstance(error, Exception) and is_internal_error(error):
@@ -75,11 +75,6 @@ class RankMain:
                 self._record_error(me.rank, error)
             _wait_for_other_threads(host, me)
         return how
-
-
-def _is_plain_exit(error: BaseException) -> bool:
-    """True for `sys.exit()` and `sys.exit(0)`, a successful end of a program."""
-    return isinstance(error, SystemExit) and error.code in (None, 0)
 
 
 def _end_rank(host: ThreadHost, me: RankThread, how: TaskChange) -> None:

@@ -50,12 +50,8 @@ LONGEST_SLEEP_SECONDS = 2**63 / NANOSECONDS
 
 
 def is_subprocess_wait(caller: FrameType) -> bool:
-    """True for a caller in `subprocess`, which sleeps between two checks of a child process.
-
-    The child takes real time; in virtual time a time-out would pass at once. Where ranks are threads, the other ranks
-    do not run during such a sleep. This holds for a wait without time-out, too: torch compiles that way, while it holds
-    a lock of the process.
-    """
+    """True for a caller in `subprocess`, which sleeps between two checks of a child process: that takes real time, and
+    other ranks that are threads do not run meanwhile, as torch compiles that way under a lock of the process."""
     return caller.f_globals.get("__name__") == "subprocess"
 
 

@@ -122,7 +122,7 @@ class RankThreads:
         Reference cycles are broken, so that Python's garbage collector has nothing to do after a run.
         """
         self.steps.end_execution()
-        self._enter = _no_thread_starts
+        self._enter = lambda: None
         _EXECUTORS_LOG.removeFilter(_is_worth_logging)
         self._replaced.restore_attributes()
         waiting: Any = executors._threads_queues
@@ -298,10 +298,6 @@ class RankThreads:
     def _has_external_threads(self) -> bool:
         self._external_threads = [thread for thread in self._external_threads if _is_alive_in_system(thread)]
         return bool(self._external_threads)
-
-
-def _no_thread_starts() -> None:
-    """Do nothing, in place of a function that starts a thread: the rank starts no more threads."""
 
 
 def _wrap_unraisable_hook(original: Callable[[Any], object]) -> Callable[[Any], object]:
