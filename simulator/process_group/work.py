@@ -15,7 +15,7 @@ from torch._C import _len_torch_function_stack as _function_modes
 from torch._C._distributed_c10d import Work
 
 from ddpsim.simulator.accesses import Access, Accesses, AccessMode
-from ddpsim.simulator.calls import Origin, Phase
+from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.kernel.requests import (
     CALLBACKS,
     AskOthersDeliver,

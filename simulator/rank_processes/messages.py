@@ -137,8 +137,7 @@ class TurnToRun(NamedTuple):
     """The exception that the thread gets instead of an answer."""
     is_speculative: bool = False
     """True if the rank continues without the right to run (baton); its requests are handled once it has that right."""
-    now: float = 0.0
-    """The virtual time."""
+    now: float = 0.0  # the virtual time
 
 
 class WatchedResult(NamedTuple):

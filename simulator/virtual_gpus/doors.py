@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -72,7 +71,9 @@ class GpuRequestProbes:
         def wrap_request(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def check_request(*arguments: Any, **options: Any) -> Any:
-                if not asks(arguments, options) or _is_compiler_frame(sys._getframe(1)):
+                caller = str(sys._getframe(1).f_globals.get("__name__"))
+                # torch's compiler lists all devices whatever the program does
+                if caller.startswith(("torch._dynamo", "torch._inductor")) or not asks(arguments, options):
                     return original(*arguments, **options)
                 # True after the installation, too: a program may have imported a replaced function by name.
                 has_gpu = torch.cuda.is_available()
@@ -94,11 +95,6 @@ class GpuRequestProbes:
             f"the program makes a tensor on 'cuda', and this machine has no GPU: run it with --gpus {self._count} for "
             "virtual ones, or call torch.cuda.set_device first"
         )
-
-
-def _is_compiler_frame(frame: FrameType) -> bool:
-    """Return whether a frame belongs to torch's compiler, which lists all devices whatever the program does."""
-    return str(frame.f_globals.get("__name__")).startswith(("torch._dynamo", "torch._inductor"))
 
 
 def _is_cuda_device(value: Any) -> bool:
