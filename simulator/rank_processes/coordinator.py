@@ -61,8 +61,7 @@ class RankCoordinator:
         """How a rank's process ended that sent no last message, by rank."""
         self._are_programs = config.is_program
         """True if ranks are programs: one that ends its process with status 0 has succeeded, as under torchrun."""
-        self._rest: tuple[int, float, float] = (-1, 0.0, 0.0)
-        """When a rank slept last: the calls made, the virtual time, and the real seconds rested since a call."""
+        self._rest = (-1, 0.0, 0.0)  # when a rank slept last: calls made, virtual time, seconds rested since a call
         self._left: set[int] = set()
         """Ranks whose programs have ended by os._exit(0)."""
         self._ctrl_c = ctrl_c

@@ -45,8 +45,7 @@ class ProcessConfig(NamedTuple):
     follows_paths: bool = False
     """True if the lines that ranks run are recorded."""
     has_equal_clocks: bool = False
-    began: int = 0
-    """The second at which the run began, from which `datetime.now` counts."""
+    began: int = 0  # the second from which `datetime.now` counts
     debugs_rank: int | None = None
     """The rank whose program a debugger stops at the first line."""
     breakpoints: AllBreakpoints = AllBreakpoints()

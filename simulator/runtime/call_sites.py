@@ -59,10 +59,9 @@ def _foreign_roots() -> tuple[str, ...]:
         spec = importlib.util.find_spec(top)
         for folder in (spec.submodule_search_locations if spec else None) or ():
             roots.append(os.path.join(os.path.abspath(folder), *below, ""))
-    waiting = [os.path.dirname(concurrent.futures.__file__), os.path.join(_PYTHONS_OWN, "asyncio")]
     specs = map(importlib.util.find_spec, _DEPRECATION_MODULES)
     roots += [spec.origin for spec in specs if spec is not None and spec.origin is not None]
-    roots += [os.path.join(each, "") for each in waiting]
+    roots += [os.path.join(os.path.dirname(concurrent.futures.__file__), ""), os.path.join(_PYTHONS_OWN, "asyncio", "")]
     return (*roots, threading.__file__, queue.__file__, contextlib.__file__)
 
 
