@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.value_scenarios import scenario_of_training
+from ddpsim.scenarios.files.value_scenarios import scenario_of_program, scenario_of_training
 from ddpsim.scenarios.fuzzing.batch import draw_values, run_batch
 from ddpsim.scenarios.fuzzing.campaign_report import (
     BatchReport,
@@ -26,6 +26,7 @@ from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies import broken_programs, schedules, trainings
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.training.training import Training
+from ddpsim.simulator.programs.program import Issue, Program, Wait
 from tests.fuzzing.replaying import planted
 
 PROGRAMS = (Kind.PROGRAM, Kind.BROKEN_PROGRAM)
@@ -94,6 +95,14 @@ def test_what_two_engines_differ_in_is_found_though_each_is_near_the_oracle(monk
     assert last.outcome == "engines differ"
     assert last.failure.group == FailureGroup(Engine.DDP, "divergence.parameters", "training")
     assert 'tags = ["compare-engines"]' in last.failure.text
+
+
+def test_a_program_runs_in_turn_and_twice_under_its_own_schedule(monkeypatch):
+    steps = Issue("sum", "all_reduce", shapes=((1,),), dtype="float32", reduction="SUM"), Wait("sum")
+    scenario = replace(scenario_of_program(Program(2, (), (steps, steps)), name="program"), choices=(1,))
+    assert [each.failure for each in run_and_judge(scenario, ())] == [None] * 3
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging._are_findings_consistent", lambda *each: False)
+    assert [each.failure is None for each in run_and_judge(scenario, ())] == [True, False, True]
 
 
 def report_of(number, *failures):

@@ -38,12 +38,15 @@ def campaign(tmp_path):
 
 
 def test_where_nothing_is_wrong_nothing_is_found(campaign, tmp_path):
-    told = campaign(PROGRAMS)
+    shown = []
+    told = campaign(PROGRAMS, on_progress=shown.append)
+    assert {each.doing for each in shown} == {"fuzzing"}
     assert told.end is CampaignEnd.BUDGET
     assert not told.has_failures
     assert 30 <= told.totals.execution_count <= 32
     assert not (tmp_path / "corpus").exists()
-    assert campaign_summary(told).endswith("\n\nnothing found")
+    assert re.fullmatch(r"3\d executions in .*\n\nnothing found", campaign_summary(told), re.DOTALL)
+    assert campaign_summary(replace(told, standing="ends early")).startswith("ends early\n\n3")
 
 
 @pytest.mark.tier("ci")

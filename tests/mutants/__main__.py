@@ -55,7 +55,8 @@ def mirror(folder: str) -> tuple[str, ...]:
     """The tests of a folder: those of its name, or of the nearest folder above; and what `ALSO` adds."""
     parts = Path(folder.removeprefix("simulator/")).parts
     names = [Path(*parts[:n]) for n in range(len(parts), 0, -1)]
-    wanted = [*names[:1], Path(parts[-1]), *(names[1:] if parts[0] == "scenarios" else []), *ALSO.get(parts[-1], ())]
+    above = [*map(Path, parts[1:-1]), *names[1:]] if parts[0] == "scenarios" else []
+    wanted = [*names[:1], Path(parts[-1]), *above, *ALSO.get(parts[-1], ())]
     found = dict.fromkeys(f"tests/{name}" for name in wanted if (ROOT / "tests" / name).is_dir())
     if not found:
         found = dict.fromkeys(f"tests/{name}" for name in names if (ROOT / "tests" / name).is_dir())
