@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import strategies as st
 
+from ddpsim.scenarios import load
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import scenario_of_program, scenario_of_training
 from ddpsim.scenarios.fuzzing.batch import draw_values, run_batch
@@ -21,7 +22,7 @@ from ddpsim.scenarios.fuzzing.campaign_report import (
     FuzzFailure,
     merge_batch_reports,
 )
-from ddpsim.scenarios.fuzzing.judging import run_and_judge
+from ddpsim.scenarios.fuzzing.judging import run_and_judge, scenario_kind
 from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies import broken_programs, schedules, trainings
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
@@ -103,6 +104,11 @@ def test_a_program_runs_in_turn_and_twice_under_its_own_schedule(monkeypatch):
     assert [each.failure for each in run_and_judge(scenario, ())] == [None] * 3
     monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging._are_findings_consistent", lambda *each: False)
     assert [each.failure is None for each in run_and_judge(scenario, ())] == [True, False, True]
+
+
+def test_a_program_of_its_own_is_of_the_kind_of_programs(tmp_path):
+    (tmp_path / "own.py").write_text("print(1)\n")
+    assert scenario_kind(load(str(tmp_path / "own.py"))) == "program"
 
 
 def report_of(number, *failures):

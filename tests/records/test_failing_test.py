@@ -110,6 +110,13 @@ def test_what_ranks_do_alike_stands_once_and_what_repeats_is_a_loop():
     ]
 
 
+def test_what_repeats_is_a_loop_whatever_follows_and_any_ranks_are_named():
+    common = [DONE, DONE, *(call("broadcast", (size,), line=30) for size in range(4, 8))]
+    text, _ = written_and_run(make_program(found([[*common, HUNG], common] * 2)))
+    assert "    for _ in range(2):\n        works.append(dist.all_reduce(" in text
+    assert "    if rank in (0, 2):\n        works.append(dist.all_reduce(" in text
+
+
 @pytest.mark.parametrize("evil", ['x"""\nraise SystemExit\n#', "x'''\\\nraise SystemExit", "']\nraise SystemExit\n["])
 def test_what_stands_in_a_record_is_no_code_in_the_test(evil):
     frames = [{"name": evil, "filename": f"/job/{evil}.py", "line": 5}]
