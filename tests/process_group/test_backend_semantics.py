@@ -198,7 +198,8 @@ def test_a_name_that_there_is_not():
         simulate(messages, 2, backend_semantics="mpi")
 
 
-def test_a_backend_that_is_named_twice():
+def test_backends_that_are_named():
+    assert (backends_named("all", "gloo"), backends_named("nccl, gloo", "gloo")) == (tuple(BACKENDS), ("nccl", "gloo"))
     with pytest.raises(UsageError, match="semantics are 'nccl,gloo,nccl', which has nccl twice: name each once"):
         backends_named("nccl,gloo,nccl", "gloo")
 

@@ -13,7 +13,7 @@ from ddpsim.simulator.process_group.group import rules_for
 from ddpsim.simulator.process_group.nccl_arguments import NcclRules
 from tests.kit.results import returned
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # names before torch 2.13
+pytestmark = pytest.mark.filterwarnings("ignore:.*(is|be) deprecated:FutureWarning")  # names before torch 2.13
 
 SIZE = 2
 
@@ -89,6 +89,15 @@ def message_that_is_not_contiguous(group, rank, own):
     return tensor.tolist()
 
 
+def coalesced(tensor):
+    def reduce(group, rank, own):
+        reduced = [tensor(own)]
+        dist.all_reduce_coalesced(reduced, group=group)
+        return lists(reduced)
+
+    return reduce
+
+
 ONLY_ON_NCCL = [
     (all_gather_of_a_number, [[[1.0], [2.0]]] * 2),
     (uneven_all_gather, [[[1.0], [[2.0, 2.0], [2.0, 2.0]]]] * 2),
@@ -105,6 +114,10 @@ ONLY_ON_NCCL = [
 def test_what_nccl_takes_and_gloo_refuses(call, values):
     assert list(on("nccl", call)) == values
     assert any("Error" in str(said) for said in on("gloo", call))
+
+
+def test_what_is_coalesced_may_be_transposed():
+    assert list(on("nccl", coalesced(lambda own: own(2, 3).t()))) == [[[[3.0] * 2] * 3]] * SIZE
 
 
 def test_uneven_parts_have_to_be_as_long_as_their_ranks_say():
@@ -126,6 +139,7 @@ def reduced(tensor, op=dist.ReduceOp.SUM):
 
 
 REFUSED = {
+    "coalesced": (coalesced(lambda own: own(4, 4)[:, 1]), "ValueError: Tensors must be non-overlapping and dense"),
     "transposed": (reduced(lambda own: own(2, 3).t()), "ValueError: Tensors must be contiguous"),
     "sliced": (reduced(lambda own: own(4, 4)[:, 1]), "ValueError: Tensors must be contiguous"),
     "broadcast": (

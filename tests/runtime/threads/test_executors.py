@@ -27,6 +27,12 @@ def wait_for_all(rank):
         return [job.result() for job in done], len(left)
 
 
+def take_one_by_one(rank):
+    with ThreadPoolExecutor(2) as pool:
+        done = wait([pool.submit(int, number) for number in range(2)]).done
+        return [done.pop().result() for _ in range(2)], len(done)
+
+
 def wait_for_the_first(rank):
     with ThreadPoolExecutor(2) as pool:
         pending = {pool.submit(lambda number=number: (time.sleep(number // 2), number)[1]) for number in range(6)}
@@ -62,7 +68,7 @@ def test_waiting_for_jobs_is_covered():
 
 
 def test_what_wait_gives_is_in_the_order_of_submission():
-    assert simulate(wait_for_all, 2).returns == (([0, 1], 0),) * 2
+    assert simulate(wait_for_all, 2).returns == simulate(take_one_by_one, 2).returns == (([0, 1], 0),) * 2
 
 
 def test_the_sets_of_python_are_its_own_afterwards():

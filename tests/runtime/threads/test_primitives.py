@@ -249,6 +249,18 @@ def test_queues_hand_items_over(make):
     assert returned(program) == "([1, 2, 3], True, True, 0)"
 
 
+def test_waits_for_items_have_an_end_in_the_trace():
+    def program(rank):
+        items = queue.SimpleQueue()
+        start(lambda: items.put(1)).join(items.get())
+        with pytest.raises(queue.Empty):
+            items.get(timeout=2)
+
+    told = [f"{event.kind.name} {event.text}" for event in simulate(program, 1).trace if " an item" in f" {event.text}"]
+    waits = ["WAIT an item of a queue", "DONE an item of a queue"] * 2
+    assert told == [*waits[:3], f"{waits[3]} timed out"]
+
+
 def a_queue_that_is_full_holds_the_producer_up():
     items, log = queue.Queue(2), []
 
