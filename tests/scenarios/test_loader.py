@@ -199,13 +199,16 @@ def test_a_scenario_that_is_none_is_told_in_its_own_words(write):
 
 
 @pytest.fixture
-def two_folders(tmp_path):
-    """Two folders, each with a `train.py` and what it imports, when it is loaded and when it runs."""
+def two_folders(tmp_path, monkeypatch):
+    """Two folders, each with a `train.py` and what it imports, when it is loaded and when it runs; and a library."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "installed.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "library")
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "helper_beside.py").write_text(f"NAME = {name!r}")
         (tmp_path / name / "train.py").write_text(
-            "from helper_beside import NAME\nfrom ddpsim.scenarios import scenario\n\n@scenario(about=NAME)\n"
+            "import installed\nfrom helper_beside import NAME\nfrom ddpsim.scenarios import scenario\n\n@scenario(about=NAME)\n"
             "def main(rank):\n    import helper_beside\n    return helper_beside.NAME"
         )
     return tmp_path / "one" / "train.py", tmp_path / "two" / "train.py"
@@ -221,6 +224,7 @@ def test_each_file_has_the_helper_beside_it(two_folders):
     assert [next(iter(load_scenarios(path).values())).summary for path in two_folders] == ["one", "two"]
     assert sys.path == before
     assert "helper_beside" not in sys.modules
+    assert "installed" in sys.modules
 
 
 def test_what_is_beside_a_file_is_one_module_when_it_is_loaded_and_when_it_runs(write):

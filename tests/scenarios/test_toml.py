@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddpsim import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
-from ddpsim.scenarios import load, registry, run_scenario
+from ddpsim.scenarios import explore_scenario, load, registry, run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.toml_source import tomllib
 from ddpsim.scenarios.training.training import (
@@ -382,8 +382,9 @@ def test_a_divergence_is_compared_with_the_oracle(write):
 def test_an_argument_that_only_torchs_engine_has(write):
     path = write('summary = "x"\nworld_size = 2\n[engine]\nskip_all_reduce_unused_params = true')
     assert run_scenario(path).findings == ()
-    with pytest.raises(UsageError, match=r"own.toml has \[engine\] skip_all_reduce_unused_params, which engine 'ddp'"):
-        run_scenario(path, "ddp")
+    for run in (run_scenario, explore_scenario):
+        with pytest.raises(UsageError, match=r"has \[engine\] skip_all_reduce_unused_params, which engine 'ddp' does"):
+            run(path, "ddp")
 
 
 @pytest.mark.parametrize("blamed", ["[expect]", "[expect.ddp]"])

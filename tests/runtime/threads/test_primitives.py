@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import pytest
 
-from ddpsim import simulate
+from ddpsim import explore, simulate
 from tests.kit.rank_threads import beside, start
 
 SCHEDULES = [("round_robin", 0), *(("random", seed) for seed in range(8)), ("pct", 1)]
@@ -37,6 +37,14 @@ def a_lock_keeps_others_out():
     began = time.monotonic()
     beside(add, add)
     return counts[0], time.monotonic() - began
+
+
+def test_a_lock_of_a_rank_without_other_threads_is_no_step():
+    def program(rank):
+        with threading.Lock():
+            return rank
+
+    assert explore(program, 2, policy="dfs").executions == 2  # which rank begins
 
 
 def test_without_the_lock_counts_are_lost():
