@@ -3,7 +3,8 @@
 from ddpsim import Code, Verdict
 from ddpsim.simulator.records import flight_recorder
 from ddpsim.simulator.records.job import combine_records
-from ddpsim.simulator.records.record_diagnosis import diagnose_job
+from ddpsim.simulator.records.record_diagnosis import diagnose_job, make_trace
+from ddpsim.simulator.records.record_texts import printable_text
 from tests.kit.rows import rows
 from tests.records.dumps import call, dump, job
 
@@ -234,3 +235,15 @@ def test_gloo_says_neither_members_nor_messages():
     assert diagnosis.notes[-1] == (
         "4 calls of ranks 0, 1 are not in the records (gloo's have no send and no recv), and a rank may wait in one"
     )
+
+
+def test_the_trace_has_the_last_calls_in_a_possible_order_and_who_waits():
+    diagnosis = found(job([[DONE, DONE, HUNG], [DONE, DONE]]))
+    told = [(event.kind.name, event.rank, event.choice_points) for event in make_trace(diagnosis)]
+    first, second = ([("ISSUE", 0, n), ("ISSUE", 1, n + 1), ("MATCH", 1, n + 1)] for n in (0, 2))
+    assert told == [*first, *second, ("ISSUE", 0, 4), ("WAIT", 0, 7)]
+
+
+def test_a_terminal_is_not_told_to_do_anything_and_a_long_text_is_cut():
+    assert printable_text("train\x1b[2J") == "train?[2J"
+    assert printable_text("a" * 400) == "a" * 297 + "..."

@@ -6,6 +6,7 @@ import pytest
 
 from ddpsim import Code, simulate
 from ddpsim.scenarios.files.value_scenarios import scenario_of_program
+from ddpsim.scenarios.ranks.calls import source_of_call
 from ddpsim.scenarios.ranks.interpreter import run_placed_steps, run_rank_steps
 from ddpsim.scenarios.records.failing_test import source_of_test as text_of_test
 from ddpsim.simulator.programs.program import Group, Issue
@@ -115,6 +116,11 @@ def test_what_repeats_is_a_loop_whatever_follows_and_any_ranks_are_named():
     text, _ = written_and_run(make_program(found([[*common, HUNG], common] * 2)))
     assert "    for _ in range(2):\n        works.append(dist.all_reduce(" in text
     assert "    if rank in (0, 2):\n        works.append(dist.all_reduce(" in text
+
+
+def test_tensors_of_other_shapes_are_written_one_by_one():
+    issue = Issue("sum", "all_reduce_coalesced", shapes=((2,), (3,)), dtype="float32", reduction="SUM")
+    assert "[torch.ones(2), torch.ones(3)]" in source_of_call(issue, 2)
 
 
 @pytest.mark.parametrize("evil", ['x"""\nraise SystemExit\n#', "x'''\\\nraise SystemExit", "']\nraise SystemExit\n["])
