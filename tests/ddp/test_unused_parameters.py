@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddpsim.ddp import DistributedDataParallel
-from ddpsim.ddp.rank_agreement import UsedParameterCount
+from ddpsim.ddp.rank_agreement import LearnedState, UsedParameterCount
 from ddpsim.simulator.calls import Phase
 from tests.kit.networks import Branches, TwoOutputs
 from tests.kit.rows import rows
@@ -250,3 +250,8 @@ def test_the_used_map_is_not_read_where_everything_was_used(monkeypatch):
         UsedParameterCount, "unused_parameters", lambda self: pytest.fail("the host would wait for the device")
     )
     check(Branches, using("abc", "abc"))
+
+
+def test_what_a_rank_learned_is_sent_whole():
+    for learned in (LearnedState(7, (1, 0), (1, 2), frozenset({1}), 2), LearnedState(0, None, None, frozenset(), 2)):
+        assert LearnedState.decode(learned.encode()) == learned
