@@ -1,11 +1,15 @@
 """`@given` and the marker: each example is a run on all ranks; it shrinks, and comes back from the database."""
 
 import sys
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from ddpsim.scenarios.pytest_plugin.hypothesis_runs import adapted_hypothesis_settings
 from tests.pytest_plugin.reading import marked, report_of
 
 HYPOTHESIS = """
@@ -129,6 +133,12 @@ def test_an_expected_finding_of_every_example(fails):
     failure = fails(passing + drawn("st.integers(0, 9)", body.format(least=4), mark), passed=1)
     assert failure.lines[0].startswith("not as expected: found pass; expected fail, deadlock")
     assert "      x=5," in failure.lines
+
+
+def test_the_deadline_that_a_test_sets_is_kept():
+    test = settings(deadline=50)(given(st.none())(lambda x: None))
+    with adapted_hypothesis_settings(SimpleNamespace(obj=test)):
+        assert test._hypothesis_internal_use_settings.deadline == timedelta(milliseconds=50)
 
 
 @pytest.mark.tier("ci")
