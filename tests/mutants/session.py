@@ -131,6 +131,7 @@ def _serve(line: Connection, bytecode: str) -> None:
             shutil.rmtree(folder)
         else:
             os.setsid()
+            multiprocessing.current_process().daemon = False  # else tests could not start processes by multiprocessing
             outcome = _run(wanted, folder)
             sender.send(outcome)
             os._exit(0)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.mutants.__main__ import Noticed, measure, mirror, product_folders
 from tests.mutants.generating import ROOT, Mutant, choose, find_again, mutants_of, text_with, text_with_probes
+from tests.mutants.session import Wanted, run_tests
 
 FOLDER = "simulator/policies"
 BOUND = Mutant(f"{FOLDER}/dfs.py", "_PathChoice.option_count", "changed constant", "1", "2", 0)
@@ -63,3 +64,9 @@ def test_a_mutant_is_noticed_by_day():
     (noticed,) = measure({BOUND: ["tests/policies/test_dfs.py"]}, ["default"])
     assert noticed == Noticed(BOUND, "default", noticed.test, noticed.candidates)
     assert noticed.test.startswith("tests/policies/test_dfs.py::")
+
+
+@pytest.mark.tier("ci")
+def test_tests_that_start_processes_run_there_too():
+    wanted = Wanted(("tests/jobs/test_runs.py::test_returns_come_back",), {}, "ci")
+    assert run_tests(wanted).failed == ()
