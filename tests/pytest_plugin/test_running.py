@@ -5,9 +5,11 @@ import threading
 from math import inf
 
 import pytest
+from hypothesis.errors import UnsatisfiedAssumption
 
 from ddpsim import Budget, simulate
 from ddpsim.scenarios.pytest_plugin import running
+from ddpsim.scenarios.pytest_plugin.rank_output import Severity, severity_of_error
 from tests.pytest_plugin.reading import HANGS, marked
 
 PASSING = {
@@ -116,6 +118,12 @@ def test_an_xfail_is_met_by_a_deadlock_and_broken_by_a_pass_or_another_error(run
     result = run(marked(body, f"xfail({terms})\n@pytest.mark.ranks(2)"))
     result.assert_outcomes(**{outcome: 1})
     assert ("XPASS(strict)" in result.stdout.str()) == (body == "dist.barrier()")
+
+
+def test_who_ends_the_session_or_steers_a_search_leaves_the_run():
+    leaving = [KeyboardInterrupt(), pytest.exit.Exception("enough"), UnsatisfiedAssumption()]
+    assert {severity_of_error(each) for each in leaving} == {Severity.LEAVES}
+    assert severity_of_error(ValueError()) is Severity.FAILS
 
 
 @pytest.mark.tier("ci")

@@ -1,7 +1,9 @@
 """The HTML file as such: one file that asks for nothing, escapes everything, stays small, and is made without torch."""
 
+import json
 import re
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,17 @@ def test_a_join_is_labelled_once_also_where_an_older_document_has_the_label_in_i
         page = to_html(Document("story", (replace(passing(), joins=(saved,)),))).decode()
 
         assert re.findall("<span>join</span> <bdi>(.*?)</bdi>", page) == [text]
+
+
+def test_the_data_are_those_of_the_run_numbers_as_differences_and_texts_once():
+    run, texts = passing(2, 2), TextTable()
+    data = page_data_of(run, lanes_of(run), texts)
+    assert list(accumulate(data["events"]["step"])) == [event.step for event in run.events]
+    operation = data["calls"]["operation"]
+    assert (texts.all_texts()[operation["each"]], operation["count"]) == ("all_reduce", 2)
+    assert data["calls"]["sequence"] == [0, 1]
+    (shown, *_) = Tags(to_html(Document("story", (run,)))).texts["script"]
+    assert set(texts.all_texts()) <= set(json.loads(shown)["texts"])
 
 
 def test_64_ranks_with_1000_events_each_are_under_two_megabytes():
