@@ -62,6 +62,11 @@ def test_rank_iteration_and_name_are_told(kind, code):
     assert finding.summary == f"{of}{name} differs from plain training on rank 1 after iteration 1"
     assert " at [1], expected " in finding.text
     assert [site.file for site in finding.sites] == ["trainer.py"]
+    assert str(finding.sites[0]) in finding.text
+
+
+def test_a_network_recomputes_if_its_training_says_so():
+    assert [Training(recomputes=each).make_network(0).recomputes for each in (True, False)] == [True, False]
 
 
 def test_the_first_iteration_wins_over_the_first_rank_and_gradients_over_parameters():
