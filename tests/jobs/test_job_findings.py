@@ -8,7 +8,7 @@ import torch
 
 from ddpsim import Code, UsageError
 from ddpsim.scenarios.jobs import rank_progress
-from ddpsim.scenarios.jobs.job_rank import call_program, position_of_death, program_stack_text
+from ddpsim.scenarios.jobs.job_rank import call_program, position_of_death, program_stack_text, traceback_below_call
 from ddpsim.scenarios.jobs.job_result import findings_of_reports, result_of_reports
 from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankPosition, RankReport
 from ddpsim.scenarios.model import Scenario
@@ -203,3 +203,15 @@ def test_rank_that_did_not_start():
     reports += [RankReport(1, RankEnding.DIED, 2.0, has_started=False, death="exit status 1", last_words=("why",))]
     with pytest.raises(UsageError, match=r"^rank 1 did not start \(exit status 1, after 'why'\), expected its process"):
         result_of_reports(None, None, reports)
+
+
+def test_a_traceback_begins_in_the_program():
+    def program(rank):
+        raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad") as raised:
+        call_program(Scenario("own", "", program), 0)
+    below = traceback_below_call(raised.value.__traceback__)
+    assert below is not None
+    assert below.tb_frame.f_code is program.__code__
+    assert traceback_below_call(below) is below
