@@ -2,7 +2,9 @@
 
 import json
 import re
+from base64 import b64encode
 from dataclasses import replace
+from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 
@@ -29,6 +31,16 @@ def test_the_page_refers_to_nothing_outside(shown):
     references = [(tag, value) for tag, attributes in tags for name, value in attributes.items() if name in REFERRING]
     assert references == [("link", "data:,")]
     assert all(not name.startswith("on") and name != "style" for _, attributes in tags for name in attributes)
+
+
+def test_the_policy_allows_our_style_and_script_by_their_hashes_and_nothing_else():
+    page = Tags(to_html(document(MISSING)))
+    (policy,) = (attributes["content"] for _, attributes in page.tags if attributes.get("http-equiv"))
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == "'none'"
+    for kind, text in (("style", page.texts["style"][0]), ("script", page.texts["script"][1])):
+        assert rules[f"{kind}-src"] == f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+    assert "unsafe" not in policy
 
 
 REFERRING = {"href", "src", "srcset", "action", "data", "xlink:href", "poster"}

@@ -208,8 +208,8 @@ def two_folders(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         (tmp_path / name / "helper_beside.py").write_text(f"NAME = {name!r}")
         (tmp_path / name / "train.py").write_text(
-            "import installed\nfrom helper_beside import NAME\nfrom ddpsim.scenarios import scenario\n\n@scenario(about=NAME)\n"
-            "def main(rank):\n    import helper_beside\n    return helper_beside.NAME"
+            "import installed\nfrom helper_beside import NAME\nfrom ddpsim.scenarios import scenario\n\n"
+            "@scenario(about=NAME)\ndef main(rank):\n    import helper_beside\n    return helper_beside.NAME"
         )
     return tmp_path / "one" / "train.py", tmp_path / "two" / "train.py"
 
