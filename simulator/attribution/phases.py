@@ -191,7 +191,7 @@ def _read_completion_callback(reading: StackFacts, frame: FrameType) -> None:
 
 _ISSUING = frozenset(
     f"ddpsim.simulator.process_group.{module}"
-    for module in ("group", "issuing", "monitored_barrier", "parameter_check", "through_torch", "without_modes")
+    for module in ("group", "issuing", "monitored_barrier", "parameter_check", "through_torch")
 )
 
 _UTILS = "torch.distributed.utils"

@@ -338,7 +338,6 @@ class GroupMaker:
                 members=members,
                 rank=rank,
                 has_nccl=asked.has_nccl,
-                needs_gpu=asked.has_nccl and asked.rules.of_cpu is asked.rules.of_gpu,
                 poisons=self._poisons,
                 through_torch=self.through_torch,
                 is_beside_nccl=not asked.has_nccl and self._has_made_nccl[rank],

@@ -27,7 +27,6 @@ from ddpsim.simulator.calls import ANY_SOURCE, Signature
 from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice
 from ddpsim.simulator.process_group.gloo_arguments import GlooRules
-from ddpsim.simulator.process_group.gpu_labels import gpu_number_of, is_surely_on_cpu
 from ddpsim.simulator.process_group.monitored_barrier import wait_at_barrier
 from ddpsim.simulator.process_group.named_group import NamedGroup
 from ddpsim.simulator.process_group.nccl_arguments import NcclRules
@@ -327,11 +326,12 @@ class SimulatedGroup(NamedGroup):
 
 
 def rules_for(rules: RulesByDevice, tensor: Tensor) -> GlooRules:
-    """Return the argument checks for a tensor's device. A tensor that C++ code made counts as a CPU tensor."""
-    has_one = rules.of_cpu is rules.of_gpu
-    if has_one and isinstance(rules.of_gpu, NcclRules) and is_surely_on_cpu(tensor):
+    """Return the argument checks for a tensor's device. Where there is no GPU, NCCL takes tensors of the CPU."""
+    if rules.of_cpu is not rules.of_gpu:
+        return rules.of_gpu if tensor.is_cuda else rules.of_cpu
+    if isinstance(rules.of_gpu, NcclRules) and not tensor.is_cuda and torch.cuda.is_available():
         raise RuntimeError("No backend type associated with device type cpu")
-    return rules.of_cpu if has_one or not (tensor.is_cuda or gpu_number_of(tensor) is not None) else rules.of_gpu
+    return rules.of_gpu
 
 
 def _signature_of(

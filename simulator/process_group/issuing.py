@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -13,16 +13,14 @@ from torch.autograd import Variable
 from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.attribution.origins import OriginTracker
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
-from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Origin, Phase, Signature
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.events import NOT_CHECKED, EventKind
 from ddpsim.simulator.hazards.hazard_watch import is_synchronous_call
 from ddpsim.simulator.hazards.poison import poison_call
-from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch, WriteNote
+from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch
 from ddpsim.simulator.matching.agreement import OP_TYPES
 from ddpsim.simulator.matching.slots import call_object, channel_object, group_object, order_object
-from ddpsim.simulator.process_group.gpu_labels import first_gpu_number, gpu_of
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
 from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import current_user_site
@@ -30,11 +28,6 @@ from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
-
-_UNKNOWN_DEVICE = (
-    f"{NOT_CHECKED}whether every tensor that NCCL was given lies on a GPU of its rank: some have no known device, as "
-    "C++ made them"
-)
 
 
 class CallIssuer:
@@ -50,7 +43,6 @@ class CallIssuer:
         rank: int,
         through_torch: TorchDispatch,
         has_nccl: bool = False,
-        needs_gpu: bool = False,
         poisons: bool = False,
         is_beside_nccl: bool = False,
         semantics: BackendSemantics = GLOO,
@@ -62,8 +54,6 @@ class CallIssuer:
         self.is_destroyed = False
         self.has_nccl = has_nccl
         """True if the program asked for NCCL, for all tensors or for those of one kind of device."""
-        self._needs_gpu = needs_gpu and torch.cuda.is_available()
-        """True if the group takes tensors of GPUs alone, and none of unknown device has been noted."""
         self.is_nccl = has_nccl or semantics.batch_is_unit
         """True if the group behaves as one of NCCL."""
         self._semantics = semantics
@@ -129,7 +119,8 @@ class CallIssuer:
             call = call._replace(tag=0, ignored_tag=tag)
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
         if self.has_nccl:
-            payload = self._with_gpu(payload, origin)
+            tensors = (*payload.inputs, *payload.outputs)
+            payload = payload._replace(gpu=payload.gpu or gpu_of(tensors, host.world_size))
         rank = me.of
         rank.calls_issued += 1
         pending = PendingCall(
@@ -150,16 +141,6 @@ class CallIssuer:
             if pending.error is not None:
                 work.wait()  # raises it
         return self._collect_work(work)
-
-    def _with_gpu(self, payload: Payload, origin: Origin) -> Payload:
-        """Return a payload of NCCL's that knows its GPU. Note what has no known device although only a GPU's tensor may
-        be brought."""
-        tensors = (*payload.inputs, *payload.outputs)
-        is_unknown = first_gpu_number(tensors) is None and payload.gpu is None
-        if is_unknown and self._needs_gpu and origin.phase is Phase.USER and tensors and not tensors[0].is_cuda:
-            self._needs_gpu = False  # once is enough
-            self.host.send_request(WriteNote(EventKind.NOTE, _UNKNOWN_DEVICE))
-        return payload._replace(gpu=payload.gpu or gpu_of(tensors, self.host.world_size))
 
     def _reject_other_rank(self, rank: int, operation: str) -> NoReturn:
         """End the run: a rank used another rank's group, and the call would be taken for one of that other rank."""
@@ -227,3 +208,13 @@ def _wait_before_backward_ends(work: SimulatedWork, *, at_once: bool) -> None:
         work.await_completion()
     else:
         Variable._execution_engine.queue_callback(work.await_completion)
+
+
+def gpu_of(tensors: Iterable[Any], world_size: int) -> str | None:
+    """Return the machine and the number of the GPU on which tensors lie. None if there are fewer GPUs than ranks, so
+    that some rank is on another machine."""
+    index = next((each.device.index for each in tensors if isinstance(each, torch.Tensor) and each.is_cuda), None)
+    if index is None or torch.cuda.device_count() < world_size:
+        return None
+    visible = dict(enumerate(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
+    return f"{os.environ.get('GROUP_RANK', 0)}:{visible.get(index, index)}"

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 from ddpsim.simulator.calls import Signature
-from ddpsim.simulator.process_group.gpu_labels import gpu_of
 from ddpsim.simulator.process_group.group import SimulatedGroup, rules_for
+from ddpsim.simulator.process_group.issuing import gpu_of
 from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 

@@ -234,7 +234,9 @@ class RankCoordinator:
             request = request._replace(wait=replace(request.wait, is_of_ranks=is_of_ranks))
         if isinstance(request, requests.Sleep):
             self._rest_while_children_work()
-        if isinstance(request, requests.ProgramRaised) and not self._kernel.run.life.fail_trial():
+        life = self._kernel.run.life
+        is_running = life.phase is RunPhase.RUNNING  # else an interrupted system call may have raised
+        if isinstance(request, requests.ProgramRaised) and is_running and not life.fail_trial():
             self.raisers.append(self._running_task.rank_number)
         try:
             return self._kernel.handle(request)

@@ -154,7 +154,6 @@ class _RankProcess:
 
     def _enter_thread(self) -> None:
         torch.autograd.set_multithreading_enabled(False)
-        self._gpus.enter_thread()
         if self._host.paths is not None:
             self._host.paths.follow_thread()
 

@@ -1,9 +1,8 @@
-"""Virtual GPUs: a rank's program computes on the CPU, while torch.cuda reports GPUs to it.
+"""Virtual GPUs: a rank's program computes on the CPU, on tensors that torch knows as tensors of a GPU.
 
-A tensor that a program moves to a GPU stays in the memory of the CPU, with the number of the GPU as its label
-(`process_group/gpu_labels.py`). A mode of torch intercepts every function of torch that the program calls: it removes
-"cuda" from the arguments, copies labels from arguments to results, and answers `tensor.device` and `is_cuda`
-(`mode.py`). Functions of `torch.cuda` are replaced (`cuda_module.py`).
+`device.cpp` is a CUDA device whose memory is the host's, for a torch without CUDA. It is built once per version of
+torch (`building.py`). torch.cuda stays torch's own; `cuda_module.py` has the functions that it calls in torch._C.
+Operators that torch has only for GPUs are in `gpu_kernels.py`.
 
 Begin in `install.py`. Virtual GPUs are installed in the process of one rank, and never removed.
 """

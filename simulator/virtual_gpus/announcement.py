@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
-_GPUS, _COMPILE = range(2)
+_GPUS, _COMPILE, _BUILD = range(3)
 
 
 class FirstUseAnnouncement:
@@ -37,6 +37,10 @@ class FirstUseAnnouncement:
     def announce_no_compilation(self) -> None:
         """Print that torch.compile does nothing on virtual GPUs."""
         self._print_once(_COMPILE, "torch.compile is left out on virtual GPUs: functions run as they are written")
+
+    def announce_build(self) -> None:
+        """Print that the library of the virtual GPUs is being built."""
+        self._print_once(_BUILD, "building the virtual GPUs, once for this version of torch (10 to 30 s)")
 
     def _print_once(self, number: int, line: str) -> None:
         if not self._said[number]:

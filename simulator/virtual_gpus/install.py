@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -10,17 +12,12 @@ import torch
 import torch.distributed as dist
 
 from ddpsim.simulator.patches.not_simulated import NCCL_TIMEOUT, NCCL_VERSION
-from ddpsim.simulator.process_group.without_modes import hide_gpu_labels_from_calls
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
-from ddpsim.simulator.virtual_gpus import around_tensors
+from ddpsim.simulator.virtual_gpus import cuda_module
 from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
-from ddpsim.simulator.virtual_gpus.around_backward import keep_mode_in_backward
-from ddpsim.simulator.virtual_gpus.around_libraries import replace_when_imported
-from ddpsim.simulator.virtual_gpus.cuda_module import accelerator_functions, cuda_functions
-from ddpsim.simulator.virtual_gpus.gpus import VirtualDevices
-from ddpsim.simulator.virtual_gpus.mode import VirtualGpuMode
-
-_CUDA_VERSION = "12.8"
+from ddpsim.simulator.virtual_gpus.building import load_device
+from ddpsim.simulator.virtual_gpus.gpu_kernels import register_kernels
+from ddpsim.simulator.virtual_gpus.storages import replace_storages
 
 _NCCL_OPTIONS = "leave pg_options out where torch.cuda.get_device_name() is 'ddpsim virtual GPU'"
 _GRAPHS = "run without CUDA graphs where there is no GPU"
@@ -58,40 +55,30 @@ class VirtualGpus:
 
     def __init__(self, announcement: FirstUseAnnouncement) -> None:
         self._announcement = announcement
-        self._mode: Any = None
-        """The mode of torch that simulates the GPUs; None until the GPUs are installed."""
+        self._kernels: Any = None
+        """The operators that are registered with torch as long as this object is there."""
 
     def install(self, count: int) -> None:
         """Give the program of this process `count` virtual GPUs."""
-        gpus = VirtualDevices(count)
-        around_tensors.replace_moves(gpus)
-        around_tensors.replace_generator()
-        around_tensors.replace_load(gpus)
-        around_tensors.replace_autocast()
-        around_tensors.replace_profiler()
-        around_tensors.replace_compile(self._announcement.announce_no_compilation)
+        load_device(self._announcement.announce_build)
+        count = cuda_module.own_visible_count(count)
+        torch.ops.ddpsim_gpu.install(count, cuda_module.MEMORY_BYTES)
+        self._kernels = register_kernels()
+        replaced = ReplacedAttributes()
+        for name, value in cuda_module.cuda_functions(count).items():
+            replaced.set_attribute(torch._C, name, value)
         unsupported = {name: _make_unsupported_class(f"torch.cuda.{name}", do) for name, do in _UNSUPPORTED.items()}
-        replaced = cuda_functions(gpus) | unsupported
-        for module in _imported_modules("torch.cuda"):
-            _replace_functions(module, replaced, adds=module is torch.cuda)
-        for module in _imported_modules("torch.accelerator"):
-            _replace_functions(module, accelerator_functions(gpus), adds=module is torch.accelerator)
+        for name, value in (cuda_module.cuda_module(count) | unsupported).items():
+            for module in _imported_modules("torch.cuda"):
+                if module is torch.cuda or name in vars(module):
+                    replaced.set_attribute(module, name, value)
         for name in ("FloatTensor", "HalfTensor", "DoubleTensor", "LongTensor", "IntTensor", "BoolTensor"):
-            ReplacedAttributes().set_attribute(torch.cuda, name, _cuda_constructor(getattr(torch, name)))
-        _replace_libraries()
-        replace_when_imported(gpus)
-        hide_gpu_labels_from_calls()
-        self._mode = VirtualGpuMode(gpus)
-        keep_mode_in_backward(self._mode)
-        self.enter_thread()
-
-    def enter_thread(self) -> None:
-        """Activate the virtual GPUs in the running thread of the rank, too."""
-        if self._mode is not None:
-            self._mode.__enter__()
+            replaced.set_attribute(torch.cuda, name, _cuda_constructor(getattr(torch, name)))
+        replace_storages()
+        _replace_libraries(self._announcement)
 
 
-def _replace_libraries() -> None:
+def _replace_libraries(announcement: FirstUseAnnouncement) -> None:
     replaced = ReplacedAttributes()
     replaced.set_attribute(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     replaced.set_attribute(dist, "is_nccl_available", lambda: True)
@@ -99,18 +86,37 @@ def _replace_libraries() -> None:
     replaced.set_attribute(dist.distributed_c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT)
     replaced.set_attribute(torch.cuda.nccl, "version", lambda: NCCL_VERSION)
     replaced.set_attribute(torch.cuda.nccl, "is_available", lambda tensors: True)
-    replaced.set_attribute(torch.version, "cuda", torch.version.cuda or _CUDA_VERSION)
+    replaced.set_attribute(torch.version, "cuda", torch.version.cuda or cuda_module.CUDA_VERSION)
+    _leave_out_compilation(announcement.announce_no_compilation)
+    _leave_out_gpu_profiles()
+
+
+def _leave_out_compilation(announce: Callable[[], None]) -> None:
+    """Make torch.compile return its function unchanged: code for GPUs is compiled by triton."""
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        announce()
+        return model if model is not None else lambda function: function
+
+    ReplacedAttributes().set_attribute(torch, "compile", compile)
+
+
+def _leave_out_gpu_profiles() -> None:
+    """Make the profiler ignore GPUs, because virtual GPUs run no kernels."""
+    kind: Any = torch.autograd.profiler.profile
+    begin = kind.__init__
+
+    @functools.wraps(begin)
+    def init_profiler_without_gpu(self: Any, *arguments: Any, **options: Any) -> None:
+        options = {name: value for name, value in options.items() if name != "use_cuda"}
+        begin(self, *arguments, **options | ({"use_device": None} if options.get("use_device") == "cuda" else {}))
+
+    ReplacedAttributes().set_attribute(kind, "__init__", init_profiler_without_gpu)
 
 
 def _imported_modules(name: str) -> list[ModuleType]:
     """Return a module and its imported submodules, which contain functions under the same names."""
     return [module for key, module in list(sys.modules.items()) if key == name or key.startswith(f"{name}.")]
-
-
-def _replace_functions(module: ModuleType, replaced: dict[str, Any], *, adds: bool) -> None:
-    for name, value in replaced.items():
-        if adds or name in vars(module):
-            ReplacedAttributes().set_attribute(module, name, value)
 
 
 def _cuda_constructor(kind: Any) -> Any:

@@ -1,5 +1,7 @@
 """What a group on NCCL takes and refuses, beside gloo (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -8,7 +10,6 @@ from torch import full, ones, zeros
 from ddpsim import Code, Verdict, simulate
 from ddpsim.simulator.process_group.argument_rules import argument_rules_of
 from ddpsim.simulator.process_group.gloo_arguments import GlooRules
-from ddpsim.simulator.process_group.gpu_labels import put_on_gpu
 from ddpsim.simulator.process_group.group import rules_for
 from ddpsim.simulator.process_group.nccl_arguments import NcclRules
 from tests.kit.results import returned
@@ -251,8 +252,7 @@ def test_averages_of_whole_numbers():
 
 
 def test_a_group_on_both_goes_by_where_the_tensor_is():
-    on_cpu, on_gpu = ones(1), ones(1)
-    put_on_gpu(on_gpu, 0)
+    on_cpu, on_gpu = ones(1), SimpleNamespace(is_cuda=True)
     for backend, tensor, kind in (
         ("cpu:gloo,cuda:nccl", on_cpu, GlooRules),
         ("cpu:gloo,cuda:nccl", on_gpu, NcclRules),

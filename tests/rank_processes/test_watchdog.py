@@ -1,5 +1,6 @@
 """When a rank as a process counts as blocked, on a clock of the test's own; and limits that hold while a rank polls."""
 
+import os
 import time
 from contextlib import suppress
 from itertools import repeat
@@ -9,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import Budget, simulate
+from ddpsim import Budget, Code, simulate
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase
 from ddpsim.simulator.rank_processes.watchdog import RankWatchdog
 
@@ -101,3 +102,18 @@ def test_a_limit_of_seconds_holds_while_a_rank_makes_requests(program, isolation
     (finding,) = simulate(program, 2, isolation=isolation, budget=Budget(seconds=1.0)).findings
     assert (finding.code.value, finding.summary) == ("budget", "the run took longer than 1 s of wall time")
     assert f", in {program.__name__}\n" in finding.text
+
+
+def test_a_rank_that_is_interrupted_in_a_system_call_is_stuck_and_raised_nothing(tmp_path):
+    """os.lockf raises InterruptedError where the rank is told to leave; Python does not call it again."""
+    (locked := tmp_path / "locked").touch()
+
+    def program(rank):
+        dist.barrier()
+        os.lockf(os.open(locked, os.O_RDWR), os.F_LOCK, 0)
+
+    with open(locked, "wb") as file:
+        os.lockf(file.fileno(), os.F_LOCK, 0)
+        result = simulate(program, 2, isolation="process", budget=Budget(stuck_seconds=0.5))
+    assert [finding.code for finding in result.findings] == [Code.STUCK]
+    assert result.errors == {}

@@ -174,18 +174,29 @@ def test_hooks_in_a_backward_see_gpus():
     assert run(program) == (["cuda:0"], "cuda:0")
 
 
-def test_random_numbers_are_those_of_the_cpu():
-    def program(rank):
-        torch.cuda.manual_seed_all(7)
-        state = torch.cuda.get_rng_state()
-        first = torch.randn(2, device="cuda").tolist()
-        torch.cuda.set_rng_state(state)
-        second = torch.randn(2, device="cuda").tolist()
-        torch.manual_seed(7)
-        return first, second, torch.randn(2).tolist()
+def test_a_gpu_has_a_generator_of_its_own():
+    """Its state is a seed and an offset, as on a real GPU; what draws there leaves the CPU's generator alone."""
 
-    first, second, third = run(program)
-    assert first == second == third
+    def program(rank):
+        torch.manual_seed(7)
+        state = torch.cuda.get_rng_state()
+        on_gpu = torch.randn(2, device="cuda").tolist()
+        on_cpu = torch.randn(2).tolist()
+        torch.cuda.set_rng_state(state)
+        again = torch.randn(2, device="cuda").tolist()
+        with torch.random.fork_rng(devices=[0]):
+            torch.nn.functional.dropout(torch.ones(4, device="cuda"))
+        third = torch.randn(2, device="cuda").tolist()
+        generators = [torch.Generator("cuda:1").manual_seed(7) for _ in range(2)]
+        given = [torch.rand(2, device="cuda:1", generator=each).tolist() for each in generators]
+        torch.manual_seed(7)
+        return {
+            "states": (len(state), len(torch.cuda.get_rng_state_all()), len(torch.cuda.default_generators)),
+            "repeated": (again == on_gpu, third == on_gpu, given[0] == given[1]),
+            "cpu": torch.randn(2).tolist() == on_cpu != on_gpu,
+        }
+
+    assert run(program) == {"states": (16, 4, 4), "repeated": (True, False, True), "cpu": True}
 
 
 def test_files():
@@ -199,7 +210,8 @@ def test_files():
             places.append((str(loaded["model"]["weight"].device), str(loaded["steps"][0].device)))
         return places
 
-    assert run(program) == [(place, place) for place in ("cpu", "cpu", "cuda:1", "cuda:2", "cuda:3")]
+    pairs = [("cuda:0", "cuda:1"), ("cpu", "cpu"), ("cuda:1", "cuda:1"), ("cuda:2", "cuda:2"), ("cuda:3", "cuda:1")]
+    assert run(program) == pairs
 
 
 def test_mixed_precision():
@@ -286,7 +298,7 @@ def test_sync_batch_norm_is_batch_norm_of_all():
             (model.running_mean, plain.running_mean),
             (model.running_var, plain.running_var),
         )
-        return [(one.is_cuda, torch.allclose(one, other)) for one, other in pairs]
+        return [(one.is_cuda, torch.allclose(one.cpu(), other)) for one, other in pairs]
 
     assert run(program, 2) == [(True, True)] * 4
 
@@ -301,7 +313,7 @@ def test_sync_batch_norm_is_batch_norm_of_all():
                 torch.tensor([4]),
                 torch.tensor([2]),
             ),
-            "NotImplementedError: torch.nn.functional.ctc_loss has no form on the CPU, where virtual GPUs compute "
+            "NotImplementedError: aten::_ctc_loss has no form on the CPU, where virtual GPUs compute "
             "(\"ctc_loss_cpu\" not implemented for 'Half'): take another dtype or implementation",
         ),
         (
@@ -334,24 +346,6 @@ def test_what_is_refused():
         simulate(print, 1, isolation="process", gpus=0)
     with pytest.raises(UsageError, match=r"^gpus is 2, but ranks are threads, .*: give isolation='process', too, or "):
         simulate(print, 1, gpus=2)
-
-
-def test_a_library_that_reads_onto_gpus_by_itself(tmp_path, monkeypatch):
-    (tmp_path / "safetensors").mkdir()
-    (tmp_path / "safetensors" / "__init__.py").write_text(
-        "def safe_open(filename, framework, device='cpu'):\n    return device\n"
-    )
-    (tmp_path / "safetensors" / "torch.py").write_text("from safetensors import safe_open\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "safetensors", raising=False)
-    monkeypatch.delitem(sys.modules, "safetensors.torch", raising=False)
-
-    def program(rank):
-        from safetensors.torch import safe_open
-
-        return [safe_open("file", "pt", device) for device in ("cpu", "cuda:0", 0, torch.device("cuda"), "meta")]
-
-    assert run(program) == ["cpu", "cpu", "cpu", "cpu", "meta"]
 
 
 def test_what_is_not_there_may_stand_in_annotations():
@@ -479,12 +473,6 @@ def test_tensors_whose_device_is_right(program, value):
 
 def test_more_ranks_than_gpus_may_be_on_several_machines():
     assert returned(reduces(lambda rank: torch.ones(1, device="cuda"), 0), 2, isolation="process", gpus=1) == (2.0, 2.0)
-
-
-def test_a_tensor_of_unknown_device_is_noted_and_passes():
-    result = simulate(reduces(lambda rank: torch.ones(1) * 2), 2, isolation="process", gpus=2)
-    assert result.returns == (4.0, 4.0)
-    assert [note.partition(": ")[0] for note in result.notes] == ["not checked"]
 
 
 def test_objects_go_through_nccl_on_the_current_gpu():

@@ -1,0 +1,72 @@
+"""Builds the library of the virtual GPUs (`device.cpp`) once per version of torch, and loads it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posix
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from torch.utils import cpp_extension
+
+_OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w")
+
+
+class NoVirtualGpusError(RuntimeError):
+    """The library of the virtual GPUs cannot be built or loaded here."""
+
+
+def load_device(announce_build: Callable[[], None]) -> None:
+    """Load the library of the virtual GPUs into this process; build it first if this version of torch has none.
+
+    `announce_build` is called before a build, which takes 10 to 30 seconds. Raises NoVirtualGpusError.
+    """
+    source = files(__package__).joinpath("device.cpp").read_bytes()
+    library = library_path(source)
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        _build(source, library, announce_build)
+    torch.ops.load_library(library)
+
+
+def library_path(source: bytes) -> Path:
+    """Return where the library for this version of torch is kept: in `ddpsim` in the user's folder for caches."""
+    digest = hashlib.sha256(source + repr(_OPTIONS).encode()).hexdigest()[:12]
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "ddpsim" / f"virtual-gpus-{torch.__version__}-{digest}.so"
+
+
+def _build(source: bytes, library: Path, announce_build: Callable[[], None]) -> None:
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        raise NoVirtualGpusError(
+            "virtual GPUs need a C++ compiler once per version of torch, and there is no g++ or clang++ here: install "
+            "one (Debian: apt-get install g++), or name one in CXX"
+        )
+    announce_build()
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    paths = [f"-I{path}" for path in cpp_extension.include_paths()]
+    libraries = [*(f"-L{path}" for path in cpp_extension.library_paths()), "-lc10", "-ltorch_cpu"]
+    log = library.with_suffix(".log")
+    # Two programs may both build. To wait for one another, a rank would sit still, which the watchdog takes for a hang.
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        (text := Path(folder, "device.cpp")).write_bytes(source)
+        built = Path(folder, "device.so")
+        command = [compiler, *_OPTIONS, abi, *paths, str(text), "-o", str(built), *libraries]
+        # A rank's subprocess would let other ranks run meanwhile, and one of them would come here, too.
+        output = (os.POSIX_SPAWN_OPEN, 2, str(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        child = os.posix_spawnp(compiler, command, os.environ, file_actions=[output])
+        _, status = posix.waitpid(child, 0)
+        if status:
+            first = next((line for line in log.read_text().splitlines() if "error" in line), "no error is printed")
+            raise NoVirtualGpusError(
+                f"virtual GPUs could not be built for torch {torch.__version__} by {compiler}: {first.strip()}; all of "
+                f"its output is in {log}"
+            )
+        os.replace(built, library)
+    log.unlink()
