@@ -32,6 +32,7 @@ from ddpsim.simulator.run_options import RanksOutcome, RunPlan
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.verdict import Verdict, worst_verdict_of_findings
 from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
+from ddpsim.simulator.virtual_gpus.building import build_device
 
 
 @contextmanager
@@ -41,6 +42,8 @@ def start_process_ranks(
     """Start what the ranks need, and a program that starts its ranks itself; end them at the end of the block."""
     with closing(ExternalProcesses()) as external_processes, closing(FirstUseAnnouncement()) as announcement:
         is_program = isinstance(program, Script)
+        if plan.gpus is not None:
+            build_device(announcement.announce_build)  # here, as the ranks begin at the same time
         config = ProcessConfig(
             coordinator=os.getpid(),
             world_size=world_size,

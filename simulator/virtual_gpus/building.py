@@ -14,15 +14,22 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
+from ddpsim.simulator.errors import UsageError
+
 _OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w")
 
 
-class NoVirtualGpusError(RuntimeError):
+class NoVirtualGpusError(UsageError):
     """The library of the virtual GPUs cannot be built or loaded here."""
 
 
 def load_device(announce_build: Callable[[], None]) -> None:
-    """Load the library of the virtual GPUs into this process; build it first if this version of torch has none.
+    """Load the library of the virtual GPUs into this process; build it first if this version of torch has none."""
+    torch.ops.load_library(build_device(announce_build))
+
+
+def build_device(announce_build: Callable[[], None]) -> Path:
+    """Build the library of the virtual GPUs if this version of torch has none, and return where it is.
 
     `announce_build` is called before a build, which takes 10 to 30 seconds. Raises NoVirtualGpusError.
     """
@@ -31,7 +38,7 @@ def load_device(announce_build: Callable[[], None]) -> None:
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         _build(source, library, announce_build)
-    torch.ops.load_library(library)
+    return library
 
 
 def library_path(source: bytes) -> Path:
@@ -52,11 +59,10 @@ def _build(source: bytes, library: Path, announce_build: Callable[[], None]) -> 
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     paths = [f"-I{path}" for path in cpp_extension.include_paths()]
     libraries = [*(f"-L{path}" for path in cpp_extension.library_paths()), "-lc10", "-ltorch_cpu"]
-    log = library.with_suffix(".log")
     # Two programs may both build. To wait for one another, a rank would sit still, which the watchdog takes for a hang.
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         (text := Path(folder, "device.cpp")).write_bytes(source)
-        built = Path(folder, "device.so")
+        built, log = Path(folder, "device.so"), Path(folder, "log")
         command = [compiler, *_OPTIONS, abi, *paths, str(text), "-o", str(built), *libraries]
         # A rank's subprocess would let other ranks run meanwhile, and one of them would come here, too.
         output = (os.POSIX_SPAWN_OPEN, 2, str(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -64,9 +70,9 @@ def _build(source: bytes, library: Path, announce_build: Callable[[], None]) -> 
         _, status = posix.waitpid(child, 0)
         if status:
             first = next((line for line in log.read_text().splitlines() if "error" in line), "no error is printed")
+            os.replace(log, kept := library.with_suffix(".log"))
             raise NoVirtualGpusError(
                 f"virtual GPUs could not be built for torch {torch.__version__} by {compiler}: {first.strip()}; all of "
-                f"its output is in {log}"
+                f"its output is in {kept}"
             )
         os.replace(built, library)
-    log.unlink()

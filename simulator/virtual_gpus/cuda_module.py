@@ -31,6 +31,7 @@ class Event(torch.Event):
     _recorded_at: float | None = None
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
+        """Make an event. Raises NotImplementedError for one that other processes can use."""
         if interprocess:
             raise NotImplementedError("virtual GPUs have no events for other processes: leave out interprocess=True")
         made: Event = super().__new__(cls, "cuda", enable_timing=enable_timing)
@@ -62,6 +63,7 @@ class Stream(torch.Stream):
     cuda_stream = 0
 
     def __new__(cls, device: Any = None, priority: int = 0, **options: Any) -> Stream:
+        """Make a stream of a device; `options` are the numbers of a stream that there is."""
         if "stream_id" in options:
             made: Stream = super().__new__(cls, **options)
         else:

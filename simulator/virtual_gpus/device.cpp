@@ -17,7 +17,9 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/copy_native.h>
@@ -26,6 +28,7 @@
 #include <ATen/ops/view_native.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
 #include <pthread.h>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <torch/library.h>
@@ -563,39 +566,33 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (auto& output : outputs) stack->push_back(std::move(output));
 }
 
-// Registers run_on_host by name for all operators of a key: a kernel that torch composes for all keys would come before
-// a fallback, and so would the CUDA kernels of a torch with CUDA.
-void run_all_on_host(c10::DispatchKey with_kernel, c10::DispatchKey key) {
+// Which kernel scaled_dot_product_attention takes: on a GPU, flash attention for half precision without a mask.
+int64_t choose_attention(const Tensor& query, const Tensor& key, const Tensor&, const std::optional<Tensor>& mask, double,
+    bool, std::optional<double>, bool) {
+  const auto& context = at::globalContext();
+  const bool is_half = query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16;
+  using Backend = at::SDPBackend;
+  if (query.dim() == 4 && is_half && !mask && context.userEnabledFlashSDP()) return int64_t(Backend::flash_attention);
+  if (query.dim() == 4 && query.sym_size(1) == key.sym_size(1) && context.userEnabledMemEfficientSDP())
+    return int64_t(Backend::efficient_attention);
+  return int64_t(context.userEnabledMathSDP() ? Backend::math : Backend::error);
+}
+
+// Registers run_on_host by name for operators of "aten" with a kernel for another key. A kernel that torch composes for
+// all keys would come before a fallback, and so would the CUDA kernels of a torch with CUDA.
+void run_all_on_host(c10::DispatchKey with_kernel, c10::DispatchKey key, bool only_composed) {
   auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-  for (const auto& name : c10::Dispatcher::singleton().getRegistrationsForDispatchKey(with_kernel))
-    if (name.getNamespace() == "aten")
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getRegistrationsForDispatchKey(with_kernel)) {
+    const auto op = dispatcher.findSchema(name);
+    const bool is_composed = op && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+    if (op && name.getNamespace() == "aten" && (is_composed || !only_composed))
       library->impl(toString(name).c_str() + 6, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+  }
 }
 
-// ---- what Python asks for ----
-
-void install(int64_t count, int64_t memory) {
-  device_count = static_cast<DeviceIndex>(std::min<int64_t>(count, kMost));
-  total_memory = memory;
-  static bool installed = false;
-  if (installed) return;
-  installed = true;
-  static Guard guard;
-  c10::impl::device_guard_impl_registry[static_cast<size_t>(DeviceType::CUDA)].store(&guard);
-  c10::SetAllocator(DeviceType::CUDA, &Memory::all(), 1);
-  // torch keeps the hooks that it found first, so the object itself becomes another: neither class has a member.
-  static_assert(sizeof(Hooks) == sizeof(at::CUDAHooksInterface));
-  new (const_cast<at::CUDAHooksInterface*>(&at::detail::getCUDAHooks())) Hooks();
-  run_all_on_host(c10::DispatchKey::SparseCPU, c10::DispatchKey::SparseCUDA);
-  pthread_atfork(nullptr, nullptr, [] { in_bad_fork = true; });
-}
-}  // namespace
-
-namespace c10d {
-C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, ::Timer)
-}
-
-TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+void add_own_kernels() {
+  auto& library = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   library.impl("empty.memory_format", &empty);
   library.impl("empty_strided", &empty_strided);
   library.impl("copy_", &copy_);
@@ -612,6 +609,39 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   // torch composes these of kernels that only a GPU has.
   for (const char* whole : {"convolution", "convolution_backward"})
     library.impl(whole, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+}
+
+// ---- what Python asks for ----
+
+struct NoWarnings final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+} no_warnings;
+
+void install(int64_t count, int64_t memory) {
+  device_count = static_cast<DeviceIndex>(std::min<int64_t>(count, kMost));
+  total_memory = memory;
+  static bool installed = false;
+  if (installed) return;
+  installed = true;
+  static Guard guard;
+  c10::impl::device_guard_impl_registry[static_cast<size_t>(DeviceType::CUDA)].store(&guard);
+  c10::SetAllocator(DeviceType::CUDA, &Memory::all(), 1);
+  // torch keeps the hooks that it found first, so the object itself becomes another: neither class has a member.
+  static_assert(sizeof(Hooks) == sizeof(at::CUDAHooksInterface));
+  new (const_cast<at::CUDAHooksInterface*>(&at::detail::getCUDAHooks())) Hooks();
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_attention);
+  using Key = c10::DispatchKey;
+  c10::WarningUtils::WarningHandlerGuard quiet(&no_warnings);  // where kernels of torch are replaced
+  run_all_on_host(Key::CPU, Key::CUDA, /*only_composed=*/true);
+  run_all_on_host(Key::CUDA, Key::CUDA, /*only_composed=*/false);  // those of a torch with CUDA
+  run_all_on_host(Key::SparseCPU, Key::SparseCUDA, /*only_composed=*/false);
+  add_own_kernels();
+  pthread_atfork(nullptr, nullptr, [] { in_bad_fork = true; });
+}
+}  // namespace
+
+namespace c10d {
+C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, ::Timer)
 }
 
 TORCH_LIBRARY_IMPL(_, CUDA, library) {

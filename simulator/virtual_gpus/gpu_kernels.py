@@ -1,4 +1,4 @@
-"""Operators that torch has only for GPUs, written in torch: those of SyncBatchNorm, and the cells of LSTM and GRU.
+"""Operators that torch has only for GPUs, written in torch: those of SyncBatchNorm, of LSTM, GRU and attention.
 
 For SyncBatchNorm, channels are the second dimension, and all other dimensions are reduced. The gates of a cell lie one
 after another in the second dimension; its workspace is what the backward needs (ATen/native/cuda/RNN.cu).
@@ -6,11 +6,13 @@ after another in the second dimension; its workspace is what the backward needs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ddpsim.simulator.virtual_gpus import attention
 
 
 def _reduced_dimensions(tensor: Tensor) -> list[int]:
@@ -143,7 +145,7 @@ def _no(*arguments: Any) -> bool:
     return False
 
 
-_KERNELS: Mapping[str, Callable[..., Any]] = {
+_KERNELS: dict[str, Callable[..., Any]] = {
     "batch_norm_stats": _batch_norm_stats,
     "batch_norm_gather_stats_with_counts": _batch_norm_gather_stats_with_counts,
     "batch_norm_elemt": _batch_norm_elemt,
@@ -153,7 +155,9 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     "_thnn_fused_lstm_cell_backward_impl": _lstm_cell_backward,
     "_thnn_fused_gru_cell": _gru_cell,
     "_thnn_fused_gru_cell_backward": _gru_cell_backward,
-    **dict.fromkeys((f"_use_{library}_ctc_loss{form}" for library in ("cudnn", "miopen") for form in ("", ".Tensor")), _no),
+    **dict.fromkeys(
+        (f"_use_{library}_ctc_loss{form}" for library in ("cudnn", "miopen") for form in ("", ".Tensor")), _no
+    ),
 }
 """By the name of an operator, its kernel for tensors on a GPU."""
 
@@ -161,6 +165,6 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
 def register_kernels() -> torch.library.Library:
     """Give torch the kernels; they are there as long as the result is kept."""
     library = torch.library.Library("aten", "IMPL", "CUDA")
-    for name, kernel in _KERNELS.items():
+    for name, kernel in (_KERNELS | attention.KERNELS).items():
         library.impl(name, kernel)
     return library

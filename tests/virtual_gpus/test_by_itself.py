@@ -6,7 +6,7 @@ import textwrap
 import pytest
 import torch
 
-from ddpsim import Code, Verdict, explore, simulate_program
+from ddpsim import Verdict, explore, simulate_program
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.simulator.launching.script import Script
 from tests.tiers import sweep

@@ -115,6 +115,35 @@ def sharded(rank, device):
     return [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
 
 
+def sharded_flat(rank, device):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    index = torch.device(device).index
+    model = FullyShardedDataParallel(network(device), device_id=torch.device("cpu") if index is None else index)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(batch(rank, device)).square().mean().backward()
+        optimizer.step()
+    with FullyShardedDataParallel.summon_full_params(model):
+        return [parameter.detach().cpu().clone() for parameter in model.parameters()]
+
+
+def recurrent(rank, device, kind):
+    torch.manual_seed(0)
+    model = wrapped(kind(4, 3, num_layers=2).to(device), device)
+    model(batch(rank, device).unsqueeze(0))[0].square().sum().backward()
+    return gradients(model)
+
+
+def convolved(rank, device):
+    torch.manual_seed(0)
+    layers = nn.Conv2d(4, 4, 3, groups=4), nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 2, 3)
+    model = wrapped(nn.Sequential(*layers).to(device), device)
+    model(torch.full((2, 4, 5, 5), rank + 1.0, device=device)).square().sum().backward()
+    return gradients(model)
+
+
 def optimized(rank, device, **options):
     model = wrapped(network(device), device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)
@@ -144,10 +173,18 @@ PROGRAMS = {
     "hook that compresses to bfloat16": compressed_to_bfloat16,
     "Join and ZeRO": joined,
     "fully_shard": sharded,
+    "FullyShardedDataParallel": sharded_flat,
+    "LSTM": functools.partial(recurrent, kind=nn.LSTM),
+    "GRU": functools.partial(recurrent, kind=nn.GRU),
+    "convolutions": convolved,
     "fused AdamW": functools.partial(optimized, fused=True),
     "foreach AdamW": functools.partial(optimized, foreach=True),
     "workers that pin": loaded,
 }
+
+
+TO_ROUNDING = ("LSTM", "GRU")
+"""Those whose kernels for a GPU torch has not, so that ours sum in another order."""
 
 
 def everything(rank):
@@ -165,7 +202,8 @@ def numbers():
 def test_numbers_are_those_of_the_cpu(name, numbers):
     for here, there in (of_rank[name] for of_rank in numbers):
         assert len(here) == len(there) > 0
-        assert all(torch.equal(one, other) for one, other in zip(here, there, strict=True))
+        for one, other in zip(here, there, strict=True):
+            torch.testing.assert_close(one, other, **({} if name in TO_ROUNDING else {"rtol": 0, "atol": 0}))
 
 
 def test_what_is_compiled_runs_as_it_is_written(capfd):
@@ -181,15 +219,3 @@ def test_what_is_compiled_runs_as_it_is_written(capfd):
     assert simulate(program, WORLD_SIZE, isolation="process", gpus=1).returns == (("Sequential", 2.0),) * WORLD_SIZE
     line = "ddpsim: torch.compile is left out on virtual GPUs: functions run as they are written\n"
     assert capfd.readouterr().err == line
-
-
-def test_what_does_not_work():
-    def program(rank):
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
-        torch.cuda.set_device(rank)
-        model = FullyShardedDataParallel(network("cuda"), device_id=torch.device("cuda", rank))
-        model(batch(rank, "cuda")).sum().backward()
-
-    result = simulate(program, WORLD_SIZE, isolation="process", gpus=WORLD_SIZE)
-    assert "AssertionError: Expects tensor to be on the compute device cuda:0, was on cpu" in str(result)

@@ -27,7 +27,7 @@ def train(folder, capfd, *arguments, **options):
     checkpoint = folder / "checkpoint.pt"
     result = simulate_program([str(TRAINING), "--checkpoint", str(checkpoint), *arguments], 4, **options)
     assert result.verdict is Verdict.PASS, str(result)
-    return result, capfd.readouterr().out, torch.load(checkpoint)
+    return result, capfd.readouterr().out, torch.load(checkpoint, map_location="cpu")
 
 
 def test_it_comes_to_the_numbers_of_the_cpu(tmp_path, capfd):

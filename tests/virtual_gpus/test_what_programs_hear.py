@@ -2,7 +2,6 @@
 
 import copy
 import io
-import sys
 from types import SimpleNamespace
 
 import pytest
