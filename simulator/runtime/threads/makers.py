@@ -50,11 +50,11 @@ class LockMakers:
                 steps.report_use(waiting.class_that_makes_lock(caller) or kind)
             return make(steps, me, *arguments, is_external=waiting.module_that_makes_lock(caller).startswith(OUTSIDE))
 
-        if not isinstance(original, type):
-            return wraps(original)(lambda *arguments: make_for_caller(sys._getframe(1), arguments))
-        # A class stays a class, for annotations and isinstance: SimpleQueue, and from Python 3.13 on Lock.
-        return type(
-            original.__name__,
-            (),
-            {"__new__": lambda cls, *arguments: make_for_caller(sys._getframe(1), arguments)},
-        )
+        if isinstance(original, type):  # SimpleQueue, and from Python 3.13 on Lock: for annotations and isinstance
+            new = {"__new__": lambda cls, *arguments: make_for_caller(sys._getframe(1), arguments)}
+            replacement: Any = type(original.__name__, (), new)
+        else:
+            replacement = wraps(original)(lambda *arguments: make_for_caller(sys._getframe(1), arguments))
+        replacement.__module__ = "queue" if kind == "SimpleQueue" else "threading"  # where pickle finds it
+        replacement.__qualname__ = kind
+        return replacement

@@ -1,6 +1,8 @@
 """What Python's threading and queue promise holds between the threads of a rank, under every policy."""
 
+import pickle
 import queue
+import sys
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
@@ -344,3 +346,14 @@ def what_is_local_to_a_thread_stays_there():
 )
 def test_what_python_promises_holds(program, expected):
     assert returned(program) == expected
+
+
+def test_what_makes_locks_is_pickled_by_its_name():
+    """multiprocessing pickles it for the process of a manager that it spawns."""
+    makers = (("threading", "Lock"), ("threading", "RLock"), ("queue", "SimpleQueue"))
+
+    def program():
+        found = [getattr(sys.modules[module], name) for module, name in makers]
+        return [pickle.loads(pickle.dumps(each)) is each for each in found]
+
+    assert returned(program) == "[True, True, True]"
