@@ -37,7 +37,7 @@ def main():
     if is_cuda:
         torch.cuda.set_device(local_rank)
     device = torch.device("cuda", local_rank) if is_cuda else torch.device("cpu")
-    dist.init_process_group("nccl" if is_cuda else "gloo")
+    dist.init_process_group("nccl" if is_cuda else "gloo", device_id=device if is_cuda else None)
 
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from ddpsim.simulator.transport import memory
+from ddpsim.simulator.virtual_gpus.building import build_device
 from tests.kit.replacements import refuse_what_has_no_row
 
 pytest_plugins = ["pytester", "tests.tiers"]
@@ -39,6 +40,8 @@ def pytest_configure(config):
     refuse_what_has_no_row()
     if config.option.fuzz_seconds is None and config.option.tier == "nightly":
         config.option.fuzz_seconds = 60.0
+    if not hasattr(config, "workerinput") and not torch.cuda.is_available():
+        build_device(lambda: print("building the virtual GPUs"))  # once, so that no test sees a rank build them
     # What is drawn is the same each time, and no machine is too slow for it.
     settings.register_profile(
         "suite",

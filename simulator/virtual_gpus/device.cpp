@@ -80,12 +80,13 @@ struct Memory final : c10::DeviceAllocator {
     void* memory;
     size_t bytes;
     DeviceIndex device;
+    c10::Storage host;  // of an operator's result, which owns the memory
   };
 
   static void release(void* context) {
     auto* block = static_cast<Block*>(context);
     all().change(*block, false);
-    std::free(block->memory);
+    if (!block->host) std::free(block->memory);
     delete block;
   }
 
@@ -105,17 +106,31 @@ struct Memory final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     const Device device(DeviceType::CUDA, checked(current_device));
     if (bytes == 0) return {nullptr, device};
-    const auto used = static_cast<size_t>(stats[device.index()].allocated_bytes[0].current);
-    void* memory = used + bytes > total_memory ? nullptr : std::aligned_alloc(512, (bytes + 511) / 512 * 512);
-    if (memory == nullptr) {
-      ++stats[device.index()].num_ooms;
-      C10_THROW_ERROR(OutOfMemoryError, c10::str("CUDA out of memory. Tried to allocate ", bytes, " bytes. GPU ",
-          int(device.index()), " has a total capacity of ", total_memory, " bytes of which ", total_memory - used,
-          " bytes is free (a virtual GPU, in the memory of the host)."));
-    }
-    auto* block = new Block{memory, bytes, device.index()};
-    change(*block, true);
-    return {memory, block, &release, device};
+    check_free(bytes);
+    void* memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+    TORCH_CHECK_WITH(OutOfMemoryError, memory, "CUDA out of memory: the host has no ", bytes, " bytes");
+    return take({memory, bytes, device.index(), {}});
+  }
+
+  c10::DataPtr take(const Block& block) {
+    change(block, true);
+    return {block.memory, new Block(block), &release, Device(DeviceType::CUDA, block.device)};
+  }
+
+  // Makes an operator's result on the CPU memory of the current device.
+  c10::DataPtr adopt(const c10::Storage& host) {
+    check_free(host.nbytes());
+    return take({host.mutable_data(), host.nbytes(), current_device, host});
+  }
+
+  void check_free(size_t bytes) {
+    auto& stat = stats[checked(current_device)];
+    const auto used = static_cast<size_t>(stat.allocated_bytes[0].current);
+    if (used + bytes <= total_memory) return;
+    ++stat.num_ooms;
+    C10_THROW_ERROR(OutOfMemoryError, c10::str("CUDA out of memory. Tried to allocate ", bytes, " bytes. GPU ",
+        int(current_device), " has a total capacity of ", total_memory, " bytes of which ", total_memory - used,
+        " bytes is free (a virtual GPU, in the memory of the host)."));
   }
 
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -328,9 +343,15 @@ Tensor on_host(const Tensor& tensor, c10::Storage* owner = nullptr) {
 
 Tensor new_on(Device device, const Tensor& host) {
   OnDevice there(device);
-  auto made = at::detail::empty_strided_generic(host.sizes(), host.strides(), &Memory::all(), kKeys, host.scalar_type());
-  if (made.storage().nbytes())
-    std::memcpy(made.storage().mutable_data(), static_cast<const char*>(host.const_data_ptr()), made.storage().nbytes());
+  const auto& from = host.storage();
+  if (from.nbytes() == 0 || from.use_count() > 1) {  // something else has the memory, too
+    auto made = at::detail::empty_strided_generic(host.sizes(), host.strides(), &Memory::all(), kKeys, host.scalar_type());
+    if (made.storage().nbytes()) std::memcpy(made.storage().mutable_data(), host.const_data_ptr(), made.storage().nbytes());
+    return made;
+  }
+  c10::Storage taken(c10::Storage::use_byte_size_t(), from.nbytes(), Memory::all().adopt(from), &Memory::all(), true);
+  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(taken), kKeys, host.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
   return made;
 }
 
@@ -585,7 +606,8 @@ void run_all_on_host(c10::DispatchKey with_kernel, c10::DispatchKey key, bool on
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getRegistrationsForDispatchKey(with_kernel)) {
     const auto op = dispatcher.findSchema(name);
-    const bool is_composed = op && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+    const bool is_composed = op && (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional));
     if (op && name.getNamespace() == "aten" && (is_composed || !only_composed))
       library->impl(toString(name).c_str() + 6, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
   }
