@@ -35,8 +35,8 @@ def test_a_compiler_that_fails(tmp_path, monkeypatch, capfd):
         2,
         [
             "ddpsim: building the virtual GPUs, once for this version of torch (10 to 30 s)",
-            f"ddpsim: virtual GPUs could not be built for torch {torch.__version__} by {compiler}: device.cpp:1: error: "
-            f"too old; all of its output is in {log}",
+            f"ddpsim: virtual GPUs could not be built for torch {torch.__version__} by {compiler}: device.cpp:1: "
+            f"error: too old; all of its output is in {log}",
         ],
     )
     assert "error: too old" in log.read_text()
