@@ -46,6 +46,7 @@ def _collect_facts() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "free_memory_bytes": _free_memory(),
         "gpus": _gpu_names(torch),
+        "virtual_gpus": "not without torch" if torch is None else _describe_virtual_gpus(),
         "compilers": [name for name in _COMPILERS if shutil.which(name)],
         "optional_packages": {name: found for name in _OPTIONAL if (found := _version_of(name)) is not None},
         "problems": [{"name": "torch", "problem": problem, "disables": "everything"}] if problem else _missing_names(),
@@ -90,6 +91,12 @@ def _gpu_names(torch: Any) -> list[str]:
         return []
 
 
+def _describe_virtual_gpus() -> str:
+    from ddpsim.simulator.virtual_gpus.building import describe_device
+
+    return describe_device()
+
+
 def _version_of(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -106,6 +113,7 @@ def _facts_as_lines(facts: Mapping[str, Any]) -> Iterable[str]:
     yield f"ddpsim {facts['ddpsim']}, Python {facts['python']}, torch {facts['torch'] or 'missing'}: {tested}"
     yield f"tested:       Python and torch {pairs}"
     yield f"system:       {facts['system']}, {facts['cores']} cores"
+    yield f"virtual GPUs: {facts['virtual_gpus']}"
     yield f"free memory:  {'unknown' if memory is None else f'{memory / 2**30:.1f} GiB'}"
     for title, found in (("GPUs", facts["gpus"]), ("compilers", facts["compilers"]), ("optional", optional)):
         yield f"{title + ':':<14}{', '.join(found) or 'none'}"

@@ -8,7 +8,7 @@ import posix
 import shutil
 import tempfile
 from collections.abc import Callable
-from importlib.resources import files
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import torch
@@ -33,11 +33,11 @@ def build_device(announce_build: Callable[[], None]) -> Path:
 
     `announce_build` is called before a build, which takes 10 to 30 seconds. Raises NoVirtualGpusError.
     """
-    source = files(__package__).joinpath("device.cpp").read_bytes()
-    library = library_path(source)
-    if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        _build(source, library, announce_build)
+    with as_file(files(__package__).joinpath("device.cpp")) as source:
+        library = library_path(source.read_bytes())
+        if not library.exists():
+            library.parent.mkdir(parents=True, exist_ok=True)
+            _build(source, library, announce_build)
     return library
 
 
@@ -48,8 +48,20 @@ def library_path(source: bytes) -> Path:
     return Path(cache) / "ddpsim" / f"virtual-gpus-{torch.__version__}-{digest}.so"
 
 
-def _build(source: bytes, library: Path, announce_build: Callable[[], None]) -> None:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+def describe_device() -> str:
+    """Return whether the library of the virtual GPUs is built, or can be."""
+    with as_file(files(__package__).joinpath("device.cpp")) as source:
+        is_built = library_path(source.read_bytes()).exists()
+    otherwise = "built when a program asks for them" if _compiler() else "not without a C++ compiler"
+    return "built for this torch" if is_built else otherwise
+
+
+def _compiler() -> str | None:
+    return os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+
+
+def _build(source: Path, library: Path, announce_build: Callable[[], None]) -> None:
+    compiler = _compiler()
     if compiler is None:
         raise NoVirtualGpusError(
             "virtual GPUs need a C++ compiler once per version of torch, and there is no g++ or clang++ here: install "
@@ -61,9 +73,8 @@ def _build(source: bytes, library: Path, announce_build: Callable[[], None]) -> 
     libraries = [*(f"-L{path}" for path in cpp_extension.library_paths()), "-lc10", "-ltorch_cpu"]
     # Two programs may both build. To wait for one another, a rank would sit still, which the watchdog takes for a hang.
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        (text := Path(folder, "device.cpp")).write_bytes(source)
         built, log = Path(folder, "device.so"), Path(folder, "log")
-        command = [compiler, *_OPTIONS, abi, *paths, str(text), "-o", str(built), *libraries]
+        command = [compiler, *_OPTIONS, abi, *paths, str(source), "-o", str(built), *libraries]
         # A rank's subprocess would let other ranks run meanwhile, and one of them would come here, too.
         output = (os.POSIX_SPAWN_OPEN, 2, str(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         child = os.posix_spawnp(compiler, command, os.environ, file_actions=[output])

@@ -109,9 +109,12 @@ class _Cudart(SimpleNamespace):
     """Replaces the module of the CUDA runtime that torch.cuda.cudart() returns."""
 
     def __init__(self) -> None:
-        super().__init__(cudaError=SimpleNamespace(success=0), cudaMemGetInfo=torch._C._accelerator_getMemoryInfo)
-        for name in ("HostRegister", "HostUnregister", "ProfilerStart", "ProfilerStop", "StreamCreate"):
-            setattr(self, f"cuda{name}", lambda *arguments: 0)
+        names = ("HostRegister", "HostUnregister", "ProfilerStart", "ProfilerStop", "StreamCreate")
+        super().__init__(
+            cudaError=SimpleNamespace(success=0),
+            cudaMemGetInfo=torch._C._accelerator_getMemoryInfo,
+            **{f"cuda{name}": lambda *arguments: 0 for name in names},
+        )
 
 
 def visible_count(gpus: int, visible: str | None) -> int:

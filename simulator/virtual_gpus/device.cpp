@@ -316,7 +316,6 @@ struct Hooks final : at::CUDAHooksInterface {
 };
 
 struct Timer final : c10d::Timer {  // of DDP's logging
-  explicit Timer(Device) {}
   std::optional<int64_t> measureDifference(Event start, Event end) override {
     const auto from = getTimestamp(start), to = getTimestamp(end);
     return from && to ? std::optional<int64_t>(*to - *from) : std::nullopt;
@@ -651,6 +650,8 @@ void install(int64_t count, int64_t memory) {
   // torch keeps the hooks that it found first, so the object itself becomes another: neither class has a member.
   static_assert(sizeof(Hooks) == sizeof(at::CUDAHooksInterface));
   new (const_cast<at::CUDAHooksInterface*>(&at::detail::getCUDAHooks())) Hooks();
+  c10d::TimerRegistry()->Register(
+      c10::kCUDA, [](Device) -> std::unique_ptr<c10d::Timer> { return std::make_unique<Timer>(); }, c10::REGISTRY_PREFERRED);
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_attention);
   using Key = c10::DispatchKey;
   c10::WarningUtils::WarningHandlerGuard quiet(&no_warnings);  // where kernels of torch are replaced
@@ -661,10 +662,6 @@ void install(int64_t count, int64_t memory) {
   pthread_atfork(nullptr, nullptr, [] { in_bad_fork = true; });
 }
 }  // namespace
-
-namespace c10d {
-C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, ::Timer)
-}
 
 TORCH_LIBRARY_IMPL(_, CUDA, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());

@@ -20,7 +20,6 @@ SETTING_BY_NAME = {
     "ddp/interception.py": "ddp knows no simulator: it puts the methods of a group back itself",
     "simulator/patches/late_dynamo.py": "a module that is not loaded yet passes on what is set",
     "simulator/process_group/through_torch.py": "options of a call",
-    "simulator/process_group/without_modes.py": "classes of ours",
     "simulator/rank_processes/own_process.py": "streams of a process that is a rank's",
     "simulator/runtime/replaced.py": "the one that replaces and puts back",
     "scenarios/pytest_plugin/failure.py": "an error that is shown",
