@@ -71,3 +71,24 @@ def test_a_ring_that_lost_its_beginning_is_compared_from_there_on():
         del dump["entries"][:2]
 
     assert beside(reducing([4, 4, 4]), [[DONE] * 4] * 3, rank1=lose).differences == ()
+
+
+def with_a_message(rank):
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(2))
+    if rank < 2:
+        (dist.recv if rank else dist.send)(torch.ones(2), 1 - rank)
+    dist.all_reduce(torch.ones(2))
+
+
+def test_messages_are_not_compared_with_the_records_of_gloo_which_have_none():
+    def of_gloo(dump):
+        for number, entry in enumerate(dump["entries"]):
+            # gloo counts all operations, messages, too
+            entry |= {"profiling_name": "gloo:all_reduce", "state": "scheduled", "retired": True, "op_id": 2 * number}
+
+    changes = {f"rank{rank}": of_gloo for rank in range(SIZE)}
+    assert beside(with_a_message, [[DONE] * 2] * SIZE, **changes).differences == ()
+    assert [each.rank for each in beside(with_a_message, [[DONE] * 2] * SIZE).differences] == [0, 1]  # NCCL's have them
