@@ -24,17 +24,18 @@ class ReplacedAttributes:
 
     def replace_attribute(self, owner: Any, name: str, made_of: Callable[[Any], Any]) -> None:
         """Replace an owner's attribute by `made_of(original)`; the original is None if there is no such attribute."""
-        self.set_attribute(owner, name, made_of(getattr(owner, name, None)))
+        self._originals.append((owner, name, owner.__dict__.get(name, _ABSENT)))  # quicker than set_attribute
+        setattr(owner, name, made_of(getattr(owner, name, None)))
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         """Replace an owner's attribute by a value."""
-        self._originals.append((owner, name, vars(owner).get(name, _ABSENT)))
+        self._originals.append((owner, name, owner.__dict__.get(name, _ABSENT)))
         setattr(owner, name, value)
 
     def restore_attributes(self) -> None:
         """Restore all attributes, the last replaced first. May be called twice."""
-        while self._originals:
-            owner, name, original = self._originals.pop()
+        originals, self._originals = self._originals, []
+        for owner, name, original in reversed(originals):
             if original is _ABSENT:
                 delattr(owner, name)
             else:

@@ -52,11 +52,14 @@ def complaint(owner: Any, name: str) -> str:
 
 def refuse_what_has_no_row() -> None:
     """For a session of pytest."""
-    put = ReplacedAttributes.set_attribute
+    for method in ("set_attribute", "replace_attribute"):
+        setattr(ReplacedAttributes, method, _checked(getattr(ReplacedAttributes, method)))
 
+
+def _checked(put: Any) -> Any:
     def checked(replaced: ReplacedAttributes, owner: Any, name: str, value: Any) -> None:
         if line := complaint(owner, name):
             raise AssertionError(line)
         put(replaced, owner, name, value)
 
-    ReplacedAttributes.set_attribute = checked  # type: ignore[method-assign]
+    return checked
