@@ -279,6 +279,10 @@ class SimulatedBackend:
                 return original(  # type: ignore[no-any-return]
                     group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
                 )
+            if options.get("enable_reconfigure"):
+                raise NotImplementedError(
+                    "groups that are reconfigured are not simulated: leave enable_reconfigure out"
+                )
             if not global_ranks_in_group and not self._makes_groups:
                 self._check_world(group_rank, group_size)
                 _check_backend(backend)
@@ -301,7 +305,9 @@ class SimulatedBackend:
     def _is_own_backend(self, backend: str) -> bool:
         """True if the program has registered the backend itself: torch then makes the group, and nothing of the group
         is simulated. Raise if the group is to have another backend, too."""
-        own = {name.lower() for name in dist.Backend._plugins} - {FAKE, _THREADED}
+        plugins = dist.Backend._plugins.items()  # torch 2.14 registers its own backends, too
+        own = {name.lower() for name, each in plugins if each.creator_fn.__module__ != distributed_c10d.__name__}
+        own -= {FAKE, _THREADED}
         names = {part.partition(":")[2] or part for part in str(backend).lower().split(",")}
         if not names & own:
             return False

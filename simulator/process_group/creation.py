@@ -215,7 +215,15 @@ class GroupMaker:
         world.pg_group_ranks[group] = {member: index for index, member in enumerate(members)}
         return group
 
-    def gloo_group(self, store: Any, group_rank: int, size: int, options: Any = None, timeout: Any = None) -> Any:
+    def gloo_group(
+        self,
+        store: Any,
+        group_rank: int,
+        size: int,
+        options: Any = None,
+        timeout: Any = None,
+        enable_reconfigure: bool = False,
+    ) -> Any:
         """Make a group as the constructor of torch's ProcessGroupGloo does: ranks find each other by the store, and
         torch does not register the group."""
         rank = self._host.running_thread.rank

@@ -7,6 +7,7 @@ from inspect import signature
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed import init_process_group as early_init
 
 from ddpsim import UsageError, explore, simulate
@@ -295,6 +296,15 @@ def test_a_backend_of_the_programs_own_is_used_and_said_to_be_unchecked(isolatio
 
 def test_an_ordinary_group_has_no_such_note():
     assert simulate(lambda rank: total(rank, dist.new_group(backend="gloo")), 2).notes == ()
+
+
+@pytest.mark.usefixtures("hundred")
+def test_a_backend_that_torch_registers_itself_is_simulated(monkeypatch):
+    """As gloo and nccl are from torch 2.14 on (distributed_c10d._register_builtin_gloo_backend)."""
+    plugin = dist.Backend._BackendPlugin(distributed_c10d._new_process_group_helper, True)
+    monkeypatch.setitem(dist.Backend._plugins, "GLOO", plugin)
+    result = simulate(lambda rank: total(rank, dist.new_group(backend="gloo")), 2)
+    assert (result.returns, result.notes) == ((11, 11), ())
 
 
 @pytest.mark.usefixtures("hundred")
