@@ -280,9 +280,7 @@ class SimulatedBackend:
                     group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
                 )
             if options.get("enable_reconfigure"):
-                raise NotImplementedError(
-                    "groups that are reconfigured are not simulated: leave enable_reconfigure out"
-                )
+                raise NotImplementedError("no group is reconfigured here: leave enable_reconfigure out")
             if not global_ranks_in_group and not self._makes_groups:
                 self._check_world(group_rank, group_size)
                 _check_backend(backend)
