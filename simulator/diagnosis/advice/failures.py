@@ -94,8 +94,10 @@ class FailureCauses:
         "leave static_graph out, with find_unused_parameters=True if not every step uses all of them",
     )
     BACKWARD_NOT_ANNOUNCED = make_advice(facts.RanksAndParameters)(
-        "a backward ran without a preceding forward through the wrapper",
-        "compute the loss through the wrapper, not model.module, once for each backward, or run one backward of a sum",
+        "a backward ran that the Reducer did not expect: no forward through the wrapper precedes it, or "
+        "static_graph=True met no_sync() in the first step",
+        "compute the loss through the wrapper, not model.module, once for each backward; with static_graph=True, leave "
+        "no_sync() out of the first step",
     )
     BUFFERS_OVERWRITTEN = make_advice(facts.RanksAndParameters)(
         "a tensor that the backward needs was changed in place, as a second forward does when it broadcasts buffers",

@@ -46,8 +46,10 @@ class WrongNumberCauses:
         "wait() for the work before the tensor is read",
     )
     BUCKET_NOT_REDUCED = make_advice(OneFact)(
-        "{fact} was not reduced in this step, because a parameter in it got no gradient",
-        "pass find_unused_parameters=True, without static_graph, or let every parameter contribute to the loss",
+        "{fact} was not reduced in this step: a parameter in it got no gradient, or lost DDP's hook, as by .cpu(), "
+        ".to() or another dtype after the model was wrapped",
+        "pass find_unused_parameters=True, without static_graph, or let every parameter contribute to the loss; wrap a "
+        "model anew after it was moved",
     )
     STEP_SKIPPED = make_advice(OneFact)(
         "{fact}: a rank that decides this by itself lets its parameters and optimizer fall behind",
