@@ -309,20 +309,22 @@ def _wrong_message_finding(pair: tuple[Call, Call]) -> Finding:
 def _exchanged_names_finding(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
     """Return the finding for the calls of one line and group, if ranks used the same names in different orders.
 
-    Different names may be intended. So all ranks must have the same names, equally often, in matched calls.
+    Different names may be intended. So all ranks must have the same names in matched calls, and equally often where the
+    names may be the program's words for something else: a rank that is one tensor ahead ends one ahead, too.
     """
     ranks = list(named.values())
     names = [[name.text for _, name in calls] for calls in ranks]
     sequences = [[call.sequence for call, _ in calls] for calls in ranks]
     if len(ranks) < 2 or any(each != sequences[0] for each in sequences) or all(each == names[0] for each in names):
         return None
-    # All calls are compared; or only the first, if later ones have no names, without the last round.
-    longest = len(names[0])
-    for length in range(longest, longest // 2 if longest >= MOST_NAMED else longest - 1, -1):
-        if all(sorted(each[:length]) == sorted(names[0][:length]) for each in names):
-            break
-    else:
-        return None
+    longest = length = len(names[0])
+    are_sure = all(name.is_sure for calls in ranks for _, name in calls)
+    if not are_sure or len(set(map(frozenset, names))) > 1:
+        # All calls are compared; or only the first, if later ones have no names, without the last round.
+        lengths = range(longest, longest // 2 if longest >= MOST_NAMED else longest - 1, -1)
+        alike = (n for n in lengths if all(sorted(each[:n]) == sorted(names[0][:n]) for each in names))
+        if not (length := next(alike, 0)):
+            return None
     names = [each[:length] for each in names]
     if all(each == names[0] for each in names):
         return None

@@ -73,6 +73,8 @@ class _RankProcess:
     def __init__(self, rank_config: RankConfig) -> None:
         self._rank_config = rank_config
         self._began = time()
+        self._polled_at = -1
+        """How many calls the rank had made when it last looked for a file that was not there."""
         self._errors: dict[int, BaseException] = {}
         """The exception that the rank's program raised, by the rank."""
         self._leaving: dict[int, BaseException] = {}
@@ -243,8 +245,13 @@ class _RankProcess:
             raise RankUnwound
         if writes is not None and not (file := os.path.abspath(os.fsdecode(look[1]))).startswith(("/dev/", "/proc/")):
             with suppress(OSError):
-                if writes or stat(file).st_mtime > self._began:  # else it was there before the run
+                is_polled = (
+                    self._polled_at == self._host.ranks[0].calls_issued
+                )  # this file, or a mark of another rank's
+                if writes or (stat(file).st_mtime > self._began and not is_polled):  # else it was there before the run
                     self._host.send_request(Noticed(NoticedKind.FILE, (), (file, writes)))
+        elif look and isinstance(look[1], (str, os.PathLike)) and not _is_there(look[1]):
+            self._polled_at = self._host.ranks[0].calls_issued
         if look:
             self._backend.outside.note_look(*look)
 
@@ -278,6 +285,16 @@ class _RankProcess:
             return None
         rank = self._host.ranks[0].rank
         return describe_error(rank, error, self._backend.parameter_names, self._hazards.poisoned_calls(rank))
+
+
+def _is_there(file: Any) -> bool:
+    try:
+        stat(file)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        pass
+    return True
 
 
 def _reject_moving_tensors(*arguments: Any) -> NoReturn:

@@ -116,7 +116,15 @@ def gathered_parameters(rank, *, differs):
         dist.all_gather([torch.zeros(2, 2) for _ in range(2)], model[name].weight.data)
 
 
+def in_turn(rank, *, differs):
+    """A part at each step, in turn; a rank that is one step ahead ends one ahead, too."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(3)))
+    for step in range(4):
+        dist.all_reduce(model[(step + (differs and rank == 1)) % 3].weight.data)
+
+
 SILENT = {
+    "parameters in turn": (in_turn, "mismatch.origin", "0.weight of rank 0 is matched with 1.weight of rank 1"),
     "metrics": (metrics, "hazard.tensor_order", "values['loss'] of rank 0 is matched with values['norm'] of rank 1"),
     "defaultdict": (partial(metrics, kind=defaultdict), "hazard.tensor_order", "values['loss'] of rank 0 is matched"),
     "numbers": (numbers, "hazard.tensor_order", "key 'loss' of rank 0 is matched with key 'norm' of rank 1"),

@@ -355,6 +355,9 @@ def test_files_that_ranks_share_without_a_barrier_are_noted(folder):
     for twin in (
         f"{save}\ndist.barrier()\n{load}",
         f"{save}\nimport os\nwhile not os.path.exists('b.pt'): pass\n{load}",
+        # the file that it looks for is a mark, which rank 0 leaves after the other
+        f"import os, time\nif rank == 0: time.sleep(1)\n{save}; open('mark', 'w').close()\n"
+        f"while rank and not os.path.exists('mark'): time.sleep(0.1)\n{load}",
     ):
         assert notes(twin) == ()
     again = "torch.save(1, f'c{rank}.pt')\ndist.barrier()\ntorch.save(2, 'c1.pt')"

@@ -85,9 +85,10 @@ class FailureCauses:
     )
     READY_TWICE = make_advice(facts.RanksAndParameters)(
         "a parameter was ready twice in one backward: it got its gradient twice (reentrant checkpointing, a layer used "
-        "twice), or find_unused_parameters=True took it as unused, as the loss uses it outside forward (a regulariser)",
-        "compute such a term of the loss in forward, and return it; use checkpoint(..., use_reentrant=False); or "
-        "static_graph=True",
+        "twice), or find_unused_parameters=True took it as unused: the loss uses it outside forward (a regulariser), "
+        "or forward returns an object in which DDP finds no tensors",
+        "compute such a term of the loss in forward, and return tensors, in tuples, lists or dictionaries; use "
+        "checkpoint(..., use_reentrant=False), or static_graph=True if every step is alike",
     )
     GRAPH_CHANGED = make_advice(facts.RanksAndParameters)(
         "static_graph=True promises that every step uses the same parameters, and this one used others than the first",

@@ -46,10 +46,10 @@ class WrongNumberCauses:
         "wait() for the work before the tensor is read",
     )
     BUCKET_NOT_REDUCED = make_advice(OneFact)(
-        "{fact} was not reduced in this step: a parameter in it got no gradient, or lost DDP's hook, as by .cpu(), "
-        ".to() or another dtype after the model was wrapped",
+        "{fact} was not reduced in this step: a parameter in it got no gradient; or the model was moved or converted "
+        "after it was wrapped, or forward returns an object in which DDP finds no tensors, so that DDP saw no gradient",
         "pass find_unused_parameters=True, without static_graph, or let every parameter contribute to the loss; wrap a "
-        "model anew after it was moved",
+        "model anew after .cpu() or .to(); return tensors, in tuples, lists or dictionaries",
     )
     STEP_SKIPPED = make_advice(OneFact)(
         "{fact}: a rank that decides this by itself lets its parameters and optimizer fall behind",
@@ -239,7 +239,8 @@ class WrongNumberCauses:
     )
     NAMES_MEET = make_advice(NoFacts)(
         "the ranks iterate over the same tensors in different orders, so each tensor is reduced with a different one: "
-        "the order comes from a set, a loaded state, or a dictionary filled in another order",
+        "the order comes from a set, a loaded state, a dictionary filled in another order, or a count that is ahead on "
+        "a rank",
         "sort the names, and iterate in that order on every rank; if the orders differ on purpose, this is no mistake",
     )
     SHARED_IN_FLIGHT = make_advice(NoFacts)(
