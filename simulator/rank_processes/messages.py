@@ -12,6 +12,8 @@ import pickle
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import torch
+
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.debugging.breakpoints import AllBreakpoints
 from ddpsim.simulator.debugging.session_host import DebuggerTopic
@@ -21,6 +23,7 @@ from ddpsim.simulator.kernel.states import TaskState
 from ddpsim.simulator.rank_processes.parcels import PackedPayload
 from ddpsim.simulator.runtime.outcome import RaisedError
 from ddpsim.simulator.runtime.threads import ThreadError
+from ddpsim.simulator.virtual_gpus import cuda_module
 
 # --- from a rank ------------------------------------------------------------------------------------------------------
 
@@ -251,6 +254,12 @@ class _ValuePickler(pickle.Pickler):
         if not isinstance(value, type) or _is_importable(value):
             return None
         return id(value), value.__qualname__
+
+    def reducer_override(self, value: Any) -> Any:
+        """Pickle a tensor of a virtual GPU as one of the CPU: the process that unpickles it has no GPU."""
+        if not (isinstance(value, torch.Tensor) and value.is_cuda) or torch.cuda.get_device_name() != cuda_module.NAME:
+            return NotImplemented
+        return value.cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
 
 class _ValueUnpickler(pickle.Unpickler):

@@ -39,10 +39,16 @@ def _score(
     return _Scores(query, key, value, scores, scale)
 
 
+def _weights(scores: Tensor, sums: Tensor) -> Tensor:
+    """Return the softmax; 0 for a query that attends to no key."""
+    sums = sums.unsqueeze(-1)
+    return (scores - sums).exp().masked_fill(sums == float("-inf"), 0)
+
+
 def _attend(scored: _Scores, keep: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the attention, and the logarithms of the sums."""
     sums = scored.scores.logsumexp(-1)
-    weights = (scored.scores - sums.unsqueeze(-1)).exp().nan_to_num()
+    weights = _weights(scored.scores, sums)
     return (weights if keep is None else weights * keep) @ scored.value, sums
 
 
@@ -51,7 +57,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys, values and scores, from the sums over all keys, which may be of a ring."""
     grad = grad.to(scored.query.dtype)
-    weights = (scored.scores - sums.unsqueeze(-1)).exp().nan_to_num()
+    weights = _weights(scored.scores, sums)
     of_weights = grad @ scored.value.transpose(-2, -1)
     kept, of_weights = (weights, of_weights) if keep is None else (weights * keep, of_weights * keep)
     of_scores = weights * (of_weights - (grad * out).sum(-1, keepdim=True))
@@ -98,7 +104,7 @@ def _efficient(
 
 
 def _efficient_backward(
-    grad: Tensor,
+    grad: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -113,6 +119,8 @@ def _efficient_backward(
     *,
     scale: float | None = None,
 ) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 4
     keep = _dropped(query, key, dropout_p, seed)
     scored = _score(query, key, value, bias, is_causal, scale)
     of_query, of_key, of_value, of_scores = _gradients(grad, out, sums, scored, keep)
@@ -138,7 +146,7 @@ def _flash(
 
 
 def _flash_backward(
-    grad: Tensor,
+    grad: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -155,6 +163,8 @@ def _flash_backward(
     *,
     scale: float | None = None,
 ) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 3
     scored = _score(query, key, value, None, is_causal, scale)
     found = _gradients(grad, out, sums, scored, _dropped(query, key, dropout_p, seed))
     return found[0].to(query.dtype), _sum_groups(found[1], key), _sum_groups(found[2], value)

@@ -29,12 +29,20 @@ class Event(torch.Event):
     """Replaces torch.cuda.Event. Queued work is always done, so no method waits."""
 
     _recorded_at: float | None = None
+    _is_timed = False
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
+    def __new__(
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> Event:
         """Make an event. Raises NotImplementedError for one that other processes can use."""
         if interprocess:
             raise NotImplementedError("virtual GPUs have no events for other processes: leave out interprocess=True")
         made: Event = super().__new__(cls, "cuda", enable_timing=enable_timing)
+        made._is_timed = enable_timing
         return made
 
     def record(self, stream: Any = None) -> None:
@@ -52,6 +60,8 @@ class Event(torch.Event):
 
     def elapsed_time(self, end_event: Event) -> float:  # type: ignore[override]
         """Return the milliseconds between two recorded events, always more than 0."""
+        if not (self._is_timed and end_event._is_timed):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._recorded_at is None or end_event._recorded_at is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         return max((end_event._recorded_at - self._recorded_at) * 1000, _SHORTEST_MILLISECONDS)
@@ -70,6 +80,11 @@ class Stream(torch.Stream):
             index = torch.cuda._utils._get_device_index(device, optional=True)
             made = super().__new__(cls, torch.device("cuda", index), priority=priority)
         return made
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the least and the greatest priority."""
+        return 0, -1
 
     def wait_stream(self, stream: Any) -> None:
         """Do nothing."""
@@ -128,8 +143,8 @@ def visible_count(gpus: int, visible: str | None) -> int:
     return next((n for n, each in enumerate(numbers) if not (each.isdigit() and int(each) < gpus)), len(numbers))
 
 
-def cuda_functions(count: int) -> dict[str, Any]:
-    """Return the functions of a torch._C with CUDA, and `count` virtual GPUs."""
+def cuda_functions(gpus: int) -> dict[str, Any]:
+    """Return the functions of a torch._C with CUDA, on a machine with so many virtual GPUs."""
     native, all_devices = torch._C, torch.ops.ddpsim_gpu
 
     def nothing(value: Any = None) -> Callable[..., Any]:
@@ -144,7 +159,13 @@ def cuda_functions(count: int) -> dict[str, Any]:
 
         return call
 
-    def make_generators() -> None:
+    def count_visible() -> int:
+        return visible_count(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+    def initialize() -> None:
+        count = count_visible()
+        all_devices.install(count, MEMORY_BYTES)
+        all_devices.note_use()
         torch.cuda.default_generators = tuple(all_devices.default_generator(index) for index in range(count))
 
     def stream_numbers(device: int) -> tuple[int, int, int]:
@@ -155,8 +176,8 @@ def cuda_functions(count: int) -> dict[str, Any]:
 
     return {
         "_has_cuda": True,
-        "_cuda_init": make_generators,
-        "_cuda_getDeviceCount": lambda: count,
+        "_cuda_init": initialize,
+        "_cuda_getDeviceCount": count_visible,
         "_cuda_isInBadFork": all_devices.is_in_bad_fork,
         "_cuda_setDevice": initialized(native._accelerator_setDeviceIndex),
         "_cuda_getDevice": initialized(native._accelerator_getDeviceIndex),
@@ -187,11 +208,11 @@ def cuda_functions(count: int) -> dict[str, Any]:
     }
 
 
-def cuda_module(count: int) -> dict[str, Any]:
+def cuda_module() -> dict[str, Any]:
     """Return what torch.cuda itself has instead of its own."""
 
     def device_properties(device: int) -> DeviceProperties:
-        if not 0 <= device < count:
+        if not 0 <= device < torch.cuda.device_count():
             raise AssertionError("Invalid device id")
         return DeviceProperties()
 
@@ -200,8 +221,8 @@ def cuda_module(count: int) -> dict[str, Any]:
         "Event": Event,
         "ExternalStream": Stream,
         "_cudart": _Cudart(),
-        "_exchange_device": torch._C._accelerator_exchangeDevice,
-        "_maybe_exchange_device": torch._C._accelerator_maybeExchangeDevice,
+        "_exchange_device": _unless_negative(torch._C._accelerator_exchangeDevice),
+        "_maybe_exchange_device": _unless_negative(torch._C._accelerator_maybeExchangeDevice),
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_device_count_nvml": lambda: -1,  # a machine with GPUs has virtual ones by --gpus
         "_get_device_properties": device_properties,
@@ -210,6 +231,11 @@ def cuda_module(count: int) -> dict[str, Any]:
     }
 
 
-def own_visible_count(gpus: int) -> int:
-    """Return how many of a machine's GPUs this process sees."""
-    return visible_count(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+def nvtx_functions() -> SimpleNamespace:
+    """Return what torch.cuda.nvtx calls to mark ranges for a profiler of GPUs: functions that do nothing."""
+    names = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart", "deviceRangeEnd")
+    return SimpleNamespace(**{name: lambda *arguments: 0 for name in names})
+
+
+def _unless_negative(function: Callable[[int], int]) -> Callable[[int], int]:
+    return lambda device: -1 if device < 0 else function(device)

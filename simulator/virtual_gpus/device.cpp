@@ -10,8 +10,8 @@
 //
 // Streams: all work is done when a call returns, so streams and events only count.
 //
-// Refused: PrivateUse1, torch's key for devices outside its tree: programs and torch itself ask for "cuda" by name. A
-// Python tensor subclass with a device of its own: what C++ makes (the Reducer's buckets, gradients) has no subclass.
+// Why not PrivateUse1, torch's key for devices outside its tree: programs and torch itself ask for "cuda" by name. Why
+// not a tensor subclass in Python: what C++ makes (the Reducer's buckets, gradients) is of no subclass.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -19,6 +19,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/as_strided_native.h>
@@ -29,6 +30,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
+#include <c10/util/flat_hash_map.h>
 #include <pthread.h>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <torch/library.h>
@@ -36,6 +38,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <unordered_set>
 
 namespace {
@@ -51,7 +54,7 @@ using c10::CachingDeviceAllocator::DeviceStats;
 constexpr int kMost = 64;  // torch's own limit of devices per machine in a build with CUDA
 DeviceIndex device_count = 0;
 size_t total_memory = 0;
-bool in_bad_fork = false;
+bool is_used = false, in_bad_fork = false;
 thread_local DeviceIndex current_device = 0;
 thread_local c10::StreamId current_streams[kMost] = {};
 c10::StreamId latest_stream = 0;
@@ -75,6 +78,7 @@ struct OnDevice {
 
 struct Memory final : c10::DeviceAllocator {
   DeviceStats stats[kMost];
+  std::mutex mutex;  // threads without the GIL, too
 
   struct Block {
     void* memory;
@@ -96,6 +100,7 @@ struct Memory final : c10::DeviceAllocator {
   }
 
   void change(const Block& block, bool more) {
+    const std::lock_guard<std::mutex> guard(mutex);
     auto& stat = stats[block.device];
     auto step = [more](Stat& each, size_t amount) { more ? each.increase(amount) : each.decrease(amount); };
     for (auto* bytes : {&stat.allocated_bytes, &stat.reserved_bytes, &stat.active_bytes, &stat.requested_bytes})
@@ -117,13 +122,15 @@ struct Memory final : c10::DeviceAllocator {
     return {block.memory, new Block(block), &release, Device(DeviceType::CUDA, block.device)};
   }
 
-  // Makes an operator's result on the CPU memory of the current device.
+  // Gives an operator's result, in CPU memory, to the current device.
   c10::DataPtr adopt(const c10::Storage& host) {
     check_free(host.nbytes());
     return take({host.mutable_data(), host.nbytes(), current_device, host});
   }
 
   void check_free(size_t bytes) {
+    TORCH_CHECK(!in_bad_fork, "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must "
+        "use the 'spawn' start method");
     auto& stat = stats[checked(current_device)];
     const auto used = static_cast<size_t>(stat.allocated_bytes[0].current);
     if (used + bytes <= total_memory) return;
@@ -160,17 +167,26 @@ struct Memory final : c10::DeviceAllocator {
 
 struct PinnedMemory final : c10::Allocator {
   std::unordered_set<const void*> pinned;
+  std::mutex mutex;
 
+  bool has(const void* memory) {
+    const std::lock_guard<std::mutex> guard(mutex);
+    return pinned.count(memory) > 0;
+  }
   static PinnedMemory& all() {
     static auto* memory = new PinnedMemory;
     return *memory;
   }
   static void release(void* memory) {
-    all().pinned.erase(memory);
+    {
+      const std::lock_guard<std::mutex> guard(all().mutex);
+      all().pinned.erase(memory);
+    }
     std::free(memory);
   }
   c10::DataPtr allocate(size_t bytes) override {
     void* memory = bytes ? std::aligned_alloc(64, (bytes + 63) / 64 * 64) : nullptr;
+    const std::lock_guard<std::mutex> guard(mutex);
     if (memory) pinned.insert(memory);
     return {memory, memory, &release, Device(DeviceType::CPU)};
   }
@@ -304,12 +320,13 @@ struct Hooks final : at::CUDAHooksInterface {
     setCurrentDevice(device);
     return before;
   }
-  DeviceIndex maybeExchangeDevice(DeviceIndex device) const override { return exchangeDevice(device); }
+  DeviceIndex maybeExchangeDevice(DeviceIndex device) const override { return device < 0 ? device : exchangeDevice(device); }
+  std::string showConfig() const override { return ""; }
   const at::Generator& getDefaultGenerator(DeviceIndex index) const override { return default_generator(index); }
   at::Generator getNewGenerator(DeviceIndex index) const override {
     return at::make_generator<GpuGenerator>(index < 0 ? ::current_device : checked(index));
   }
-  bool isPinnedPtr(const void* memory) const override { return PinnedMemory::all().pinned.count(memory) > 0; }
+  bool isPinnedPtr(const void* memory) const override { return PinnedMemory::all().has(memory); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &PinnedMemory::all(); }
   c10::Allocator* getCUDADeviceAllocator() const override { return &Memory::all(); }
   void deviceSynchronize(DeviceIndex) const override {}
@@ -326,32 +343,64 @@ struct Timer final : c10d::Timer {  // of DDP's logging
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::CUDA);
 
-// Returns a CPU tensor in the memory of a GPU's; `owner` keeps that memory, by default nobody does.
-Tensor on_host(const Tensor& tensor, c10::Storage* owner = nullptr) {
-  const auto& storage = tensor.storage();
-  auto* context = owner ? new c10::Storage(*owner) : nullptr;
-  auto release = [](void* kept) { delete static_cast<c10::Storage*>(kept); };
-  c10::DataPtr memory(storage.mutable_data(), context, context ? +release : &c10::detail::deleteNothing, Device(DeviceType::CPU));
-  c10::Storage shared(c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(memory),
-      c10::GetAllocator(DeviceType::CPU), /*resizable=*/true);
-  auto made = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(shared), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
-  made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+Tensor with_bits_of(const Tensor& from, const Tensor& made) {
+  if (from.is_conj()) made._set_conj(true);
+  if (from.is_neg()) made._set_neg(true);
   return made;
 }
+
+// The CPU's forms of an operator's GPU tensors, in the same memory. Tensors of one storage share one: torch looks there
+// for writes that overlap.
+struct Hosts {
+  std::vector<std::pair<Tensor, Tensor>> pairs;  // of the host's form, and the GPU's tensor
+  ska::flat_hash_map<c10::TensorImpl*, size_t> by_tensor;  // of both forms
+  ska::flat_hash_map<c10::StorageImpl*, size_t> by_storage;  // of both forms: to the first pair
+
+  void add(const Tensor& host, const Tensor& gpu) {
+    by_tensor.emplace(host.unsafeGetTensorImpl(), pairs.size());
+    by_tensor.emplace(gpu.unsafeGetTensorImpl(), pairs.size());
+    pairs.emplace_back(host, gpu);
+  }
+
+  const Tensor& dense(const Tensor& tensor) {
+    const auto known = by_tensor.find(tensor.unsafeGetTensorImpl());
+    if (known != by_tensor.end()) return pairs[known->second].first;
+    const auto& storage = tensor.storage();
+    auto* impl = storage.unsafeGetStorageImpl();
+    TORCH_CHECK(tensor.numel() == 0 || storage.data() || tensor._is_zerotensor(), "CUDA error: an illegal memory access "
+        "was encountered: a tensor of shape ", tensor.sizes(), " is used whose storage was freed");
+    c10::Storage shared;
+    const auto same = by_storage.find(impl);
+    if (same != by_storage.end()) {
+      shared = pairs[same->second].first.storage();
+    } else {
+      c10::DataPtr memory(storage.mutable_data(), nullptr, &c10::detail::deleteNothing, Device(DeviceType::CPU));
+      shared = c10::Storage(c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(memory),
+          c10::GetAllocator(DeviceType::CPU), /*resizable=*/true);
+      by_storage.emplace(impl, pairs.size());
+      by_storage.emplace(shared.unsafeGetStorageImpl(), pairs.size());
+    }
+    auto made = at::detail::make_tensor<c10::TensorImpl>(
+        std::move(shared), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+    add(with_bits_of(tensor, Tensor(made)), tensor);
+    return pairs.back().first;
+  }
+};
 
 Tensor new_on(Device device, const Tensor& host) {
   OnDevice there(device);
   const auto& from = host.storage();
-  if (from.nbytes() == 0 || from.use_count() > 1) {  // something else has the memory, too
+  TORCH_CHECK_NOT_IMPLEMENTED(from.data() || from.nbytes() == 0, "a tensor without memory has no form on virtual GPUs");
+  if (from.nbytes() == 0 || from.use_count() > 1) {  // something else uses this memory
     auto made = at::detail::empty_strided_generic(host.sizes(), host.strides(), &Memory::all(), kKeys, host.scalar_type());
     if (made.storage().nbytes()) std::memcpy(made.storage().mutable_data(), host.const_data_ptr(), made.storage().nbytes());
-    return made;
+    return with_bits_of(host, Tensor(made));
   }
   c10::Storage taken(c10::Storage::use_byte_size_t(), from.nbytes(), Memory::all().adopt(from), &Memory::all(), true);
   auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(taken), kKeys, host.dtype());
   made.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
-  return made;
+  return with_bits_of(host, Tensor(made));
 }
 
 Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
@@ -366,22 +415,35 @@ Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional
   return at::detail::empty_strided_generic(size, stride, &Memory::all(), kKeys, c10::dtype_or_default(dtype));
 }
 
-Tensor host_alias(const Tensor& tensor) { return tensor.is_cuda() ? on_host(tensor) : tensor; }
+Tensor zero_tensor(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+    std::optional<Device> device, std::optional<bool>) {
+  OnDevice there(device);
+  at::native::ZeroTensorAllocator none(Device(DeviceType::CUDA, current_device));
+  return at::detail::empty_generic(
+      size, &none, kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor), c10::dtype_or_default(dtype), {});
+}
+
+void copy_on_host(const Tensor& to, const Tensor& from) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  Hosts hosts;
+  const Tensor target = to.is_cuda() ? hosts.dense(to) : to;
+  target.copy_(from.is_cuda() ? hosts.dense(from) : from);
+}
 
 Tensor& copy_(Tensor& to, const Tensor& from, bool) {
-  at::AutoDispatchBelowADInplaceOrView below;
-  auto host = host_alias(to);
-  host.copy_(host_alias(from));
+  copy_on_host(to, from);
   return to;
 }
 
 Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
-  at::AutoDispatchBelowADInplaceOrView below;
-  host_alias(to).copy_(host_alias(from));
+  copy_on_host(to, from);
   return to;
 }
 
-at::Scalar local_scalar(const Tensor& tensor) { return at::_local_scalar_dense(on_host(tensor)); }
+at::Scalar local_scalar(const Tensor& tensor) {
+  Hosts hosts;
+  return at::_local_scalar_dense(hosts.dense(tensor));
+}
 
 void resize_storage(const c10::Storage& storage, size_t bytes) {
   OnDevice there(storage.device());
@@ -401,6 +463,8 @@ const Tensor& resize_(const Tensor& self, at::IntArrayRef size, std::optional<at
 }
 
 Tensor& set_storage(Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) {
+  TORCH_CHECK(source.device() == self.device(), "Attempted to set the storage of a tensor on device \"", self.device(),
+      "\" to a storage on different device \"", source.device(), "\". This is no longer allowed; the devices must match.");
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(std::move(source));
   if (stride.empty() && !size.empty()) {
@@ -438,6 +502,7 @@ at::SparseTensorImpl* sparse(const Tensor& tensor) {
 }
 
 Tensor new_sparse(c10::DispatchKey key, const Tensor& like, const Tensor& indices, const Tensor& values) {
+  OnDevice there(values.is_cuda() ? std::optional<Device>(values.device()) : std::nullopt);
   auto made = at::detail::make_tensor<at::SparseTensorImpl>(c10::DispatchKeySet(key), like.dtype());
   auto* from = sparse(like);
   sparse(made)->resize_(from->sparse_dim(), from->dense_dim(), like.sizes());
@@ -462,28 +527,26 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) ||
           op.hasComputedKernelForDispatchKey(c10::DispatchKey::SparseCPU), toString(name),
       " has no form on the CPU, where virtual GPUs compute: take another dtype or implementation");
-  std::vector<std::pair<Tensor, Tensor>> pairs;  // of the host's form, and the GPU's tensor
+  Hosts hosts;
   std::optional<Device> device, other;
   std::optional<DrawsFor> draws;
-  auto to_host = [&](const Tensor& tensor) {
-    for (auto& [host, gpu] : pairs)
-      if (gpu.is_same(tensor)) return host;
-    if (tensor.layout() == at::kSparse) {
-      const auto indices = sparse(tensor)->indices(), values = sparse(tensor)->values();
-      pairs.emplace_back(on_host(indices), indices);
-      pairs.emplace_back(on_host(values), values);
-      const auto last = pairs.size();
-      pairs.emplace_back(new_sparse(c10::DispatchKey::SparseCPU, tensor, pairs[last - 2].first, pairs[last - 1].first), tensor);
-    } else {
+  auto to_host = [&](const Tensor& tensor) -> Tensor {
+    if (tensor.layout() != at::kSparse) {
       TORCH_CHECK_NOT_IMPLEMENTED(tensor.has_storage(), toString(name), " of a tensor of layout ", tensor.layout(),
           " has no form on virtual GPUs: take dense tensors, or the CPU");
-      pairs.emplace_back(on_host(tensor), tensor);
+      return hosts.dense(tensor);
     }
-    return pairs.back().first;
+    const auto known = hosts.by_tensor.find(tensor.unsafeGetTensorImpl());
+    if (known != hosts.by_tensor.end()) return hosts.pairs[known->second].first;
+    const Tensor indices = hosts.dense(sparse(tensor)->indices()), values = hosts.dense(sparse(tensor)->values());
+    hosts.add(new_sparse(c10::DispatchKey::SparseCPU, tensor, indices, values), tensor);
+    return hosts.pairs.back().first;
   };
+  bool is_written = false;  // by the operator: the argument that is looked at
   auto turn = [&](const Tensor& tensor) {
     if (!tensor.defined()) return tensor;
-    if (tensor.device() != device && (tensor.is_cuda() || tensor.dim())) {
+    const bool counts = tensor.is_cuda() || tensor.dim() || is_written;  // a number on the CPU goes with any device
+    if (counts && tensor.device() != device) {
       if (device) other = tensor.device();
       else device = tensor.device();
     }
@@ -494,7 +557,11 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   std::vector<IValue> values(arguments.begin(), arguments.end());
   std::optional<Device> named;
   GpuGenerator* generator = nullptr;
-  for (auto& value : values) {
+  bool has_host_generator = false;
+  for (size_t argument = 0; argument < many; ++argument) {
+    auto& value = values[argument];
+    const auto* alias = schema.arguments()[argument].alias_info();
+    is_written = alias && alias->isWrite();
     if (value.isTensor()) {
       value = turn(value.toTensor());
     } else if (value.isTensorList()) {
@@ -512,13 +579,20 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     } else if (value.isGenerator() && value.toGenerator().device().is_cuda()) {
       generator = static_cast<GpuGenerator*>(value.toGenerator().unsafeGetGeneratorImpl());
       value = IValue();
+    } else if (value.isGenerator()) {
+      has_host_generator = true;
     }
   }
+  const bool is_here = named || !hosts.pairs.empty();
+  TORCH_CHECK(is_here, toString(name), " is called for a GPU, and no tensor lies there");
+  TORCH_CHECK(!has_host_generator, "Expected a 'cuda' device type for generator but found 'cpu'");
+  if (other && name.name.find("index") != std::string::npos && device->is_cpu() && takes_several_devices(toString(name)))
+    TORCH_CHECK(false, "indices should be either on cpu or on the same device as the indexed tensor (cpu)");
   if (other && !takes_several_devices(toString(name)))
     TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
         device->is_cuda() ? *device : *other, " and ", device->is_cuda() ? *other : *device, "! (in ", toString(name), ")");
   Device home = named ? *named : Device(DeviceType::CUDA, current_device);
-  if (!named && !pairs.empty()) home = pairs.front().second.device();
+  if (!named) home = hosts.pairs.front().second.device();
   if (!home.has_index()) home.set_index(current_device);
   if (generator || op.hasTag(at::Tag::nondeterministic_seeded)) {
     if (!generator) generator = static_cast<GpuGenerator*>(default_generator(home.index()).unsafeGetGeneratorImpl());
@@ -535,40 +609,40 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
         text.substr(0, text.find('\n')), "): take another dtype or implementation");
   }
 
-  auto refresh_dense = [](const Tensor& host, const Tensor& gpu) {  // an operator may resize what it writes
-    if (host.storage().data() != gpu.storage().data()) {
-      resize_storage(gpu.storage(), host.storage().nbytes());
-      if (host.storage().nbytes()) std::memcpy(gpu.storage().mutable_data(), host.storage().data(), host.storage().nbytes());
-    }
-    if (host.sizes() != gpu.sizes() || host.strides() != gpu.strides() || host.storage_offset() != gpu.storage_offset())
-      gpu.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
-  };
   std::function<Tensor(const Tensor&)> back = [&](const Tensor& result) -> Tensor {
     if (!result.defined() || !result.device().is_cpu()) return result;
-    for (auto& [host, gpu] : pairs)
-      if (host.is_same(result)) return gpu;
-    for (auto& [host, gpu] : pairs)
-      if (result.has_storage() && host.has_storage() && host.storage().is_alias_of(result.storage())) {  // a view
-        auto view = at::detail::make_tensor<c10::TensorImpl>(
-            c10::TensorImpl::VIEW, c10::Storage(gpu.storage()), gpu.key_set(), result.dtype());
-        view.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides(), result.storage_offset());
-        return view;
-      }
+    const auto known = hosts.by_tensor.find(result.unsafeGetTensorImpl());
+    if (known != hosts.by_tensor.end()) return hosts.pairs[known->second].second;
+    const auto same = result.has_storage() ? hosts.by_storage.find(result.storage().unsafeGetStorageImpl()) : hosts.by_storage.end();
+    if (same != hosts.by_storage.end()) {  // a view
+      const Tensor& base = hosts.pairs[same->second].second;
+      const c10::DispatchKeySet bits{c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor};
+      auto view = at::detail::make_tensor<c10::TensorImpl>(
+          c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set() - bits, result.dtype());
+      view.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides(), result.storage_offset());
+      return with_bits_of(result, Tensor(view));
+    }
     if (result.layout() == at::kSparse)
       return new_sparse(c10::DispatchKey::SparseCUDA, result, back(sparse(result)->indices()), back(sparse(result)->values()));
     TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == at::kStrided, toString(name), " makes a tensor of layout ",
         result.layout(), ", which has no form on virtual GPUs: take dense tensors, or the CPU");
     return new_on(home, result);
   };
-  for (size_t pair = 0; pair < pairs.size(); ++pair) {
-    const auto [host, gpu] = pairs[pair];
-    if (gpu.layout() == at::kStrided) {
-      refresh_dense(host, gpu);
-    } else {
+  for (size_t number = 0; number < hosts.pairs.size(); ++number) {  // an operator may resize what it writes
+    const auto [host, gpu] = hosts.pairs[number];
+    if (gpu.layout() == at::kSparse) {
       sparse(gpu)->resize_(sparse(host)->sparse_dim(), sparse(host)->dense_dim(), host.sizes());
       sparse(gpu)->set_indices_and_values_unsafe(back(sparse(host)->indices()), back(sparse(host)->values()));
       sparse(gpu)->set_coalesced(sparse(host)->coalesced());
+      continue;
     }
+    const auto &from = host.storage(), &to = gpu.storage();
+    if (hosts.by_storage[to.unsafeGetStorageImpl()] == number && from.data() != to.data()) {  // once for a storage
+      resize_storage(to, from.nbytes());
+      if (from.nbytes()) std::memcpy(to.mutable_data(), from.data(), from.nbytes());
+    }
+    if (host.sizes() != gpu.sizes() || host.strides() != gpu.strides() || host.storage_offset() != gpu.storage_offset())
+      gpu.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
   }
   const auto returned = schema.returns().size();
   auto results = torch::jit::last(*stack, returned);
@@ -588,18 +662,20 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 // Which kernel scaled_dot_product_attention takes: on a GPU, flash attention for half precision without a mask.
 int64_t choose_attention(const Tensor& query, const Tensor& key, const Tensor&, const std::optional<Tensor>& mask, double,
-    bool, std::optional<double>, bool) {
+    bool, std::optional<double>, bool shares_heads) {
   const auto& context = at::globalContext();
   const bool is_half = query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16;
   using Backend = at::SDPBackend;
-  if (query.dim() == 4 && is_half && !mask && context.userEnabledFlashSDP()) return int64_t(Backend::flash_attention);
-  if (query.dim() == 4 && query.sym_size(1) == key.sym_size(1) && context.userEnabledMemEfficientSDP())
+  const bool has_equal_heads = query.dim() == 4 && query.sym_size(1) == key.sym_size(1);
+  if (query.dim() == 4 && is_half && !mask && (has_equal_heads || shares_heads) && context.userEnabledFlashSDP())
+    return int64_t(Backend::flash_attention);
+  if (has_equal_heads && context.userEnabledMemEfficientSDP())
     return int64_t(Backend::efficient_attention);
   return int64_t(context.userEnabledMathSDP() ? Backend::math : Backend::error);
 }
 
-// Registers run_on_host by name for operators of "aten" with a kernel for another key. A kernel that torch composes for
-// all keys would come before a fallback, and so would the CUDA kernels of a torch with CUDA.
+// Registers run_on_host by name for operators of "aten" with a kernel for another key: a kernel that torch composes for
+// all keys takes precedence over a fallback, and so do the CUDA kernels of a torch with CUDA.
 void run_all_on_host(c10::DispatchKey with_kernel, c10::DispatchKey key, bool only_composed) {
   auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -616,6 +692,7 @@ void add_own_kernels() {
   auto& library = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   library.impl("empty.memory_format", &empty);
   library.impl("empty_strided", &empty_strided);
+  library.impl("_efficientzerotensor", &zero_tensor);
   library.impl("copy_", &copy_);
   library.impl("_copy_from", &copy_from);
   library.impl("_local_scalar_dense", &local_scalar);
@@ -659,7 +736,7 @@ void install(int64_t count, int64_t memory) {
   run_all_on_host(Key::CUDA, Key::CUDA, /*only_composed=*/false);  // those of a torch with CUDA
   run_all_on_host(Key::SparseCPU, Key::SparseCUDA, /*only_composed=*/false);
   add_own_kernels();
-  pthread_atfork(nullptr, nullptr, [] { in_bad_fork = true; });
+  pthread_atfork(nullptr, nullptr, [] { in_bad_fork = is_used; });
 }
 }  // namespace
 
@@ -669,14 +746,9 @@ TORCH_LIBRARY_IMPL(_, CUDA, library) {
 
 TORCH_LIBRARY(ddpsim_gpu, library) {
   library.def("install(int count, int memory) -> ()", &install);
-  library.def("set_device(int index) -> ()", [](int64_t index) { current_device = checked(index); });
-  library.def("get_device() -> int", []() -> int64_t { return current_device; });
   library.def("is_in_bad_fork() -> bool", [] { return in_bad_fork; });
   library.def("default_generator(int index) -> Generator?", [](int64_t index) -> std::optional<at::Generator> { return default_generator(index); });
-  library.def("host_memory(Tensor tensor) -> Tensor", [](const Tensor& tensor) {
-    auto storage = tensor.storage();
-    return on_host(tensor, &storage);
-  });
+  library.def("note_use() -> ()", [] { is_used = true; });
   library.def("resize_storage(Tensor tensor, int bytes) -> ()",
       [](const Tensor& tensor, int64_t bytes) { resize_storage(tensor.storage(), bytes); });
 }

@@ -32,6 +32,13 @@ _UNSUPPORTED = {
 """Names in torch.cuda that virtual GPUs do not support, each with the advice in its error message."""
 
 
+_TENSOR_KINDS = (
+    *("FloatTensor", "HalfTensor", "BFloat16Tensor", "DoubleTensor", "LongTensor", "IntTensor", "ShortTensor"),
+    *("CharTensor", "ByteTensor", "BoolTensor"),
+)
+"""The old constructors in torch.cuda."""
+
+
 def _make_unsupported_class(name: str, remedy: str) -> type:
     """Return a class that raises when it is called: a class, because programs use such names in annotations."""
 
@@ -61,19 +68,20 @@ class VirtualGpus:
     def install(self, count: int) -> None:
         """Give the program of this process `count` virtual GPUs."""
         load_device(self._announcement.announce_build)
-        count = cuda_module.own_visible_count(count)
         torch.ops.ddpsim_gpu.install(count, cuda_module.MEMORY_BYTES)
         self._kernels = register_kernels()
         replaced = ReplacedAttributes()
         for name, value in cuda_module.cuda_functions(count).items():
             replaced.set_attribute(torch._C, name, value)
         unsupported = {name: _make_unsupported_class(f"torch.cuda.{name}", do) for name, do in _UNSUPPORTED.items()}
-        for name, value in (cuda_module.cuda_module(count) | unsupported).items():
+        for name, value in (cuda_module.cuda_module() | unsupported).items():
             for module in _imported_modules("torch.cuda"):
                 if module is torch.cuda or name in vars(module):
                     replaced.set_attribute(module, name, value)
-        for name in ("FloatTensor", "HalfTensor", "DoubleTensor", "LongTensor", "IntTensor", "BoolTensor"):
-            replaced.set_attribute(torch.cuda, name, _cuda_constructor(getattr(torch, name)))
+        for name in _TENSOR_KINDS:
+            replaced.set_attribute(torch.cuda, name, _TensorKind(name, (), {}))
+        replaced.set_attribute(torch.cuda.nvtx, "_nvtx", cuda_module.nvtx_functions())
+        torch.backends.mha.set_fastpath_enabled(False)  # it makes nested tensors, which have no form here
         replace_storages()
         _replace_libraries(self._announcement)
 
@@ -119,6 +127,11 @@ def _imported_modules(name: str) -> list[ModuleType]:
     return [module for key, module in list(sys.modules.items()) if key == name or key.startswith(f"{name}.")]
 
 
-def _cuda_constructor(kind: Any) -> Any:
-    """Return the replacement of an old constructor of GPU tensors, such as torch.cuda.FloatTensor."""
-    return lambda *arguments: kind(*arguments).cuda()
+class _TensorKind(type):
+    """The class of an old constructor of GPU tensors, such as torch.cuda.FloatTensor."""
+
+    def __call__(cls, *arguments: Any) -> Any:
+        return getattr(torch, cls.__name__)(*arguments).cuda()
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.type() == f"torch.cuda.{cls.__name__}"
