@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
+from itertools import islice
 from pathlib import Path
 from time import time
 from typing import Any
@@ -19,7 +20,7 @@ from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.debugging.late_pdb import PdbReplacement
 from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
-from ddpsim.simulator.diagnosis.partings import name_parting
+from ddpsim.simulator.diagnosis.partings import name_parting, name_threads
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared_finding
 from ddpsim.simulator.errors import InternalError, UsageError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.events import AT_EXIT, NOT_CHECKED, EventKind
@@ -113,13 +114,15 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
             raise InternalError(f"{report}\nreplay token {token}") from None
     if plan.follows_paths and ran.findings:
         ran = ran._replace(findings=(name_parting(ran.findings[0], kernel.run.noticed), *ran.findings[1:]))
+    trace = Trace(tuple(kernel.run.events))
+    ran = ran._replace(findings=tuple(name_threads(finding, _threads_together(trace)) for finding in ran.findings))
     schedule = Schedule(kernel.schedule, plan.identity, plan.start)
     plan = dataclasses.replace(plan, poison=ran.has_poisoned)
     result = Result(
         world_size=world_size,
         **ran._asdict(),
         schedule=schedule,
-        trace=Trace(tuple(kernel.run.events)),
+        trace=trace,
         virtual_seconds=kernel.run.clock.now,
         program=plan.identity,
         waiting=kernel.run.waiting,
@@ -127,7 +130,9 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
     )
     if result.verdict is Verdict.PASS:
         left = (*_same_files_note(kernel.run), *_left_groups_note(kernel.run)) if isinstance(program, Script) else ()
-        notes = *_notes_of_trace(result.trace), *_threads_note(result.trace), *mover.overflows.values(), *left
+        order = "another rank may call them in another order, and only explore tries that"
+        threads = [f"{text}: {order}" for *_, text in islice(_threads_together(trace), 1)]
+        notes = *_notes_of_trace(trace), *threads, *mover.overflows.values(), *left
         result = dataclasses.replace(result, notes=notes)
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
@@ -154,21 +159,20 @@ def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
     return tuple(text.replace(AT_EXIT, f"{AT_EXIT}{rank_list(ranks)} raised ", 1) for text, ranks in said.items())
 
 
-def _threads_note(trace: Trace) -> tuple[str, ...]:
-    """Return a note on two threads of a rank that were in collectives of one group at a time; () if none were."""
+def _threads_together(trace: Trace) -> Iterator[tuple[str, set[str], str]]:
+    """Yield the group, names and text of two threads of a rank that were in collectives of the group at a time."""
     waiting: dict[tuple[int, str], str] = {}
     for rank, call, thread, kind in ((event.rank, event.call, event.thread, event.kind) for event in trace):
         if call is None or call.peer is not None:
             continue
         if kind is EventKind.ISSUE and (other := waiting.get((rank, call.group), thread)) != thread:
             both = " and ".join(f'thread "{name}"' if name else "the program" for name in (other, thread))
-            where = f'on rank {rank}, {both} were in collectives of group "{call.group}" at the same time'
-            return (f"{where}: another rank may call them in another order, and only explore tries that",)
+            text = f'on rank {rank}, {both} were in collectives of group "{call.group}" at the same time'
+            yield call.group, {other, thread}, text
         if kind is EventKind.WAIT:
             waiting[rank, call.group] = thread
         elif kind is EventKind.DONE:
             waiting.pop((rank, call.group), None)
-    return ()
 
 
 def _same_files_note(run: RunState) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ they did not is the parting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -42,8 +42,8 @@ class PathStep(NamedTuple):
     """The line; NOWHERE for the end of the program."""
     raised: str = ""
     """Type and message of the exception."""
-    values: tuple[tuple[str, str], ...] = ()
-    """For a line that decides what runs next, the names in its condition, and their values as text."""
+    values: tuple[tuple[str, str], ...] | None = None
+    """For a line that can branch, the names in its condition, and their values as text; None for other lines."""
     round: tuple[tuple[str, str], ...] = ()
     """For the line of a `for` loop, its variables, and their values in the round before."""
 
@@ -92,6 +92,16 @@ def name_parting(finding: Finding, noticed: Sequence[Noticed]) -> Finding:
     return caught or _advise_branch(finding, first, paths, who, rest)
 
 
+def name_threads(finding: Finding, together: Iterable[tuple[str, set[str], str]]) -> Finding:
+    """Return a mismatch with the cause that two threads of a rank use the group together; itself if they do not."""
+    threads = {(call.group, call.thread) for call in finding.calls}
+    if finding.code.value.startswith("mismatch") and finding_has_cause(finding, (*_REPLACED, Cause.OTHER_FUNCTION)):
+        for group, names, text in together:
+            if threads.issuperset((group, name) for name in names):
+                return _with_advice(finding, Cause.THREADS_SHARE_GROUP.lines(fact=text), [])
+    return finding
+
+
 def find_parting(mine: _Path, other: _Path) -> Parting | None:
     """Return the first place where two paths part and make unequal collectives before they meet again; None if there
     is no such place, or a rank that did not end may still make the same ones."""
@@ -102,7 +112,7 @@ def find_parting(mine: _Path, other: _Path) -> Parting | None:
             i, j = i + 1, j + 1
             continue
         p, q = _meeting(one, i, two, j)
-        calls, others = _calls(one[i:p]), _calls(two[j:q])
+        calls, others = ([key for key in keys if len(key) == 2] for keys in (one[i:p], two[j:q]))
         if calls != others:
             may_follow = (p == len(one) and _may_follow(one, calls, others)) or (
                 q == len(two) and _may_follow(two, others, calls)
@@ -159,10 +169,6 @@ def _key(step: PathStep | Call) -> _Key:
     return step.site.path, step.site.line, step.raised.partition(":")[0]
 
 
-def _calls(keys: Sequence[_Key]) -> list[_Key]:
-    return [key for key in keys if len(key) == 2]
-
-
 END = PathStep("", NOWHERE)
 """The end of a program that returned."""
 
@@ -185,26 +191,24 @@ def _paths_of_ranks(noticed: Sequence[Noticed], groups: set[str]) -> dict[int, d
 def _advise_exception(finding: Finding, parting: Parting, who: Sequence[int]) -> Finding | None:
     """Return the finding if an exception that was caught made the paths part; None if there was none."""
     (i, j), (p, q) = parting.at, parting.until
-    raised = next((k for k in range(i, p) if _raised_at(parting.mine[k])), None)
-    if raised is None or any(_key(parting.mine[raised]) == _key(step) for step in parting.other[j:q]):
+    step = next((step for step in parting.mine[i:p] if isinstance(step, PathStep) and step.raised), None)
+    if step is None or any(_key(step) == _key(each) for each in parting.other[j:q]):
         return None
-    step = parting.mine[raised]
-    assert isinstance(step, PathStep)
-    later = [each for each in parting.mine[raised:] if isinstance(each, PathStep) and not each.raised]
-    missing = next((call.title for call in parting.other[j:q] if isinstance(call, Call)), "")
+    later = [
+        each for each in parting.mine[parting.mine.index(step, i) :] if isinstance(each, PathStep) and not each.raised
+    ]
+    missing = next((call for call in parting.other[j:q] if isinstance(call, Call)), None)
     text = f"raised {shorten_text(step.raised)} at {step.site}"
-    if not later and step.thread:
-        advice = Cause.LOST_IN_THREAD.lines(rank_list(who), missing, f'{text} in thread "{step.thread}"')
-    elif not missing or not later:
+    if missing is None or not (later or step.thread):
         return None
+    if not later:
+        advice = Cause.LOST_IN_THREAD.lines(rank_list(who), missing.title, f'{text} in thread "{step.thread}"')
     else:
         went_on = "it returned" if later[0] == END else f"it went on at {later[0].site}"
-        advice = Cause.CAUGHT.lines(rank_list(who), missing, f"{text}, which did not end the program: {went_on}")
+        own, others = (list(map(_key, path)).count(_key(missing)) for path in (parting.mine[i:], parting.other[j:]))
+        calls = f"without the {missing.title}" if own < others else "with other calls than those"
+        advice = Cause.CAUGHT.lines(rank_list(who), calls, f"{text}, which did not end the program: {went_on}")
     return _with_advice(finding, advice, [step.site], tuple(who))
-
-
-def _raised_at(step: PathStep | Call) -> str:
-    return "" if isinstance(step, Call) else step.raised
 
 
 def _advise_branch(
@@ -212,22 +216,24 @@ def _advise_branch(
 ) -> Finding:
     """Return the finding with the values that differ where the paths part; the finding itself if none are known."""
     i, j = parting.at
-    last = next((step for step in reversed(parting.other[:j]) if isinstance(step, PathStep)), None)
-    if last is None or not finding_has_cause(finding, _REPLACED):
+    if not finding_has_cause(finding, _REPLACED):
         return finding
     swapped = Parting(parting.other, parting.mine, parting.at[::-1], parting.until[::-1])
     for ranks, side in (who, parting), (rest, swapped):
         if (call := _reduction_alone(side)) is not None:
             fact = f"{call.title} at {call.location}, {call.origin}"
             return _with_advice(finding, Cause.REDUCED_ALONE.lines(rank_list(ranks), fact), [call.site])
+    last = _line_that_decides(parting)
+    if last is None:
+        return finding
     number = sum(_key(step) == _key(last) for step in parting.other[:j])
     steps = {}
     for rank in sorted((*who, *rest)):
         own = [step for step in paths[rank].get(last.thread, ()) if _key(step) == _key(last)]
         if len(own) >= number and isinstance(step := own[number - 1], PathStep):
             steps[rank] = step
-    values = list(_differing({rank: step.values for rank, step in steps.items()}))
-    rounds = list(_differing({rank: step.round for rank, step in steps.items()}))
+    values = list(_differing({rank: step.values or () for rank, step in steps.items()}))
+    rounds = list(_differing({rank: step.round for rank, step in steps.items()}, "was")) if number > 1 else []
     sides = f"{rank_list(who)} {_went(parting.mine[i:])}, {rank_list(rest)} {_went(parting.other[j:])}"
     sites = [last.site, *(s.site for s in (parting.mine[i], parting.other[j]) if s.site not in (NOWHERE, last.site))]
     notes = [LabelledLine("note", "a tie: either side may be wrong")] if len(who) == len(rest) else []
@@ -249,6 +255,19 @@ def _advise_branch(
     return finding
 
 
+def _line_that_decides(parting: Parting) -> PathStep | None:
+    """Return the line that made the paths part, not one of a function that both have left; None if none can have."""
+    (mine, other), (i, j) = parting[:2], parting.at
+    following = [step for step in (*mine[i : i + 1], *other[j : j + 1]) if isinstance(step, PathStep) and step != END]
+    functions = {step.site._replace(line=0) for step in following}
+    found = []
+    for path in (mine[:i], other[:j]):
+        steps = (step for step in reversed(path) if isinstance(step, PathStep))
+        found.append(next((s for s in steps if len(functions) > 1 or s.site._replace(line=0) in functions), END))
+    is_one = _key(found[0]) == _key(found[1]) and found[1].site._replace(line=0) in functions
+    return found[1] if is_one and found[1].values is not None else None
+
+
 def _reduction_alone(side: Parting) -> Call | None:
     """Return the call if this side goes on with a reduction of DDP, and the other with a line of the program."""
     mine, other = side.mine[side.at[0] :][:1], side.other[side.at[1] :][:1]
@@ -263,7 +282,7 @@ def _is_branch_alone(side: Parting) -> bool:
     return is_inside and side.mine[i] != END and _key(side.mine[i]) not in other_ran and _key(side.other[j]) in ran
 
 
-def _differing(values: Mapping[int, Sequence[tuple[str, str]]]) -> Iterator[str]:
+def _differing(values: Mapping[int, Sequence[tuple[str, str]]], verb: str = "is") -> Iterator[str]:
     """Yield each name with its values, if they differ: `start is 2 on rank 0 against 0 on rank 1`. The rank itself is
     left out, and a flag that only rank 0 has."""
     for name in dict(next(iter(values.values()), ())):
@@ -272,7 +291,7 @@ def _differing(values: Mapping[int, Sequence[tuple[str, str]]]) -> Iterator[str]
         is_flag = all(text in ("True", "False") for text in own.values())
         is_main = is_flag and len({text for rank, text in own.items() if rank != 0}) < 2
         if len(set(own.values())) > 1 and not is_rank and not is_main:
-            yield f"{name} is {values_with_ranks_text(ranks_by_value(own.items()))}"
+            yield f"{name} {verb} {values_with_ranks_text(ranks_by_value(own.items()))}"
 
 
 def _went(steps: _Path) -> str:
@@ -297,6 +316,6 @@ def _with_advice(
     return replace(
         finding,
         ranks=ranks or finding.ranks,
-        lines=(*kept, *advice, told),
+        lines=(*kept, *advice, *[told] * bool(sites)),
         sites=tuple(dict.fromkeys((*finding.sites[:1], *sites, *finding.sites[1:]))),
     )

@@ -30,6 +30,9 @@ _Names = tuple[tuple[str, str], ...]
 
 _ENDINGS = (StopIteration, StopAsyncIteration)
 
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_BRANCHING = (*_COMPREHENSIONS, ast.BoolOp, ast.Try, ast.ExceptHandler, ast.With, ast.AsyncWith, ast.Match, ast.pattern)
+
 
 class PathRecorder:
     """Records the lines that ranks run, and sends them to the kernel with each call of a rank and at its end."""
@@ -74,7 +77,7 @@ class PathRecorder:
         if me is None or self._count.get(me.rank, 0) >= _MOST_STEPS:
             return None
         raised = ""
-        values = target = tuple[tuple[str, str], ...]()
+        values, target = None, tuple[tuple[str, str], ...]()
         if event == "exception" and issubclass(arg[0], Exception) and not issubclass(arg[0], _ENDINGS):
             raised = f"{arg[0].__name__}: {arg[1]}".partition("\n")[0].removesuffix(": ")
         elif event != "line":
@@ -88,7 +91,7 @@ class PathRecorder:
 
 @lru_cache(maxsize=256)
 def _names_that_decide(path: str) -> Mapping[int, tuple[_Names, _Names]]:
-    """Return, by line of a file, the names in the conditions of its branches and loops, and the targets of loops."""
+    """Return, by line that can branch, the names in the conditions of branches and loops, and the targets of loops."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
@@ -101,6 +104,8 @@ def _names_that_decide(path: str) -> Mapping[int, tuple[_Names, _Names]]:
             for line in range(condition.lineno, (condition.end_lineno or condition.lineno) + 1):
                 names, targets = found.get(line, ((), ()))
                 found[line] = (*names, *_names_in(condition)), (*targets, *target)
+        elif isinstance(node, _BRANCHING):
+            found.setdefault(node.lineno, ((), ()))
     return found
 
 

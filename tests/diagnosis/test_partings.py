@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -136,6 +137,51 @@ def skips_a_backward(rank, shares=False):
         loss.backward()
 
 
+def tries_again(rank, shares=False):
+    size = 2
+    for step in range(3):
+        while True:
+            try:
+                if rank == 1 and step == 1 and size == 2 and not shares:
+                    raise torch.OutOfMemoryError("out of memory")
+                for _ in range(0, 2, size):
+                    reduce_one()
+                break
+            except torch.OutOfMemoryError:
+                size = 1
+
+
+def is_over(step):
+    return step > 1
+
+
+def left_by_a_call(rank, shares=False):
+    for step in range(4):
+        if is_over(step + (rank == 1 and not shares)):
+            break
+        reduce_one()
+    dist.barrier()
+
+
+def reduce_each(count):
+    for _ in range(count):
+        reduce_one()
+
+
+def read_in_loop_and_after(rank, read):
+    for _ in range(2 + (rank == 0)):
+        read()
+    read()
+    dist.barrier()
+
+
+def saved_by_a_thread(rank, shares=False):
+    group = dist.new_group() if shares else None
+    threading.Thread(target=reduce_one, args=(group,), name="saver").start()
+    dist.barrier()
+    dist.barrier()
+
+
 def found_by(program, isolation="thread"):
     result = simulate(program, 3, isolation=isolation)
     (finding,) = name_parting(result, program, 3, isolation=isolation).findings
@@ -149,7 +195,10 @@ def cause_of(finding):
 PROGRAMS = {
     caught: ("rank 1 raised OutOfMemoryError: out of memory", "without the all_reduce #2 that the others made"),
     suppressed: ("rank 1 raised TypeError", "without the all_reduce #1 that the others made"),
-    began_elsewhere: ("not in the same round", "epoch is 3 on rank 0 against 1 on ranks 1, 2; start is 2 on rank 0"),
+    began_elsewhere: (
+        "finished different rounds",
+        "epoch was 3 on rank 0 against 1 on ranks 1, 2; start is 2 on rank 0",
+    ),
     lost_in_pool: ("raised KeyError: 'loss'", 'thread "ThreadPoolExecutor-0_0", which ended the thread\'s function'),
     decided_by_reduce: ("the paths of the ranks part", "mean is"),
     partial(accumulated, what="flags"): ("in the same backward ranks 0, 2 made the all_reduce", "others did not"),
@@ -160,6 +209,9 @@ PROGRAMS = {
     partial(accumulated, what="saves"): ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     skips_a_backward: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     branch_in_a_callback: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on to all_reduce #1"),
+    tries_again: ("rank 1 raised OutOfMemoryError: out of memory", "with other calls than those that the others made"),
+    left_by_a_call: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
+    saved_by_a_thread: ('the program and thread "saver" were in collectives of group "default" at the same time',),
     left_by_break: ("the paths of the ranks part", "patience is 0 on ranks 0, 1 against 2 on rank 2"),
 }
 
@@ -175,6 +227,29 @@ def test_the_cause_is_where_the_paths_part(program, words):
 def test_a_result_of_reduce_is_on_its_root_only():
     assert "reduce #0" in found_by(decided_by_reduce).text
     assert "has its result on rank 0 only" in found_by(decided_by_reduce).text
+
+
+def test_a_branch_is_at_the_line_that_asked_not_at_the_return_of_the_answer():
+    assert found_by(left_by_a_call).sites[1].line == left_by_a_call.__code__.co_firstlineno + 2
+
+
+@pytest.mark.parametrize("read", [reduce_one, partial(reduce_each, 1)], ids=["return", "loop"])
+def test_the_end_of_a_function_that_two_lines_call_is_no_branch(read):
+    finding = found_by(partial(read_in_loop_and_after, read=read))
+    assert finding.ranks == (0,)
+    assert "took a branch that no other" not in finding.text
+
+
+def test_threads_that_wait_for_each_other_are_no_cause():
+    def program(rank):
+        for step in range(3):
+            if rank != 1 or step == 0:
+                saver = threading.Thread(target=reduce_one, name="saver")
+                saver.start()
+                saver.join()
+            dist.barrier()
+
+    assert 'thread "saver"' not in cause_of(found_by(program))
 
 
 def test_the_line_that_left_the_loop_comes_after_that_of_the_unlike_call():

@@ -103,14 +103,18 @@ class CallCauses:
         "ends a loop, and keep calls that communicate (a gather, a save, the compute() of a metric) out of branches "
         "that only some ranks take",
     )
+    THREADS_SHARE_GROUP = make_advice(facts.OneFact)(
+        "{fact}: nothing fixes the order of these calls, and calls of different threads were matched",
+        "give the thread a group of its own (dist.new_group), or make these calls from one thread",
+    )
     OTHER_FUNCTION = make_advice(facts.Ranks)(
         "{who} made a call from one function while the others made one from another function: some ranks took another "
         "branch, or tasks that share a group ran in the order in which they became ready",
         "share the value that decides a branch; queue the tasks in one order on every rank, or give each its own group",
     )
     CAUGHT = make_advice(facts.RanksCallAndFact)(
-        "{who} {fact}, without the {operation} that the others made",
-        "let the exception end the program, or let all ranks skip together: all_reduce(MAX) a flag of the failure",
+        "{who} {fact}, {operation} that the others made",
+        "let the exception end the program, or let all ranks skip or repeat together: all_reduce(MAX) a flag of it",
     )
     LOST_IN_THREAD = make_advice(facts.RanksCallAndFact)(
         "{who} {fact}, which ended the thread's function and nothing else, without the {operation} that the others "
@@ -118,7 +122,7 @@ class CallCauses:
         "call result() of each future, which raises the exception; leaving the executor's `with` does not",
     )
     BEGAN_ELSEWHERE = make_advice(facts.OneFact)(
-        "the ranks are not in the same round of the loop at {fact}",
+        "the ranks have finished different rounds of the loop at {fact}",
         "let one rank read or compute where to begin, and broadcast it",
     )
     PATHS_PART = make_advice(facts.OneFact)(
