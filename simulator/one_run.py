@@ -192,10 +192,8 @@ def _same_files_note(run: RunState) -> tuple[str, ...]:
     ]
     if reads:
         writers, readers, files = (sorted(set(each)) for each in zip(*reads, strict=True))
-        return (
-            f"{rank_list(readers)} read {join_names(files)}, which {rank_list(writers)} had written, with no "
-            "collective between: without a barrier there, the file may be missing",
-        )
+        what = f"{rank_list(readers)} read {join_names(files)}, which {rank_list(writers)} had written"
+        return (f"{what}, with no collective between: without a barrier there, the file may be missing",)
     shared = {Path(file).name: sorted(ranks) for (file, _), ranks in run.writers.items() if len(ranks) > 1}
     if not shared:
         return ()
@@ -214,10 +212,8 @@ def _left_groups_note(run: RunState) -> tuple[str, ...]:
     left = sorted({rank for rank, group in made if group not in run.ranks[rank].destroyed})
     if not left or len(run.ranks) == 1:
         return ()
-    return (
-        f"{rank_list(left)} ended without destroy_process_group: real processes may abort while they exit; call it at "
-        "the end",
-    )
+    why = "real processes may abort while they exit; call it at the end"
+    return (f"{rank_list(left)} ended without destroy_process_group: {why}",)
 
 
 def _no_communication_note(program: str, result: Result) -> str:

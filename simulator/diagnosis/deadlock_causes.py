@@ -285,10 +285,8 @@ def _taken_by_any_source(snapshot: Snapshot, calls: Sequence[Call]) -> Blame | N
         taking = [each for each in done if each.operation == "recv" and each.peer == ANY_SOURCE]
         sent = sum(each.operation == "send" and each.rank == call.peer for each in done)
         named = sum(each.operation == "recv" and each.peer == call.peer for each in done)
-        is_sent_by_another = any(
-            each.operation == "send" and each.rank != call.peer for each in others if each not in done
-        )
-        if taking and sent > named and is_sent_by_another:
+        waiting = [each for each in others if each not in done and each.operation == "send" and each.rank != call.peer]
+        if taking and sent > named and waiting:
             what = f"{call.title} from rank {call.peer}"
             return Blame((call.rank,), Cause.TAKEN_BY_ANY_SOURCE.lines(f"rank {call.rank}", what, sites_text(taking)))
     return None
@@ -331,9 +329,7 @@ def _other_group_at_line(snapshot: Snapshot, slots: Sequence[OpenCalls]) -> Blam
             if elsewhere:
                 groups |= {call.rank: _dimension_or_group(call) for call in (*slot.calls, *elsewhere)}
                 alone.append({side[0].rank for side in (slot.calls, elsewhere) if len(side) == 1})
-        operations = {
-            call.operation for calls in issued.values() for call in calls
-        }  # several: a line that makes any call
+        operations = {call.operation for calls in issued.values() for call in calls}  # several: it makes any call
         if is_past and line[0] != NOWHERE and len(operations) == 1:
             odd = tuple(set.intersection(*alone))
             fact = values_with_ranks_text(ranks_by_value(sorted(groups.items())))

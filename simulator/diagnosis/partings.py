@@ -223,8 +223,7 @@ def _advise_branch(
         if (call := _reduction_alone(side)) is not None:
             fact = f"{call.title} at {call.location}, {call.origin}"
             return _with_advice(finding, Cause.REDUCED_ALONE.lines(rank_list(ranks), fact), [call.site])
-    last = _line_that_decides(parting)
-    if last is None:
+    if (last := _line_that_decides(parting)) is None:
         return finding
     number = sum(_key(step) == _key(last) for step in parting.other[:j])
     steps = {}
@@ -258,8 +257,7 @@ def _advise_branch(
 def _line_that_decides(parting: Parting) -> PathStep | None:
     """Return the line that made the paths part, not one of a function that both have left; None if none can have."""
     (mine, other), (i, j) = parting[:2], parting.at
-    following = [step for step in (*mine[i : i + 1], *other[j : j + 1]) if isinstance(step, PathStep) and step != END]
-    functions = {step.site._replace(line=0) for step in following}
+    functions = {s.site._replace(line=0) for s in (*mine[i : i + 1], *other[j : j + 1]) if isinstance(s, PathStep)}
     found = []
     for path in (mine[:i], other[:j]):
         steps = (step for step in reversed(path) if isinstance(step, PathStep))

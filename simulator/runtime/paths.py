@@ -29,9 +29,8 @@ _Names = tuple[tuple[str, str], ...]
 """Names, each with the name of an attribute or ""."""
 
 _ENDINGS = (StopIteration, StopAsyncIteration)
-
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_BRANCHING = (*_COMPREHENSIONS, ast.BoolOp, ast.Try, ast.ExceptHandler, ast.With, ast.AsyncWith, ast.Match, ast.pattern)
+_LOOPS = (ast.For, ast.AsyncFor, ast.comprehension)
+_BRANCHING = (ast.BoolOp, ast.ExceptHandler, ast.With, ast.AsyncWith, ast.Match, ast.pattern)
 
 
 class PathRecorder:
@@ -76,8 +75,7 @@ class PathRecorder:
         me = self._running()
         if me is None or self._count.get(me.rank, 0) >= _MOST_STEPS:
             return None
-        raised = ""
-        values, target = None, tuple[tuple[str, str], ...]()
+        raised, values, target = "", None, tuple[tuple[str, str], ...]()
         if event == "exception" and issubclass(arg[0], Exception) and not issubclass(arg[0], _ENDINGS):
             raised = f"{arg[0].__name__}: {arg[1]}".partition("\n")[0].removesuffix(": ")
         elif event != "line":
@@ -98,8 +96,8 @@ def _names_that_decide(path: str) -> Mapping[int, tuple[_Names, _Names]]:
         return {}
     found: dict[int, tuple[_Names, _Names]] = {}
     for node in ast.walk(tree):
-        condition = getattr(node, "test", None) or (node.iter if isinstance(node, (ast.For, ast.AsyncFor)) else None)
-        if condition is not None and not isinstance(node, ast.comprehension):
+        condition = getattr(node, "test", None) or (node.iter if isinstance(node, _LOOPS) else None)
+        if condition is not None:
             target = _names_in(node.target) if isinstance(node, (ast.For, ast.AsyncFor)) else ()
             for line in range(condition.lineno, (condition.end_lineno or condition.lineno) + 1):
                 names, targets = found.get(line, ((), ()))
