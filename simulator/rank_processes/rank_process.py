@@ -73,8 +73,10 @@ class _RankProcess:
     def __init__(self, rank_config: RankConfig) -> None:
         self._rank_config = rank_config
         self._began = time()
+        self._missing: set[Any] = set()
+        """The files for which the rank has looked, and that were not there."""
         self._polled_at = -1
-        """How many calls the rank had made when it last looked for a file that was not there."""
+        """How many calls the rank had made when it last saw one of these files."""
         self._errors: dict[int, BaseException] = {}
         """The exception that the rank's program raised, by the rank."""
         self._leaving: dict[int, BaseException] = {}
@@ -250,8 +252,11 @@ class _RankProcess:
                 )  # this file, or a mark of another rank's
                 if writes or (stat(file).st_mtime > self._began and not is_polled):  # else it was there before the run
                     self._host.send_request(Noticed(NoticedKind.FILE, (), (file, writes)))
-        elif look and isinstance(look[1], (str, os.PathLike)) and not _is_there(look[1]):
-            self._polled_at = self._host.ranks[0].calls_issued
+        elif look and isinstance(look[1], (str, os.PathLike)):
+            if not _is_there(look[1]):
+                self._missing.add(look[1])
+            elif look[1] in self._missing:
+                self._polled_at = self._host.ranks[0].calls_issued
         if look:
             self._backend.outside.note_look(*look)
 
