@@ -100,7 +100,7 @@ class _WatchedPart:
 class _CallInFlight:
     """A call that its rank has not waited for yet."""
 
-    __slots__ = ("_passed_tensors", "_read", "_written", "is_sharing", "pending", "watched")
+    __slots__ = ("_passed_tensors", "_read", "_written", "is_on_nccl_stream", "is_sharing", "pending", "watched")
 
     def __init__(self, pending: PendingCall, watched: Sequence[_Watched], brought: Payload) -> None:
         self.pending = pending
@@ -110,6 +110,8 @@ class _CallInFlight:
         """The tensors of the call that are watched for changes."""
         self._passed_tensors = brought
         """The tensors that the rank passed to the call."""
+        self.is_on_nccl_stream = brought.gpu is not None and pending.call.peer is None and pending.poisoned is None
+        """NCCL runs the group's earlier collectives first. Not if poisoned: those reveal their results by a wait."""
         self._read: Sequence[Span] | None = None
         self._written: Sequence[Span] = ()
 
@@ -236,11 +238,14 @@ class HazardWatch:
         in_flight = mine.pop(pending.handle, None)
         if self._reads.held:
             self._reads.forget_call(pending.call)
-        if mine and pending.call.operation == "barrier":  # on gloo it waits for the group's earlier collectives, too
-            for other in mine.values():
-                call = other.pending.call
-                if call.group == pending.call.group and call.peer is None and call.sequence < pending.call.sequence:
-                    self._reads.forget_call(call)
+        is_on_stream = in_flight is not None and in_flight.is_on_nccl_stream
+        # A barrier of gloo waits for the group's earlier collectives, too; NCCL runs them one after another.
+        for other in list(mine.values()) if is_on_stream or pending.call.operation == "barrier" else ():
+            call = other.pending.call
+            if call.group == pending.call.group and call.peer is None and call.sequence < pending.call.sequence:
+                self._reads.forget_call(call)
+                if is_on_stream:
+                    self.call_settled(other.pending)
         if in_flight is not None and not in_flight.is_sharing and in_flight.has_changed_tensors():
             self._report_hazard(NoticedKind.CHANGED, pending.call)
 

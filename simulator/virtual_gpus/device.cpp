@@ -660,6 +660,22 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (auto& output : outputs) stack->push_back(std::move(output));
 }
 
+// Softmax of half precision that comes to single precision at once, as autocast asks: the CPU's kernels keep the dtype.
+void softmax(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  auto& input = torch::jit::peek(*stack, 0, 3);
+  auto& is_to_float = stack->back();
+  if (is_to_float.toBool()) input = input.toTensor().to(at::kFloat);
+  is_to_float = false;
+  run_on_host(op, stack);
+}
+
+void softmax_backward(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto dtype = stack->back().toScalarType();
+  stack->back() = torch::jit::peek(*stack, 0, 4).toTensor().scalar_type();
+  run_on_host(op, stack);
+  stack->back() = stack->back().toTensor().to(dtype);
+}
+
 // Which kernel scaled_dot_product_attention takes: on a GPU, flash attention for half precision without a mask.
 int64_t choose_attention(const Tensor& query, const Tensor& key, const Tensor&, const std::optional<Tensor>& mask, double,
     bool, std::optional<double>, bool shares_heads) {
@@ -707,6 +723,10 @@ void add_own_kernels() {
   // torch composes these of kernels that only a GPU has.
   for (const char* whole : {"convolution", "convolution_backward"})
     library.impl(whole, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+  for (const char* forward : {"_softmax", "_log_softmax"})
+    library.impl(forward, torch::CppFunction::makeFromBoxedFunction<&softmax>());
+  for (const char* backward : {"_softmax_backward_data", "_log_softmax_backward_data"})
+    library.impl(backward, torch::CppFunction::makeFromBoxedFunction<&softmax_backward>());
 }
 
 // ---- what Python asks for ----

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -25,6 +25,7 @@ _GRAPHS = "run without CUDA graphs where there is no GPU"
 _UNSUPPORTED = {
     "CUDAGraph": _GRAPHS,
     "graph": _GRAPHS,
+    "graph_pool_handle": _GRAPHS,
     "make_graphed_callables": _GRAPHS,
     "CUDAPluggableAllocator": "leave the allocator as it is",
     "MemPool": "leave the allocator as it is",
@@ -94,6 +95,8 @@ def _replace_libraries(announcement: FirstUseAnnouncement) -> None:
     replaced.set_attribute(dist.distributed_c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT)
     replaced.set_attribute(torch.cuda.nccl, "version", lambda: NCCL_VERSION)
     replaced.set_attribute(torch.cuda.nccl, "is_available", lambda tensors: True)
+    marks = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart", "deviceRangeEnd")
+    replaced.set_attribute(torch.cuda.nvtx, "_nvtx", SimpleNamespace(**dict.fromkeys(marks, lambda *arguments: 0)))
     replaced.set_attribute(torch.version, "cuda", torch.version.cuda or cuda_module.CUDA_VERSION)
     _leave_out_compilation(announcement.announce_no_compilation)
     _leave_out_gpu_profiles()

@@ -491,3 +491,39 @@ def test_a_saved_tensor_has_nothing_of_ours():
         return sorted(torch.load(file).__dict__)
 
     assert run(program) == []
+
+
+@pytest.mark.parametrize("on_nccl", [True, False])
+def test_the_last_wait_is_for_all_earlier_collectives_on_nccl_alone(on_nccl):
+    """As fairscale relies on (ShardedDataParallel.sync_buffers)."""
+
+    def program(rank):
+        dist.init_process_group("nccl" if on_nccl else "gloo")
+        tensors = [torch.ones(2, device=f"cuda:{rank}" if on_nccl else "cpu") for _ in range(3)]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        works[1].wait()
+        tensors[0].add_(1)
+        if rank == 1:
+            works[2].wait()
+
+    result = simulate(program, 2, isolation="process", gpus=2)
+    unwaited = [each.ranks for each in result.findings if each.code is Code.HAZARD_UNWAITED_WORK]
+    changed = [each.ranks for each in result.findings if each.code is Code.HAZARD_TENSOR_IN_FLIGHT]
+    assert (unwaited, changed) == (([(0,)], []) if on_nccl else ([(0, 1)], [(0, 1)]))
+
+
+def test_softmax_of_half_precision_comes_to_single_precision():
+    def program(rank):
+        told = []
+        for function in (nn.functional.softmax, nn.functional.log_softmax):
+            x, scale = torch.randn(3, 5, device="cuda", dtype=torch.half, requires_grad=True), torch.arange(5.0)
+            with torch.autocast("cuda"):
+                y = function(x, dim=-1)
+            (y.cpu() * scale).sum().backward()
+            single = x.detach().float().cpu().requires_grad_()
+            (function(single, dim=-1) * scale).sum().backward()
+            told.append((y.dtype, torch.equal(y.cpu(), function(single, dim=-1)), x.grad.dtype))
+            told.append(torch.equal(x.grad.cpu(), single.grad.half()))
+        return told
+
+    assert run(program) == [(torch.float32, True, torch.half), True] * 2
