@@ -231,11 +231,5 @@ def cuda_module() -> dict[str, Any]:
     }
 
 
-def nvtx_functions() -> SimpleNamespace:
-    """Return what torch.cuda.nvtx calls to mark ranges for a profiler of GPUs: functions that do nothing."""
-    names = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart", "deviceRangeEnd")
-    return SimpleNamespace(**{name: lambda *arguments: 0 for name in names})
-
-
 def _unless_negative(function: Callable[[int], int]) -> Callable[[int], int]:
     return lambda device: -1 if device < 0 else function(device)

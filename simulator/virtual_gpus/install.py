@@ -81,7 +81,6 @@ class VirtualGpus:
                     replaced.set_attribute(module, name, value)
         for name in _TENSOR_KINDS:
             replaced.set_attribute(torch.cuda, name, _TensorKind(name, (), {}))
-        replaced.set_attribute(torch.cuda.nvtx, "_nvtx", cuda_module.nvtx_functions())
         torch.backends.mha.set_fastpath_enabled(False)  # it makes nested tensors, which have no form here
         replace_storages()
         _replace_libraries(self._announcement)

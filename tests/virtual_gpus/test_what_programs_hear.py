@@ -70,7 +70,8 @@ def test_streams_and_events():
     def program(rank):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         stream = torch.cuda.Stream()
-        start.record()
+        with torch.cuda.nvtx.range("marks for a profiler"):
+            start.record()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             tensor = torch.ones(2, device="cuda")
@@ -326,12 +327,17 @@ def test_sync_batch_norm_is_batch_norm_of_all():
             "GPU",
         ),
         (
+            lambda: torch.cuda.graph_pool_handle(),
+            "NotImplementedError: virtual GPUs have no torch.cuda.graph_pool_handle: run without CUDA graphs where "
+            "there is no GPU",
+        ),
+        (
             lambda: dist.ProcessGroupNCCL.Options(),
             "NotImplementedError: virtual GPUs have no ProcessGroupNCCL.Options: leave pg_options out where "
             "torch.cuda.get_device_name() is 'ddpsim virtual GPU'",
         ),
     ],
-    ids=["kernel", "number", "graph", "options"],
+    ids=["kernel", "number", "graph", "pool", "options"],
 )
 def test_what_is_not_there(use, line):
     result = simulate(lambda rank: use(), 1, isolation="process", gpus=4)
@@ -498,6 +504,7 @@ def test_the_last_wait_is_for_all_earlier_collectives_on_nccl_alone(on_nccl):
     """As fairscale relies on (ShardedDataParallel.sync_buffers)."""
 
     def program(rank):
+        dist.destroy_process_group()
         dist.init_process_group("nccl" if on_nccl else "gloo")
         tensors = [torch.ones(2, device=f"cuda:{rank}" if on_nccl else "cpu") for _ in range(3)]
         works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
