@@ -3,6 +3,7 @@
 import argparse
 import gc
 import signal
+from contextlib import suppress
 from math import isfinite
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from ddpsim.simulator.transport import memory
-from ddpsim.simulator.virtual_gpus.building import build_device
+from ddpsim.simulator.virtual_gpus.building import NoVirtualGpusError, build_device
 from tests.kit.replacements import refuse_what_has_no_row
 
 pytest_plugins = ["pytester", "tests.tiers"]
@@ -41,7 +42,8 @@ def pytest_configure(config):
     if config.option.fuzz_seconds is None and config.option.tier == "nightly":
         config.option.fuzz_seconds = 60.0
     if not hasattr(config, "workerinput") and not torch.cuda.is_available():
-        build_device(lambda: print("building the virtual GPUs"))  # once, so that no test sees a rank build them
+        with suppress(NoVirtualGpusError):
+            build_device(lambda: print("building the virtual GPUs"))  # once, so that no test sees a rank build them
     # What is drawn is the same each time, and no machine is too slow for it.
     settings.register_profile(
         "suite",
@@ -57,6 +59,15 @@ def pytest_configure(config):
     # A job in a shell's background ignores Ctrl-C, and so would what the tests start and then interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def virtual_gpus():
+    """For a test that needs virtual GPUs: it is skipped where these cannot be built."""
+    try:
+        build_device(lambda: None)
+    except NoVirtualGpusError as error:
+        pytest.skip(str(error))
 
 
 @pytest.hookimpl(optionalhook=True)

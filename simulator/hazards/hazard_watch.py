@@ -240,7 +240,7 @@ class HazardWatch:
             self._reads.forget_call(pending.call)
         is_on_stream = in_flight is not None and in_flight.is_on_nccl_stream
         # A barrier of gloo waits for the group's earlier collectives, too; NCCL runs them one after another.
-        for other in list(mine.values()) if is_on_stream or pending.call.operation == "barrier" else ():
+        for other in list(mine.values()) if mine and (is_on_stream or pending.call.operation == "barrier") else ():
             call = other.pending.call
             if call.group == pending.call.group and call.peer is None and call.sequence < pending.call.sequence:
                 self._reads.forget_call(call)

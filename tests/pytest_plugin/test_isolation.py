@@ -49,6 +49,7 @@ def test_what_there_is_no_such_thing_of(fails):
     failure.stdout.fnmatch_lines(["*isolation is 'container', expected 'thread' or 'process': give one of these*"])
 
 
+@pytest.mark.usefixtures("virtual_gpus")
 def test_ranks_find_the_gpus_that_a_marker_gives(run, fails):
     body = "assert torch.cuda.device_count() == 3 and torch.zeros(1).cuda(2).is_cuda"
     run(marked(body, 'ranks(2, isolation="process", gpus=3)')).assert_outcomes(passed=1)

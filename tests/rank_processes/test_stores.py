@@ -193,8 +193,7 @@ import os, sys, datetime, torch, torch.distributed as dist
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 """
 A_GROUP = """{make}
-torch.cuda.set_device(rank)
-total = torch.tensor([rank + 1.0], device="cuda" if dist.get_backend() == "nccl" else "cpu")
+total = torch.tensor([rank + 1.0], device=torch.device("cuda", rank) if dist.get_backend() == "nccl" else "cpu")
 dist.all_reduce(total)
 print(total.item(), dist.get_backend())
 dist.destroy_process_group()
@@ -236,6 +235,7 @@ def program(tmp_path, monkeypatch):
     return write
 
 
+@pytest.mark.usefixtures("virtual_gpus")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_group_is_made_in_any_way(program, capfd, tmp_path):
     hosts = 'os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"\n'  # as without torchrun: a new store for each group
@@ -293,6 +293,7 @@ AT_AGENT = 'os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])'
 """As in a program: the address of the store that torchrun's agent has."""
 
 
+@pytest.mark.usefixtures("virtual_gpus")
 @pytest.mark.parametrize(
     ("first", "second", "passes"),
     [

@@ -86,6 +86,7 @@ def test_all_triples_of_special_values_equal_gloo_in_every_chunk(name):
     assert returned(program, 3, transport="memory") == returned(program, 3, transport="gloo")
 
 
+@pytest.mark.usefixtures("virtual_gpus")
 def test_ranks_as_processes_have_the_arithmetic_of_the_backend_of_each_group():
     def program(rank):
         found = []

@@ -36,7 +36,7 @@ def test_a_mismatch_names_the_threads():
         '  rank 2, thread "flusher"  all_reduce',
         '  rank 3, thread "flusher"  all_reduce',
     ]
-    assert lines[-2].startswith("  cause   rank 1 took another branch")
+    assert lines[-2].startswith('  cause   on rank 1, the program and thread "flusher" were in collectives of')
 
 
 def under_one_name(rank):
