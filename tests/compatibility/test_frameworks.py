@@ -189,8 +189,10 @@ def test_a_launcher_makes_ranks(source, launcher, capfd, tmp_path):
 
 @pytest.mark.parametrize("case", EXAMPLES, ids=str)
 def test_an_example_has_the_same_numbers_on_virtual_gpus(case, capfd):
-    need(case.path.read_text())
-    shutil.copy(case.path, ".")
+    """Without dropout, which draws from the generator of the device."""
+    need(text := case.path.read_text())
+    no_dropout = "GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, "
+    Path(case.path.name).write_text(text.replace("GPT2Config(", no_dropout))
     assert simulate_program([case.path.name], 2).verdict is Verdict.PASS
     expected = lines_of(capfd)
     for folder in filter(Path.is_dir, Path().iterdir()):  # checkpoints, which get other names where there are some
