@@ -2,9 +2,11 @@
 
 import argparse
 import gc
+import os
 import signal
 from contextlib import suppress
 from math import isfinite
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,7 +45,9 @@ def pytest_configure(config):
         config.option.fuzz_seconds = 60.0
     if not hasattr(config, "workerinput") and not torch.cuda.is_available():
         with suppress(NoVirtualGpusError):
-            build_device(lambda: print("building the virtual GPUs"))  # once, so that no test sees a rank build them
+            # Once, so that no test sees a rank build them: pytester gives its tests another home.
+            os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+            build_device(lambda: print("building the virtual GPUs"))
     # What is drawn is the same each time, and no machine is too slow for it.
     settings.register_profile(
         "suite",
