@@ -22,6 +22,8 @@ _IN_AND_OUT = frozenset(row.name for row in OPERATIONS.values() if row.shapes is
 
 ANY_SOURCE = -1
 """The peer of a `recv` that accepts a message from any rank."""
+FROM_RANK = "from rank "
+"""How the text of a match event begins that names the sender of a message to such a receive."""
 
 
 class Signature(NamedTuple):
@@ -294,4 +296,4 @@ def is_other_half(other: Call, arrival: Call, text: str) -> bool:
         return False
     if arrival.operation == "send":
         return other.peer in (ANY_SOURCE, arrival.rank)
-    return text == f"from rank {other.rank}" if arrival.peer == ANY_SOURCE else other.rank == arrival.peer
+    return text == f"{FROM_RANK}{other.rank}" if arrival.peer == ANY_SOURCE else other.rank == arrival.peer

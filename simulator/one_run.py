@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.calls import FROM_RANK, channel_of_message
 from ddpsim.simulator.choices import Policy, Schedule, program_identity
 from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
 from ddpsim.simulator.debugging.director import RunDirector
@@ -130,8 +131,9 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
     )
     if result.verdict is Verdict.PASS:
         left = (*_same_files_note(kernel.run), *_left_groups_note(kernel.run)) if isinstance(program, Script) else ()
-        order = "another rank may call them in another order, and only explore tries that"
-        threads = [f"{text}: {order}" for *_, text in islice(_threads_together(trace), 1)]
+        order = "another order, and only explore tries that"
+        threads = [f"{text}: another rank may call them in {order}" for *_, text in islice(_threads_together(trace), 1)]
+        threads += [f"{text}: they may come in {order}" for text in islice(_from_any_source(trace), 1)]
         notes = *_notes_of_trace(trace), *threads, *mover.overflows.values(), *left
         result = dataclasses.replace(result, notes=notes)
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
@@ -173,6 +175,17 @@ def _threads_together(trace: Trace) -> Iterator[tuple[str, set[str], str]]:
             waiting[rank, call.group] = thread
         elif kind is EventKind.DONE:
             waiting.pop((rank, call.group), None)
+
+
+def _from_any_source(trace: Trace) -> Iterator[str]:
+    """Yield a text for each rank that received messages of several ranks from any source."""
+    senders: dict[tuple[str, int, int], set[int]] = {}
+    for call, text in ((event.call, event.text) for event in trace if event.kind is EventKind.MATCH):
+        if call is not None and text.startswith(FROM_RANK):
+            senders.setdefault(channel_of_message(call), set()).add(int(text.removeprefix(FROM_RANK)))
+    for (_, receiver, _), ranks in senders.items():
+        if len(ranks) > 1:
+            yield f"rank {receiver} received messages of {rank_list(sorted(ranks))} from any source"
 
 
 def _same_files_note(run: RunState) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from ddpsim.simulator.accesses import Access, AccessMode
-from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
+from ddpsim.simulator.calls import ANY_SOURCE, FROM_RANK, Call, Signature, Site
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.diagnosis.mismatch import message_mismatch_finding, mismatch_finding
@@ -218,7 +218,7 @@ class CallMatcher:
             self._record_last_arrival(me, receive)
             finding = message_mismatch_finding(send, receive, code, self._run.steps)
             end_with_findings(self._run, RunEnding.MISMATCH, finding)
-        taken = f"from rank {send.rank}" if receive.peer == ANY_SOURCE else ""
+        taken = f"{FROM_RANK}{send.rank}" if receive.peer == ANY_SOURCE else ""
         members = self._run.slots.members_of(send.group)
         yield from self._complete_calls(me, send.signature, (send, receive), members, taken)
 

@@ -327,6 +327,19 @@ def test_threads_that_are_in_calls_of_one_group_at_a_time_are_noted(folder):
     assert notes(both, "dist.new_group()") == notes(both.replace("\n", ".result()\n")) == ()
 
 
+def test_messages_of_several_ranks_that_are_received_from_any_source_are_noted(folder):
+    def notes(ranks, source=""):
+        message = f"torch.zeros(1){source}"
+        lines = f"[dist.recv({message}) for rank in {ranks}] if dist.get_rank() == 0 else dist.send(torch.zeros(1), 0)"
+        write(folder, f"import torch\n{MEETS}{lines}\n{LEAVES_NONE}")
+        return simulate_program(["own.py"], len(ranks) + 1).notes
+
+    (note,) = notes([1, 2])
+    order = "they may come in another order, and only explore tries that"
+    assert note == f"rank 0 received messages of ranks 1, 2 from any source: {order}"
+    assert notes([1]) == notes([1, 2], ", src=rank") == ()
+
+
 def test_files_that_ranks_share_without_a_barrier_are_noted(folder):
     (folder / "old.txt").touch()
     os.utime(folder / "old.txt", (1, 1))
