@@ -39,6 +39,8 @@ class EventKind(Enum):
 THREAD_ENDED, THREAD_RAISED = "thread ended", "thread raised "
 """The texts of the notes that a thread ended, or raised an exception. The exception's type follows the second text."""
 
+EXITED_AT_ONCE = "by os._exit"
+"""The text of the return of a rank whose process ended without the exit of Python."""
 NOT_CHECKED = "not checked: "
 """How a note begins that says what of a program was not simulated. The result repeats it."""
 AT_EXIT = "at exit: "

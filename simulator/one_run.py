@@ -24,7 +24,7 @@ from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
 from ddpsim.simulator.diagnosis.partings import name_parting, name_threads
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared_finding
 from ddpsim.simulator.errors import InternalError, UsageError, is_unexpected_error, make_internal_error
-from ddpsim.simulator.events import AT_EXIT, NOT_CHECKED, EventKind
+from ddpsim.simulator.events import AT_EXIT, EXITED_AT_ONCE, NOT_CHECKED, EventKind
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.imports import torch_too_old_message
@@ -222,7 +222,8 @@ def _left_groups_note(run: RunState) -> tuple[str, ...]:
         for event in run.events
         if event.call is not None and event.call.operation == "new_group" and event.call.group.startswith(DEFAULT_GROUP)
     }
-    left = sorted({rank for rank, group in made if group not in run.ranks[rank].destroyed})
+    at_once = {event.rank for event in run.events if event.text == EXITED_AT_ONCE}  # no destructor runs then
+    left = sorted({rank for rank, group in made if group not in run.ranks[rank].destroyed} - at_once)
     if not left or len(run.ranks) == 1:
         return ()
     why = "real processes may abort while they exit; call it at the end"

@@ -14,8 +14,9 @@ from ddpsim.simulator.diagnosis.explain import (
     summarized_finding,
     values_with_ranks_text,
 )
+from ddpsim.simulator.events import NOT_CHECKED
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
+from ddpsim.simulator.wording import LabelledLine, count_with_noun, rank_list, ranks_by_value
 
 
 class SamplerSettings(NamedTuple):
@@ -29,6 +30,20 @@ class SamplerSettings(NamedTuple):
     seed: int
     epoch: int
     drop_last: bool
+
+    def repeats_note(self, made: Site) -> str:
+        """Return a note on the samples that the sampler repeats so that all parts are of one size; "" if it does not.
+
+        `made` is the line of the program that made the sampler.
+        """
+        repeated = -self.samples % self.num_replicas
+        if self.drop_last or not repeated:
+            return ""
+        return (
+            f"{NOT_CHECKED}whether a metric counts {count_with_noun(repeated, 'sample')} twice: the DistributedSampler "
+            f"of {made} repeats {'it' if repeated == 1 else 'them'}, as it divides {self.samples} samples among "
+            f"{self.num_replicas} ranks"
+        )
 
 
 class SamplerRead(NamedTuple):

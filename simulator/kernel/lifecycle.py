@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpsim.simulator.accesses import Access, AccessMode, Object
-from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.events import EXITED_AT_ONCE, EventKind
 from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.endings import CallerStopped
 from ddpsim.simulator.kernel.run import RunState
@@ -89,7 +89,7 @@ class TaskLifecycle:
             rank.error = error
             running, run.running = run.running, rank.main
             if error is None:
-                run.record_event(EventKind.RETURN)
+                run.record_event(EventKind.RETURN, text=EXITED_AT_ONCE)
             else:
                 run.record_event(EventKind.RAISE, text=error.kind)
             run.running = running

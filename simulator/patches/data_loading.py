@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.samplers import SamplerSettings
-from ddpsim.simulator.kernel.requests import LoaderStarted, SamplerStarted
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.kernel.requests import LoaderStarted, SamplerStarted, WriteNote
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
@@ -45,6 +47,8 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
                 rank, site = made[sampler]
                 if rank == host.running_thread.rank and (sampling := _sampler_inputs(sampler)) is not None:
                     host.send_request(SamplerStarted(sampling, site, current_user_site()))
+                    if not torch.is_grad_enabled() and (note := sampling.repeats_note(site)):
+                        host.send_request(WriteNote(EventKind.NOTE, note))
             return original(sampler)
 
         return __iter__

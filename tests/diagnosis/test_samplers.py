@@ -1,5 +1,6 @@
 """Samplers of ranks that do not share their data set out, and those that only look so."""
 
+import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ddpsim import simulate
@@ -59,3 +60,17 @@ def test_each_pass_is_compared_with_those_of_its_line():
     assert simulate(lambda rank: list(Own(range(12), seed=rank)), 3).findings == ()
     (finding,) = simulate(lambda rank: [list(DistributedSampler(range(12), seed=rank)) for _ in range(2)], 3).findings
     assert (finding.code, finding.sites[0].file) == ("hazard.sampler", "test_samplers.py")
+
+
+def test_samples_that_are_repeated_in_an_evaluation_are_noted():
+    def evaluate(rank, samples, drop_last=False, evaluates=True):
+        with torch.set_grad_enabled(not evaluates):
+            list(DataLoader(range(samples), sampler=DistributedSampler(range(samples), drop_last=drop_last)))
+
+    (note,) = simulate(evaluate, 3, args=(22,)).notes
+    assert note.startswith(
+        "not checked: whether a metric counts 2 samples twice: the DistributedSampler of test_samplers"
+    )
+    assert note.endswith(" repeats them, as it divides 22 samples among 3 ranks")
+    for harmless in ((21,), (22, True), (22, False, False)):
+        assert simulate(evaluate, 3, args=harmless).notes == ()

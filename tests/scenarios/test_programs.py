@@ -300,7 +300,7 @@ def test_a_group_that_ranks_leave_behind_is_noted_once(folder):
     assert (
         notes(MEETS + LEAVES_NONE) == notes(f"import atexit\n{MEETS}atexit.register(dist.destroy_process_group)") == ()
     )
-    assert notes(MEETS, world_size=1) == ()
+    assert notes(MEETS, world_size=1) == notes(f"{MEETS}import os\nos._exit(0)") == ()
 
 
 def test_what_an_exit_handler_raises_is_noted(folder):
