@@ -70,7 +70,8 @@ class SimulatedGroup(NamedGroup):
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
         """Reduce onto the root.
 
-        The other ranks' tensors stay unchanged, or get values that show wrong use: gloo leaves partial sums there.
+        The other ranks' tensors get what gloo leaves there, partial sums, or values that show wrong use; with NCCL they
+        stay unchanged.
         """
         rules = self._rules_for_call("reduce_", tensors, tensors)
         rules.check_in_place(tensors)

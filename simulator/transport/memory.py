@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, reduce
+from itertools import accumulate
 from math import ceil
 from typing import Any
 
@@ -145,9 +146,12 @@ def reduce_tensors(
         total = tensors[0].clone(memory_format=torch.contiguous_format)
         for tensor in tensors[1:]:
             _BINARY[reduction](total, tensor if tensor.shape == shape else tensor.reshape(shape))
-    if reduction == "AVG":
-        total.div_(size, rounding_mode="trunc" if is_whole else None)  # NCCL truncates integers
-    return total
+    return _divided(total, size) if reduction == "AVG" else total
+
+
+def _divided(total: Tensor, size: int) -> Tensor:
+    is_whole = not (total.dtype.is_floating_point or total.dtype.is_complex)
+    return total.div_(size, rounding_mode="trunc" if is_whole else None)  # NCCL truncates integers
 
 
 def _reduce_around_ring(tensors: Sequence[Tensor], combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -230,7 +234,27 @@ def _all_reduce(payloads: Sequence[Payload], reduction: str, root: int) -> None:
 
 
 def _reduce(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    _write_outputs(payloads[root].outputs, _reduce_columns(payloads, reduction))
+    totals = _reduce_columns(payloads, reduction)
+    if not payloads[0].on_nccl:
+        left = _left_by_gloo([payload.inputs[0].reshape(-1) for payload in payloads], reduction)
+        for rank, payload in enumerate(payloads):
+            if rank != root:
+                _write_outputs(payload.outputs, [left[rank]])
+    _write_outputs(payloads[root].outputs, totals)
+
+
+def _left_by_gloo(tensors: Sequence[Tensor], reduction: str) -> list[Tensor]:
+    """Return what gloo's reduce leaves in each rank's flat tensor: of a chunk, what the rank passed on in the ring."""
+    size, count = len(tensors), tensors[0].numel()
+    chunk = max(1, _elements_in_chunk(count, size, tensors[0].itemsize))
+    combine = _ON_GLOO.get(reduction, lambda own, received: _BINARY[reduction](own.clone(), received))
+    left = [tensor.clone() for tensor in tensors]
+    for number, start in enumerate(range(0, count, chunk)):
+        ranks = [(number - 1 - step) % size for step in range(size)]
+        parts = [tensors[rank][start : start + chunk] for rank in ranks]
+        for rank, passed in zip(ranks, accumulate(parts, lambda received, own: combine(own, received)), strict=True):
+            left[rank][start : start + chunk] = passed
+    return [_divided(each, size) for each in left] if reduction == "AVG" else left
 
 
 def _broadcast(payloads: Sequence[Payload], reduction: str, root: int) -> None:
