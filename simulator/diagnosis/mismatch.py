@@ -42,14 +42,16 @@ def mismatch_finding(
 def find_early_mismatches(
     slots: PendingCollectives, step: int, issued: Sequence[Call], names: Mapping[Call, str] = MappingProxyType({})
 ) -> Iterator[tuple[list[Call], Finding]]:
-    """Yield the calls of each collective whose arguments differ while other ranks' calls are missing, with the finding.
+    """Yield each group's first calls whose arguments differ while other ranks' calls are missing, with the finding.
 
-    Splits are not compared: that needs the calls of all members.
+    Splits are not compared: that needs the calls of all members. Later calls may differ only because of the first.
     """
+    groups = set[str]()
     for slot in slots.list_pending():
         calls = list(slot.calls.values())
         code = agreement.first_differing_field(calls) if len(calls) > 1 else None
-        if code is not None and code is not Code.MISMATCH_SPLITS:
+        if code is not None and code is not Code.MISMATCH_SPLITS and calls[0].group not in groups:
+            groups.add(calls[0].group)
             yield calls, mismatch_finding(calls, code, step, complete=False, issued=issued, names=names)
 
 

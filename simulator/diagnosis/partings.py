@@ -30,6 +30,7 @@ _REPLACED = (
     Cause.STAYED_IN_LOOP,
     Cause.CIRCLE,
     Cause.RETURNED_EARLY,
+    Cause.WRAPPED_ALONE,
 )
 """Causes that fit many failures. A value that differs where the paths part says more."""
 
@@ -235,7 +236,9 @@ def _advise_branch(
     rounds = list(_differing({rank: step.round for rank, step in steps.items()}, "was")) if number > 1 else []
     sides = f"{rank_list(who)} {_went(parting.mine[i:])}, {rank_list(rest)} {_went(parting.other[j:])}"
     sites = [last.site, *(s.site for s in (parting.mine[i], parting.other[j]) if s.site not in (NOWHERE, last.site))]
-    notes = [LabelledLine("note", "a tie: either side may be wrong")] if len(who) == len(rest) else []
+    is_told = any(isinstance(line, LabelledLine) and line.text.startswith("a tie") for line in finding.lines)
+    is_tie = len(who) == len(rest) and not is_told
+    notes = [LabelledLine("note", "a tie: either side may be wrong")] if is_tie else []
     before = next((step for step in reversed(parting.other[:j]) if isinstance(step, Call)), None)
     if before is not None and before.operation == "reduce":
         what = f"{before.title} at {before.site} has its result on rank {before.signature.root} only"
@@ -248,7 +251,8 @@ def _advise_branch(
         return _with_advice(finding, [*notes, *Cause.PATHS_PART.lines(fact=fact)], sites)
     for ranks, side in (who, parting), (rest, swapped):
         stays = any(_key(step) == _key(last) for step in side.mine[side.at[0] :])
-        if _is_branch_alone(side) and (stays or not finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT])):
+        is_alone = _is_branch_alone(side) or finding_has_cause(finding, [Cause.WRAPPED_ALONE])
+        if is_alone and (stays or not finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT])):
             advice = Cause.BRANCH_ALONE.lines(rank_list(ranks), f"from {last.site} {sides}")
             return _with_advice(finding, [*notes, *advice], sites)
     return finding

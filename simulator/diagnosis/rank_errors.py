@@ -191,6 +191,8 @@ def _lines_by_kind(errors: Mapping[int, str]) -> list[str]:
     lines = []
     for ranks in ranks_by_value((rank, error_kind(error)) for rank, error in errors.items()).values():
         what = error_as_verb(errors[ranks[0]], 200)
+        if len({errors[rank] for rank in ranks}) > 1:
+            what += f" (the words of rank {ranks[0]})"
         lines.append(f"{rank_list(ranks)} {put_verb_in_plural(what) if len(ranks) > 1 else what}")
     return lines
 
@@ -241,7 +243,7 @@ def _advise_reason(reason: KnownErrorFacts, who: str) -> list[str | LabelledLine
         return [*Cause.CONNECTION_CLOSED.lines(who=who, fact=reason.how)]
     if reason.missing:
         advice = Cause.BARRIER_MISSED.lines(who=who, operation=reason.call, fact=reason.limit)
-        return [*reason.whereabouts, *advice]
+        return ["  when the time was over:", *reason.whereabouts, *advice]
     return [*Cause.BARRIER_WITHOUT_TIME.lines(who=who, operation=reason.call)]
 
 

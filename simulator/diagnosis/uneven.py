@@ -128,7 +128,9 @@ class PeerGoneOn(NamedTuple):
         theirs = _times_text(issued, there.rank, site)
         other = COUNTERPART[call.operation]
         went_on = f"rank {there.rank} reached {other} at {site} {theirs} and continued at {there.site}"
-        return Cause.LOOPS_OF_MESSAGES_DIFFER.lines(f"rank {call.rank}", call.operation, str(call.site), mine, went_on)
+        both_send = call.operation == there.operation == "send"
+        cause = Cause.BOTH_SEND_IN_LOOPS if both_send else Cause.LOOPS_OF_MESSAGES_DIFFER
+        return cause.lines(f"rank {call.rank}", call.operation, str(call.site), mine, went_on)
 
 
 def _peers_gone_on(calls: Sequence[Call], issued: Sequence[Call]) -> Iterator[PeerGoneOn]:

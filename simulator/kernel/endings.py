@@ -19,7 +19,7 @@ from ddpsim.simulator.events import NOT_EXPLORED, EventKind
 from ddpsim.simulator.kernel import answers
 from ddpsim.simulator.kernel.requests import StackReport
 from ddpsim.simulator.kernel.run import RunState
-from ddpsim.simulator.kernel.states import RunEnding
+from ddpsim.simulator.kernel.states import RunEnding, RunPhase
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
 from ddpsim.simulator.kernel.time_outs import TimeOuts
 from ddpsim.simulator.policies.observer import Observer
@@ -42,8 +42,9 @@ class CallerStopped(Exception):
 
 
 def end_with_findings(run: RunState, ending: RunEnding, *findings: Finding) -> NoReturn:
-    """Stop the run with findings; the calling rank's program is ended early."""
-    run.findings.extend(add_batch_counts(findings, run.batch_counts()))
+    """Stop the run with findings; the calling rank's program is ended early. What it meets on the way is no finding."""
+    if run.life.phase is RunPhase.RUNNING:
+        run.findings.extend(add_batch_counts(findings, run.batch_counts()))
     run.waiting = WaitGraph(run.snapshot()).list_waiting()
     assert run.running is not None
     run.observer.run_cut_short(run.running.number)

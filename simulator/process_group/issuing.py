@@ -91,6 +91,8 @@ class CallIssuer:
     ) -> Any:
         """Issue a call and return its work. `refusal`: the backend's error, if any, which a wait raises."""
         host = self.host
+        ignored_tag = tag if tag and self._ignores_tag(payload) else 0
+        tag -= ignored_tag
         me = host.begin_call(self._accesses_of_call(signature, peer, tag) if host.is_observed else ())
         if me.rank != self.rank:
             self._reject_other_rank(me.rank, signature.operation)
@@ -115,8 +117,8 @@ class CallIssuer:
             origin = self._origins.messages.attribute_message(origin, payload)
         coordinates = self._origins.coordinates
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name, coordinates)
-        if tag and self._ignores_tags:
-            call = call._replace(tag=0, ignored_tag=tag)
+        if ignored_tag:
+            call = call._replace(ignored_tag=ignored_tag)
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
         if self.has_nccl:
             tensors = (*payload.inputs, *payload.outputs)
@@ -152,12 +154,16 @@ class CallIssuer:
         self.host.abort_run(error)
         raise error
 
+    def _ignores_tag(self, payload: Payload) -> bool:
+        """Return whether no tag is seen: by the backend's rules, or as NCCL moves the tensors."""
+        return self._ignores_tags or (
+            self.has_nccl and any(each.is_cuda for each in (*payload.inputs, *payload.outputs))
+        )
+
     def _accesses_of_call(self, signature: Signature, peer: int | None, tag: int) -> Accesses:
         """Return what a call reads and writes that other ranks may observe, for the exploration of schedules."""
         sequence = self.collectives if peer is None else self._messages
-        call = Call(
-            self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=0 if self._ignores_tags else tag
-        )
+        call = Call(self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=tag)
         parts = [Access(call_object(call), AccessMode.CONTRIBUTE)]
         if self.host.running_thread.of.has_started_threads:
             parts.append(Access(order_object(call), AccessMode.WRITE))

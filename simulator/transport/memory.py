@@ -247,12 +247,16 @@ def _left_by_gloo(tensors: Sequence[Tensor], reduction: str) -> list[Tensor]:
     """Return what gloo's reduce leaves in each rank's flat tensor: of a chunk, what the rank passed on in the ring."""
     size, count = len(tensors), tensors[0].numel()
     chunk = max(1, _elements_in_chunk(count, size, tensors[0].itemsize))
-    combine = _ON_GLOO.get(reduction, lambda own, received: _BINARY[reduction](own.clone(), received))
+
+    def combine(received: Tensor, own: Tensor) -> Tensor:
+        on_gloo = _ON_GLOO.get(reduction)
+        return _BINARY[reduction](own.clone(), received) if on_gloo is None else on_gloo(own, received)
+
     left = [tensor.clone() for tensor in tensors]
     for number, start in enumerate(range(0, count, chunk)):
         ranks = [(number - 1 - step) % size for step in range(size)]
         parts = [tensors[rank][start : start + chunk] for rank in ranks]
-        for rank, passed in zip(ranks, accumulate(parts, lambda received, own: combine(own, received)), strict=True):
+        for rank, passed in zip(ranks, accumulate(parts, combine), strict=True):
             left[rank][start : start + chunk] = passed
     return [_divided(each, size) for each in left] if reduction == "AVG" else left
 

@@ -195,6 +195,22 @@ def test_chains_of_several_buckets_blame_no_hook():
     ends_with(finding, Cause.HOOK_CHAINS_CROSS)
 
 
+def test_calls_that_hooks_make_while_the_run_ends_are_no_second_mismatch():
+    def waits_in_its_callback(group, bucket):
+        first = dist.all_reduce(torch.zeros(1), async_op=True).get_future()
+        return first.then(lambda _: dist.all_reduce(bucket.buffer(), async_op=True).get_future().wait()[0])
+
+    def program(rank):
+        layers = [torch.nn.Linear(64, 64) for _ in range(4)]
+        model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
+        model.register_comm_hook(None, waits_in_its_callback)
+        for _ in range(2):
+            model(torch.randn(4, 64)).sum().backward()
+
+    (finding,) = simulate(program, 2).findings
+    ends_with(finding, Cause.HOOK_CHAINS_CROSS)
+
+
 def test_compression_alike_on_all_ranks_blames_no_rank():
     def program(rank):
         state = PowerSGDState(None, 1, start_powerSGD_iter=2, min_compression_rate=0.1)

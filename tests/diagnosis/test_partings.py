@@ -175,6 +175,17 @@ def read_in_loop_and_after(rank, read):
     dist.barrier()
 
 
+def prepared_by_rank_0(rank, shares=False):
+    if rank == 0:
+        prepared = [1]
+        if shares:
+            dist.barrier()
+    else:
+        dist.barrier()
+        prepared = []
+    DistributedDataParallel(torch.nn.Linear(2, len(prepared or [1])))
+
+
 def saved_by_a_thread(rank, shares=False):
     group = dist.new_group() if shares else None
     threading.Thread(target=reduce_one, args=(group,), name="saver").start()
@@ -211,6 +222,7 @@ PROGRAMS = {
     branch_in_a_callback: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on to all_reduce #1"),
     tries_again: ("rank 1 raised OutOfMemoryError: out of memory", "with other calls than those that the others made"),
     left_by_a_call: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
+    prepared_by_rank_0: ("rank 0 took a branch that no other rank took", "rank 0 went on at"),
     saved_by_a_thread: ('the program and thread "saver" were in collectives of group "default" at the same time',),
     left_by_break: ("the paths of the ranks part", "patience is 0 on ranks 0, 1 against 2 on rank 2"),
 }

@@ -107,6 +107,19 @@ def test_messages_that_nccl_gives_to_others_may_not_fit():
     assert "this backend ignores tags" in finding.body
 
 
+@pytest.mark.usefixtures("virtual_gpus")
+def test_tags_are_not_seen_between_gpus_under_any_rules():
+    def program(rank):
+        group = dist.new_group(backend="nccl")
+        tensors = [torch.full((2,), float(tag), device=f"cuda:{rank}") for tag in (1, 2)]
+        for tag, tensor in zip((1, 2) if rank == 0 else (2, 1), tensors, strict=True):
+            (dist.send if rank == 0 else dist.recv)(tensor, 1 - rank, group=group, tag=tag)
+
+    (finding,) = simulate(program, 2, isolation="process", gpus=2).findings
+    assert finding.code.value == "mismatch.origin"
+    assert "this backend ignores tags" in finding.body
+
+
 @pytest.mark.parametrize("tags", [((1, 2), (1, 2)), ((3, 4), (0, 0)), ((1, 2), (2, 5))])
 def test_tags_that_are_alike_or_mean_nothing_are_no_finding_on_nccl(tags):
     assert simulate(lambda rank: tagged(rank, tags=tags, sizes=(2,) * 5), 2, backend_semantics="nccl").findings == ()

@@ -139,9 +139,11 @@ def test_those_are_to_blame_that_did_not_come(missing, options, is_late):
     who = "rank 2" if missing == {2} else None
     if who is not None:
         assert f"{who} had not reached monitored_barrier #0 after 300 ms" in result.findings[0].text
-        assert ("  rank 2  waits for the clock\n" if is_late else "  rank 2  returned before its first call\n") in str(
-            result
-        )
+        assert (
+            "  when the time was over:\n  rank 2  waits for the clock\n"
+            if is_late
+            else "  rank 2  returned before its first call\n"
+        ) in str(result)
 
 
 def test_ranks_to_blame_are_those_of_the_world_where_gloo_names_those_of_the_group():

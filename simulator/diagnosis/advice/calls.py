@@ -178,8 +178,10 @@ class CallCauses:
         "use one shape for the tensor on every rank of the group",
     )
     OTHER_SHAPE_GATHERED = make_advice(facts.RanksAndFact)(
-        "{who} passed a different shape to the same call, as happens with a last batch or a filter",
-        "pass the same shape on every rank of the group: gather the sizes first and pad, or use all_gather_object",
+        "{who} passed a different shape to the same call, as happens with a last batch or a filter, or if it left "
+        "out a call before",
+        "pass the same shape on every rank of the group: gather the sizes first and pad, or use all_gather_object; if "
+        "a call was left out, make it on every rank",
     )
     OTHER_ROOT = make_advice(facts.RanksAndFact)(
         "{who} passed a different root to the same call",
@@ -270,6 +272,12 @@ class CallCauses:
         "{who} reached {operation} at {site} {fact}, and {usual}: one of two loops is longer than the other (another "
         "number of micro-batches, for example), or one of them takes a branch",
         "run the loops of both sides equally often: take the number from one place, or send it first",
+    )
+    BOTH_SEND_IN_LOOPS = make_advice(facts.PatternBreak)(
+        "{who} reached {operation} at {site} {fact}, and {usual}; a send waits for its recv: either both send before "
+        "they receive, or one of two loops is longer than the other, or one of them takes a branch",
+        "if each makes as many messages as the other expects, use isend or batch_isend_irecv; else run the loops of "
+        "both sides equally often",
     )
     NOTHING_SENT = make_advice(facts.Ranks)(
         "none of {who} sent the message that would have been received, and all have returned",

@@ -74,7 +74,8 @@ class WrongNumberCauses:
     GRADIENTS_CHANGED = make_advice(NoFacts)(
         "the parameters were equal before this step, but the gradients that it applied were not: some ranks scaled, "
         "clipped or changed them alone, or a communication hook gave the ranks different ones",
-        "share the factor that gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
+        "if they are scaled or clipped, share the factor by an all_reduce of it, and apply it on every rank; if a hook "
+        "averages in smaller groups, average the parameters of all ranks from then on",
     )
     OPTIMIZER_DIFFERS = make_advice(NoFacts)(
         "parameters and gradients were equal before this step, but the optimizer made unequal steps: its class, its "
