@@ -15,13 +15,14 @@ difference is a finding only if it was there at the last of these moments, and i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ddpsim.simulator.attribution.wrapper import WrapperKey
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis import replica_divergence
+from ddpsim.simulator.diagnosis.explain import shorten_list
 from ddpsim.simulator.diagnosis.replica_divergence import (
     ComparisonEvent,
     ComparisonPoint,
@@ -32,6 +33,7 @@ from ddpsim.simulator.replicas import replica_comparison, replica_tensors
 from ddpsim.simulator.replicas.replica_comparison import ReplicaComparison
 from ddpsim.simulator.replicas.replica_tensors import ReplicaSample, ReplicaTensor, WrapperProgress
 from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.wording import join_names, rank_list
 
 _CHECKS = 64
 """How often per comparison it is checked whether all ranks have sent their samples."""
@@ -66,6 +68,8 @@ class ReplicaJudge:
         """By wrapper and rank, the numbers of the optimizers that have stepped. Ranks may divide the parameters."""
         self._ends: dict[WrapperKey, ReplicaComparison] = {}
         """By wrapper, the final parameters of the ranks that returned."""
+        self._starts: dict[WrapperKey, tuple[str, ...]] = {}
+        """By wrapper, the fingerprint of the parameters at the beginning of the first step."""
         self._sizes: dict[WrapperKey, int] = {}
         self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
         self._persistent = PersistentDivergences(self._findings)
@@ -104,6 +108,7 @@ class ReplicaJudge:
             sample.rank, tensors, site=site, tolerance=self._tolerance, communicated=passed, in_any_order=by_hand
         )
         if sample.inputs is not None:
+            self._starts.setdefault(sample.key, sample.inputs.start)
             comparison.steps.append(sample._replace(tensors=()))
             self._latest_sites[sample.key, sample.rank] = self._sites[sample.key, sample.rank]
             self._optimizers.setdefault(sample.key, {}).setdefault(sample.rank, set()).add(sample.moment.optimizer)
@@ -142,6 +147,20 @@ class ReplicaJudge:
             if code is not Code.DIVERGENCE_PARAMETERS or not self._persistent.is_average_due(key)
         ]
         return (*found, *self._persistent.remaining_findings())
+
+    def groups_apart(self) -> Iterator[str]:
+        """Yield texts on wrappers of several groups that began with equal parameters and ended with different ones: a
+        wrapper that had all their ranks would have kept them equal, and none of them compares with another."""
+        for start in dict.fromkeys(self._starts.values()):
+            ends = {
+                key: replica_tensors.fingerprint([each.tensor for each in self._ends[key].groups[0].tensors.values()])
+                for key, own in self._starts.items()
+                if own == start and key in self._ends
+            }
+            if len(ends) > 1 and len(set(ends.values())) == len(ends):
+                ranks = sorted((sorted(self._ends[key].compared_ranks), key[0]) for key in ends)
+                groups = [f'"{name}" ({rank_list(own)})' for own, name in ranks]
+                yield f"models of groups {join_names(shorten_list(groups))}, which began equal and ended different"
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

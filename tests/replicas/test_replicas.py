@@ -425,6 +425,25 @@ def test_nothing_is_checked_unless_asked_for():
     assert simulate(only_local_gradients, 2).findings == ()
 
 
+def test_models_of_groups_that_began_equal_and_ended_different_are_noted():
+    def notes(across, seed=lambda half: 0):
+        def program(rank):
+            half = rank % 2
+            groups = [dist.new_group([side, side + 2]) for side in (0, 1)]
+            torch.manual_seed(seed(half))
+            model = TorchEngine(torch.nn.Linear(2, 1), process_group=None if across else groups[half])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(2):
+                model(torch.full((1, 2), 1.0 + half)).sum().backward()
+                optimizer.step()
+
+        return simulate(program, 4, check="replicas").notes
+
+    models = 'models of groups "1" (ranks 0, 2), "2" (ranks 1, 3)'
+    assert notes(across=False) == (f"not compared: {models}, which began equal and ended different",)
+    assert notes(across=True) == notes(across=False, seed=int) == ()
+
+
 def test_parameters_beside_the_wrapped_model_are_noted():
     def program(rank, *, averages=False, steps_center=True):
         model, center = wrapped(), torch.nn.Parameter(torch.zeros(2))
