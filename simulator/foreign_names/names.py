@@ -37,6 +37,8 @@ class NameUse(Enum):
     """A private name that is called or read."""
     FRAME = "frame"
     """A function that ddpsim recognises on the stack."""
+    CALLED = "called"
+    """A public name that programs use; a row of `public_names.txt`."""
 
 
 class ForeignNames(NamedTuple):

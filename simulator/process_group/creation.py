@@ -7,6 +7,7 @@ backend.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.diagnosis.rank_errors import OLD_ADDRESS
 from ddpsim.simulator.kernel.requests import AnnounceGroup, Checkpoint, NameGroup, ReportLockUse
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice, argument_rules_of, has_nccl
+from ddpsim.simulator.process_group.call_hooks import HOOKS
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import CallIssuer
 from ddpsim.simulator.process_group.store import SimulatedStore
@@ -359,6 +361,8 @@ class GroupMaker:
             backend_name=asked.answering,
             timeout=timeout or distributed_c10d.default_pg_timeout,
         )
+        if os.environ.get("TORCH_DIST_NAN_CHECK") == "1" and HOOKS:
+            group.hooks.check_for_nan(group.rank())
         if not is_registered:
             return group
         self._has_made_nccl[rank] |= asked.has_nccl

@@ -53,6 +53,10 @@ class GlooRules:
     """Takes an operation, a dtype and a reduction, and returns the error that a wait for the call raises; None if these
     are supported."""
 
+    def check_gather_single(self, output: Tensor | None, tensor: Tensor, size: int) -> None:
+        """Raise: gloo has no gather into one tensor."""
+        raise RuntimeError("Backend gloo does not support gather_single")
+
     def check_all_reduce(self, tensor: Tensor, reduction: str) -> None:
         """Check the tensor of an all_reduce. A sparse tensor needs COO layout and the reduction SUM."""
         if tensor.layout is torch.strided:

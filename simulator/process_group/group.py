@@ -19,9 +19,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import ReduceOp
+from torch._C._distributed_c10d import ProcessGroup, ReduceOp
 
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
 from ddpsim.simulator.process_group import arguments
@@ -174,13 +173,21 @@ class SimulatedGroup(NamedGroup):
         signature = _signature_of("gather", inputs, root=root)
         return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
 
-    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
-        """Collect every rank's tensor on the root, into one tensor (torch 2.14)."""
-        opts = opts or dist.GatherOptions()
-        is_root = opts.rootRank == self._group_rank
-        return self.gather([list(output.chunk(len(self._members)))] if is_root else [], [input], opts)
+    if hasattr(ProcessGroup, "gather_single"):  # since torch 2.14
 
-    gather_into_tensor = gather_single  # the name in torch 2.15
+        @dispatches_as("gather_into_tensor_")
+        def gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
+            """Collect every rank's tensor on the root, into one tensor."""
+            rules = self._rules_for_call("gather_into_tensor_", [output, tensor], [tensor])
+            root, size = self._global_root("gather", opts.rootRank), len(self._members)
+            is_root = opts.rootRank == self._group_rank
+            rules.check_gather_single(output if is_root else None, tensor, size)
+            outputs = list(output.view(size, *tensor.shape).unbind()) if is_root else []
+            signature = _signature_of("gather", [tensor], root=root)
+            return self._issue_collective(rules, signature, Payload([tensor], outputs), [output])
+
+        gather_into_tensor = gather_single
+        allreduce_sparse = allreduce  # of a backend
 
     @dispatches_as("scatter_")
     def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
@@ -62,6 +63,7 @@ class CallIssuer:
         self._poisons = poisons
         """True if tensors of unfinished calls get values that show early reads; see Note [Poison] in poison.py."""
         self._through_torch = through_torch
+        self.timeout = timedelta(0)
         self.collectives = 0
         """The number of this rank's calls on the group that are no messages."""
         self.issued = 0
@@ -133,7 +135,7 @@ class CallIssuer:
         held = poison_call(call, payload, host.hazards.mark_number, is_synchronous_call) if self._poisons else None
         if held is not None:
             pending.poisoned, pending.payload = held, held.moved
-        work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result)
+        work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result, self.timeout)
         host.issue_call(pending)
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)

@@ -12,22 +12,32 @@ either; one fake backend is enough for all ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+import torch._C._distributed_c10d as _c10d
 from torch._C._distributed_c10d import FakeProcessGroup
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
+from ddpsim.simulator.foreign_names.public import refused_names
 from ddpsim.simulator.kernel.requests import SetTimeLimit
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice
+from ddpsim.simulator.process_group.call_hooks import HOOKS, CallHooks
 from ddpsim.simulator.process_group.issuing import CallIssuer
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
 
 _FAKE_BACKEND = FakeProcessGroup._create_internal(0, 1)
 _NO_DEVICE = torch.device("meta")
 """The device for which torch's fake backend is registered; see Note [Default backend]."""
+_NOT_OF_GLOO = {
+    **{name: name for name in ("new_window", "resume", "shrink", "suspend")},
+    **{"allocate_tensor": "allocateTensor", "memory_stats": "getMemoryStats"},
+    **{"register_abort_hook": "registerAbortHook", "unregister_abort_hook": "unregisterAbortHook"},
+}
+"""The methods that gloo does not support, each with its name in gloo's error."""
 
 
 class NamedGroup(ProcessGroup):
@@ -57,6 +67,7 @@ class NamedGroup(ProcessGroup):
         self._name = name
         self._store = store
         self._backend_name = backend_name
+        self.hooks = CallHooks()
         self.set_timeout(timeout)
 
     @cached_property
@@ -127,9 +138,14 @@ class NamedGroup(ProcessGroup):
 
     def _get_backend(self, device: torch.device) -> NamedGroup:
         """Return the backend for a device, which is this group itself."""
+        if not isinstance(device, torch.device):
+            raise TypeError(f"_get_backend(): device is {device!r}, expected a torch.device")
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError(f"No backend type associated with device type {device.type}")
         return self
 
-    get_backend = _get_backend
+    if hasattr(ProcessGroup, "get_backend"):  # since torch 2.14
+        get_backend = _get_backend
 
     supports_splitting = True
     supports_coalescing = supports_shrinking = supports_time_estimate = False
@@ -146,13 +162,39 @@ class NamedGroup(ProcessGroup):
     def _register_on_completion_hook(self, hook: Any) -> None:
         raise RuntimeError(f"Only ProcessGrouppNCCL supports onCompletion hook, but got {self.name()} backend.")
 
-    def _enable_collectives_timing(self) -> None:
+    def _enable_collectives_timing(self, value: object = None) -> None:
         """Do nothing, as gloo does."""
+
+    eager_connect_single_device = setUsePgForSymmMemRendezvous = _enable_collectives_timing
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Return False, as gloo does."""
+        return False
+
+    if HOOKS:
+
+        def register_pre_hook(self, hook_id: int, hook: Callable[[Any], object]) -> None:
+            """Call a hook before each call of the group; of two hooks with one number, the later one."""
+            self.hooks.before[hook_id] = _checked(hook)
+
+        def register_post_hook(self, hook_id: int, hook: Callable[[Any], object]) -> None:
+            """Call a hook with the work of each call of the group."""
+            self.hooks.after[hook_id] = _checked(hook)
+
+        def unregister_pre_hook(self, hook_id: int) -> None:
+            """Call a hook no more."""
+            self.hooks.before.pop(hook_id, None)
+
+        def unregister_post_hook(self, hook_id: int) -> None:
+            """Call a hook no more."""
+            self.hooks.after.pop(hook_id, None)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time-out of the group's calls."""
-        self._timeout = timeout
+        if not isinstance(timeout, timedelta):
+            raise TypeError(f"set_timeout(): timeout is {timeout!r}, expected a timedelta")
         issuer = self._issuer
+        self._timeout = issuer.timeout = timeout
         issuer.host.send_request(SetTimeLimit(issuer.label, timeout.total_seconds(), issuer.is_nccl))
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
@@ -168,3 +210,26 @@ class NamedGroup(ProcessGroup):
 
     def __repr__(self) -> str:
         return f'SimulatedGroup("{self._issuer.label}", rank {self._group_rank} of {len(self._members)})'
+
+
+def _checked(hook: Any) -> Any:
+    if not callable(hook):
+        raise TypeError(f"a hook is {hook!r}, expected a function of one argument")
+    return hook
+
+
+def _refusing(name: str, advice: str) -> Callable[..., NoReturn]:
+    def refuse(self: NamedGroup, *arguments: Any, **options: Any) -> NoReturn:
+        if self.name() == "gloo" and name in _NOT_OF_GLOO:
+            raise RuntimeError(f"Backend gloo does not support {_NOT_OF_GLOO[name]}")
+        raise NotImplementedError(f"{name} of a group is not simulated: {advice}")
+
+    return refuse
+
+
+for _kind in (ProcessGroup, ProcessGroupGloo):
+    for _name, _advice in refused_names(f"{_c10d.__name__}.{_kind.__name__}").items():
+        if hasattr(_kind, _name):
+            setattr(NamedGroup, _name, _refusing(_name, _advice))
+if hasattr(ProcessGroupGloo, "get_error"):  # since torch 2.14
+    NamedGroup.get_error = lambda self: _c10d.ErrorType.SUCCESS  # type: ignore[attr-defined]

@@ -37,6 +37,13 @@ class NcclRules(GlooRules):
         if reduction is not None:
             _check_reduction(operation, dtype, reduction)
 
+    def check_gather_single(self, output: Tensor | None, tensor: Tensor, size: int) -> None:
+        """Check that the root's output has as many elements as all ranks' inputs together; it is None elsewhere."""
+        if output is None:
+            _check_contiguous(tensor)
+        else:
+            self.check_all_gather_single(output, tensor, size)
+
     def check_all_reduce(self, tensor: Tensor, reduction: str) -> None:
         """Check that the tensor of an all_reduce is dense and its memory without gaps."""
         if tensor.layout is not torch.strided:

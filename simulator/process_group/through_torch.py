@@ -1,5 +1,5 @@
 """Calls that pass through torch's dispatcher, because a dispatch mode or profiler is active, or because of their
-arguments.
+arguments, or of hooks that the program has registered.
 
 With a backend of torch's own, every method of a process group resolves its overloads and calls an operator
 (`c10d::allreduce_` and so on, torch/csrc/distributed/c10d/Ops.cpp); the operator's kernel calls the backend. So
@@ -143,8 +143,12 @@ class TorchDispatch:
             if row.options is not int:
                 given.append(_options_of(row.options, values, call.reduction))
             call.has_arrived = True
+            hooks = call.group.hooks
+            told = hooks.call_ahead(name, tensors, values) if hooks else {}
             with _recorded_by_profiler(row.title, tensors[-1] if tensors else []), suspend_modes():
                 call.work = call.method(call.group, *tensors, *given)
+            if told:
+                hooks.call_afterwards(told, call.work)
             work = call.work.boxed()
             return (arguments[0], work) if returns_tensors else work
 
@@ -171,6 +175,7 @@ def dispatches_as(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
                 options
                 or len(arguments) != count
                 or type(arguments[-1]) is not kind
+                or self.hooks
                 or _dispatch_modes()
                 or _profiler_enabled()
             ):
@@ -276,3 +281,5 @@ _OPERATORS = {
     "recv_any_source_": _OperatorRow(int, "recvAnySource"),
 }
 """torch's operators that issue calls."""
+if hasattr(ProcessGroup, "gather_single"):  # since torch 2.14
+    _OPERATORS["gather_into_tensor_"] = _OperatorRow(_c10d.GatherOptions, "gather")

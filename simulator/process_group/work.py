@@ -39,9 +39,10 @@ NO_TIMEOUT = timedelta(0)
 class SimulatedWork(Work):
     """The handle that issuing a call returns. The C++ Reducer uses it, too: it waits for the handle's future."""
 
-    def __init__(self, host: Host, pending: PendingCall, result: Sequence[Any]) -> None:
+    def __init__(self, host: Host, pending: PendingCall, result: Sequence[Any], limit: timedelta) -> None:
         super().__init__()
         self.pending = pending
+        self._limit = limit
         self._host = host
         self._result = result
         self._future: torch.futures.Future[Sequence[Any]] | None = None
@@ -125,6 +126,13 @@ class SimulatedWork(Work):
             )
         self._reveal_results()
         return self._result
+
+    if hasattr(Work, "timeout"):  # since torch 2.14
+
+        @property
+        def timeout(self) -> timedelta:
+            """The time-out that the group had when the call was made."""
+            return self._limit
 
     def source_rank(self) -> int:
         """Return the group rank that sent the received message; -1 before the receive was waited for."""

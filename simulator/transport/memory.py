@@ -92,7 +92,8 @@ class MemoryTransport:
 def note_overflow(notes: dict[Site, str], signature: Signature, pendings: Sequence[PendingCall]) -> None:
     """Note a SUM of integers of one byte that leaves the range of their type; no backend says that it wraps around."""
     first = next(iter(pendings[0].payload.inputs), None)
-    if signature.reduction != "SUM" or first is None or first.dtype not in _OF_ONE_BYTE or first.is_meta:
+    is_dense = first is not None and first.layout is torch.strided and not first.is_meta
+    if signature.reduction != "SUM" or first is None or first.dtype not in _OF_ONE_BYTE or not is_dense:
         return
     limits, call = torch.iinfo(first.dtype), pendings[0].call
     for column in zip(*(pending.payload.inputs for pending in pendings), strict=True):

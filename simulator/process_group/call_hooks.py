@@ -1,0 +1,75 @@
+"""Hooks that a program registers on a group, since torch 2.14. They are called around each call as torch's operators
+call them (torch/csrc/distributed/c10d/Ops.cpp), with as much as the operators know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch._C._distributed_c10d as _c10d
+
+HOOKS: dict[str, Any] = {name: getattr(_c10d, name) for name in ("HookOpName", "NanCheckHook") if hasattr(_c10d, name)}
+"""torch's classes by name; none before 2.14."""
+
+_OTHER_NAMES = {"RECV_ANY_SOURCE": "RECV", "GATHER_INTO_TENSOR": "GATHER"}
+"""torch's names of calls in hooks, where these are not those of the operators."""
+
+
+class CallHooks:
+    """The hooks of one group, by their numbers, in whose order they are called."""
+
+    def __init__(self) -> None:
+        self.before: dict[int, Callable[[Any], object]] = {}
+        self.after: dict[int, Callable[[Any], object]] = {}
+        self._called = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.before or self.after)
+
+    def call_ahead(self, operator: str, tensors: Sequence[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Call the hooks before a call of torch's operator: with its tensors, outputs first, and its arguments by name.
+        Return what the hooks after the call are told."""
+        name = operator.strip("_").upper()
+        common = {
+            "name": getattr(HOOKS["HookOpName"], _OTHER_NAMES.get(name, name)),
+            "op_id": self._called,
+            "async_op": bool(values.get("async_op", True)),
+        }
+        self._called += 1
+        outputs = len(tensors) == 2 or name.startswith("RECV")
+        told = _filled("PreHookArgs", common)
+        told.root = next((values[key] for key in ("root_rank", "dst", "src") if key in values), -1)
+        told.input_tensors, told.output_tensors = _flat(tensors[outputs:]), _flat(tensors[:outputs])
+        for _, hook in sorted(self.before.items()):
+            hook(told)
+        return common
+
+    def call_afterwards(self, common: Mapping[str, Any], work: Any) -> None:
+        """Call the hooks after a call, which has been issued."""
+        for _, hook in sorted(self.after.items()):
+            hook(_filled("PostHookArgs", common | {"work": work}))
+
+    def check_for_nan(self, rank: int) -> SimpleNamespace:
+        """Raise from now on where a call sends NaN. Return a handle that ends this."""
+
+        def check(told: Any) -> None:
+            if told.name.name in ("BROADCAST", "SCATTER") and told.root != rank:
+                return
+            if any(tensor.is_floating_point() and tensor.isnan().any() for tensor in told.input_tensors):
+                raise RuntimeError("NaN found in input tensor.")
+
+        number = min(self.before, default=0) - 1
+        self.before[number] = check
+        return SimpleNamespace(remove=lambda: self.before.pop(number, None))
+
+
+def _filled(name: str, values: Mapping[str, Any]) -> Any:
+    told = getattr(_c10d, name)()
+    for key, value in values.items():
+        setattr(told, key, value)
+    return told
+
+
+def _flat(values: Any) -> list[Any]:
+    return [each for value in values for each in (_flat(value) if isinstance(value, (list, tuple)) else [value])]
