@@ -49,6 +49,7 @@ def _collect_facts() -> dict[str, Any]:
         "virtual_gpus": "not without torch" if torch is None else _describe_virtual_gpus(),
         "compilers": [name for name in _COMPILERS if shutil.which(name)],
         "optional_packages": {name: found for name in _OPTIONAL if (found := _version_of(name)) is not None},
+        "new_names": [] if problem else _new_names(),
         "problems": [{"name": "torch", "problem": problem, "disables": "everything"}] if problem else _missing_names(),
     }
 
@@ -71,6 +72,12 @@ def _missing_names() -> list[dict[str, str]]:
         {"name": each.name, "problem": each.problem, "disables": f"{each.row.why} ({each.row.where})"}
         for each in find_mismatches(load_table())
     ]
+
+
+def _new_names() -> list[str]:
+    from ddpsim.simulator.foreign_names.public import find_new_names
+
+    return find_new_names()
 
 
 def _major_and_minor(version: str) -> str:
@@ -117,6 +124,8 @@ def _facts_as_lines(facts: Mapping[str, Any]) -> Iterable[str]:
     yield f"free memory:  {'unknown' if memory is None else f'{memory / 2**30:.1f} GiB'}"
     for title, found in (("GPUs", facts["gpus"]), ("compilers", facts["compilers"]), ("optional", optional)):
         yield f"{title + ':':<14}{', '.join(found) or 'none'}"
+    new = f"new in this torch, not looked at: {', '.join(facts['new_names'])}"
+    yield f"torch names:  {new if facts['new_names'] else 'known, all that are public in torch.distributed'}"
     problems = facts["problems"]
     yield f"missing:      {len(problems) or 'nothing that ddpsim needs'}"
     for each in problems:

@@ -1,9 +1,12 @@
-"""Parts of torch.distributed that are not simulated: rpc raises an error; a torch without NCCL gets its constants."""
+"""Parts of torch.distributed that are not simulated: rpc and what `public_names.txt` says raise an error; a torch
+without NCCL gets its constants."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +14,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d, rpc
 
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.foreign_names.checking import resolve_name_path
+from ddpsim.simulator.foreign_names.public import refused_names
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
 
@@ -39,9 +44,23 @@ def not_simulated_replacements(host: Host) -> list[Replacement]:
 
         return reject_call
 
+    def wrap_refused(what: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(*arguments: Any, **options: Any) -> Any:
+            if host.is_rank_thread():
+                raise NotImplementedError(what)
+            return original(*arguments, **options)
+
+        return refuse
+
     # The private one is for a program that has bound the public one by name.
     names = ("init_rpc", "_init_rpc_backend")
     refused: list[Replacement] = [(rpc, name, wrap_unsupported_function) for name in names if hasattr(rpc, name)]
+    for path in ("torch._C._distributed_c10d._SymmetricMemory", "torch.distributed._transport"):
+        with suppress(ImportError, AttributeError):  # another version of torch
+            owner = resolve_name_path(path)
+            for name, advice in refused_names(path).items():
+                what = f"{name} of torch's {path.rpartition('._')[2]} is not simulated: {advice}"
+                refused.append((owner, name, partial(wrap_refused, what)))
     if dist.is_nccl_available():
         return refused
     return [

@@ -49,8 +49,26 @@ def _make_unsupported_class(name: str, remedy: str) -> type:
     return type(name.rpartition(".")[2], (), {"__new__": raise_unsupported})
 
 
-class UnsupportedNccl:
-    """Replaces torch.distributed.ProcessGroupNCCL."""
+class _NcclKind(type):
+    """The kind of the classes of NCCL's groups: a simulated group counts as one of the class that torch would make."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        plugins: Any = dist.Backend._plugins  # type: ignore[attr-defined]
+        if not isinstance(value, dist.ProcessGroup) or "nccl" not in value.name():
+            return False
+        maker = getattr(plugins.get(value.name().upper()), "creator_fn", None)
+        return cls.__name__ == _MADE_BY.get(getattr(maker, "__name__", ""), "ProcessGroupNCCL")
+
+
+_MADE_BY = {
+    "_create_nccl2_process_group": "ProcessGroupNCCL2",
+    "_create_nccl_lazy_process_group": "ProcessGroupNCCLLazy",
+}
+"""torch's functions that make groups of other classes than ProcessGroupNCCL, since torch 2.14."""
+
+
+class UnsupportedNccl(metaclass=_NcclKind):
+    """Replaces torch.distributed.ProcessGroupNCCL and its successors."""
 
     Options = _make_unsupported_class("ProcessGroupNCCL.Options", _NCCL_OPTIONS)
 
@@ -90,7 +108,8 @@ def _replace_libraries(announcement: FirstUseAnnouncement) -> None:
     replaced = ReplacedAttributes()
     replaced.set_attribute(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     replaced.set_attribute(dist, "is_nccl_available", lambda: True)
-    replaced.set_attribute(dist, "ProcessGroupNCCL", UnsupportedNccl)
+    for name in ("ProcessGroupNCCL", *(each for each in _MADE_BY.values() if hasattr(dist, each))):
+        replaced.set_attribute(dist, name, _NcclKind(name, (UnsupportedNccl,), {}))
     replaced.set_attribute(dist.distributed_c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT)
     replaced.set_attribute(torch.cuda.nccl, "version", lambda: NCCL_VERSION)
     replaced.set_attribute(torch.cuda.nccl, "is_available", lambda tensors: True)
