@@ -196,6 +196,8 @@ class ReplicaSampler:
             return
         if wrapper.inner_module is None or not wrapper.is_fully_reduced:
             return
+        if getattr(wrapper.module, "require_manual_backward_finalization", False):  # reduced later, since torch 2.15
+            return
         progress.backward, progress.gradients_of = wrapper.step, progress.all_steps
         moment = replica_divergence.point_of_backward_end(wrapper.number_in_group, wrapper.step)
         parameters = replica_tensors.wrapper_parameters(wrapper)
