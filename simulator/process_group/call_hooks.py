@@ -48,7 +48,7 @@ class CallHooks:
     def call_afterwards(self, common: Mapping[str, Any], work: Any) -> None:
         """Call the hooks after a call, which has been issued."""
         for _, hook in sorted(self.after.items()):
-            hook(_filled("PostHookArgs", common | {"work": work}))
+            hook(_filled("PostHookArgs", {**common, "work": work}))
 
     def check_for_nan(self, rank: int) -> SimpleNamespace:
         """Raise from now on where a call sends NaN. Return a handle that ends this."""

@@ -142,9 +142,9 @@ class TorchDispatch:
             given = [values[key] for key in names if key in _OF_METHODS]
             if row.options is not int:
                 given.append(_options_of(row.options, values, call.reduction))
-            call.has_arrived = True
             hooks = call.group.hooks
-            told = hooks.call_ahead(name, tensors, values) if hooks else {}
+            told = hooks.call_ahead(name, tensors, values) if hooks else {}  # they may make calls of their own
+            call.has_arrived = True
             with _recorded_by_profiler(row.title, tensors[-1] if tensors else []), suspend_modes():
                 call.work = call.method(call.group, *tensors, *given)
             if told:

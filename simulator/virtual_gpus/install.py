@@ -53,7 +53,7 @@ class _NcclKind(type):
     """The kind of the classes of NCCL's groups: a simulated group counts as one of the class that torch would make."""
 
     def __instancecheck__(cls, value: Any) -> bool:
-        plugins: Any = dist.Backend._plugins  # type: ignore[attr-defined]
+        plugins: Any = dist.Backend._plugins
         if not isinstance(value, dist.ProcessGroup) or "nccl" not in value.name():
             return False
         maker = getattr(plugins.get(value.name().upper()), "creator_fn", None)

@@ -11,6 +11,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed import init_process_group as early_init
 
 from ddpsim import UsageError, explore, simulate
+from ddpsim.simulator.process_group import creation
 from tests.kit.results import codes, returned
 
 
@@ -52,6 +53,7 @@ def bound_to_devices(monkeypatch):
     return lambda rank: setattr(dist.group.WORLD, "bound_device_id", torch.device("cuda", rank))
 
 
+@pytest.mark.skipif(creation._SPLIT_NEEDS_DEVICE is None, reason="since torch 2.14 a split needs no device")
 def test_a_split_needs_a_device_and_an_accelerator():
     def program(rank, device):
         dist.group.WORLD.bound_device_id = device
@@ -208,10 +210,10 @@ def test_torch_is_as_it_was_afterwards():
     assert not dist.is_initialized()
 
 
-def test_names_of_later_versions_of_torch():
+@pytest.mark.skipif(not hasattr(dist.ProcessGroup, "gather_single"), reason="gather_single needs torch 2.14")
+def test_nccl_gathers_into_one_tensor():
     def program(rank):
-        group = dist.group.WORLD
-        group.set_timeout(timedelta(seconds=1))
+        group = dist.new_group(backend="nccl")
         options = dist.GatherOptions()
         options.rootRank = 1
         gathered = torch.zeros(4)
@@ -219,6 +221,19 @@ def test_names_of_later_versions_of_torch():
         return gathered.tolist()
 
     assert returned(program) == ([0.0] * 4, [1.0, 1.0, 2.0, 2.0])
+
+
+def test_a_time_out_is_a_timedelta_and_a_backend_is_of_a_device():
+    def program(rank):
+        group = dist.group.WORLD
+        with pytest.raises(TypeError, match="timeout is 3, expected a timedelta"):
+            group.set_timeout(3)
+        with pytest.raises(TypeError, match="device is 'cpu', expected a torch.device"):
+            group._get_backend("cpu")
+        with pytest.raises(RuntimeError, match="No backend type associated with device type meta"):
+            group._get_backend(torch.device("meta"))
+
+    returned(program)
 
 
 def test_groups_of_one_rank_may_share_a_name():

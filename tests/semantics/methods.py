@@ -20,7 +20,7 @@ from tests.semantics.case import Case
 WORLD_SIZE = 2
 LONG = timedelta(minutes=5)
 
-_NO_CALLS = ("_end_coalescing", "_register_on_completion_hook", "reconfigure")
+_NO_CALLS = ("_end_coalescing", "_register_on_completion_hook", "reconfigure", "gather_single", "gather_into_tensor")
 _MESSAGES = ("send", "recv", "recv_anysource")
 _PARAMETER = re.compile(r"(\w+): (.*?)(?= = |$)")
 _ALL, _PART = 2, 1

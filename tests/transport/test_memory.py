@@ -141,6 +141,16 @@ def test_a_sparse_and_a_dense_tensor_do_not_meet():
     assert codes(result) == [("mismatch.dtype", (1,))]
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float32])
+def test_sparse_tensors_of_bytes_are_added_up(dtype):
+    def program(rank):
+        tensor = torch.ones(2, dtype=dtype).to_sparse()
+        dist.all_reduce(tensor)
+        return tensor.to_dense().tolist()
+
+    assert returned(program, 2) == ([2, 2],) * 2
+
+
 @pytest.mark.parametrize("transport", ["memory", "gloo"])
 def test_a_sum_of_bytes_that_wraps_around_is_noted_once(transport):
     def program(rank, dtype, value, op=dist.ReduceOp.SUM):

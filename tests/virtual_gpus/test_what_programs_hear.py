@@ -346,6 +346,34 @@ def test_what_is_not_there(use, line):
     assert finding.summary.startswith(f"rank 0 raised {line} at test_what_programs_hear.py:")
 
 
+def test_a_group_on_nccl_is_of_torchs_class():
+    """ProcessGroupNCCL2, where torch makes that (since 2.15)."""
+
+    def program(rank):
+        kinds = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy", "ProcessGroupGloo")
+        backend = dist.new_group(backend="nccl")._get_backend(torch.device("cuda"))
+        return [name for name in kinds if hasattr(dist, name) and isinstance(backend, getattr(dist, name))]
+
+    plugin = dist.Backend._plugins.get("NCCL")
+    is_second = plugin is not None and "nccl2" in plugin.creator_fn.__name__
+    assert run(program, gpus=1) == ["ProcessGroupNCCL2" if is_second else "ProcessGroupNCCL"]
+
+
+def test_symmetric_memory_is_refused():
+    def program(rank):
+        import torch.distributed._symmetric_memory as memory
+
+        texts = []
+        for call in (lambda: memory.empty(4, device="cuda"), lambda: memory.rendezvous(torch.ones(4).cuda(), "0")):
+            with pytest.raises(NotImplementedError) as caught:
+                call()
+            texts.append(str(caught.value).partition(" of torch's ")[2])
+        return texts
+
+    line = "SymmetricMemory is not simulated: use collectives, or run on GPUs"
+    assert run(program, gpus=1) == [line] * 2
+
+
 def test_what_is_refused():
     with pytest.raises(UsageError, match=r"^gpus is 0, expected a whole number from 1: correct it"):
         simulate(print, 1, isolation="process", gpus=0)
