@@ -14,7 +14,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.status import ExitStatus
-from ddpsim.simulator.imports import TESTED, torch_too_old_message
+from ddpsim.simulator.imports import TESTED, import_public_name, torch_too_old_message
 
 _OPTIONAL = ("accelerate", "dask", "lightning", "mlc-chakra", "pytorch-ignite", "ray", "torchmetrics", "transformers")
 _COMPILERS = ("c++", "g++", "clang++", "ninja", "nvcc")
@@ -49,7 +49,7 @@ def _collect_facts() -> dict[str, Any]:
         "virtual_gpus": "not without torch" if torch is None else _describe_virtual_gpus(),
         "compilers": [name for name in _COMPILERS if shutil.which(name)],
         "optional_packages": {name: found for name in _OPTIONAL if (found := _version_of(name)) is not None},
-        "new_names": [] if problem else _new_names(),
+        "new_names": [] if problem else import_public_name("ddpsim.simulator.foreign_names.public", "find_new_names")(),
         "problems": [{"name": "torch", "problem": problem, "disables": "everything"}] if problem else _missing_names(),
     }
 
@@ -72,12 +72,6 @@ def _missing_names() -> list[dict[str, str]]:
         {"name": each.name, "problem": each.problem, "disables": f"{each.row.why} ({each.row.where})"}
         for each in find_mismatches(load_table())
     ]
-
-
-def _new_names() -> list[str]:
-    from ddpsim.simulator.foreign_names.public import find_new_names
-
-    return find_new_names()
 
 
 def _major_and_minor(version: str) -> str:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
-from types import ModuleType
 from typing import Any
 
 from ddpsim.simulator.foreign_names.checking import resolve_name_path
@@ -20,7 +18,7 @@ from ddpsim.simulator.foreign_names.names import ForeignNames, parse_table
 RUNS, REFUSED, UNREACHABLE = "runs", "refused", "unreachable"
 """What a heading may begin with."""
 
-_MODULES = ("torch.distributed.distributed_c10d", "torch.distributed")
+_C10D = "torch.distributed.distributed_c10d"
 
 
 @cache
@@ -35,36 +33,29 @@ def refused_names(owner: str) -> dict[str, str]:
     return {name: row.why for row in rows for name in row.names}
 
 
-def known_names() -> dict[str, set[str]]:
-    """Return the names of the table, by their modules and classes."""
+def find_new_names() -> list[str]:
+    """Return the public names of the installed torch that the table lacks."""
     known: dict[str, set[str]] = defaultdict(set)
     for row in load_public_names():
         known[row.owner].update(row.names)
-    return known
-
-
-def find_new_names() -> list[str]:
-    """Return the public names of the installed torch that the table lacks."""
-    known, found = known_names(), []
-    functions = set().union(*(known[module] for module in _MODULES))
-    for owner, names in known.items():
+    known[_C10D] |= known["torch.distributed"]  # most of what the one has it has from the other
+    found = []
+    for path, names in known.items():
         with suppress(ImportError, AttributeError):  # of another version of torch
-            expected = functions if owner in _MODULES else names
-            found += [f"{owner}.{name}" for name in public_names_of(owner) if name not in expected]
+            found += [f"{path}.{name}" for name in _public_names_of(path) if name not in names]
     return found
 
 
-def public_names_of(path: str) -> Iterator[str]:
-    """Yield a class's public names, or those functions and classes of a module that belong to torch.distributed."""
+def _public_names_of(path: str) -> list[str]:
+    """Return a class's public names, or those functions and classes of a module that belong to torch.distributed."""
     owner = resolve_name_path(path)
-    if isinstance(owner, ModuleType):
-        if path in _MODULES:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # some names are deprecated
-                yield from (name for name, value in vars(owner).items() if name[0] != "_" and _is_of_torch(value))
-    elif not owner.__name__.startswith("_"):
+    names = [name for name in dir(owner) if name[0] != "_"]
+    if isinstance(owner, type):
         of_text = dir(str) if issubclass(owner, str) else ()
-        yield from (name for name in dir(owner) if name[0] != "_" and name not in of_text)
+        return [] if owner.__name__[0] == "_" else [each for each in names if each not in of_text]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some names are deprecated
+        return [each for each in names if path in (_C10D, "torch.distributed") and _is_of_torch(getattr(owner, each))]
 
 
 def _is_of_torch(value: Any) -> bool:

@@ -30,37 +30,31 @@ def not_simulated_replacements(host: Host) -> list[Replacement]:
     """Return the replacements of functions and constants of torch. Programs that name NCCL need its time-out, and
     torch's error log its version."""
 
-    def wrap_unsupported_function(original: Callable[..., Any]) -> Callable[..., Any]:
-        def reject_call(*arguments: Any, **options: Any) -> Any:
-            if host.is_rank_thread():
-                error = UsageError(
-                    f"rank {host.running_thread.rank} calls torch.distributed.rpc.init_rpc, "
-                    "expected collectives, messages or stores: rpc uses its own sockets, which are not simulated: "
-                    "run the program on real processes"
-                )
-                host.abort_run(error)
-                raise error
-            return original(*arguments, **options)
-
-        return reject_call
-
-    def wrap_refused(what: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_refused(make_error: Callable[[], Exception], original: Callable[..., Any]) -> Callable[..., Any]:
         def refuse(*arguments: Any, **options: Any) -> Any:
             if host.is_rank_thread():
-                raise NotImplementedError(what)
+                raise make_error()
             return original(*arguments, **options)
 
         return refuse
 
+    def end_run() -> UsageError:
+        error = UsageError(
+            f"rank {host.running_thread.rank} calls torch.distributed.rpc.init_rpc, expected collectives, messages or "
+            "stores: rpc uses its own sockets, which are not simulated: run the program on real processes"
+        )
+        host.abort_run(error)
+        return error
+
     # The private one is for a program that has bound the public one by name.
     names = ("init_rpc", "_init_rpc_backend")
-    refused: list[Replacement] = [(rpc, name, wrap_unsupported_function) for name in names if hasattr(rpc, name)]
+    refused: list[Replacement] = [(rpc, name, partial(wrap_refused, end_run)) for name in names if hasattr(rpc, name)]
     for path in ("torch._C._distributed_c10d._SymmetricMemory", "torch.distributed._transport"):
         with suppress(ImportError, AttributeError):  # another version of torch
             owner = resolve_name_path(path)
             for name, advice in refused_names(path).items():
                 what = f"{name} of torch's {path.rpartition('._')[2]} is not simulated: {advice}"
-                refused.append((owner, name, partial(wrap_refused, what)))
+                refused.append((owner, name, partial(wrap_refused, partial(NotImplementedError, what))))
     if dist.is_nccl_available():
         return refused
     return [

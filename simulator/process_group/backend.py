@@ -78,7 +78,7 @@ from ddpsim.simulator.patches.optimizer_steps import Listener, watch_optimizer_s
 from ddpsim.simulator.patches.outside_waits import OutsideWaits
 from ddpsim.simulator.patches.profilers import ProfilerGuard
 from ddpsim.simulator.process_group import reducer_patches
-from ddpsim.simulator.process_group.call_hooks import HOOKS
+from ddpsim.simulator.process_group.call_hooks import HAS_HOOKS
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.named_group import NamedGroup
@@ -194,7 +194,7 @@ class SimulatedBackend:
             (dist, "split_group", self._split_group),
             (device_mesh, "split_group", self._split_group),
             (dist, "_verify_params_across_processes", parameter_check),
-            *((kind, "attach", _attach_nan_check) for name, kind in HOOKS.items() if name == "NanCheckHook"),
+            *([(vars(_c10d)["NanCheckHook"], "attach", _attach_nan_check)] if HAS_HOOKS else []),
             (agreeing, "tell", self._report_agreed_value),
             (torch._C.Future, "wait", self._wrap_future_wait),
             (torch._C.Future, "done", self._wrap_future_done),

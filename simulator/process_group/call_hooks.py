@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import torch._C._distributed_c10d as _c10d
+from torch._C import _distributed_c10d
 
-HOOKS: dict[str, Any] = {name: getattr(_c10d, name) for name in ("HookOpName", "NanCheckHook") if hasattr(_c10d, name)}
-"""torch's classes by name; none before 2.14."""
+_c10d: Any = _distributed_c10d
+
+HAS_HOOKS = hasattr(_c10d, "NanCheckHook")
+"""True since torch 2.14."""
 
 _OTHER_NAMES = {"RECV_ANY_SOURCE": "RECV", "GATHER_INTO_TENSOR": "GATHER"}
 """torch's names of calls in hooks, where these are not those of the operators."""
@@ -32,7 +34,7 @@ class CallHooks:
         Return what the hooks after the call are told."""
         name = operator.strip("_").upper()
         common = {
-            "name": getattr(HOOKS["HookOpName"], _OTHER_NAMES.get(name, name)),
+            "name": getattr(_c10d.HookOpName, _OTHER_NAMES.get(name, name)),
             "op_id": self._called,
             "async_op": bool(values.get("async_op", True)),
         }

@@ -28,7 +28,7 @@ from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.diagnosis.rank_errors import OLD_ADDRESS
 from ddpsim.simulator.kernel.requests import AnnounceGroup, Checkpoint, NameGroup, ReportLockUse
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice, argument_rules_of, has_nccl
-from ddpsim.simulator.process_group.call_hooks import HOOKS
+from ddpsim.simulator.process_group.call_hooks import HAS_HOOKS
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import CallIssuer
 from ddpsim.simulator.process_group.store import SimulatedStore
@@ -361,7 +361,7 @@ class GroupMaker:
             backend_name=asked.answering,
             timeout=timeout or distributed_c10d.default_pg_timeout,
         )
-        if os.environ.get("TORCH_DIST_NAN_CHECK") == "1" and HOOKS:
+        if os.environ.get("TORCH_DIST_NAN_CHECK") == "1" and HAS_HOOKS:
             group.hooks.check_for_nan(group.rank())
         if not is_registered:
             return group

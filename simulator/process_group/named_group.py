@@ -25,7 +25,7 @@ from torch.distributed import ProcessGroup, ProcessGroupGloo
 from ddpsim.simulator.foreign_names.public import refused_names
 from ddpsim.simulator.kernel.requests import SetTimeLimit
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice
-from ddpsim.simulator.process_group.call_hooks import HOOKS, CallHooks
+from ddpsim.simulator.process_group.call_hooks import HAS_HOOKS, CallHooks
 from ddpsim.simulator.process_group.issuing import CallIssuer
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
 
@@ -171,15 +171,15 @@ class NamedGroup(ProcessGroup):
         """Return False, as gloo does."""
         return False
 
-    if HOOKS:
+    if HAS_HOOKS:
 
         def register_pre_hook(self, hook_id: int, hook: Callable[[Any], object]) -> None:
             """Call a hook before each call of the group; of two hooks with one number, the later one."""
-            self.hooks.before[hook_id] = _checked(hook)
+            self.hooks.before[hook_id] = hook
 
         def register_post_hook(self, hook_id: int, hook: Callable[[Any], object]) -> None:
             """Call a hook with the work of each call of the group."""
-            self.hooks.after[hook_id] = _checked(hook)
+            self.hooks.after[hook_id] = hook
 
         def unregister_pre_hook(self, hook_id: int) -> None:
             """Call a hook no more."""
@@ -210,12 +210,6 @@ class NamedGroup(ProcessGroup):
 
     def __repr__(self) -> str:
         return f'SimulatedGroup("{self._issuer.label}", rank {self._group_rank} of {len(self._members)})'
-
-
-def _checked(hook: Any) -> Any:
-    if not callable(hook):
-        raise TypeError(f"a hook is {hook!r}, expected a function of one argument")
-    return hook
 
 
 def _refusing(name: str, advice: str) -> Callable[..., NoReturn]:
