@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -205,6 +205,29 @@ def cuda_functions(gpus: int) -> dict[str, Any]:
         "_cuda_getCompiledVersion": nothing(12080),
         "_cuda_set_sync_debug_mode": nothing(),
         "_cuda_get_sync_debug_mode": nothing(0),
+    }
+
+
+def data_parallel_functions() -> dict[str, Any]:
+    """Return the functions of a torch._C with CUDA that torch.nn.DataParallel calls (torch/nn/parallel/comm.py)."""
+
+    def copies(tensors: Iterable[torch.Tensor], device: int | None) -> list[torch.Tensor]:
+        target = "cpu" if device == -1 else "cuda" if device is None else f"cuda:{device}"
+        return [tensor.to(target) for tensor in tensors]
+
+    def scatter(tensor: torch.Tensor, devices: Sequence[int], sizes: Any, dim: int, streams: Any) -> list[torch.Tensor]:
+        parts = tensor.split(list(sizes), dim) if sizes else tensor.chunk(len(devices), dim)
+        return [part for each, device in zip(parts, devices, strict=False) for part in copies([each], device)]
+
+    def reduce(inputs: Sequence[torch.Tensor], output: torch.Tensor, *options: Any) -> None:
+        output.copy_(torch.stack(copies(inputs, output.device.index)).sum(0))
+
+    return {
+        "_broadcast": lambda tensor, devices: [copies([tensor], device)[0] for device in devices],
+        "_broadcast_coalesced": lambda tensors, devices, size: [copies(tensors, device) for device in devices],
+        "_scatter": scatter,
+        "_gather": lambda tensors, dim, device: torch.cat(copies(tensors, device), dim),
+        "_nccl_reduce": reduce,
     }
 
 

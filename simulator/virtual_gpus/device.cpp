@@ -103,8 +103,9 @@ struct Memory final : c10::DeviceAllocator {
     const std::lock_guard<std::mutex> guard(mutex);
     auto& stat = stats[block.device];
     auto step = [more](Stat& each, size_t amount) { more ? each.increase(amount) : each.decrease(amount); };
-    for (auto* bytes : {&stat.allocated_bytes, &stat.reserved_bytes, &stat.active_bytes, &stat.requested_bytes})
-      step((*bytes)[0], block.bytes);
+    const auto rounded = (block.bytes + 511) / 512 * 512;  // as torch's allocator counts
+    for (auto* bytes : {&stat.allocated_bytes, &stat.reserved_bytes, &stat.active_bytes}) step((*bytes)[0], rounded);
+    step(stat.requested_bytes[0], block.bytes);
     for (auto* number : {&stat.allocation, &stat.segment, &stat.active}) step((*number)[0], 1);
   }
 

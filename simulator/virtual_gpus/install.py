@@ -90,7 +90,7 @@ class VirtualGpus:
         torch.ops.ddpsim_gpu.install(count, cuda_module.MEMORY_BYTES)
         self._kernels = register_kernels()
         replaced = ReplacedAttributes()
-        for name, value in cuda_module.cuda_functions(count).items():
+        for name, value in (cuda_module.cuda_functions(count) | cuda_module.data_parallel_functions()).items():
             replaced.set_attribute(torch._C, name, value)
         unsupported = {name: _make_unsupported_class(f"torch.cuda.{name}", do) for name, do in _UNSUPPORTED.items()}
         for name, value in (cuda_module.cuda_module() | unsupported).items():
@@ -98,7 +98,8 @@ class VirtualGpus:
                 if module is torch.cuda or name in vars(module):
                     replaced.set_attribute(module, name, value)
         for name in _TENSOR_KINDS:
-            replaced.set_attribute(torch.cuda, name, _TensorKind(name, (), {}))
+            replaced.set_attribute(torch.cuda, name, _TensorKind(name, (), {"__module__": "torch.cuda"}))
+        replaced.set_attribute(torch, "set_default_tensor_type", _set_default_tensor_type)
         torch.backends.mha.set_fastpath_enabled(False)  # it makes nested tensors, which have no form here
         replace_storages()
         _replace_libraries(self._announcement)
@@ -146,6 +147,13 @@ def _leave_out_gpu_profiles() -> None:
 def _imported_modules(name: str) -> list[ModuleType]:
     """Return a module and its imported submodules, which contain functions under the same names."""
     return [module for key, module in list(sys.modules.items()) if key == name or key.startswith(f"{name}.")]
+
+
+def _set_default_tensor_type(kind: Any) -> None:
+    """Set the default dtype and device, as torch's function does, which knows no types of a torch without CUDA."""
+    path = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+    torch.set_default_dtype(getattr(torch, path.rpartition(".")[2]).dtype)
+    torch.set_default_device("cuda" if ".cuda." in path else None)
 
 
 class _TensorKind(type):

@@ -159,7 +159,7 @@ def test_memory_is_counted():
         del sums
         return [torch.cuda.memory_allocated(1), torch.cuda.max_memory_allocated(1), torch.cuda.memory_allocated(0)]
 
-    assert returned(program, 1, isolation="process", gpus=2) == ([4000, 8000, 0],)
+    assert returned(program, 1, isolation="process", gpus=2) == ([4096, 8192, 0],)  # in blocks of 512 bytes
 
 
 def test_gpus_that_a_rank_hides_from_itself():

@@ -206,6 +206,32 @@ def test_numbers_are_those_of_the_cpu(name, numbers):
             torch.testing.assert_close(one, other, **({} if name in TO_ROUNDING else {"rtol": 0, "atol": 0}))
 
 
+def test_one_process_may_divide_a_batch_among_its_gpus():
+    def program(rank):
+        told = []
+        for wrap in (nn.Module.requires_grad_, nn.DataParallel):
+            model, x = network("cuda"), torch.arange(28.0, device="cuda").view(7, 4)
+            y = wrap(model)(x)
+            y.square().sum().backward()
+            told.append([y, *(parameter.grad for parameter in model.parameters())])
+        torch.testing.assert_close(*told)
+        return [str(each.device) for each in told[1]]
+
+    assert returned(program, 1, isolation="process", gpus=3) == (["cuda:0"] * 5,)
+
+
+def test_the_default_may_be_a_type_of_gpus():
+    def program(rank):
+        told = []
+        for kind in ("torch.cuda.FloatTensor", torch.cuda.DoubleTensor, torch.FloatTensor):
+            torch.set_default_tensor_type(kind)
+            told.append((nn.Linear(1, 1).weight.device.type, torch.ones(1).dtype))
+        return told
+
+    expected = [("cuda", torch.float32), ("cuda", torch.float64), ("cpu", torch.float32)]
+    assert returned(program, 1, isolation="process", gpus=1) == (expected,)
+
+
 def test_what_is_compiled_runs_as_it_is_written(capfd):
     def program(rank):
         model = torch.compile(network("cuda"))
