@@ -75,16 +75,13 @@ class Site(NamedTuple):
     digest."""
     line: int
     function: str
+    is_installed: bool = False
+    """True for a line of an installed package, of a git submodule or of another checkout than the program's."""
 
     @property
     def file(self) -> str:
         """The name of the file without its folders."""
         return self.path.replace("\\", "/").rsplit("/", 1)[-1]
-
-    @property
-    def is_installed(self) -> bool:
-        """Return True for a line of an installed package."""
-        return INSTALLED.search(self.path) is not None
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -38,6 +38,7 @@ from ddpsim.simulator.process_group.user_stores import stores_replaced_on_ranks
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.result import Result, RunInterrupted
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REPLICAS, RanksOutcome, RunPlan
+from ddpsim.simulator.runtime.call_sites import begin_function
 from ddpsim.simulator.runtime.gc_freeze import fewer_collections
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import is_subprocess_wait
@@ -80,6 +81,7 @@ def run_once(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, bu
 
 def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None) -> Result:
     """Create the kernel (the scheduler's core), run the ranks under it, and return the result with its notes."""
+    begin_function(program)
     with ExitStack() as stack:
         processes = None
         if plan.has_processes:

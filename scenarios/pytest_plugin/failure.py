@@ -207,13 +207,10 @@ def _location_of_failure(item: pytest.Item, run: RunOfTest | None) -> tuple[str,
     installed package."""
     leading = next(iter(_findings_not_caused_by_skips(run.result)), None) if run is not None else None
     for site in leading.sites[:1] if leading else ():
-        if _INSTALLED.isdisjoint(Path(site.path).parts):
+        if not site.is_installed:
             return site.path, site.line
     path, line, _ = item.reportinfo()
     return str(path), (line or 0) + 1
-
-
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def _lines_below_rank_error(run: RunOfTest) -> list[str]:

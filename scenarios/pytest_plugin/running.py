@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from math import inf
 from typing import Any, NoReturn
 
@@ -67,6 +67,7 @@ def run_on_ranks(
     options = item.stash[OPTIONS_KEY]
     output, own_names = RankOutput(item), per_rank_fixture_names(item)
 
+    @wraps(function, assigned=(), updated=())  # as `begin_function` reads it
     def run_test_on_rank(rank: int) -> Any:
         """Run the test on one rank: make the fixtures, call the function, tear the fixtures down."""
         __tracebackhide__ = True

@@ -8,7 +8,8 @@ calls that the Reducer makes from C++, inside backward, it follows from the orde
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -35,7 +36,7 @@ from ddpsim.simulator.diagnosis.hazards import TensorName
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.joins import joined_note_text
 from ddpsim.simulator.kernel.requests import WriteNote
-from ddpsim.simulator.runtime.call_sites import frames_outwards, may_show_as_caller, site_of_user_frame
+from ddpsim.simulator.runtime.call_sites import caller_to_show, frames_outwards, site_of_user_frame
 from ddpsim.simulator.runtime.host import Host
 
 _OWN_FRAMES = 3
@@ -120,22 +121,24 @@ class OriginTracker:
         traced = traced_sites(reading.graph) if reading is not None and reading.graph is not None else []
         if not traced:
             return site_of_user_frame(frame), self._caller_site(frame, "")
-        path = traced[0].path
-        within = next((site for site in traced if may_show_as_caller(site.path, path)), None)
-        return traced[0], within or self._caller_site(frame, path)
+        return traced[0], self._caller_site(frame, traced[0].path, traced)
 
-    def _caller_site(self, frame: FrameType, path: str) -> Site | None:
-        """Return the innermost line of the user's program that is further out than a frame, and not in file `path`."""
+    def _caller_site(self, frame: FrameType, path: str, within: Iterable[Site] = ()) -> Site | None:
+        """Return the line to show as the caller of one in file `path`, from lines `within` a frame and further out."""
+        traced = ((site.path, site) for site in within)
+        found = caller_to_show(chain(traced, self._user_frames_outside(frame)), path)
+        return site_of_user_frame(found) if isinstance(found, FrameType) else found
+
+    def _user_frames_outside(self, frame: FrameType) -> Iterator[tuple[str, FrameType]]:
         known, learn = self._phases.known.get, self._phases.find_reader
         outer = frame.f_back
         while outer is not None:
             reader = known(id(outer.f_code)) or learn(outer)
-            if reader is read_user_frame and may_show_as_caller(outer.f_code.co_filename, path):
-                return site_of_user_frame(outer)
             if reader is read_program_entry_frame:
-                return None
+                return
+            if reader is read_user_frame:
+                yield outer.f_code.co_filename, outer
             outer = outer.f_back
-        return None
 
     def _origin_of_reading(self, reading: StackFacts, signature: Signature) -> Origin:
         if reading.continues is not None:

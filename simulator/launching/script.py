@@ -10,13 +10,14 @@ import shlex
 import sys
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from ddpsim.simulator.choices import HASH_SEEDS, RankSeeds
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.runtime.call_sites import begin_program
 
 _USES_DYNAMO = re.compile(
     r"\b(_dynamo|_inductor|checkpoint|compile|distributed\.tensor|DTensor|export|FSDP|FullyShardedDataParallel|fully_shard"
@@ -129,6 +130,10 @@ class Script:
     def __call__(self, rank: int) -> int | None:
         """Run the program as `__main__`; return 0 if it ends by SystemExit with 0 or None."""
         __tracebackhide__ = True
+        with suppress(UsageError):
+            if (file := self.python_file()) is not None:  # of a module, its whole package is the program's
+                inner = self.command[1].count(".") + file.endswith("__main__.py") if self.is_module else 0
+                begin_program(file, max(inner, 1))
         try:
             with self.within() if self.within is not None else nullcontext():
                 if self.is_module:

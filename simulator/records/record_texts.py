@@ -125,7 +125,7 @@ def _is_in_library_or_torch(path: str) -> tuple[bool, bool]:
 
 @lru_cache(maxsize=4096)
 def _make_site(path: str, line: int, function: str) -> Site:
-    return Site(printable_text(path), line, printable_text(function))
+    return Site(printable_text(path), line, printable_text(function), INSTALLED.search(path) is not None)
 
 
 def number_names(names: Iterable[str]) -> dict[str, int]:

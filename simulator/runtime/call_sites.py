@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import importlib.util
+import inspect
 import linecache
 import os
 import queue
@@ -18,11 +19,15 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from functools import lru_cache, partial
 from types import CodeType, FrameType
+from typing import TypeVar
 
 from ddpsim.simulator.calls import INSTALLED, NOWHERE, Site
+
+_Each = TypeVar("_Each")
 
 _OWN_PACKAGES = ("torch", "ddpsim.simulator", "ddpsim.ddp", "ddpsim.scenarios.pytest_plugin", "_pytest", "pluggy")
 _DEPRECATION_MODULES = ("typing_extensions", "warnings", "_py_warnings")
@@ -100,7 +105,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 def site_of_line(path: str, line: int, function: str) -> Site:
     """Return a frame's current line as text. After a graph break of torch.compile, name the original function."""
     rest = _REST.fullmatch(function)
-    return Site(path, line, rest[1] if rest else function)
+    return Site(path, line, rest[1] if rest else function, owner_of_file(path) is CodeOwner.FRAMEWORK)
 
 
 def site_of_user_frame(frame: FrameType) -> Site:
@@ -108,19 +113,92 @@ def site_of_user_frame(frame: FrameType) -> Site:
     return site_of_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
-def may_show_as_caller(path: str, other: str) -> bool:
-    """True if a finding may show one file as the caller of the other: they are in different packages and not in
-    Python's library."""
-    return path != other and _package_root(path) not in (_package_root(other), _PYTHONS_OWN)
+class CodeOwner(IntEnum):
+    """Whose a file is, of those for which `is_user_file` is True; nearest to the user first."""
+
+    PROGRAM = 0
+    """The program: its file, and what lies beside it or below."""
+    PROJECT = 1
+    """Another file of the program's checkout; every file, if the program has no file."""
+    FRAMEWORK = 2
+    """A file of an installed package, of a git submodule, or of another checkout."""
+    PYTHON = 3
+
+
+_PROGRAM = {"folder": "", "checkout": ""}
+"""The folder of the program that runs in this process ("" if it has none), and the checkout that has the folder."""
+
+
+def begin_program(file: str, levels: int) -> None:
+    """Note the file of the program that begins in this process, and how many folders upwards its own folder is."""
+    folder = os.path.abspath(file)
+    for _ in range(levels):
+        folder = os.path.dirname(folder)
+    _note_program(folder, _checkout_of(folder))
+
+
+def begin_function(function: object) -> None:
+    """Note the function that begins in this process. Its program is its checkout: tests lie beside what they test."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
+    file = os.path.abspath(code.co_filename) if isinstance(code, CodeType) and is_user_code(code) else ""
+    if not os.path.isfile(file):
+        _note_program("", "")
+        return
+    folder = os.path.dirname(file)
+    checkout = _checkout_of(folder)
+    _note_program(folder if INSTALLED.search(file) else checkout or folder, checkout)
+
+
+def _note_program(folder: str, checkout: str) -> None:
+    _PROGRAM.update(folder=folder and os.path.join(folder, ""), checkout=checkout)
+    for cached in (owner_of_file, site_of_line):
+        cached.cache_clear()
 
 
 @lru_cache(maxsize=4096)
-def _package_root(path: str) -> str:
-    """Return the folder of the installed package, or of Python's library, that has a file; else the file itself."""
-    found = INSTALLED.search(path)
-    if found is not None:
-        return path[: found.end()]
-    return _PYTHONS_OWN if path.startswith(_PYTHONS_OWN) else path
+def owner_of_file(path: str) -> CodeOwner:
+    """Return whose a file is. This alone decides what a finding shows as the user's, and what is followed as such."""
+    if path.startswith("<"):
+        return CodeOwner.PROGRAM
+    path, folder = os.path.abspath(path), _PROGRAM["folder"]
+    is_below = bool(folder) and path.startswith(folder)
+    if INSTALLED.search(path, len(folder) - 1 if is_below else 0):
+        return CodeOwner.FRAMEWORK
+    if path.startswith(_PYTHONS_OWN) and not is_below:
+        return CodeOwner.PYTHON
+    if folder and _checkout_of(os.path.dirname(path)) != _PROGRAM["checkout"]:
+        return CodeOwner.FRAMEWORK
+    return CodeOwner.PROGRAM if is_below else CodeOwner.PROJECT
+
+
+@lru_cache(maxsize=4096)
+def _checkout_of(folder: str) -> str:
+    """Return the nearest folder upwards that is a git checkout, or that `pip install --target` filled; "" if none."""
+    if os.path.exists(os.path.join(folder, ".git")):
+        return folder
+    if folder in sys.path and os.path.isdir(folder) and any(each.endswith(".dist-info") for each in os.listdir(folder)):
+        return folder
+    parent = os.path.dirname(folder)
+    return "" if parent == folder else _checkout_of(parent)
+
+
+def caller_to_show(callers: Iterable[tuple[str, _Each]], path: str) -> _Each | None:
+    """Return, of the callers of a line in file `path`, each with its file and the innermost first, the one to show.
+
+    It is the innermost of the program in another file. If there is none, and the line itself is not the program's, it
+    is the innermost of the project, or else the outermost of a framework.
+    """
+    shown = None
+    nearest = CodeOwner.PROJECT if owner_of_file(path) is CodeOwner.PROGRAM else CodeOwner.FRAMEWORK
+    for file, each in callers:
+        owner = owner_of_file(file)
+        if file != path and (owner < nearest or owner is nearest is CodeOwner.FRAMEWORK):
+            shown, nearest = each, owner
+        if nearest is CodeOwner.PROGRAM:
+            break
+    return shown
 
 
 def installed_package_of(path: str) -> str:
@@ -130,9 +208,8 @@ def installed_package_of(path: str) -> str:
 
 
 def is_project_code(code: CodeType) -> bool:
-    """True for a function of the user's own project: not in an installed package, nor in Python's library."""
-    path = code.co_filename
-    return is_user_code(code) and _package_root(path) == path
+    """True for a function of the user's own project: not of a framework, nor in Python's library."""
+    return is_user_code(code) and owner_of_file(code.co_filename) <= CodeOwner.PROJECT
 
 
 def user_site_of(frame: FrameType | None) -> Site:
