@@ -21,7 +21,7 @@ from ddpsim.simulator.launching.script import Script, program_seeds
 from ddpsim.simulator.one_run import run_once
 from ddpsim.simulator.policies import named
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy, ReplayPolicy
-from ddpsim.simulator.result import Result
+from ddpsim.simulator.result import Result, RunInterrupted
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunKeywords, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
 
@@ -133,25 +133,33 @@ def replay(
 
 
 def name_parting(
-    result: Result, program: Callable[..., Any] | Sequence[str], world_size: int, **options: Unpack[ReplayKeywords]
+    result: Result,
+    program: Callable[..., Any] | Sequence[str],
+    world_size: int,
+    *,
+    budget: Budget | None = None,
+    **options: Unpack[ReplayKeywords],
 ) -> Result:
     """Return a failed result with the place where the paths of its ranks part, which a repetition of the run shows.
 
-    The repetition is under the same schedule, with a tracer, and hides the program's output. Returns the result itself
-    if there is no such place, or if the repetition ends in another way.
+    The repetition is under the same schedule, with a tracer, and hides the program's output. `budget` is that of the
+    first run, whose steps show. Returns the result itself if there is no such place, or if the repetition ends in
+    another way. Raises RunInterrupted with the result itself if the repetition is interrupted.
     """
     may_part = result.findings and not result.errors and result.findings[0].code.value.startswith(MAY_FOLLOW)
     if not may_part or world_size > _MOST_FOLLOWED:
         return result
     runnable, plan = _make_plan(program, world_size, options, None)
     plan = replace(plan, start=result.schedule.start or plan.start, follows_paths=True)
-    policy, budget = ReplayPolicy(result.schedule), Budget(seconds=_SECONDS_FOLLOWED)
+    policy, budget = ReplayPolicy(result.schedule), (budget or Budget()).for_repetition(_SECONDS_FOLLOWED)
     hidden = io.StringIO()
     try:
         with redirect_stdout(hidden), redirect_stderr(hidden):
             again = run_once(runnable, world_size, plan, policy=policy, budget=budget)
     except (SimulatorError, OSError):  # a program whose first run left files, for example, may fail in another way
         return result
+    except KeyboardInterrupt:
+        raise RunInterrupted(result) from None
     is_same = policy.divergence is None and [each.summary for each in again.findings] == [
         each.summary for each in result.findings
     ]

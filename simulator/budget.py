@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpsim.simulator.errors import UsageError
 
@@ -29,6 +29,10 @@ class Budget:
         for name in Budget.__slots__:
             if not getattr(self, name) > 0:
                 raise UsageError(f"Budget({name}={getattr(self, name)!r}), expected more than 0: correct it")
+
+    def for_repetition(self, seconds: float) -> Budget:
+        """Return the limits, with at most so many seconds, of a second run that shows more about a failed one."""
+        return replace(self, seconds=min(seconds, self.seconds))
 
     def note_progress(self, seconds: float, steps: int, calls: int, who: object, processes: Sequence[int]) -> None:
         """Take how far a run is, several times a second; a subclass may show it. `who` runs; `processes` are the ids of

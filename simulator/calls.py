@@ -229,8 +229,7 @@ class Call(NamedTuple):
     """The other rank of a point-to-point call, as a global rank; `ANY_SOURCE` for a receive from any rank."""
     tag: int = 0
     caller: Site | None = None
-    """The line that called into the file of `site`, or into the installed package that contains `site`; None if there
-    is none."""
+    """The line of the user's program behind `site` and in another file (`call_sites.caller_to_show`), or None."""
     thread: str = ""
     """The name of the thread that made the call; "" for the thread that runs the rank's program."""
     coordinates: str = ""

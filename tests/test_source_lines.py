@@ -43,7 +43,9 @@ def test_a_line_of_an_installed_package_follows_the_programs_own_that_called_it(
     theirs.parent.mkdir()
     own.write_text("metric.compute()\n")
     theirs.write_text("dist.barrier()\n")
-    call = Call(0, "default", 0, Signature("barrier"), Site(str(theirs), 1, "sync"), caller=Site(str(own), 1, "main"))
+    call = Call(
+        0, "default", 0, Signature("barrier"), Site(str(theirs), 1, "sync", True), caller=Site(str(own), 1, "m")
+    )
     assert source_lines_of_sites([call.site], "", [call]) == (
         LabelledLine("where", "train.py:1  metric.compute()"),
         LabelledLine("where", "metrics.py:1  dist.barrier()"),

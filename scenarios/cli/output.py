@@ -6,8 +6,8 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from ddpsim.simulator.budget import Budget
 
@@ -49,9 +49,9 @@ def print_styled(text: Text) -> None:
         print(text.plain, flush=True)
 
 
-def print_note(text: str) -> None:
+def print_note(text: str, stream: TextIO | None = None) -> None:
     """Print a line to stderr, so that the line does not mix with the command's output on stdout."""
-    print(f"ddpsim: {text}", file=sys.stderr)
+    print(f"ddpsim: {text}", file=stream or sys.stderr)
 
 
 def print_scenario_list(scenarios: Mapping[str, Listed]) -> None:
@@ -142,14 +142,23 @@ class ShownBudget(Budget):
 
     _shown: list[float] = field(default_factory=lambda: [_FIRST_SECONDS / 2], repr=False)
     """The seconds after which each line was printed."""
+    _stream: TextIO = field(default_factory=lambda: sys.stderr, repr=False)
+    """Standard error, also while the output of a repetition is hidden."""
+    _purpose: str = ""
+
+    def for_repetition(self, seconds: float) -> Budget:
+        """Return the limits of a repetition, whose lines say what it is for."""
+        again = "run again to find where the ranks part, "
+        return replace(self, seconds=min(seconds, self.seconds), _shown=[_FIRST_SECONDS / 2], _purpose=again)
 
     def note_progress(self, seconds: float, steps: int, calls: int, who: object, processes: Sequence[int]) -> None:
         """Print a line about the run, if it is time."""
-        if seconds < 2 * self._shown[-1] or not sys.stderr.isatty():
+        if seconds < 2 * self._shown[-1] or not self._stream.isatty():
             return
         self._shown.append(seconds)
         mebibytes = sum(map(_own_kibibytes, processes)) >> 10
-        print_note(f"{seconds:.0f} s: {steps} steps, {calls} calls, {who or 'no rank'} runs, {mebibytes} MiB of memory")
+        where = f"{steps} steps, {calls} calls, {who or 'no rank'} runs, {mebibytes} MiB of memory"
+        print_note(f"{self._purpose}{seconds:.0f} s: {where}", self._stream)
 
 
 def _own_kibibytes(process: int) -> int:

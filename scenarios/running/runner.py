@@ -74,7 +74,9 @@ def run_scenario(
             alike=chosen.alike,
             **keywords,
         )
-        return name_parting(result, chosen.program, chosen.world_size, **keywords) if names_parting else result
+        if names_parting:
+            result = name_parting(result, chosen.program, chosen.world_size, budget=budget, **keywords)
+        return result
 
     return _run_and_compare(scenario, engine, transport, world_size, run, timeout_seconds)
 

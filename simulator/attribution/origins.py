@@ -125,8 +125,8 @@ class OriginTracker:
 
     def _caller_site(self, frame: FrameType, path: str, within: Iterable[Site] = ()) -> Site | None:
         """Return the line to show as the caller of one in file `path`, from lines `within` a frame and further out."""
-        traced = ((site.path, site) for site in within)
-        found = caller_to_show(chain(traced, self._user_frames_outside(frame)), path)
+        lines: Iterable[tuple[str, Site | FrameType]] = ((site.path, site) for site in within)
+        found = caller_to_show(chain(lines, self._user_frames_outside(frame)), path)
         return site_of_user_frame(found) if isinstance(found, FrameType) else found
 
     def _user_frames_outside(self, frame: FrameType) -> Iterator[tuple[str, FrameType]]:

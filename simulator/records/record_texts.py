@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ddpsim.simulator.calls import NOWHERE, Site
+from ddpsim.simulator.calls import INSTALLED, NOWHERE, Site
 
 OPERATIONS = {
     "_all_gather_base": "all_gather_into_tensor",

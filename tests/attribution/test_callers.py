@@ -9,7 +9,9 @@ from ddpsim import EventKind, simulate_program
 
 COMM = "import torch.distributed as dist\n\n\ndef sync():\n    dist.barrier()\n"
 ENGINE = "from framework.comm import sync\n\n\ndef step():\n    sync()\n"
-TRAIN = "import torch.distributed as dist\nfrom framework.engine import step\n\ndist.init_process_group('gloo')\nstep()\n"
+TRAIN = (
+    "import torch.distributed as dist\nfrom framework.engine import step\ndist.init_process_group('gloo')\n\nstep()\n"
+)
 FRAMEWORK = {"framework/comm.py": COMM, "framework/engine.py": ENGINE}
 
 
@@ -80,8 +82,8 @@ def test_a_frameworks_thread_has_its_outermost_line(tmp_path, monkeypatch):
         "    thread = threading.Thread(target=work)\n    thread.start()\n    thread.join()\n\n"
     )
     loop = "from framework import engine\n\ndef work():\n    engine.inner()\n\nengine.work = work\n"
-    files = {"lib/framework/comm.py": COMM, "lib/framework/engine.py": engine, "lib/framework/loop.py": loop, "lib/.git": ""}
-    written(tmp_path, {"own/train.py": f"import framework.loop\n{TRAIN}", **files})
+    files = {"lib/framework/comm.py": COMM, "lib/framework/engine.py": engine, "lib/framework/loop.py": loop}
+    written(tmp_path, {"lib/.git": "", "own/train.py": f"import framework.loop\n{TRAIN}", **files})
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
     monkeypatch.chdir(tmp_path)
     assert barrier_of(["own/train.py"]) == "comm.py:5 from loop.py:4"

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN = """\
 import os
 import signal
+import sys
 import torch
 import torch.distributed as dist
 
@@ -56,6 +57,15 @@ def in_the_third_run(rank):
 
 def fine(rank):
     dist.barrier()
+
+
+def in_the_repetition(rank):
+    if sys.gettrace() and rank == 0:
+        os.kill(int(os.environ["PRESSED"]), signal.SIGINT)
+        while True:
+            pass
+    if rank == 0:
+        dist.barrier()
 """
 
 EXITS = """\
@@ -124,6 +134,15 @@ def test_a_run_says_where_each_rank_stands_and_what_was_found(pressed, isolation
     assert "interrupted: found rank_error so far" in Path("r/report.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_ctrl_c_in_the_repetition_of_a_failed_run_leaves_what_the_run_found(pressed, isolation):
+    status, out, _ = pressed("run", "own.py:in_the_repetition", "--isolation", isolation)
+    assert status == 130
+    assert "DEADLOCK  deadlock.missing_rank" in out
+    assert "budget" not in out
+    assert out.endswith("interrupted: found deadlock.missing_rank so far; expected pass\n")
+
+
 def test_of_many_seeds_those_that_ran_are_counted(pressed):
     status, out, _ = pressed("run", "own.py:in_the_third_run", "--world-size", "1", "--seeds", "0..9")
     assert status == 130
@@ -172,9 +191,10 @@ def test_the_zoo_says_which_scenario_was_interrupted_and_counts_the_others(press
 
 
 def test_a_long_run_says_on_a_terminal_what_goes_on(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
     budget = output.ShownBudget()
 
-    def go_on():
+    def go_on(budget=budget):
         for seconds in (1, 2.9, 3, 4, 5.9, 6.5, 12, 13):
             budget.note_progress(seconds, 70, 20, "rank 1", [os.getpid()])
         return capsys.readouterr().err
@@ -184,3 +204,6 @@ def test_a_long_run_says_on_a_terminal_what_goes_on(monkeypatch, capsys):
     lines = go_on().splitlines()
     assert [line.split(" s: ")[0] for line in lines] == ["ddpsim: 3", "ddpsim: 6", "ddpsim: 13"]
     assert re.fullmatch(r"ddpsim: 3 s: 70 steps, 20 calls, rank 1 runs, [1-9]\d+ MiB of memory", lines[0])
+    again = budget.for_repetition(60.0)
+    assert (again.seconds, again.steps) == (60.0, budget.steps)
+    assert go_on(again).startswith("ddpsim: run again to find where the ranks part, 3 s: 70 steps, ")
