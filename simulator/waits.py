@@ -99,6 +99,9 @@ class OutsideWait:
         return self.what
 
 
+BUILD_LOCK = "the end of a build with the lock file"
+"""Begins `OutsideWait.what` of a rank that waits until another process has built an extension (torch's FileBaton)."""
+
 Wait = CallWait | StoreWait | ClockWait | LockWait | ThreadWait | OutsideWait
 
 

@@ -55,6 +55,7 @@ _BY_WORDS = (
     (SERVER_ENDED, Cause.STORE_SERVER_ENDED),
     ("DistNetworkError: Broken pipe", Cause.STORE_SERVER_ENDED),
     (OLD_ADDRESS, Cause.OLD_ADDRESSES),
+    ("No module named 'triton", Cause.TRITON_MISSING),
     (_NO_MEMBER, Cause.GROUP_RANK_AS_ROOT),
     ("trying to initialize the default process group twice", Cause.INITIALISED_TWICE),
     ("Duplicate GPU detected", Cause.ONE_GPU_FOR_TWO),
@@ -124,7 +125,16 @@ class ClosedConnection(NamedTuple):
     """True if the error only tries whether the program catches it: otherwise the deadlock is reported."""
 
 
-KnownErrorFacts = FailedBarrier | MissingKeys | ClosedConnection
+class NeedsGpu(NamedTuple):
+    """Something that only a GPU runs."""
+
+    what: str
+    """The kernel or extension, such as `the extension my_ops`."""
+    is_built: bool = False
+    """True for an extension, which the CUDA toolkit builds."""
+
+
+KnownErrorFacts = FailedBarrier | MissingKeys | ClosedConnection | NeedsGpu
 """Facts about an error that the simulator raises in place of torch, with torch's text."""
 
 
@@ -239,6 +249,9 @@ def _advise_error(
 def _advise_reason(reason: KnownErrorFacts, who: str) -> list[str | LabelledLine]:
     if isinstance(reason, MissingKeys):
         return [*Cause.KEYS_NOT_IN_TIME.lines(who=who, fact=join_names(list(map(repr, reason.keys))))]
+    if isinstance(reason, NeedsGpu):
+        cause = Cause.NEEDS_TOOLKIT if reason.is_built else Cause.NEEDS_GPU
+        return [*cause.lines(fact=f"{reason.what} needs a GPU")]
     if isinstance(reason, ClosedConnection):
         return [*Cause.CONNECTION_CLOSED.lines(who=who, fact=reason.how)]
     if reason.missing:

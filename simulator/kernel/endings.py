@@ -24,9 +24,10 @@ from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
 from ddpsim.simulator.kernel.time_outs import TimeOuts
 from ddpsim.simulator.policies.observer import Observer
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.waits import OutsideWait
+from ddpsim.simulator.waits import BUILD_LOCK, OutsideWait
 from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names
 
+_IN_BUILD = "in _write_ninja_file_and_build_library\n"
 _IN_EVENT_LOOP = re.compile(r"[/\\]asyncio[/\\]base_events\.py\", line \d+, in _run_once\n")
 """Matches the stack of a thread in which an asyncio event loop runs."""
 _MOST_TRIED = 100
@@ -142,7 +143,7 @@ def limit_finding(
     elif ending is RunEnding.STUCK and task is not None and isinstance(task.wait, OutsideWait):
         held = f", which process {join_names(list(map(str, task.wait.holders)))} holds" if task.wait.holders else ""
         summary = f"{task} has waited for {task.wait} for {budget.stuck_seconds:g} s{held}"
-        cause = Cause.BLOCKED_OUTSIDE
+        cause = Cause.BUILD_NEVER_ENDS if task.wait.what.startswith(BUILD_LOCK) else Cause.BLOCKED_OUTSIDE
     elif ending is RunEnding.STUCK:
         summary = f"{task} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
         is_at_lock = stack is not None and stack.is_at_lock
@@ -167,6 +168,8 @@ def limit_finding(
         }[ending]
     if ending in (RunEnding.STUCK, RunEnding.SECONDS) and stack is not None and _IN_EVENT_LOOP.search(stack.text):
         cause = Cause.ASYNCIO_TURNS
+    elif ending is RunEnding.SECONDS and stack is not None and _IN_BUILD in stack.text:
+        summary, cause = f"{summary}, in which {task} compiles an extension", Cause.COMPILES
     kind, code = ("STUCK", Code.STUCK) if ending is RunEnding.STUCK else ("UNKNOWN", Code.BUDGET)
     snapshot = run.snapshot()
     where = (_lines_of_all_ranks if ending in (RunEnding.INTERRUPTED, RunEnding.SLEEPS) else waiting_lines)(snapshot)

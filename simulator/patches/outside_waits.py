@@ -23,12 +23,14 @@ from time import monotonic, sleep  # bound here: inside a rank, the functions of
 from types import FrameType
 from typing import Any, TypeVar
 
+from torch.utils.file_baton import FileBaton
+
 from ddpsim.simulator.kernel.requests import AwaitOutside, ReadClock
 from ddpsim.simulator.runtime.call_sites import current_user_site, frames_outwards
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
 from ddpsim.simulator.runtime.stopwatch import has_child_processes
-from ddpsim.simulator.waits import OutsideWait
+from ddpsim.simulator.waits import BUILD_LOCK, OutsideWait
 
 T = TypeVar("T")
 
@@ -69,6 +71,7 @@ class OutsideWaits:
             (locks, "__enter__", lambda original: lambda lock: lock.acquire()),
             (connections, "_recv", self._wrap_receive),
             (selectors.PollSelector, "select", self._wrap_select),
+            (FileBaton, "wait", self._wrap_build_wait),
         ]
         if self._are_processes:  # there rank_processes/external_effects.py tells which files a rank looks for
             return found + [(os, name, self._wrap_child_wait) for name in ("waitpid", "wait4")]
@@ -155,6 +158,18 @@ class OutsideWaits:
             return taken[0]
 
         return lock
+
+    def _wrap_build_wait(self, original: Callable[..., None]) -> Callable[..., None]:
+        @_named_as(original)
+        def wait(baton: FileBaton) -> None:
+            if not self._host.is_rank_thread():
+                original(baton)
+                return
+            path = os.path.abspath(baton.lock_file_path)
+            if os.path.exists(path):
+                self._wait_for(lambda: None if os.path.exists(path) else True, f"{BUILD_LOCK} {path}")
+
+        return wait
 
     def _make_acquire(self, original: None) -> property:
         """Return a property: each lock of multiprocessing has its `acquire` among its own attributes."""

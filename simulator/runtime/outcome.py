@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -37,7 +39,7 @@ def describe_error(
 ) -> RaisedError:
     """Describe an exception of a rank."""
     unused = tuple(_unused_parameters(rank, error, name_parameters))
-    reason = getattr(error, "reason", None)
+    reason = getattr(error, "reason", None) or _what_needs_gpu(error)
     return RaisedError(
         error_line(error),
         site_of_error(error),
@@ -47,6 +49,22 @@ def describe_error(
         reason if isinstance(reason, rank_errors.KnownErrorFacts) else None,
         getattr(error, "is_told", False) is True,
     )
+
+
+def _what_needs_gpu(error: BaseException) -> rank_errors.NeedsGpu | None:
+    """Return what an error says, in words of triton or torch, that it needs a GPU or its toolkit; None for others."""
+    message = error_message(error)
+    is_built = message.startswith("CUDA_HOME environment variable is not set")
+    if not is_built and not re.search(r"^0 active drivers|^libcuda\.so cannot found", message):
+        return None
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    places = [(str(frame.f_globals.get("__name__")), frame) for frame in frames]
+    if is_built:
+        names = (frame.f_locals.get("name") for module, frame in places if module == "torch.utils.cpp_extension")
+        return rank_errors.NeedsGpu(f"the extension {next(filter(None, names), 'of CUDA sources')}", is_built=True)
+    runners = [frame.f_locals.get("self") for module, frame in places if module.startswith("triton.runtime.")]
+    kernel = next(filter(None, (getattr(each, "__name__", None) for each in runners)), None)
+    return rank_errors.NeedsGpu("the driver of triton" if kernel is None else f"the kernel {kernel} of triton")
 
 
 def findings_of_errors(errors: Mapping[int, RaisedError]) -> list[Finding]:

@@ -1,7 +1,9 @@
 """What ranks raised: the cause of errors that are known, whose fault they are, and the advice at the end."""
 
+import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import cpp_extension
 
 from ddpsim import simulate
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
@@ -30,6 +32,7 @@ def found(errors, unused=None):
 
 
 KNOWN = {
+    "ModuleNotFoundError: No module named 'triton.language'": "pip install triton: that is enough if no kernel",
     "RuntimeError: Expected to mark a variable ready only once. This error": "use_reentrant=False",
     "UsageError: a got more gradients in this backward than expected: a checkpoint": "static_graph=True",
     "RuntimeError: Your training graph has changed in this iteration, e.g.": "leave static_graph out",
@@ -232,3 +235,41 @@ def test_a_parameter_that_the_loss_uses_outside_forward(options, words):
     result = simulate(program, 2)
     tried = [line.text for each in result.findings for line in each.lines if getattr(line, "label", "") == "try"]
     assert [words in text for text in tried[:1]] == [True] * bool(words)
+
+
+JIT = """
+class JITFunction:
+    __name__ = "add_kernel"
+
+    def run(self):
+        raise {error}
+"""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError('0 active drivers ([]). There should only be one.')",
+        "AssertionError('libcuda.so cannot found!\\nPlease make sure GPU is set up')",
+    ],
+)
+def test_a_kernel_of_triton_that_is_launched_is_named_with_what_replaces_it(error):
+    names = {"__name__": "triton.runtime.jit"}
+    exec(JIT.format(error=error), names)
+    text = str(simulate(lambda rank: names["JITFunction"]().run(), 1))
+    assert "  cause   the kernel add_kernel of triton needs a GPU; " in text
+    assert "TRITON_INTERPRET=1" in text
+
+
+def test_an_extension_of_cuda_sources_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
+
+    def program(rank):
+        cpp_extension.load_inline("my_fused", "", cuda_sources=["//"], build_directory=str(tmp_path))
+
+    def without_name(rank):
+        raise OSError("CUDA_HOME environment variable is not set. Please set it to your CUDA install root.")
+
+    assert "  cause   the extension my_fused needs a GPU; " in str(simulate(program, 1))
+    assert "  cause   the extension of CUDA sources needs a GPU; " in str(simulate(without_name, 1))
+    assert "  cause   an exception left " in str(simulate(lambda rank: {}["CUDA_HOME"], 1))

@@ -12,6 +12,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils.file_baton import FileBaton
 
 from ddpsim import Budget, simulate
 
@@ -233,3 +234,36 @@ def test_a_time_out_of_the_group_passes_while_a_rank_waits_for_a_file_lock_of_an
         dist.all_reduce(torch.ones(1), group=group)
 
     assert "Timed out waiting 500ms" in str(show(program, isolation, stuck_seconds=2))
+
+
+@both
+def test_a_lock_file_that_a_killed_build_left_is_named(isolation, tmp_path):
+    lock = tmp_path / "lock"
+    lock.touch()
+
+    def program(rank, removes=False):
+        if removes and rank == 1:
+            time.sleep(0.1)
+            os.remove(lock)
+        FileBaton(str(lock)).wait()
+        dist.barrier()
+
+    seconds = 0.3 if isolation == "thread" else 3
+    text = str(simulate(program, 2, isolation=isolation, budget=Budget(stuck_seconds=seconds)))
+    assert f"  rank 1 has waited for the end of a build with the lock file {lock} for {seconds} s\n" in text
+    assert "  try     delete the lock file if nothing builds the extension; " in text
+    assert show(lambda rank: program(rank, True), isolation) == []
+
+
+def test_a_rank_that_compiles_when_the_time_is_up_is_said_to_compile():
+    def _write_ninja_file_and_build_library():
+        while True:
+            pass
+
+    def program(rank):
+        if rank == 0:
+            _write_ninja_file_and_build_library()
+        dist.barrier()
+
+    (finding,) = simulate(program, 2, budget=Budget(seconds=0.3)).findings
+    assert finding.summary == "the run took longer than 0.3 s of wall time, in which rank 0 compiles an extension"

@@ -136,6 +136,18 @@ class FailureCauses:
         "{who} passed a tensor of the CPU to a group that has no backend for the CPU",
         'move the tensor or the model to the GPU first, or make the group with "cpu:gloo,cuda:nccl"',
     )
+    TRITON_MISSING = make_advice(facts.RanksAndParameters)(
+        "the program imports triton, which is not installed",
+        "pip install triton: that is enough if no kernel is launched; virtual GPUs run none",
+    )
+    NEEDS_GPU = make_advice(facts.OneFact)(
+        "{fact}; virtual GPUs run no code for GPUs",
+        "take the path without it (eager); TRITON_INTERPRET=1 runs kernels of triton on the CPU",
+    )
+    NEEDS_TOOLKIT = make_advice(facts.OneFact)(
+        "{fact}; virtual GPUs run no code for GPUs, and have no CUDA toolkit",
+        "leave the extension out, or take the path without it, where there is no GPU",
+    )
     GROUP_GONE = make_advice(facts.RanksAndParameters)(
         "the default group is used after destroy_process_group(), or outside a rank's program",
         "destroy the group last, when no rank communicates any more",
@@ -204,6 +216,15 @@ class FailureCauses:
     FILE_LOCK_HELD = make_advice(facts.NoFacts)(
         "a file lock is held by a rank that waits for something else, so neither can go on",
         "release the file lock before a call that waits for other ranks",
+    )
+    BUILD_NEVER_ENDS = make_advice(facts.NoFacts)(
+        "the lock file of an extension that torch builds is still there: a build that was killed left it, or another "
+        "process builds now",
+        "delete the lock file if nothing builds the extension; torch waits for ever until it is gone",
+    )
+    COMPILES = make_advice(facts.NoFacts)(
+        "torch.utils.cpp_extension runs the compiler, and the ranks wait for it",
+        "increase the limit, --seconds or Budget(seconds=...); what is built once is kept in TORCH_EXTENSIONS_DIR",
     )
     OUT_OF_TIME = make_advice(facts.NoFacts)(
         "the ranks had not finished within the limit; they may or may not have finished later",
