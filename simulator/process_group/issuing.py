@@ -30,6 +30,9 @@ from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.transport.payload import Payload
 
+_WITHOUT_RESULT = ("send", "recv", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced")
+"""The operations of which gloo's handles have neither a result nor a future."""
+
 
 class CallIssuer:
     """Issues one rank's calls on one group."""
@@ -136,6 +139,8 @@ class CallIssuer:
         if held is not None:
             pending.poisoned, pending.payload = held, held.moved
         work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result, self.timeout)
+        is_on_gloo = not self.is_nccl and self._semantics == GLOO and self._coalesced is None
+        work.lacks_result = is_on_gloo and signature.operation in _WITHOUT_RESULT
         host.issue_call(pending)
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)

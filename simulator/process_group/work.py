@@ -46,6 +46,8 @@ class SimulatedWork(Work):
         self._host = host
         self._result = result
         self._future: torch.futures.Future[Sequence[Any]] | None = None
+        self.lacks_result = False
+        """True for a call that on gloo has neither result nor future."""
         if pending.poisoned is not None and pending.call.origin.phase is not Phase.USER:
             pending.when_delivered.append(self._reveal_results)
 
@@ -120,6 +122,8 @@ class SimulatedWork(Work):
 
     def result(self) -> Sequence[Any]:
         """Return the tensors of the call, once it is complete."""
+        if self.lacks_result:
+            raise RuntimeError("result() not implemented.")
         if not self.pending.is_complete:
             raise RuntimeError(
                 "Work needs to be completed before calling result(). Should call wait() before result()."
@@ -150,6 +154,8 @@ class SimulatedWork(Work):
 
     def get_future(self) -> torch.futures.Future[Sequence[Any]]:
         """Return a future of the call's tensors. It is set on a thread of the rank that issued the call."""
+        if self.lacks_result:
+            raise RuntimeError("Work::getFuture not implemented.")
         if self.pending.call.origin.by_hook:
             self._host.hazards.call_settled(self.pending)  # the wrapper waits for it, unless the backward fails
         if self._future is None:

@@ -138,17 +138,21 @@ def _without_result() -> Iterator[Case]:
     quarters = reduced("SUM", [_quarters(rank) for rank in range(WORLD_SIZE)]).chunk(WORLD_SIZE)
     yield Case("work-reduce_scatter_single", WORLD_SIZE, scattered, lambda rank: [True, True, quarters[rank]])
 
-    def future_of_scattered(rank: int) -> object:
-        output = torch.empty(2)
-        return reduce_scatter_single(output, _quarters(rank), async_op=True).get_future().wait()
+    def without_future(rank: int) -> object:
+        tensor = sample(SETTING, rank=rank)
+        works = [
+            dist.isend(tensor, 1) if rank == 0 else dist.irecv(tensor, 0),
+            dist.reduce_scatter(blank(SETTING), [sample(SETTING, rank=rank)] * 2, async_op=True),
+            reduce_scatter_single(torch.empty(2), _quarters(rank), async_op=True),
+        ]
+        return [(work.wait(), _raised(work.get_future), _raised(work.result)) for work in works]
 
-    yield Case(
-        "work-reduce_scatter_single-future",
-        WORLD_SIZE,
-        future_of_scattered,
-        lambda rank: [quarters[rank]],
-        gloo_lacks="Work::getFuture not implemented.",
+    lacking = (
+        True,
+        ["RuntimeError", "Work::getFuture not implemented."],
+        ["RuntimeError", "result() not implemented."],
     )
+    yield Case("work-without-future", WORLD_SIZE, without_future, lambda rank: [lacking] * 3)
 
     def gathered_single(rank: int) -> object:
         # What the work holds differs from backend to backend: gloo has the output's pieces, NCCL the output.
