@@ -146,8 +146,8 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
         result = dataclasses.replace(result, not_struck=_missed_faults_note(plan.faults, made))
     if plan.check is not None and result.verdict is Verdict.PASS:
         result = _with_comparison_count(result, plan.check, judge.compared)
-        what = count_with_noun(judge.beside, "parameter")
-        beside = [f"{what} that optimizers step and that no DDP model of the rank holds"] if judge.beside else []
+        unreduced = f"{count_with_noun(judge.beside, 'parameter')} that optimizers step, and whose gradient neither DDP"
+        beside = [f"{unreduced} nor an all_reduce took"] if judge.beside else []
         told = tuple(f"not compared: {each}" for each in (*beside, *judge.groups_apart()))
         result = dataclasses.replace(result, notes=(*result.notes, *told))
     result = result.with_replay(_replay_call(program, world_size, result.schedule, plan))

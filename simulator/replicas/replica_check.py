@@ -107,7 +107,7 @@ class ReplicaSampler:
         """The optimizers that have stepped."""
         self._has_stepped: WeakSet[Any] = WeakSet()
         self._beside: dict[int, dict[int, int]] = {}
-        """By rank and id, the sizes of the parameters that optimizers step and that are in none of its DDP models."""
+        """By rank and id, the sizes of the parameters that optimizers step and whose gradients nobody reduces."""
         self._latest_parameters: dict[DdpWrapper, Sequence[ReplicaTensor]] = {}
         """The parameters when last compared, kept because a program may delete its modules before it returns."""
         self._starts: dict[DdpWrapper, tuple[str, ...]] = {}
@@ -244,8 +244,9 @@ class ReplicaSampler:
                 id(each.tensor) for one, own in self._latest_parameters.items() if one.rank == rank for each in own
             }
             stepped = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
-            if wrapped:
-                self._beside.setdefault(rank, {}).update({id(e): e.numel() for e in stepped if id(e) not in wrapped})
+            if held := wrapped | self._by_hand.reduced_parameters(rank):
+                left = {id(e): e.numel() for e in stepped if id(e) not in held and not hasattr(e, "placements")}
+                self._beside.setdefault(rank, {}).update(left)
         self._steps_before.pop(rank, None)
 
     def rank_returned(self, rank: int) -> None:
@@ -259,13 +260,12 @@ class ReplicaSampler:
             if progress.backward == wrapper.step and progress.gradients_of == progress.all_steps:
                 moment = replica_divergence.point_of_backward_end(wrapper.number_in_group, wrapper.step, has_ended=True)
                 self._send_sample(wrapper, moment, replica_tensors.gradient_tensors(latest[wrapper]), has_ended=True)
+        beside, others = self._beside.get(rank, {}), self._by_hand.other_elements(rank)
         self._by_hand.rank_returned(rank)
         self._sharded.rank_returned(rank)
         left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
-        beside, communicated = self._beside.get(rank, {}), self._communicated[rank]
-        # else the program may have averaged them
-        count = len(beside) if communicated < sum(beside.values()) else 0
-        self._notice(replica_tensors.FinalParameters(rank, left, communicated, count))
+        count = len(beside) if others < sum(beside.values()) else 0  # else the program may have averaged them
+        self._notice(replica_tensors.FinalParameters(rank, left, self._communicated[rank], count))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -77,7 +77,9 @@ class _ReducedParameters(NamedTuple):
 class _RankModules:
     """The modules of one rank, and which of their gradients and parameters the program has passed to calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, communicated: int) -> None:
+        self.accounted = communicated
+        """The elements that the program passed to its own calls before its first training forward, or as gradients."""
         self.roots: list[ref[Module]] = []
         self.known: dict[int, ref[Module]] = {}
         """By id, the root modules (modules that are part of no other module) and all modules inside them."""
@@ -109,7 +111,7 @@ class UnwrappedReplicas:
 
     def training_forward_begins(self, rank: int, module: Module) -> None:
         """Record that a module begins a training forward."""
-        mine = self._ranks.setdefault(rank, _RankModules())
+        mine = self._ranks.setdefault(rank, _RankModules(self._communicated[rank]))
         known = mine.known.get(id(module))
         if known is None or known() is not module:
             self._record_module(rank, mine, module)
@@ -133,7 +135,9 @@ class UnwrappedReplicas:
         found: list[ReplicaTensor] = []
         for tensor, content in zip(_rank_tensors(pending), contents, strict=True):
             behind = self._find_gradients(mine, pending, tensor, content)
-            if isinstance(behind, FlatTensorCall) and behind.of is value_of:
+            is_value = isinstance(behind, FlatTensorCall) and behind.of is value_of
+            mine.accounted += 0 if behind is None or is_value else tensor.numel()
+            if isinstance(behind, FlatTensorCall) and is_value:
                 mine.averaged_flat.append(behind)
             elif isinstance(behind, FlatTensorCall):
                 own = {id(each.tensor) for each in behind.parameters}
@@ -150,6 +154,15 @@ class UnwrappedReplicas:
         if (mine := self._ranks.get(rank)) is not None and mine.awaited:
             self._record_applied_sums(mine)
             mine.awaited = [each for each in mine.awaited if not _has_parameter_of(each, own)]
+
+    def reduced_parameters(self, rank: int) -> set[int]:
+        """Return the ids of the parameters whose gradients the program of a rank has reduced."""
+        groups = self._ranks[rank].replicated.values() if rank in self._ranks else ()
+        return {number for each in groups for number in each.parameters}
+
+    def other_elements(self, rank: int) -> int:
+        """Return how many elements that are no gradients a rank has communicated since its first training forward."""
+        return self._communicated[rank] - (self._ranks[rank].accounted if rank in self._ranks else 0)
 
     def parameter_names_of_rank(self, rank: int) -> dict[int, str]:
         """Return the names of the parameters of the models that have run on a rank, by the id of the parameter."""

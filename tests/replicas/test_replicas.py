@@ -454,6 +454,26 @@ def test_parameters_beside_the_wrapped_model_are_noted():
             dist.all_reduce(center.grad)
         optimizer.step()
 
-    note = "not compared: 1 parameter that optimizers step and that no DDP model of the rank holds"
+    note = "not compared: 1 parameter that optimizers step, and whose gradient neither DDP nor an all_reduce took"
     for options, notes in (({}, (note,)), ({"averages": True}, ()), ({"steps_center": False}, ())):
         assert simulate(partial(program, **options), 2, check="replicas").notes == notes
+
+
+def test_a_parameter_that_a_loop_by_hand_forgets_is_noted():
+    def program(rank, *, forgets, is_broadcast=True):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+        for parameter in list(model.parameters()) * is_broadcast:
+            dist.broadcast(parameter.data, 0)
+        optimizer = sgd(model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.full((1, 2), rank + 1.0)).sum().backward()
+            for parameter in list(model.parameters())[forgets:]:
+                dist.all_reduce(parameter.grad)
+            optimizer.step()
+
+    note = "not compared: 1 parameter that optimizers step, and whose gradient neither DDP nor an all_reduce took"
+    for mode in ("replicas", "replicas-if-any"):
+        assert simulate(partial(program, forgets=1), 2, check=mode).notes == (note,)
+        assert simulate(partial(program, forgets=0), 2, check=mode).notes == ()
