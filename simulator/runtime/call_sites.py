@@ -168,7 +168,7 @@ def owner_of_file(path: str) -> CodeOwner:
         return CodeOwner.FRAMEWORK
     if path.startswith(_PYTHONS_OWN) and not is_below:
         return CodeOwner.PYTHON
-    if folder and _checkout_of(os.path.dirname(path)) != _PROGRAM["checkout"]:
+    if folder and _checkout_of(os.path.dirname(path)) not in ("", _PROGRAM["checkout"]):
         return CodeOwner.FRAMEWORK
     return CodeOwner.PROGRAM if is_below else CodeOwner.PROJECT
 
