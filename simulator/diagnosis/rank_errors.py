@@ -128,10 +128,8 @@ class ClosedConnection(NamedTuple):
 class NeedsGpu(NamedTuple):
     """Something that only a GPU runs."""
 
-    what: str
-    """The kernel or extension, such as `the extension my_ops`."""
-    is_built: bool = False
-    """True for an extension, which the CUDA toolkit builds."""
+    fact: str
+    """Says what needs it, as in `the kernel add_kernel of triton needs a GPU`."""
 
 
 KnownErrorFacts = FailedBarrier | MissingKeys | ClosedConnection | NeedsGpu
@@ -250,8 +248,7 @@ def _advise_reason(reason: KnownErrorFacts, who: str) -> list[str | LabelledLine
     if isinstance(reason, MissingKeys):
         return [*Cause.KEYS_NOT_IN_TIME.lines(who=who, fact=join_names(list(map(repr, reason.keys))))]
     if isinstance(reason, NeedsGpu):
-        cause = Cause.NEEDS_TOOLKIT if reason.is_built else Cause.NEEDS_GPU
-        return [*cause.lines(fact=f"{reason.what} needs a GPU")]
+        return [*Cause.NEEDS_GPU.lines(fact=reason.fact)]
     if isinstance(reason, ClosedConnection):
         return [*Cause.CONNECTION_CLOSED.lines(who=who, fact=reason.how)]
     if reason.missing:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import glob
 import importlib.util
 import inspect
 import linecache
@@ -178,7 +179,7 @@ def _checkout_of(folder: str) -> str:
     """Return the nearest folder upwards that is a git checkout, or that `pip install --target` filled; "" if none."""
     if os.path.exists(os.path.join(folder, ".git")):
         return folder
-    if folder in sys.path and os.path.isdir(folder) and any(each.endswith(".dist-info") for each in os.listdir(folder)):
+    if folder in sys.path and any(glob.iglob(os.path.join(glob.escape(folder), "*.dist-info"))):
         return folder
     parent = os.path.dirname(folder)
     return "" if parent == folder else _checkout_of(parent)

@@ -61,10 +61,11 @@ def _what_needs_gpu(error: BaseException) -> rank_errors.NeedsGpu | None:
     places = [(str(frame.f_globals.get("__name__")), frame) for frame in frames]
     if is_built:
         names = (frame.f_locals.get("name") for module, frame in places if module == "torch.utils.cpp_extension")
-        return rank_errors.NeedsGpu(f"the extension {next(filter(None, names), 'of CUDA sources')}", is_built=True)
+        name = next(filter(None, names), "of CUDA sources")
+        return rank_errors.NeedsGpu(f"the extension {name} needs the toolkit of a GPU (CUDA_HOME) to be built")
     runners = [frame.f_locals.get("self") for module, frame in places if module.startswith("triton.runtime.")]
     kernel = next(filter(None, (getattr(each, "__name__", None) for each in runners)), None)
-    return rank_errors.NeedsGpu("the driver of triton" if kernel is None else f"the kernel {kernel} of triton")
+    return rank_errors.NeedsGpu(f"{'triton' if kernel is None else f'the kernel {kernel} of triton'} needs a GPU")
 
 
 def findings_of_errors(errors: Mapping[int, RaisedError]) -> list[Finding]:

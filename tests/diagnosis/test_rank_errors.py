@@ -270,6 +270,6 @@ def test_an_extension_of_cuda_sources_is_named(monkeypatch, tmp_path):
     def without_name(rank):
         raise OSError("CUDA_HOME environment variable is not set. Please set it to your CUDA install root.")
 
-    assert "  cause   the extension my_fused needs a GPU; " in str(simulate(program, 1))
-    assert "  cause   the extension of CUDA sources needs a GPU; " in str(simulate(without_name, 1))
+    assert "  cause   the extension my_fused needs the toolkit of a GPU " in str(simulate(program, 1))
+    assert "  cause   the extension of CUDA sources needs the toolkit of a GPU " in str(simulate(without_name, 1))
     assert "  cause   an exception left " in str(simulate(lambda rank: {}["CUDA_HOME"], 1))

@@ -142,11 +142,7 @@ class FailureCauses:
     )
     NEEDS_GPU = make_advice(facts.OneFact)(
         "{fact}; virtual GPUs run no code for GPUs",
-        "take the path without it (eager); TRITON_INTERPRET=1 runs kernels of triton on the CPU",
-    )
-    NEEDS_TOOLKIT = make_advice(facts.OneFact)(
-        "{fact}; virtual GPUs run no code for GPUs, and have no CUDA toolkit",
-        "leave the extension out, or take the path without it, where there is no GPU",
+        "take the path without it (eager) where there is no GPU; TRITON_INTERPRET=1 runs kernels of triton on the CPU",
     )
     GROUP_GONE = make_advice(facts.RanksAndParameters)(
         "the default group is used after destroy_process_group(), or outside a rank's program",
