@@ -75,8 +75,8 @@ class Site(NamedTuple):
     digest."""
     line: int
     function: str
-    is_installed: bool = False
-    """True for a line of an installed package, of a git submodule or of another checkout than the program's."""
+    is_foreign: bool = False
+    """True for a line that is not the program's (`call_sites.owner_of_file`), such as one of an installed package."""
 
     @property
     def file(self) -> str:

@@ -151,6 +151,6 @@ def source_lines_of_sites(sites: Sequence[Site], shown: str, calls: Sequence[Cal
 
 def _with_program_sites(sites: Sequence[Site], calls: Sequence[Call]) -> Iterator[Site]:
     for site in sites:
-        if site.is_installed:
+        if site.is_foreign:
             yield from (call.caller for call in calls if call.site == site and call.caller is not None)
         yield site

@@ -207,7 +207,7 @@ def _location_of_failure(item: pytest.Item, run: RunOfTest | None) -> tuple[str,
     installed package."""
     leading = next(iter(_findings_not_caused_by_skips(run.result)), None) if run is not None else None
     for site in leading.sites[:1] if leading else ():
-        if not site.is_installed:
+        if not site.is_foreign:
             return site.path, site.line
     path, line, _ = item.reportinfo()
     return str(path), (line or 0) + 1

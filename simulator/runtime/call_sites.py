@@ -106,7 +106,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 def site_of_line(path: str, line: int, function: str) -> Site:
     """Return a frame's current line as text. After a graph break of torch.compile, name the original function."""
     rest = _REST.fullmatch(function)
-    return Site(path, line, rest[1] if rest else function, owner_of_file(path) is CodeOwner.FRAMEWORK)
+    return Site(path, line, rest[1] if rest else function, owner_of_file(path) is not CodeOwner.PROGRAM)
 
 
 def site_of_user_frame(frame: FrameType) -> Site:
@@ -118,9 +118,9 @@ class CodeOwner(IntEnum):
     """Whose a file is, of those for which `is_user_file` is True; nearest to the user first."""
 
     PROGRAM = 0
-    """The program: its file, and what lies beside it or below."""
+    """The program: its file, and what lies beside it or below; every file but installed ones, if it has no file."""
     PROJECT = 1
-    """Another file of the program's checkout; every file, if the program has no file."""
+    """Another file of the program's checkout, or of none."""
     FRAMEWORK = 2
     """A file of an installed package, of a git submodule, or of another checkout."""
     PYTHON = 3
@@ -171,7 +171,7 @@ def owner_of_file(path: str) -> CodeOwner:
         return CodeOwner.PYTHON
     if folder and _checkout_of(os.path.dirname(path)) not in ("", _PROGRAM["checkout"]):
         return CodeOwner.FRAMEWORK
-    return CodeOwner.PROGRAM if is_below else CodeOwner.PROJECT
+    return CodeOwner.PROGRAM if is_below or not folder else CodeOwner.PROJECT
 
 
 @lru_cache(maxsize=4096)
