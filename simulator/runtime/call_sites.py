@@ -153,9 +153,11 @@ def begin_function(function: object) -> None:
 
 
 def _note_program(folder: str, checkout: str) -> None:
-    _PROGRAM.update(folder=folder and os.path.join(folder, ""), checkout=checkout)
-    for cached in (owner_of_file, site_of_line):
-        cached.cache_clear()
+    noted = {"folder": folder and os.path.join(folder, ""), "checkout": checkout}
+    if noted != _PROGRAM:
+        _PROGRAM.update(noted)
+        for cached in (owner_of_file, site_of_line):
+            cached.cache_clear()
 
 
 @lru_cache(maxsize=4096)
