@@ -18,6 +18,8 @@ from ddpsim.simulator.kernel.tasks import Task
 
 _Lines = tuple[Site, Site]
 """Two lines of the program: one constructs a sampler, the other iterates over it."""
+_Loop = tuple[_Lines, int]
+"""The lines, and the how many-th sampler that the first one constructed."""
 
 
 class RankReports:
@@ -29,10 +31,10 @@ class RankReports:
         """By rank and name, how many values the rank has reported under this name."""
         self._agreed: dict[tuple[str, int], list[AgreedValue]] = {}
         """The values that ranks reported, by name and report number, until every rank has reported its value."""
-        self._passes: Counter[tuple[_Lines, int]] = Counter()
-        """By rank and the sampler's lines, how often the rank has iterated over the sampler."""
-        self._read: dict[tuple[_Lines, int], list[SamplerRead]] = {}
-        """Which part of the data set each rank reads, by sampler lines and iteration, until all ranks have reported."""
+        self._passes: Counter[tuple[_Loop, int]] = Counter()
+        """By rank and sampler, how often the rank has iterated over the sampler."""
+        self._read: dict[tuple[_Loop, int], list[SamplerRead]] = {}
+        """Which part of the data set each rank reads, by sampler and iteration, until all ranks have reported."""
         self._differing: set[_Lines] = set()
         """Lines of samplers that already have a finding, so no second one is made."""
 
@@ -99,19 +101,20 @@ class RankReports:
     def compare_sampled_parts(self, me: Task, request: ask.SamplerStarted) -> None:
         """Record which part of a data set a rank's sampler reads, and compare the parts once all ranks have reported.
 
-        A rank's n-th iteration is compared with the n-th of every other rank. An iteration that some rank does not make
-        is ignored.
+        A rank's n-th iteration is compared with the n-th of every other rank over the same sampler by number of those
+        that a line constructs. An iteration that some rank does not make is ignored.
         """
         if self._run.life.phase is not RunPhase.RUNNING:
             return
         lines, rank = (request.made, request.site), me.rank.rank
-        number = self._passes[lines, rank]
-        self._passes[lines, rank] += 1
-        read = self._read.setdefault((lines, number), [])
+        loop = lines, request.number
+        iteration = self._passes[loop, rank]
+        self._passes[loop, rank] += 1
+        read = self._read.setdefault((loop, iteration), [])
         read.append(SamplerRead(rank, request.sampling, *lines))
         if len(read) < len(self._run.ranks):
             return
-        del self._read[lines, number]
+        del self._read[loop, iteration]
         if lines not in self._differing and (finding := sampler_finding(read)) is not None:
             self._differing.add(lines)
             self._run.findings.append(finding)

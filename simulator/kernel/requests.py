@@ -288,6 +288,8 @@ class SamplerStarted(NamedTuple):
     sampling: SamplerSettings
     made: Site
     """The line of the program that constructed the sampler."""
+    number: int
+    """How many samplers the rank had constructed at this line, this one included."""
     site: Site
 
 

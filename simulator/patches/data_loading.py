@@ -7,6 +7,7 @@ DistributedSampler computes it.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,14 +30,17 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
     Not reported: samplers of a subclass, which may distribute samples in another way, and samplers that another rank
     made.
     """
-    made: WeakKeyDictionary[Any, tuple[int, Site]] = WeakKeyDictionary()
+    made: WeakKeyDictionary[Any, tuple[int, Site, int]] = WeakKeyDictionary()
+    times: Counter[tuple[int, Site]] = Counter()
 
     def wrap_sampler_init(original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(sampler: Any, *arguments: Any, **options: Any) -> None:
             original(sampler, *arguments, **options)
             if host.is_rank_thread() and type(sampler) is DistributedSampler:
-                made[sampler] = host.running_thread.rank, current_user_site()
+                line = host.running_thread.rank, current_user_site()
+                times[line] += 1
+                made[sampler] = *line, times[line]
 
         return __init__
 
@@ -44,9 +48,9 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
         @functools.wraps(original)
         def __iter__(sampler: Any) -> Any:
             if host.is_rank_thread() and sampler in made:
-                rank, site = made[sampler]
+                rank, site, number = made[sampler]
                 if rank == host.running_thread.rank and (sampling := _sampler_inputs(sampler)) is not None:
-                    host.send_request(SamplerStarted(sampling, site, current_user_site()))
+                    host.send_request(SamplerStarted(sampling, site, number, current_user_site()))
                     if not torch.is_grad_enabled() and (note := sampling.repeats_note(site)):
                         host.send_request(WriteNote(EventKind.NOTE, note))
             return original(sampler)

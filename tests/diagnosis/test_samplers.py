@@ -53,10 +53,20 @@ def test_each_pass_is_compared_with_those_of_its_line():
             list(loader)
         return list(DistributedSampler(range(12), 1, 0, seed=rank)) if rank else []  # all of it, on some ranks
 
+    def validate_first(rank, same=True):
+        training, validation = (
+            DistributedSampler(range(size), shuffle=False) for size in (12, 6 if same else 6 + rank)
+        )
+        for sampler in (validation, training, validation) if rank == 0 else (training, validation):
+            list(sampler)  # at one line, as a framework's own loop does
+
     class Own(DistributedSampler):
         """Deals out samples in its own way."""
 
     assert simulate(train, 3).findings == ()
+    assert simulate(validate_first, 3).findings == ()
+    (finding,) = simulate(lambda rank: validate_first(rank, same=False), 3).findings
+    assert "length of the data set 6 on rank 0 against 7 on rank 1" in finding.summary
     assert simulate(lambda rank: list(Own(range(12), seed=rank)), 3).findings == ()
     (finding,) = simulate(lambda rank: [list(DistributedSampler(range(12), seed=rank)) for _ in range(2)], 3).findings
     assert (finding.code, finding.sites[0].file) == ("hazard.sampler", "test_samplers.py")

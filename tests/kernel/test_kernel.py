@@ -230,7 +230,7 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
         yield Noticed(NoticedKind.READ)
         yield requests.ReportAgreedValue("way", "1", NOWHERE)
         yield requests.LoaderStarted(3, NOWHERE)
-        yield requests.SamplerStarted(requests.SamplerSettings(2, 0, 8, True, 0, 0, False), NOWHERE, NOWHERE)
+        yield requests.SamplerStarted(requests.SamplerSettings(2, 0, 8, True, 0, 0, False), NOWHERE, 1, NOWHERE)
         yield DestroyGroup("default", NOWHERE)
         yield ReadClock()
         yield Sleep(1.0)
