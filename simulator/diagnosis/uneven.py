@@ -21,6 +21,9 @@ from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value, va
 COUNTERPART = {"send": "recv", "recv": "send"}
 """For each operation of a message (such as send), the operation on the other side (recv)."""
 
+BatchCounts = Mapping[int, Mapping[tuple[Site, int], Sequence[int]]]
+"""By rank, line that iterates over a data loader, and its number there, the number of batches of each loop in order."""
+
 _LoopCounts = Iterator[tuple[str, Mapping[int, int]]]
 """For each loop, its text and how often each rank ran it."""
 
@@ -37,12 +40,10 @@ def loop_counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence
     return [LabelledLine("counts", f"{what} {_counts_text(times, 'time', 'times')}") for what, times in loops]
 
 
-def add_batch_counts(
-    findings: Iterable[Finding], batches: Mapping[int, Mapping[Site, Sequence[int]]]
-) -> Iterator[Finding]:
+def add_batch_counts(findings: Iterable[Finding], batches: BatchCounts) -> Iterator[Finding]:
     """Add the data loaders' batch counts to findings that uneven data may cause, if the counts differ between ranks.
 
-    `batches` has, by rank and line, the count of each loop in order. Ranks are compared in the same loop.
+    Ranks are compared in the same loop over the data loader of the same number.
     """
     lines = list(_loader_counts(batches))
     for finding in findings:
@@ -59,14 +60,16 @@ def _unequal_loops(calls: Sequence[Call], issued: Sequence[Call], missing: Seque
             yield what, times
 
 
-def _loader_counts(batches: Mapping[int, Mapping[Site, Sequence[int]]]) -> Iterator[LabelledLine]:
-    for site in dict.fromkeys(site for own in batches.values() for site in own):
-        loops = {rank: own[site] for rank, own in batches.items() if site in own}
+def _loader_counts(batches: BatchCounts) -> Iterable[LabelledLine]:
+    lines: dict[Site, LabelledLine] = {}
+    for loader in dict.fromkeys(loader for own in batches.values() for loader in own):
+        loops = {rank: own[loader] for rank, own in batches.items() if loader in own}
         last = min(map(len, loops.values())) - 1
         batches_of = {rank: own[last] for rank, own in loops.items()}
         if len(set(batches_of.values())) > 1:
             counts = _counts_text(batches_of, "batch", "batches")
-            yield LabelledLine("batches", f"the data loader of {site} has {counts}")
+            lines[loader[0]] = LabelledLine("batches", f"the data loader of {loader[0]} has {counts}")
+    return lines.values()
 
 
 def _line_counts(calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]) -> _LoopCounts:

@@ -76,7 +76,7 @@ class RankReports:
 
     def on_loader_started(self, me: Task, request: ask.LoaderStarted) -> None:
         """Answer a rank's `LoaderStarted` request: count the batches of a data loader."""
-        me.rank.batches.setdefault(request.site, []).append(request.batches)
+        me.rank.batches.setdefault((request.site, request.number), []).append(request.batches)
 
     def on_step_done(self, me: Task, request: ask.StepDone) -> None:
         """Answer a rank's `StepDone` request: count an optimizer step of the rank."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.calls import Call
 from ddpsim.simulator.clock import VirtualClock
 from ddpsim.simulator.diagnosis.deadlock_snapshot import (
     RankSnapshot,
@@ -18,6 +18,7 @@ from ddpsim.simulator.diagnosis.deadlock_snapshot import (
     collect_open_calls,
 )
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind, WatchedRun, find_hazards
+from ddpsim.simulator.diagnosis.uneven import BatchCounts
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.kernel.connections import RankConnections
 from ddpsim.simulator.kernel.states import RunLifecycle
@@ -110,8 +111,8 @@ class RunState:
         returned = sum(event.kind is EventKind.RETURN for event in self.events)
         return find_hazards(WatchedRun(self.noticed, self.issued, have_returned=returned == len(self.ranks)))
 
-    def batch_counts(self) -> Mapping[int, Mapping[Site, Sequence[int]]]:
-        """Return how many batches each iteration over a data loader had, by rank and line of the program."""
+    def batch_counts(self) -> BatchCounts:
+        """Return how many batches each iteration over a data loader had, by rank, line of the program and number."""
         return {rank.rank: rank.batches for rank in self.ranks if rank.batches}
 
     def snapshot(self) -> Snapshot:

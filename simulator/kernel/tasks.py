@@ -38,8 +38,8 @@ class RankRecord:
         self.error: RankError | None = None
         self.calls_made = 0
         self.optimizer_steps = 0
-        self.batches: dict[Site, list[int]] = {}
-        """The number of batches of each data loader that the rank began to iterate over, by line."""
+        self.batches: dict[tuple[Site, int], list[int]] = {}
+        """The number of batches of each data loader that the rank began to iterate over, by line and number."""
         self.last_call: Call | None = None
         self.destroyed: dict[str, Site] = {}
         """The groups that the rank destroyed, with the lines that destroyed them."""

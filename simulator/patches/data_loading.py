@@ -28,19 +28,19 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
     """Return the replacements of functions of DataLoader and DistributedSampler.
 
     Not reported: samplers of a subclass, which may distribute samples in another way, and samplers that another rank
-    made.
+    made. Ranks may read two loaders of one line in turn, so those of a line are numbered as they are made.
     """
     made: WeakKeyDictionary[Any, tuple[int, Site, int]] = WeakKeyDictionary()
-    times: Counter[tuple[int, Site]] = Counter()
+    times: Counter[tuple[int, Site, type]] = Counter()
 
-    def wrap_sampler_init(original: Callable[..., None]) -> Callable[..., None]:
+    def wrap_init(original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
-        def __init__(sampler: Any, *arguments: Any, **options: Any) -> None:
-            original(sampler, *arguments, **options)
-            if host.is_rank_thread() and type(sampler) is DistributedSampler:
-                line = host.running_thread.rank, current_user_site()
-                times[line] += 1
-                made[sampler] = *line, times[line]
+        def __init__(instance: Any, *arguments: Any, **options: Any) -> None:
+            original(instance, *arguments, **options)
+            if host.is_rank_thread() and type(instance) in (DataLoader, DistributedSampler):
+                rank, site = host.running_thread.rank, current_user_site()
+                times[rank, site, type(instance)] += 1
+                made[instance] = rank, site, times[rank, site, type(instance)]
 
         return __init__
 
@@ -61,14 +61,16 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
         @functools.wraps(original)
         def begin(loader: Any) -> Any:
             if host.is_rank_thread() and (batches := _number_of_batches(loader)) is not None:
-                host.send_request(LoaderStarted(batches, current_user_site()))
+                number = made[loader][2] if type(loader) is DataLoader and loader in made else 0
+                host.send_request(LoaderStarted(batches, number, current_user_site()))
             return original(loader)
 
         return begin
 
     return [
+        (DataLoader, "__init__", wrap_init),
         (DataLoader, "__iter__", wrap_loader_iter),
-        (DistributedSampler, "__init__", wrap_sampler_init),
+        (DistributedSampler, "__init__", wrap_init),
         (DistributedSampler, "__iter__", wrap_sampler_iter),
     ]
 

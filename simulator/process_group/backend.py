@@ -17,8 +17,8 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `tell` of simulator/agreeing.py, which does nothing elsewhere;
 - `torch.distributed.rpc.init_rpc`, which is rejected, and where torch has no NCCL, its version and default time-out
   (not_simulated.py);
-- `DataLoader.__iter__`, which reports the number of batches, and `__init__` and `__iter__` of `DistributedSampler`,
-  which report the part of the samples that a rank reads (data_loading.py);
+- `__init__` and `__iter__` of `DataLoader` and `DistributedSampler`, which report the number of batches, and the part
+  of the samples that a rank reads (data_loading.py);
 - functions that wait for file locks, for locks and data of multiprocessing and for child processes, or look for files
   (outside_waits.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;

@@ -187,6 +187,19 @@ def test_loops_are_compared_with_the_same_loop_of_others():
     assert labelled(finding, "batches") == []
 
 
+def test_loaders_that_one_line_reads_in_turn_are_not_compared_with_each_other():
+    """A framework has one loop for all, and rank 0 validates first."""
+
+    def program(rank):
+        training, validation = (DataLoader(TensorDataset(torch.ones(size, 1))) for size in (4, 2))
+        for loader in (validation, training) if rank == 0 else (training,):
+            for (batch,) in loader:
+                dist.all_reduce(batch)
+
+    (finding,) = simulate(program, 2).findings
+    assert labelled(finding, "batches") == []
+
+
 def test_a_loader_that_does_not_know_its_length_is_counted_by_its_calls():
     class Stream(IterableDataset):
         def __init__(self, size):
