@@ -39,6 +39,9 @@ _new = tuple.__new__
 _MOST_TIMER_ROUNDS = 10_000
 """So many times in a row the clock may wake nothing but threads that ranks started; then the run stops."""
 
+_TIMER_ROUNDS = 100
+"""After so many it stops once some wait has lasted longer than its group allows."""
+
 TURN_STEPS = 1_000
 """The number of steps in a row that a program or thread takes by default while others can run."""
 
@@ -414,7 +417,13 @@ class Scheduler:
             self.wake_task(number, from_outside=True, change=TaskChange.RING)
         if is_timer:
             self._timer_rounds, self._timer_threads = rounds, seen.union(woken)
-        return bool(woken) and (self._timer_rounds <= _MOST_TIMER_ROUNDS or self._other_tasks_await_clock())
+        return bool(woken) and (not self._only_timers_run() or self._other_tasks_await_clock())
+
+    def _only_timers_run(self) -> bool:
+        """True if threads have been waking again and again for so long that nothing else can happen."""
+        return self._timer_rounds > _MOST_TIMER_ROUNDS or (
+            self._timer_rounds > _TIMER_ROUNDS and self.time_outs.find_due(self._run.clock.now) is not None
+        )
 
     def _other_tasks_await_clock(self) -> bool:
         """True if a task waits for a time-out, other than the threads that time-outs wake again and again."""

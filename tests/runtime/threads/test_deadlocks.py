@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import Verdict, explore, simulate
+from ddpsim import Budget, Verdict, explore, simulate
 from tests.kit.rank_threads import start
 
 
@@ -212,9 +212,26 @@ def test_a_thread_that_only_beats_hides_no_deadlock():
             dist.barrier()
 
     done = []
-    code, ranks, lines = found(simulate(program, 2, args=(1_000_000,)))
+    code, ranks, lines = found(simulate(program, 2, args=(1_000_000,), budget=Budget(steps=2_000)))
     assert (code, ranks, done) == ("deadlock.missing_rank", (1,), [])
     assert lines[1].startswith("  rank 0  waits in barrier #0")
+
+
+@pytest.mark.parametrize("beats", [200, 1_700])
+def test_a_thread_that_beats_and_then_helps_is_waited_for_as_long_as_the_group_waits(beats):
+    def program(rank):
+        def beat():
+            for _ in range(beats):
+                time.sleep(1)
+            is_done.set()
+
+        is_done = threading.Event()
+        if rank == 0:
+            start(beat, name="heartbeat", daemon=True)
+            is_done.wait()
+        dist.barrier()
+
+    assert simulate(program, 2).verdict is Verdict.PASS
 
 
 # More beats than may be alone with the clock, were nobody else to wait for it.
