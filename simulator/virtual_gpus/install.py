@@ -27,6 +27,7 @@ _UNSUPPORTED = {
     "graph": _GRAPHS,
     "graph_pool_handle": _GRAPHS,
     "make_graphed_callables": _GRAPHS,
+    "_compile_kernel": "run without kernels of CUDA source where there is no GPU",
     "CUDAPluggableAllocator": "leave the allocator as it is",
     "MemPool": "leave the allocator as it is",
 }

@@ -332,12 +332,17 @@ def test_sync_batch_norm_is_batch_norm_of_all():
             "there is no GPU",
         ),
         (
+            lambda: torch.cuda._compile_kernel("", "scale"),
+            "NotImplementedError: virtual GPUs have no torch.cuda._compile_kernel: run without kernels of CUDA source "
+            "where there is no GPU",
+        ),
+        (
             lambda: dist.ProcessGroupNCCL.Options(),
             "NotImplementedError: virtual GPUs have no ProcessGroupNCCL.Options: leave pg_options out where "
             "torch.cuda.get_device_name() is 'ddpsim virtual GPU'",
         ),
     ],
-    ids=["kernel", "number", "graph", "pool", "options"],
+    ids=["kernel", "number", "graph", "pool", "source", "options"],
 )
 def test_what_is_not_there(use, line):
     result = simulate(lambda rank: use(), 1, isolation="process", gpus=4)
