@@ -21,8 +21,11 @@ from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value, va
 COUNTERPART = {"send": "recv", "recv": "send"}
 """For each operation of a message (such as send), the operation on the other side (recv)."""
 
-BatchCounts = Mapping[int, Mapping[tuple[Site, int], Sequence[int]]]
-"""By rank, line that iterates over a data loader, and its number there, the number of batches of each loop in order."""
+LoaderLines = tuple[Site, tuple[Site, int] | None]
+"""The line that iterates over a data loader, and the line that made it, with its number among those made there."""
+
+BatchCounts = Mapping[int, Mapping[LoaderLines, Sequence[int]]]
+"""By rank and data loader, the number of batches of each loop in order."""
 
 _LoopCounts = Iterator[tuple[str, Mapping[int, int]]]
 """For each loop, its text and how often each rank ran it."""
@@ -43,7 +46,7 @@ def loop_counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence
 def add_batch_counts(findings: Iterable[Finding], batches: BatchCounts) -> Iterator[Finding]:
     """Add the data loaders' batch counts to findings that uneven data may cause, if the counts differ between ranks.
 
-    Ranks are compared in the same loop over the data loader of the same number.
+    Ranks are compared in the same loop over the same data loader of a line.
     """
     lines = list(_loader_counts(batches))
     for finding in findings:

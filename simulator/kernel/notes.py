@@ -18,8 +18,6 @@ from ddpsim.simulator.kernel.tasks import Task
 
 _Lines = tuple[Site, Site]
 """Two lines of the program: one constructs a sampler, the other iterates over it."""
-_Loop = tuple[_Lines, int]
-"""The lines, and the how many-th sampler that the first one constructed."""
 
 
 class RankReports:
@@ -31,9 +29,9 @@ class RankReports:
         """By rank and name, how many values the rank has reported under this name."""
         self._agreed: dict[tuple[str, int], list[AgreedValue]] = {}
         """The values that ranks reported, by name and report number, until every rank has reported its value."""
-        self._passes: Counter[tuple[_Loop, int]] = Counter()
-        """By rank and sampler, how often the rank has iterated over the sampler."""
-        self._read: dict[tuple[_Loop, int], list[SamplerRead]] = {}
+        self._passes: Counter[tuple[_Lines, int, int]] = Counter()
+        """By sampler (its lines and number) and rank, how often the rank has iterated over the sampler."""
+        self._read: dict[tuple[_Lines, int, int], list[SamplerRead]] = {}
         """Which part of the data set each rank reads, by sampler and iteration, until all ranks have reported."""
         self._differing: set[_Lines] = set()
         """Lines of samplers that already have a finding, so no second one is made."""
@@ -76,7 +74,7 @@ class RankReports:
 
     def on_loader_started(self, me: Task, request: ask.LoaderStarted) -> None:
         """Answer a rank's `LoaderStarted` request: count the batches of a data loader."""
-        me.rank.batches.setdefault((request.site, request.number), []).append(request.batches)
+        me.rank.batches.setdefault((request.site, request.made), []).append(request.batches)
 
     def on_step_done(self, me: Task, request: ask.StepDone) -> None:
         """Answer a rank's `StepDone` request: count an optimizer step of the rank."""
@@ -107,14 +105,13 @@ class RankReports:
         if self._run.life.phase is not RunPhase.RUNNING:
             return
         lines, rank = (request.made, request.site), me.rank.rank
-        loop = lines, request.number
-        iteration = self._passes[loop, rank]
-        self._passes[loop, rank] += 1
-        read = self._read.setdefault((loop, iteration), [])
+        self._passes[lines, request.number, rank] += 1
+        loop = lines, request.number, self._passes[lines, request.number, rank]
+        read = self._read.setdefault(loop, [])
         read.append(SamplerRead(rank, request.sampling, *lines))
         if len(read) < len(self._run.ranks):
             return
-        del self._read[loop, iteration]
+        del self._read[loop]
         if lines not in self._differing and (finding := sampler_finding(read)) is not None:
             self._differing.add(lines)
             self._run.findings.append(finding)

@@ -279,8 +279,8 @@ class LoaderStarted(NamedTuple):
     """The caller's rank begins to iterate over a data loader."""
 
     batches: int
-    number: int
-    """How many data loaders the rank had constructed at the line that constructed this one; 0 if that is unknown."""
+    made: tuple[Site, int] | None
+    """The line that constructed it, and how many the rank had constructed there by then; None if that is unknown."""
     site: Site
 
 

@@ -112,7 +112,7 @@ class RunState:
         return find_hazards(WatchedRun(self.noticed, self.issued, have_returned=returned == len(self.ranks)))
 
     def batch_counts(self) -> BatchCounts:
-        """Return how many batches each iteration over a data loader had, by rank, line of the program and number."""
+        """Return how many batches each iteration over a data loader had, by rank and the lines of the loader."""
         return {rank.rank: rank.batches for rank in self.ranks if rank.batches}
 
     def snapshot(self) -> Snapshot:

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.diagnosis.uneven import LoaderLines
 from ddpsim.simulator.faults import Crash, EarlyReturn
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import RankError
@@ -38,8 +39,8 @@ class RankRecord:
         self.error: RankError | None = None
         self.calls_made = 0
         self.optimizer_steps = 0
-        self.batches: dict[tuple[Site, int], list[int]] = {}
-        """The number of batches of each data loader that the rank began to iterate over, by line and number."""
+        self.batches: dict[LoaderLines, list[int]] = {}
+        """The number of batches of each data loader that the rank began to iterate over, by its lines."""
         self.last_call: Call | None = None
         self.destroyed: dict[str, Site] = {}
         """The groups that the rank destroyed, with the lines that destroyed them."""

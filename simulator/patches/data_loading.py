@@ -61,8 +61,8 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
         @functools.wraps(original)
         def begin(loader: Any) -> Any:
             if host.is_rank_thread() and (batches := _number_of_batches(loader)) is not None:
-                number = made[loader][2] if type(loader) is DataLoader and loader in made else 0
-                host.send_request(LoaderStarted(batches, number, current_user_site()))
+                line = made[loader][1:] if type(loader) is DataLoader and loader in made else None
+                host.send_request(LoaderStarted(batches, line, current_user_site()))
             return original(loader)
 
         return begin

@@ -190,14 +190,17 @@ def test_loops_are_compared_with_the_same_loop_of_others():
 def test_loaders_that_one_line_reads_in_turn_are_not_compared_with_each_other():
     """A framework has one loop for all, and rank 0 validates first."""
 
-    def program(rank):
+    def program(rank, made_at_one_line):
         training, validation = (DataLoader(TensorDataset(torch.ones(size, 1))) for size in (4, 2))
+        if not made_at_one_line:
+            validation = DataLoader(TensorDataset(torch.ones(2, 1)))
         for loader in (validation, training) if rank == 0 else (training,):
             for (batch,) in loader:
                 dist.all_reduce(batch)
 
-    (finding,) = simulate(program, 2).findings
-    assert labelled(finding, "batches") == []
+    for made_at_one_line in (True, False):
+        (finding,) = simulate(program, 2, args=(made_at_one_line,)).findings
+        assert labelled(finding, "batches") == []
 
 
 def test_a_loader_that_does_not_know_its_length_is_counted_by_its_calls():

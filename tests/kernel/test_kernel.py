@@ -229,7 +229,7 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
         yield requests.AskLatestStep("default", 0)
         yield Noticed(NoticedKind.READ)
         yield requests.ReportAgreedValue("way", "1", NOWHERE)
-        yield requests.LoaderStarted(3, 1, NOWHERE)
+        yield requests.LoaderStarted(3, (NOWHERE, 1), NOWHERE)
         yield requests.SamplerStarted(requests.SamplerSettings(2, 0, 8, True, 0, 0, False), NOWHERE, 1, NOWHERE)
         yield DestroyGroup("default", NOWHERE)
         yield ReadClock()
@@ -258,7 +258,7 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
     ]
     assert runs[3].done("failed") == [("failed", ((0, 1),), "RuntimeError")]
     assert runs[0].run.ranks[0].optimizer_steps == 1
-    assert runs[0].run.batch_counts() == {0: {(NOWHERE, 1): [3]}}
+    assert runs[0].run.batch_counts() == {0: {(NOWHERE, (NOWHERE, 1)): [3]}}
     seen = {kind for host in runs for kind in host.seen}
     assert seen == set(get_args(requests.Request | requests.Reply | Answer))
 
