@@ -156,6 +156,10 @@ def limit_finding(
                 f"{task} polled {polls} times in a row while no other rank could run",
                 Cause.POLLS_IN_VAIN,
             ),
+            RunEnding.BLIND: (
+                f"{task} called is_completed() {polls} times on a call that is complete",
+                Cause.SEEN_IN_WAIT,
+            ),
             RunEnding.SLEEPS: (
                 f"{task} slept {polls} times in a row while nothing else happened",
                 Cause.SLEEPS_IN_VAIN,
@@ -170,7 +174,7 @@ def limit_finding(
         cause = Cause.ASYNCIO_TURNS
     elif ending is RunEnding.SECONDS and stack is not None and _IN_BUILD in stack.text:
         summary, cause = f"{summary}, in which {task} compiles an extension", Cause.COMPILES
-    kind, code = ("STUCK", Code.STUCK) if ending is RunEnding.STUCK else ("UNKNOWN", Code.BUDGET)
+    kind, code = ("STUCK", Code.STUCK) if ending in (RunEnding.STUCK, RunEnding.BLIND) else ("UNKNOWN", Code.BUDGET)
     snapshot = run.snapshot()
     where = (_lines_of_all_ranks if ending in (RunEnding.INTERRUPTED, RunEnding.SLEEPS) else waiting_lines)(snapshot)
     lines: list[str | LabelledLine] = [f"{kind}  {code}", f"  {summary}", *where]

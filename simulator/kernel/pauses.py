@@ -3,6 +3,7 @@ clock."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ddpsim.simulator.accesses import Access, Accesses, AccessMode
@@ -33,6 +34,7 @@ _AHEAD_SECONDS = 0.05
 
 _STEPS_PER_SLEEP = 2
 _SLEEPS_PER_POLL = 10
+_MOST_BLIND_LOOKS = 1_000
 """A sleep that only leads to the next sleep counts as so many failed polls."""
 
 
@@ -50,6 +52,8 @@ class PauseRequests:
         self._readers: dict[int, int] = {}
         """The ranks that have read the clock in this turn, with the run's steps then."""
         self._sleeps: dict[int, int] = {}
+        self._blind_looks = Counter[tuple[int, int]]()
+        """By rank and handle, how often a rank looked at a complete call that its backend does not show as complete."""
         """By task, how often it has slept since anything but sleeps happened."""
         self._slept_at = 0
 
@@ -164,7 +168,7 @@ class PauseRequests:
         if request.handle in me.rank.open:
             return self._check_completion(me, request, self.poll_task(me, (look,)))
         successor = self._turns.yield_point(me, (look,))
-        if successor is None and not self._run.is_observed:
+        if successor is None and not self._run.is_observed and not request.is_blind:
             return True
         return self._check_completion(me, request, () if successor is None else self.wait_for_turn(me, successor))
 
@@ -174,6 +178,10 @@ class PauseRequests:
         self._run.observer.accessed(me.number, request.look)
         if is_complete:
             self._run.observer.saw_completion(me.number, (me.rank.rank, request.handle))
+        if is_complete and request.is_blind:
+            self._blind_looks[me.rank_number, request.handle] += 1
+            if (looks := self._blind_looks[me.rank_number, request.handle]) > _MOST_BLIND_LOOKS:
+                yield from stop_at_limit(self._run, RunEnding.BLIND, me, looks)
         return is_complete
 
     def on_ask_others_deliver(self, me: Task, request: ask.AskOthersDeliver) -> bool:

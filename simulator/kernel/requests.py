@@ -63,6 +63,8 @@ class IsComplete(NamedTuple):
 
     handle: int
     look: Access
+    is_blind: bool = False
+    """True if the caller is told that it is not complete, whatever the answer, until it waits."""
 
 
 class Block(NamedTuple):

@@ -28,6 +28,7 @@ class RunEnding(Enum):
     STEPS = "more steps than the budget has"
     POLLS = "more polls in vain than the budget has"
     SLEEPS = "more sleeps in vain than the budget has"
+    BLIND = "a rank looks again and again whether a call is complete, which its backend does not show"
     SECONDS = "more seconds than the budget has"
     STUCK = "a rank is blocked outside the simulation"
     INTERRUPTED = "whoever runs the execution was interrupted"

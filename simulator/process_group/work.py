@@ -92,9 +92,15 @@ class SimulatedWork(Work):
             held.reveal_results()
 
     def is_completed(self) -> bool:
-        """True once the call is complete. If it is not, return False after other ranks have run."""
+        """True once the call is complete. If it is not, return False after other ranks have run.
+
+        gloo sees that a message is complete in `wait` alone, and does not see that a reduce_scatter is.
+        """
         with suspend_modes():
-            is_complete = self._host.is_complete(self.pending)
+            is_seen = not self.lacks_result or (self.pending.waited and self.pending.call.is_point_to_point)
+            is_complete = self._host.is_complete(self.pending, is_blind=not is_seen)
+            if not is_seen:
+                return False
             if is_complete:
                 self._mark_waited()
         if is_complete:

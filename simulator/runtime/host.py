@@ -91,8 +91,10 @@ class Host(Protocol):
     def watch_completion(self, pending: PendingCall) -> None:
         """Note that the program will depend on a call's completion, for example by a future's callback."""
 
-    def is_complete(self, pending: PendingCall) -> bool:
-        """Return whether a call is complete. If not, return False after other ranks have run."""
+    def is_complete(self, pending: PendingCall, *, is_blind: bool = False) -> bool:
+        """Return whether a call is complete. If not, return False after other ranks have run.
+
+        `is_blind`: the program is told that it is not, until it waits."""
 
     def wait_for_calls(self, pendings: Sequence[PendingCall], timeout_seconds: float | None = None) -> bool:
         """Wait until a call is complete, and run callbacks of complete calls. False if the time-out passed first."""

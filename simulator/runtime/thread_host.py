@@ -222,11 +222,11 @@ class ThreadHost:
         if self.kernel.watch_completion(pending.handle):
             self._deliver_completion(self.running_thread, pending.handle)
 
-    def is_complete(self, pending: PendingCall) -> bool:
+    def is_complete(self, pending: PendingCall, *, is_blind: bool = False) -> bool:
         """Return whether a call is complete. If not, return False after other ranks have run."""
         look = Access(call_object(pending.call), AccessMode.READ)
         if pending.owner is self.running_thread.of:
-            self.send_request(ask.IsComplete(pending.handle, look))
+            self.send_request(ask.IsComplete(pending.handle, look, is_blind))
         else:  # another rank's call, which the program has a reference to
             self.send_request(ask.Checkpoint((look,)) if pending.is_complete else ask.Poll((look,)))
         return pending.is_complete

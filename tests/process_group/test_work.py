@@ -230,3 +230,25 @@ def test_coalescing_begins_before_it_ends_and_once():
         group._end_coalescing(device).wait()
 
     returned(program, 1)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_loop_that_polls_a_message_never_ends_on_gloo(waits):
+    """As a real group's does: is_completed() of a message becomes True in wait() alone (pytorch#30723)."""
+
+    def program(rank):
+        if rank == 1:
+            dist.send(torch.ones(1), 0)
+            return
+        work = dist.irecv(torch.zeros(1), 1)
+        looks = 0
+        while not work.is_completed():
+            time.sleep(0.2)
+            looks += 1
+            if waits and looks == 100:
+                work.wait()
+
+    result = simulate(program, 2)
+    assert codes(result) == ([] if waits else [("stuck", (0,))])
+    assert waits or "stays False until wait()" in result.findings[0].text
+    assert simulate(program, 2, backend_semantics="nccl").verdict is Verdict.PASS

@@ -145,14 +145,19 @@ def _without_result() -> Iterator[Case]:
             dist.reduce_scatter(blank(SETTING), [sample(SETTING, rank=rank)] * 2, async_op=True),
             reduce_scatter_single(torch.empty(2), _quarters(rank), async_op=True),
         ]
-        return [(work.wait(), _raised(work.get_future), _raised(work.result)) for work in works]
+        seen = [(work.is_completed(), work.wait(), work.is_completed()) for work in works]
+        return [(*each, _raised(work.get_future), _raised(work.result)) for each, work in zip(seen, works, strict=True)]
 
     lacking = (
-        True,
         ["RuntimeError", "Work::getFuture not implemented."],
         ["RuntimeError", "result() not implemented."],
     )
-    yield Case("work-without-future", WORLD_SIZE, without_future, lambda rank: [lacking] * 3)
+    yield Case(
+        "work-without-future",
+        WORLD_SIZE,
+        without_future,
+        lambda rank: [(False, True, True, *lacking), *[(False, True, False, *lacking)] * 2],
+    )
 
     def gathered_single(rank: int) -> object:
         # What the work holds differs from backend to backend: gloo has the output's pieces, NCCL the output.

@@ -239,6 +239,10 @@ class FailureCauses:
         "the rank polls for something that only ranks which wait or have ended could provide",
         "wait() for the work instead of polling it, or increase the limit: Budget(polls=...)",
     )
+    SEEN_IN_WAIT = make_advice(facts.NoFacts)(
+        "on gloo is_completed() of a send or receive stays False until wait(), and that of a reduce_scatter for ever",
+        "call wait() instead, in a thread of its own if the rank has other work meanwhile",
+    )
     SLEEPS_IN_VAIN = make_advice(facts.NoFacts)(
         "a loop that sleeps seems to wait for something, such as a file or a key, that no other rank will provide: all "
         "others wait, have ended or sleep in such a loop",
