@@ -4,8 +4,6 @@ For missing gradients, ranks exchange messages in the group's store. A collectiv
 gradients waits inside a bucket that another rank never started.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Container, Mapping, Sequence
 

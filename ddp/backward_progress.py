@@ -1,7 +1,5 @@
 """A reducer's progress, without tensors: its stage, its step number, and what it learned of a static graph."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import Enum
 

@@ -4,8 +4,6 @@ Bucket 1 starts only after bucket 0 has started, so ranks whose gradients arrive
 matching calls. The reducer tracks the gradients and sends the announcements to other ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

@@ -4,8 +4,6 @@ For each it says what a rank without input must contribute. tests/architecture/t
 with the simulator's own, which the engine does not import.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ its state and a bucket and returns a future of the reduced flat tensor. torch's 
 allreduce) run unmodified. With a hook the engine does not divide, since the hook averages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 

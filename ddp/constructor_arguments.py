@@ -3,8 +3,6 @@
 Each raises UsageError, which names the argument, the value and what to do.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -6,8 +6,6 @@ backward        reducer.py: buckets, reduced as they fill
 join            join.py: ranks without input answer the calls of the others
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

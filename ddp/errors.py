@@ -1,7 +1,5 @@
 """The exceptions of the engine."""
 
-from __future__ import annotations
-
 
 class EngineError(RuntimeError):
     """Base class of the engine's exceptions."""

@@ -10,8 +10,6 @@ Note [End of backward]
     returned), its first gradient queues the callback.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial

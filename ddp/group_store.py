@@ -1,7 +1,5 @@
 """Messages that ranks exchange through the store of a process group, where a collective would hang."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any

@@ -4,8 +4,6 @@ torch.distributed's functions call methods of the group, whose C++ class takes n
 watched, the methods of its class are replaced. For groups that are not watched they do what they did before.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext

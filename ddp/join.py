@@ -3,8 +3,6 @@
 torch's own Join, which other joinables such as ZeroRedundancyOptimizer need, calls `EngineJoinHook`.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress

@@ -10,8 +10,6 @@ Not detected are a replaced attribute `_parameters` and the conversion of a part
 `_SAMPLES`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import chain

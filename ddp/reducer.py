@@ -7,8 +7,6 @@ Buckets start in one fixed order on all ranks (bucket_queue.py), which the first
 gradient_hooks.py finds the end of a backward.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """How messages show dtypes, shapes, ranks and callables, without importing torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

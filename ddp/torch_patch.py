@@ -1,7 +1,5 @@
 """Replaces torch's DistributedDataParallel by this engine's, so that unmodified programs use it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps

@@ -9,8 +9,6 @@ inside look unused, and get a gradient nevertheless. `ReachedParameters.has_reen
 engine fails then ("Expected to mark a variable ready only once").
 """
 
-from __future__ import annotations
-
 import sys
 import types
 from collections import deque

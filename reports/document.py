@@ -4,8 +4,6 @@ Its values are rows of tables, which refer to each other by index: events to `ca
 to `events`. So its `Event`, `Call`, `Waiting` and `Finding` differ from the simulator's classes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """index.html of several runs: a row for each, with what was expected and found, and a link to its report."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Words, and escaping of control characters, for several forms."""
 
-from __future__ import annotations
-
 import re
 
 from ddpsim.simulator.events import EventKind

@@ -1,7 +1,5 @@
 """Write a document's report into a folder."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

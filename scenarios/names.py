@@ -1,7 +1,5 @@
 """Suggestions for mistyped names, and detection of a user's file that hides the package `ddpsim`."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Iterable

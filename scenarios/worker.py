@@ -7,8 +7,6 @@ Rank 0's process prints the result of all ranks; the others print nothing, excep
 process ends with the exit status of `ddpsim run`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -9,8 +9,6 @@ An access describes what a step did, not what it might have done: a write that c
 present value, a compare_set that failed, a delete of a missing key) is a READ.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The function `agree`: ranks pass a value that decides a branch; if the values differ, a finding names the branch."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ documentation of `batch_isend_irecv` and `send`; `in-order` meta-pytorch/torchco
 standard, section 3.4: a standard send may be buffered; `lazy-connect` pytorch/gloo#520.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

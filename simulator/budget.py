@@ -1,7 +1,5 @@
 """Limits of a run. A run that reaches one has the verdict unknown, never pass."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

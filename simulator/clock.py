@@ -1,7 +1,5 @@
 """The virtual clock of a run: its time advances only when no rank can run."""
 
-from __future__ import annotations
-
 import heapq
 
 

@@ -3,8 +3,6 @@
 An exception that a rank's program raises is never wrapped: `Result.errors` contains the exception unchanged.
 """
 
-from __future__ import annotations
-
 import sys
 import traceback
 

@@ -1,7 +1,5 @@
 """The events of a run. A `Trace` is their sequence."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ crash or early return, this thread makes no further call, not even in `finally` 
 continue, unless they wait for something that this thread no longer does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The created objects stay alive, so a collection would find nothing. Collections 
 import, a third of what ddpsim imports in addition, and most of the time in which millions of values are read.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import re

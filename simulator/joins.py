@@ -6,8 +6,6 @@ with input makes the same collective. A rank's other calls in a join are no shad
 none has input, those that follow, and those without a partner when the run ended.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Run one execution with ranks as threads or as processes, and make its result."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections import Counter

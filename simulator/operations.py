@@ -6,8 +6,6 @@ names: how data moves (transport/memory.py), the calls to gloo (transport/gloo.p
 tests/architecture/test_operations.py checks all these against the table.
 """
 
-from __future__ import annotations
-
 from enum import Enum, auto
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The trace: the events of one run, in order."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass

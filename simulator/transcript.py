@@ -1,7 +1,5 @@
 """A readable list of the steps of a run: its events and scheduling choices, made after the run from its record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

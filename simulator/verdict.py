@@ -1,7 +1,5 @@
 """Verdicts and findings: the outcome of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum

@@ -3,8 +3,6 @@
 `str` of a reason is a short description.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

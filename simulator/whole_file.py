@@ -1,7 +1,5 @@
 """Writes a file completely or not at all: if the process is killed or the disk is full, the old content remains."""
 
-from __future__ import annotations
-
 import os
 import stat
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Text helpers for findings and results: labelled lines, lists of ranks, shortened lists."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeVar

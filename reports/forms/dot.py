@@ -1,7 +1,5 @@
 """Renders the wait-for graph for Graphviz: which ranks wait for which ranks, in which call; a cycle is red."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ddpsim.reports.document import Document

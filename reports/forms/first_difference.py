@@ -1,7 +1,5 @@
 """The point at which a failing and a passing run diverge: what each run chose there, and what followed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ddpsim.reports.document import Document, Event, Run, ScheduleChoice, Site

@@ -4,8 +4,6 @@ Texts are in the page itself. The scripts in assets draw the lanes from data (`p
 visible columns. So a click, a key or a test finds elements, and 64,000 events cost no more than 600.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

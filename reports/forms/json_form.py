@@ -1,7 +1,5 @@
 """Writes a document as JSON and reads it. `schema` is its JSON Schema, published as assets/document.schema.json."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Renders JUnit XML for CI systems: a test case for each run, or for a whole exploration."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Draws a run as text: a row for each rank, a character for each call, calls that match each other in one column."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

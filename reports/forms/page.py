@@ -4,8 +4,6 @@ A Content-Security-Policy allows only the styles and scripts of the page, by the
 escapes every value.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

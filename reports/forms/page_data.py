@@ -4,8 +4,6 @@ Ranks that share another rank's lane, or have no lane, have no events here. The 
 `numbers` has their indices in the whole run. Growing numbers are stored as differences from the previous number.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Renders a document as text, for a terminal and for report.txt."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.text import Text

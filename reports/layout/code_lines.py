@@ -3,8 +3,6 @@
 Each line is listed once, the line to blame first. Ranks that only wait have a role of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -7,8 +7,6 @@ message came. If ranks issued the calls of two groups in different orders, no su
 collective get different columns, and the line between them is slanted.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

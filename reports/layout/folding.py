@@ -1,7 +1,5 @@
 """Finds columns that a page may fold into one: every call there was matched, and no failure is near."""
 
-from __future__ import annotations
-
 from itertools import groupby
 from typing import NamedTuple
 

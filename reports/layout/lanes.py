@@ -4,8 +4,6 @@ Renderers draw the positions. If there are many ranks, those that did the same s
 lanes are left out (`shown_lanes`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """Finds what differs between calls that match each other, and which of the calls differ from the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple

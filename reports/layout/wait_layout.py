@@ -3,8 +3,6 @@
 Layers are on both sides of the circle, each node on the side of its neighbours, so that few arrows cross the circle.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

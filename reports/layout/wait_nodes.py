@@ -3,8 +3,6 @@
 Ranks share a node if they wait in the same slots or for the same ranks, and the same ranks wait for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise

@@ -1,7 +1,5 @@
 """Makes the document of an exploration: outcomes, the first failing execution, and a passing one to compare."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Makes the document of one run from its result."""
 
-from __future__ import annotations
-
 import linecache
 import os
 import platform

@@ -3,8 +3,6 @@
 The commands import what needs torch when they run, because `--help` and a mistyped option should answer at once.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

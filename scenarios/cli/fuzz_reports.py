@@ -3,8 +3,6 @@
 Each kept failure, and each corpus file that still fails, is run once more for it.
 """
 
-from __future__ import annotations
-
 import time
 import traceback
 from pathlib import Path

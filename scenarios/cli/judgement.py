@@ -1,7 +1,5 @@
 """Judge a run: compare its outcome with the scenario's expectation, as an exit status and one line."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from ddpsim import Code, Result, Verdict

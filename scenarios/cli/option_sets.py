@@ -5,8 +5,6 @@ in the function's signature by the options of the set, so that typer parses them
 from all options of the set. The options of a run come from the fields of `RunOptions`.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence

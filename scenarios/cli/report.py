@@ -1,7 +1,5 @@
 """`ddpsim report`: convert a saved report to another form. It needs neither torch nor the program that was run."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

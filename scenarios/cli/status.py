@@ -1,7 +1,5 @@
 """The exit status of `ddpsim`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import IntEnum
 

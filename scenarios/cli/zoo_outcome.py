@@ -1,7 +1,5 @@
 """The table of `ddpsim zoo`: a row for each run, then the whole report of each unexpected run."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Sequence

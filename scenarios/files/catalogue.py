@@ -4,8 +4,6 @@ Importing all files takes seconds, but a list should appear at once. So only the
 a Python file, and a few keys from a TOML file. A test checks that the list equals what the registry loads.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping

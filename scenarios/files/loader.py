@@ -1,7 +1,5 @@
 """Find a scenario by its name in the registry, or in a file of the user."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Parse scenario names that refer to Python files: FILE.py:FUNCTION, or a program's command line, FILE.py ARGUMENTS."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Load scenarios from files: TOML files, and Python files with scenarios or with functions that a rank runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """Write scenarios as TOML files, which `toml_file.py` reads: failures that fuzzing found, and shrunk scenarios."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -5,8 +5,6 @@ has a form (a class with one field per key) for each of the three, and docs/scen
 reads a file into a form; `saving.py` writes a form into a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -3,8 +3,6 @@
 Other modules check combinations of keys.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Read the training in a TOML file: networks, batches, arguments of the engine, and exceptional iterations of ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Make scenarios from a declared training or from the steps of every rank, together with the expected outcome."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

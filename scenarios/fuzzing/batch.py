@@ -4,8 +4,6 @@ By default hypothesis also draws constants that it finds in the loaded modules. 
 processes, and between versions of a file. So this module registers a hypothesis provider that ignores them.
 """
 
-from __future__ import annotations
-
 import importlib
 import threading
 import time

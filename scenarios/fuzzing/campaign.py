@@ -1,7 +1,5 @@
 """A fuzzing campaign: run the corpus, then batch after batch within the budget; then shrink and save the failures."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator

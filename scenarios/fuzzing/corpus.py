@@ -1,7 +1,5 @@
 """The corpus: a folder of scenario files, one per failure that a campaign found. The next campaign runs them first."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shlex

@@ -7,8 +7,6 @@ analysis `check` predicts. Under its own schedule it has to give the same verdic
 again.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator, Sequence

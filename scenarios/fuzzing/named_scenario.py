@@ -1,7 +1,5 @@
 """Fuzzing one scenario, given by name: choose the world sizes to draw, and check whether the scenario ever passes."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from os.path import relpath

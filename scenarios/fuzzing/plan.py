@@ -1,7 +1,5 @@
 """The plan of a fuzzing campaign. A worker process needs only the plan and a batch number to run a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

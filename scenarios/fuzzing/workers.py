@@ -5,8 +5,6 @@ batch depends on its number only. If a worker dies, the cluster runs the worker'
 counts each batch number once, so no batch is lost or counted twice.
 """
 
-from __future__ import annotations
-
 import itertools
 import signal
 import threading

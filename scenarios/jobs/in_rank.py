@@ -6,8 +6,6 @@ It writes once more when asked, and once more at its end. A rank that raised ask
 for them, because the launcher ends them as soon as that rank exits.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys

@@ -6,8 +6,6 @@ and may already be running; only the block that started it stops it. Forks share
 that should start with different seeds are forked alternately from two servers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import itertools

@@ -11,8 +11,6 @@ A rank that has ended stays until END, because its groups keep their connections
 would fail with a closed connection instead of hanging.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import os

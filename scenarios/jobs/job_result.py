@@ -1,7 +1,5 @@
 """Run a scenario on real processes, one per rank, on real gloo and without ddpsim's scheduler."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

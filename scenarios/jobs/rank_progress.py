@@ -1,7 +1,5 @@
 """Detect whether a rank makes progress, and for how long it has made none."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

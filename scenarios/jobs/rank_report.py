@@ -1,7 +1,5 @@
 """The report of a rank that is a process, as values that are sent between processes and machines."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

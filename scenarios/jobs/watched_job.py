@@ -4,8 +4,6 @@ Progress is measured as processor time of its processes: a hang on gloo uses non
 NCCL, is ended by the time limit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

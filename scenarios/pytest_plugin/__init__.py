@@ -3,8 +3,6 @@
 Every pytest session loads this module, so it imports little: torch and the simulator are imported by marked tests.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Generator
 

@@ -3,8 +3,6 @@
 One that cannot run is replaced by a test that fails with the reason.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A rank's error is raised unchanged, so pytest shows its traceback. Below the tra
 rank, other findings, and the replay command. Deadlocks, mismatches and unmet expectations are shown as ddpsim's text.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shlex

@@ -4,8 +4,6 @@ The folder is named after its test, so workers of pytest-xdist never write to th
 the test is torn down, after its fixtures have undone their patches. index.html is written at the end of the session.
 """
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Iterator

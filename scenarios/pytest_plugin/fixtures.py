@@ -4,8 +4,6 @@ pytest makes an ordinary fixture once per test, before the ranks start, and ever
 fixture is made on each rank, inside the simulation; pytest makes the ordinary fixtures that it requests.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from functools import wraps

@@ -4,8 +4,6 @@
 So hypothesis' search, shrinking and database work as usual, outside the simulation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps

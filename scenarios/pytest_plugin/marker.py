@@ -1,7 +1,5 @@
 """The marker `@pytest.mark.ranks(4, ...)`: its options, and the checks that need no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any

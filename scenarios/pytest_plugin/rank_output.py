@@ -5,8 +5,6 @@ streams. Threads of a rank print into the rank's streams. Output of C++ code and
 of the whole test.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Run a marked test: its function on every rank, either once, or with a recorded schedule, or with many schedules."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys

@@ -1,7 +1,5 @@
 """`--ddpsim-replay TOKEN`: select the test that the token was recorded for, and run it with the token's schedule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

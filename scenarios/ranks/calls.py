@@ -4,8 +4,6 @@ The values of a tensor depend only on call name, rank and tensor number, so two 
 The values are fractions whose sums round, and small enough that nothing overflows.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial

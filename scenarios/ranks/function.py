@@ -1,7 +1,5 @@
 """Wrap a user's function as a program of ranks. The function takes the rank, or nothing and calls `get_rank()`."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable

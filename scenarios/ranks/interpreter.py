@@ -4,8 +4,6 @@ A call may represent a line of another program. Such a call is made from a code 
 findings, reports and records show that line and no line of ddpsim.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import CellType, FunctionType

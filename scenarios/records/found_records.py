@@ -1,7 +1,5 @@
 """Find all records of jobs under some paths, and report which files could not be read."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

@@ -4,8 +4,6 @@ Nothing is unpacked to the disk. Members of an archive that are links or have a 
 are files larger than a record can be.
 """
 
-from __future__ import annotations
-
 import glob
 import lzma
 import os

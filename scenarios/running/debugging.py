@@ -1,7 +1,5 @@
 """Run a scenario in the debugger up to the requested stop. To go back, run it again from the start."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

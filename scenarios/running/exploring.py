@@ -3,8 +3,6 @@
 Each run is compared with the oracle, if the scenario has one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable, Sequence

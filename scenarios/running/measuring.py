@@ -1,7 +1,5 @@
 """Measure how long scenarios take. Rounds alternate between the cases, so machine load affects all of them equally."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Replay a scenario. Report its steps, where the run left the recorded schedule, and how its result differs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ddpsim import ReplayDivergedError, Result, Schedule, UsageError

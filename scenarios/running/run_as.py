@@ -1,7 +1,5 @@
 """The options of a run that a scenario has: set on the console, passed to `simulate`, and written in a replay line."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, replace

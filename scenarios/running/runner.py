@@ -1,7 +1,5 @@
 """Run a scenario in the simulator or on real processes, and compare it with the oracle if it has one."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Hide what a user's program prints while it runs many times. Only ddpsim's own messages are shown."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Make a finding if ranks do not hold the numbers that training on one process gives."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

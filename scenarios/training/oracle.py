@@ -19,8 +19,6 @@ A network that communicates in its forward computes on all batches at once, and 
 of the ranks present as one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Ranks fill the mesh in the order `pp`, `dp`, `tp`, the last one fastest, as in t
 neighbours. With hybrid data parallelism (HSDP), `dp` is two dimensions: `dp_replicate`, then `dp_shard`.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Annotated
 

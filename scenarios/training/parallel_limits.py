@@ -3,8 +3,6 @@
 Each problem is a key of the file and what is wrong with its value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 

@@ -4,8 +4,6 @@ Every rank builds the whole network from one seed, because `fully_shard` and pip
 Then the rank keeps the layers of its pipeline stages, of these its `tp` part, and of this part its shard.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

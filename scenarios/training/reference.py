@@ -8,8 +8,6 @@ instead, the largest element of all tensors of the same kind replaces the measur
 because its terms nearly cancel, while its rounding is not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple

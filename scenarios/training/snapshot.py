@@ -1,7 +1,5 @@
 """Snapshots: copies of a model's tensors after an iteration, by which two trainings are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

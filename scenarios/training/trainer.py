@@ -1,7 +1,5 @@
 """The program that each rank runs in a declared training, written as a user would write it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial

@@ -4,8 +4,6 @@
 computes the expected result. All three get the same networks and batches from this module.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field

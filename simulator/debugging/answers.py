@@ -1,7 +1,5 @@
 """The texts that debugger commands about all ranks print, made from an `ExecutionView`, a snapshot of the run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The table of the process that started the run counts: later runs in that process
 `commands` of a breakpoint belong to the debugger in which they were made.
 """
 
-from __future__ import annotations
-
 import sys
 from operator import attrgetter
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 A director (director.py) decides where the run pauses for the user.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

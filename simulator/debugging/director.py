@@ -3,8 +3,6 @@
 To the kernel it is a scheduling policy: it first replays recorded choices, then takes those that the user types.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -4,8 +4,6 @@ These all look the class up in the module `pdb`. Importing pdb takes 30 ms, so i
 replaces the class when the program imports pdb.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The input and output streams of a debugger in a rank. Written text is kept until the debugger prompts for input."""
 
-from __future__ import annotations
-
 import code
 import io
 from contextlib import suppress

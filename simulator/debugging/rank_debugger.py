@@ -1,7 +1,5 @@
 """pdb in a rank, with the rank's number in the prompt, and commands that show all ranks."""
 
-from __future__ import annotations
-
 import bdb
 import os
 import pdb

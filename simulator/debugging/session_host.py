@@ -1,7 +1,5 @@
 """The interface between a debugger in a rank and the code that runs the ranks, as threads or as processes."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from enum import Enum
 from types import FrameType

@@ -4,8 +4,6 @@ program.
 Stacks are shown in short: paths relative to the working folder, and frames of installed packages only counted.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Connects debuggers in ranks that are threads with the run: input and output, and commands about all ranks."""
 
-from __future__ import annotations
-
 import sys
 from _thread import get_ident as _thread_ident
 from bdb import BdbQuit

@@ -1,7 +1,5 @@
 """Makes findings about deadlocks from the wait-for graph, each with a line of text for every rank."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site

@@ -7,8 +7,6 @@ a missing rank      store keys, FSDP2 and similar (parallel_causes.py), messages
                     wrapper's call says more), then _advise_user_calls
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The state of all ranks at a deadlock, and `WaitReason`, a reason why ranks wait. Findings are made from both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

@@ -1,7 +1,5 @@
 """Shared parts of findings: their first line, the table of ranks, ranks that differ from most, lines of the program."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple, TypeVar

@@ -5,8 +5,6 @@ sends a `Noticed` to the kernel, as a request without an answer: by a call if ra
 are processes. At the end of the run, the functions of `HAZARDS` make findings of these facts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import combinations, pairwise

@@ -11,8 +11,6 @@ calls follow patterns. A call that breaks one is the likely cause; if two ranks 
             receive more at a line, which no rank answers
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, pairwise

@@ -1,7 +1,5 @@
 """Findings about matched calls with different arguments (a row for each rank), and about values passed to `agree()`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple

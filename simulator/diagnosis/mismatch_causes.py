@@ -11,8 +11,6 @@ A call is the user's own, a DDP wrapper's in one of its phases, or a shadow: `jo
 Certain causes are tried before likely ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import prod
 

@@ -1,7 +1,5 @@
 """The nondeterminism finding: a program behaved differently in two runs under the same schedule."""
 
-from __future__ import annotations
-
 from itertools import zip_longest
 from typing import NamedTuple
 

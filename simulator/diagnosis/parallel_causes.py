@@ -1,7 +1,5 @@
 """Chooses the cause of a mismatch or deadlock in calls of FSDP2, pipelines, DTensors, checkpoints and optimizers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ddpsim.simulator.calls import COLLECTS_STATE, Call, Parallelism

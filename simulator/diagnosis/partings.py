@@ -5,8 +5,6 @@ that part and meet again are of no interest if both sides made the same collecti
 they did not is the parting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Known errors are recognised by words of their text or, for the simulator's own errors, by the name of their type.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence

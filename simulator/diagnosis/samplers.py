@@ -1,7 +1,5 @@
 """The finding for DistributedSamplers whose ranks do not share out the data set correctly."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

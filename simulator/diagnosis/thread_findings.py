@@ -1,7 +1,5 @@
 """Findings about threads that a rank started: exceptions, and deadlocks within one rank."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Loops that some ranks ran more often, and branches that only some ranks took: counts, and deadlocks they cause."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

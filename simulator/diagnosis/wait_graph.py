@@ -20,8 +20,6 @@ end it waits for, or through a lock to the lock's holder. At an event or a queue
 rank. Any thread of a rank could make a missing call; the main thread represents them all, as it waits for their end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from types import NoneType

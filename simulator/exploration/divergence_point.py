@@ -6,8 +6,6 @@ by bisection: a run that can pass after a prefix can pass after every shorter pr
 continuation are tried: the choices of the run that passed, the defaults, and some random choices.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

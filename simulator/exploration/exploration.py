@@ -1,7 +1,5 @@
 """The result and the progress of an exploration, as values."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum

@@ -3,8 +3,6 @@
 Also the determinism check, on which replay, shrinking and searches rely: it runs each schedule twice.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 import warnings

@@ -10,8 +10,6 @@ Each step carries a vector clock (C. Fidge, 1988; F. Mattern, 1989), which answe
 another. The epochs of FastTrack (2009) do not suffice: DPOR needs every step that is in a race.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest

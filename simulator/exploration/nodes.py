@@ -1,7 +1,5 @@
 """The choice points of the current run, each with the options to try and the sleep set (options that need no try)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

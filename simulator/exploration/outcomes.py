@@ -7,8 +7,6 @@ Numbers in returned values have six digits, since further digits depend on the p
 shown as its type: its repr may contain an id(), which differs between runs.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Strategies: they choose the schedules that an exploration runs, and know when all are covered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Protocol
 

@@ -7,8 +7,6 @@ are compiled or mapped (`vmap`), through a view that was made before the call, o
 of tensors that the program does not hold itself. A program that asks for the exact type of an output sees our class.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -14,8 +14,6 @@ An input that is a part of an output, as in an all_gather in place, keeps its co
 undefined there (gloo: partial sums; NCCL: unchanged), so they stay poisoned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ for the signature. Integers of 64 bits have room for both, but results computed 
 integers are filled with the largest value of their type.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Mapping

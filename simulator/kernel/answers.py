@@ -1,7 +1,5 @@
 """The kernel's answers to requests of ranks, as frozen values."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Signature

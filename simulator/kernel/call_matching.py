@@ -1,7 +1,5 @@
 """Begins, issues, matches and completes the communication calls of ranks. How a rank waits for calls: pauses.py."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence
 

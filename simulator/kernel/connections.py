@@ -4,8 +4,6 @@ If a rank ends with an unfinished call, the call does not arrive at ranks that i
 See pytorch/gloo#520, where the surviving rank waits forever.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call

@@ -1,7 +1,5 @@
 """How a run stops, and the findings that tell the user why."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable, Generator, Sequence

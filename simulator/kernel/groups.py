@@ -1,7 +1,5 @@
 """Process groups: their names, their ranks, and the monitored_barriers given up because ranks were missing."""
 
-from __future__ import annotations
-
 from ddpsim.simulator.diagnosis.deadlock import lines_of_ranks
 from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.run import RunState

@@ -9,8 +9,6 @@ classes), as each had to be kept equal to the table of handlers; a scheduler thr
 then need two thread switches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import GeneratorType
 from typing import Any

@@ -1,7 +1,5 @@
 """Threads that ranks start, and how a rank's program and threads end."""
 
-from __future__ import annotations
-
 from ddpsim.simulator.accesses import Access, AccessMode, Object
 from ddpsim.simulator.events import EXITED_AT_ONCE, EventKind
 from ddpsim.simulator.kernel import requests as ask

@@ -1,8 +1,6 @@
 """What ranks report to the kernel: accesses to shared objects, events, counts, and values that should agree on all
 ranks."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from ddpsim.simulator.calls import Site

@@ -1,8 +1,6 @@
 """Pauses of a running task (a rank's program or thread): let other tasks run first, or wait for another task or the
 clock."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ The package's docstring says what the kernel does for each request; this file ha
 which are made fast: each rank makes one at each step.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from ddpsim.simulator.accesses import Access, Accesses, Object

@@ -1,7 +1,5 @@
 """The state that the parts of the kernel share: the ranks, the clock, the open calls and the events of one run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

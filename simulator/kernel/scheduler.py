@@ -10,8 +10,6 @@ mostly takes the default. The rule changes the options and not the policy, so a 
 policy.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from bisect import bisect_left, insort

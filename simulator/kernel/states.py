@@ -1,7 +1,5 @@
 """The states of a run and of its tasks (programs and threads of ranks), and the transitions between these states."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum
 

@@ -3,8 +3,6 @@
 They only keep records; `call_matching.py` counts a call as arrived at its collective once the call has started.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 from ddpsim.simulator.calls import Call

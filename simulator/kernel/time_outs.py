@@ -9,8 +9,6 @@ A rank whose call times out closes its connections in the group. Its later calls
 that need it; so do calls that wait for a call that a rank left unfinished when it ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple

@@ -5,8 +5,6 @@ ends the ranks, but not those processes. The guardian reads the ids of the ranks
 coordinator, and then the guardian kills the groups.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Runs programs that start their ranks themselves, for the coordinator; `launcher.py` runs in their processes."""
 
-from __future__ import annotations
-
 import os
 import select
 import socket

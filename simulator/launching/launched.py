@@ -1,7 +1,5 @@
 """What a rank of a launcher (a program that starts its ranks itself) runs: a multiprocessing process or a command."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

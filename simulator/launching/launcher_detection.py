@@ -4,8 +4,6 @@ Such a program first runs as its own launcher. If it then starts no rank, its be
 multiprocessing is not enough, nor is starting a process that makes no group, such as a logger or a monitor.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Messages from a launcher, a program that starts its ranks itself, to the coordinator."""
 
-from __future__ import annotations
-
 import struct
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Programs: a file or a module that each rank runs as `__main__`, as torchrun and Python do."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -4,8 +4,6 @@ The coordinator (`servers.py`) sends `LoadModules` and `ForkProcesses`, and the 
 forks waits for a `RankStart` on its channel. By then the rank is an orphan, and so a child of the coordinator.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

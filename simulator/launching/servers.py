@@ -7,8 +7,6 @@ runs.
 This module does not import torch: a command starts its servers first, and imports torch at the same time as they do.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

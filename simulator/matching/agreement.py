@@ -5,8 +5,6 @@ all callers get the code of the first field that differs, and `ranks_that_differ
 value.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from math import prod

@@ -6,8 +6,6 @@ that receive names the source or takes any (as in the MPI standard, section 3.5,
 receive from any source takes is a choice, so `waiting_sends` only lists them, and `remove_send` removes the chosen one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ddpsim.simulator.accesses import Object

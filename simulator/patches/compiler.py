@@ -1,7 +1,5 @@
 """torch's compiler inside ranks: one rank compiles at a time, and the simulator's own functions are not compiled."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A rank with fewer batches leaves its loop first. The part is reported as the inp
 DistributedSampler computes it.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable

@@ -9,8 +9,6 @@ That is correct because before it is executed there is no compiled function, no 
 configuration.
 """
 
-from __future__ import annotations
-
 import _thread
 import importlib
 import sys

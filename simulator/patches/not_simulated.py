@@ -1,8 +1,6 @@
 """Parts of torch.distributed that are not simulated: rpc and what `public_names.txt` says raise an error; a torch
 without NCCL gets its constants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta

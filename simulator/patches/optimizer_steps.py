@@ -1,7 +1,5 @@
 """Reports the end of every optimizer step as an event of the trace, by which ddpsim counts iterations."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -7,8 +7,6 @@ Not covered: reads of sockets and of file objects, such as `Popen.stdout`, and o
 threads, a wait for a child process keeps the others from running, as torch compiles in child processes under a lock.
 """
 
-from __future__ import annotations
-
 import fcntl
 import multiprocessing.connection
 import multiprocessing.synchronize

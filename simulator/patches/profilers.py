@@ -5,8 +5,6 @@ ends the run with an error. Events of a call of gloo are asynchronous; Python ca
 marked as asynchronous when torch reads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -11,8 +11,6 @@ A bound on preemptions (switches away from a rank that could continue) makes the
 are enough for most bugs (M. Musuvathi, S. Qadeer: Iterative Context Bounding, PLDI 2007).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

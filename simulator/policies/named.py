@@ -4,8 +4,6 @@ The list has the order in which texts name the policies. This module imports no 
 load it. Strategies that learn from whole executions are in exploration/strategy.py.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Interface that receives the steps of a run, to find which steps depend on each other. Only explorations use it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ddpsim.simulator.accesses import Access, Accesses, Object

@@ -15,8 +15,6 @@ holds for programs that do not poll. The message that a receive takes is drawn u
 of a bug that needs a certain message.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ A run that diverges continues to its end, with each choice modulo the number of 
 ranks did next. A strict replay raises that error; a lenient replay returns the run's result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ The run in which it ran alone does not count (RedundantRun). Not explored: code 
 than `MOST_POLLS` failed polls repeats.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -13,8 +13,6 @@ Nothing here calls torch: a program can be drawn, changed, checked, saved and co
 tensors follow from the rank and the name of the call (scenarios/ranks/calls.py).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

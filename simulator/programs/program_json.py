@@ -13,8 +13,6 @@
     ...
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import astuple

@@ -4,8 +4,6 @@ program that hangs is valid.
 A second wait for a message is also invalid, because it hangs on gloo but not on the simulator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Set
 from math import prod
 

@@ -1,7 +1,5 @@
 """Two-way connections between processes that transport pickled values: a stream, and packets with files."""
 
-from __future__ import annotations
-
 import pickle
 import socket
 import struct

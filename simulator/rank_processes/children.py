@@ -1,7 +1,5 @@
 """The processes of an execution's ranks: forks, signals and ends them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

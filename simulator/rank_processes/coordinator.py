@@ -4,8 +4,6 @@ One rank has the baton, the right to run, and its messages are handled. Messages
 until those ranks have the baton. `speculation.py` decides which ranks may compute before that.
 """
 
-from __future__ import annotations
-
 import select
 import time
 from collections.abc import Sequence

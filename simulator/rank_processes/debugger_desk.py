@@ -1,7 +1,5 @@
 """The coordinator's server for debuggers in ranks: it reads lines for them, answers queries, and opens other ranks."""
 
-from __future__ import annotations
-
 import re
 import select
 import sys

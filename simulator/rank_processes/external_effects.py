@@ -6,8 +6,6 @@ of a file, so functions of `os` are wrapped. Effects of native code and shared m
 writer of files.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -7,8 +7,6 @@ Both report to a socket of the coordinator, which ends the run with the message.
 Not noticed: a Python that ignores its environment (`python -I`), and one that is given another environment.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

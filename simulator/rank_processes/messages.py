@@ -5,8 +5,6 @@ A rank sends `SendRequest` for each request, and `SendReply` if the answer asks 
 many bytes of output the rank has written by then (`rank_channel.py`).
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Prepares a forked process to be that of a rank or launcher, and ends it as Python ends."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import faulthandler

@@ -4,8 +4,6 @@ Each rank has an arena: shared memory, mapped before the fork. Only used pages t
 rank has no open call. Tensors that are not strided are pickled.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import os

@@ -1,7 +1,5 @@
 """The configuration that the process of a rank receives when it begins."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

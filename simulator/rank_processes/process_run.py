@@ -1,7 +1,5 @@
 """One execution whose ranks are processes: forks them, runs them, and collects their results."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence

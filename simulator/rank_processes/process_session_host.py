@@ -1,7 +1,5 @@
 """Connects a debugger in a rank's process to the coordinator, which has the terminal and all other ranks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

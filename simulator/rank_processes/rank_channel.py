@@ -1,7 +1,5 @@
 """A rank's connection to the coordinator: only the rank's process uses it, for one exchange at a time."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

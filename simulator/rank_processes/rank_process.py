@@ -1,7 +1,5 @@
 """Runs a rank in its process, from the fork to the end."""
 
-from __future__ import annotations
-
 import atexit
 import faulthandler
 import os

@@ -6,8 +6,6 @@ for the host of threads here, as with a local kernel. The coordinator switches b
 A `TurnToRun` may carry several answers: calls to deliver, and then the kernel's own answer.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from typing import Any

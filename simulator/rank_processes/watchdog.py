@@ -1,7 +1,5 @@
 """Watches the running rank: limits of wall time, and ranks that are stuck."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ddpsim.simulator.kernel import Kernel

@@ -3,8 +3,6 @@
 Unlike flight recorder dumps, clogs have reductions, roots and splits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import prod
 

@@ -1,8 +1,6 @@
 """Writes the calls of a simulated run as dumps of torch's flight recorder (NCCL, version 2.10); torch's reader accepts
 them."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 from typing import Any

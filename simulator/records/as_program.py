@@ -5,8 +5,6 @@ record says where it waited. Details that a record lacks get the same default on
 root, no tag. Sizes too large for a test are made smaller so that different sizes stay different.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set

@@ -10,8 +10,6 @@ A signature line describes the calls of a number; each `Q` is one call, `E` its 
 has no lines of the user's program and no shapes: a call has a number of elements.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict, deque
 
 from ddpsim.simulator.calls import Shape, Signature, Splits

@@ -8,8 +8,6 @@ share one number, and the recorder closes the group with an entry "coalesced". M
 and receives of two ranks are matched in order.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ lacks the members of groups and all messages between two ranks. It also calls bo
 "retired". `entries.py` reads the entries.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The records of a job: one per rank, and the groups that they describe together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

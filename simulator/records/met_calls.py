@@ -6,8 +6,6 @@ were complete, or the rank would not have continued; so a group is compared from
 compared once. They are examined one by one only where calls differ or are open.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

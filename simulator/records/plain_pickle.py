@@ -5,8 +5,6 @@ refused here. So it can call nothing. Memory remains: a pickle of ten bytes can 
 memory limit (where the platform has one).
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import pickletools

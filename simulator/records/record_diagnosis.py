@@ -4,8 +4,6 @@ Calls are matched and findings worded as in a simulated run. Details that a reco
 says so.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Detects the format of a record file (flight recorder dump or clog) by its contents, and reads the file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

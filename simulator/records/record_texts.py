@@ -1,8 +1,6 @@
 """Texts in record files: names of operations, text that is safe to show, the rank in a path, the user's lines in a
 stack."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

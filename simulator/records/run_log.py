@@ -1,7 +1,5 @@
 """Extracts, from a simulated run, what recorders of its ranks would have noted: each call, and how far it came."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ texts differ. A template is a pickle in which these may differ, and it is matche
 values that may differ, those outside the entries and the names of groups are read normally.
 """
 
-from __future__ import annotations
-
 import pickletools
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ if the gradients hold the sum, possibly scaled, before they are used.
 The same applies to one flat tensor of all parameters, with which a program averages the parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 

@@ -19,8 +19,6 @@ only another optimizer changes are left out. Optimizer state is compared if it h
 state may differ between ranks, such as the loss that LBFGS keeps.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Compares the replicas of all ranks at one point in time: which ranks agree, and where replicas differ first."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 

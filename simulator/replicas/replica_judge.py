@@ -12,8 +12,6 @@ Note [Last word]. At a moment that is not an optimizer step (simulator/diagnosis
 difference is a finding only if it was there at the last of these moments, and if optimizer steps had no finding.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ so that a missing reduction is found.
 Ranks are compared after the same number of steps of optimizers that have parameters along the dimension.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter

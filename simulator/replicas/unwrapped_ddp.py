@@ -12,8 +12,6 @@ Ranks are compared after the same all_reduce, by its sequence number. Tensors pa
 reduced, because two stages of a pipeline may have different names for a shared embedding.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Container, Sequence
 from typing import NamedTuple

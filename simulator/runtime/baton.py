@@ -1,7 +1,5 @@
 """The baton: the right to run. Exactly one thread of the ranks has it, and passes it on to the next."""
 
-from __future__ import annotations
-
 import sys
 from _thread import allocate_lock as _allocate_lock
 from collections.abc import Callable, Sequence

@@ -10,8 +10,6 @@ whenever a given number of ranks have run; it takes as long as some dozen small 
 once, before its first execution: what a run leaves is young then, and is collected as usual.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

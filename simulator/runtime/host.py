@@ -4,8 +4,6 @@ Only the host knows whether ranks are threads of one process or processes. Reque
 requests that every call makes are methods instead, as that is faster: `begin_call`, `issue_call` and `wait_for_calls`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

@@ -3,8 +3,6 @@
 The kernel implements it; in rank processes a proxy does.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from ddpsim.simulator.kernel.answers import Answer

@@ -7,8 +7,6 @@ part of the `try` or `with` statement that the frame was in. A handler that does
 exception, so it is not reported.
 """
 
-from __future__ import annotations
-
 import ast
 import linecache
 import re

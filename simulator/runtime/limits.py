@@ -8,8 +8,6 @@ A rank that imports a module gets more time: on a busy machine it waits for the 
 leave a half-initialized module in the process. A rank that compiles does, too: torch.compile waits for a C++ compiler.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from contextlib import nullcontext, suppress

@@ -13,8 +13,6 @@ Anything else that a rank starts (`subprocess`, multiprocessing by "spawn", thre
 The rank itself sees one core, so torch warns about more than one worker.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

@@ -3,8 +3,6 @@
 Diagnosis then compares the paths of ranks (`diagnosis/partings.py`). Only lines of the user's own project count.
 """
 
-from __future__ import annotations
-
 import ast
 import linecache
 import sys

@@ -4,8 +4,6 @@ Ctrl-C interrupts it, and Python can edit lines only there. So no time limit int
 ends the run there as elsewhere.
 """
 
-from __future__ import annotations
-
 import sys
 from _thread import allocate_lock as _allocate_lock
 from collections.abc import Callable, Iterator

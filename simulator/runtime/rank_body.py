@@ -1,7 +1,5 @@
 """The function that a rank's main thread runs from its beginning to its end, for rank threads and rank processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any

@@ -1,7 +1,5 @@
 """Replaces attributes of modules, classes and objects, and restores them later."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -13,8 +13,6 @@ simulated, would run the ranks' work at any time.
 for which /proc has a folder, as for a process.
 """
 
-from __future__ import annotations
-
 import copy
 import dis
 import inspect

@@ -1,7 +1,5 @@
 """Clocks for the limits of wall time: one that can be paused, and one that counts only the use of a core."""
 
-from __future__ import annotations
-
 import time
 from time import monotonic  # bound here: inside a rank, `time.monotonic` is virtual
 

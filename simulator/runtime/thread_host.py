@@ -10,8 +10,6 @@ Python keep grad mode, autocast and context variables per thread, and C++ code i
 only one process per rank (a switch then crosses processes; `simulator/rank_processes` offers it for isolation).
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from _thread import allocate_lock as _allocate_lock

@@ -4,8 +4,6 @@ Most passes work on any structure (structure.py). The passes here know more abou
 calls with the same name on several ranks belong together, and a wait belongs to its call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations

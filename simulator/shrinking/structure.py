@@ -13,8 +13,6 @@ Blocks are left out in the order of delta debugging (Zeller and Hildebrandt, Sim
 Input, IEEE Transactions on Software Engineering 28(2), 2002), so that a large irrelevant part goes in one try.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations

@@ -11,8 +11,6 @@ torch's gloo accepts GPU tensors for some collectives and for no message (the ta
 torch.distributed, "Backends"). So GPU tensors are copied to host memory before a call and back after it (`HostCopy`).
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence

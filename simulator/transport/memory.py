@@ -17,8 +17,6 @@ On a GPU the work runs on the current stream of the thread whose call came last.
 the work comes after everything that they queued there; data from another stream needs a synchronisation first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, reduce
 from itertools import accumulate

@@ -5,8 +5,6 @@ where the call enters the simulator, so a transport need not ask: `dispatches_as
 sees it, and the kernels of torch's operators suspend the modes (through_torch.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """Save a shrunk scenario: choose the file, and the name by which the file refers to the scenario's program."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Most are general passes for any structure. The passes in this file know more abo
 iterations refer to ranks by number, values per rank may become one value, and a mesh has to contain all ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ The broken program may still pass: no rank may wait for the changed call, or two
 caller determines the expected result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum

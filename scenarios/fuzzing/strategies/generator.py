@@ -8,8 +8,6 @@ A receive from any source has a tag that no other message has, so that only one 
 empty, because gloo refuses an empty one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """Hypothesis strategy of trainings with shards, tensor parallelism and pipelines that the oracle can judge."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import strategies as st
 from msgspec import structs

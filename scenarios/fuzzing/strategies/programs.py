@@ -5,8 +5,6 @@ Hypothesis makes each of their choices, so it can shrink a failure to few ranks,
 waited for at once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Hypothesis strategies of schedules, and of the scheduling policies that make a schedule."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from ddpsim import Pct, Policy

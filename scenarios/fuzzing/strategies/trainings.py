@@ -1,7 +1,5 @@
 """Hypothesis strategy of declared trainings that have a defined result, so that the oracle can judge them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Hypothesis strategy of complete scenarios: a program or a training, with a schedule and an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum

@@ -1,7 +1,5 @@
 """All networks by name, and functions that build a network from its name, options and a seed."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import sys

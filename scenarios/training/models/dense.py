@@ -1,8 +1,6 @@
 """Networks of linear layers: one layer, several, of two dtypes, the two networks of a GAN, and networks with
 branches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Convolutional networks: a plain one of adjustable size, and residual ones as deep as the published ones."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """The base class of all networks: how to draw a batch, and which branches a batch uses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Networks with batch normalisation over each rank's own batch, or over the batches of all ranks together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Networks with tokens as input: a sparse embedding, shared weights, and a transformer."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

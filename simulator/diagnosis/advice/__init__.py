@@ -4,8 +4,6 @@ Its facts, such as ranks, replace braces in the texts: `Cause.DID_NOT_COME.lines
 Other files of `diagnosis/` choose the row. Here the rows are in families; `facts.py` defines rows and facts.
 """
 
-from __future__ import annotations
-
 from ddpsim.simulator.diagnosis.advice.calls import CallCauses
 from ddpsim.simulator.diagnosis.advice.facts import Advice
 from ddpsim.simulator.diagnosis.advice.failures import FailureCauses

@@ -1,7 +1,5 @@
 """Causes: ranks with different loops, branches, arguments, groups or messages (deadlock.*, mismatch.*)."""
 
-from __future__ import annotations
-
 from ddpsim.simulator.diagnosis.advice import facts
 from ddpsim.simulator.diagnosis.advice.facts import make_advice
 

@@ -4,8 +4,6 @@ reports a missing fact, and a test fills in each row.
 `{its}`, `{has}` and `{is}` are singular or plural like `{who}`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Causes of findings: exceptions, threads, endless runs, real processes (rank_error, stuck, budget, deadlock.*)."""
 
-from __future__ import annotations
-
 from ddpsim.simulator.diagnosis.advice import facts
 from ddpsim.simulator.diagnosis.advice.facts import make_advice
 

@@ -1,7 +1,5 @@
 """Causes of findings about DDP, `join()`, FSDP2, pipelines, DTensors, checkpoints and optimizers."""
 
-from __future__ import annotations
-
 from ddpsim.simulator.diagnosis.advice import facts
 from ddpsim.simulator.diagnosis.advice.facts import make_advice
 

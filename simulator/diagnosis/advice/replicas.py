@@ -1,7 +1,5 @@
 """Causes of wrong numbers: replicas that differ, nondeterminism, and code that may fail elsewhere (hazard.*)."""
 
-from __future__ import annotations
-
 from ddpsim.simulator.diagnosis.advice.facts import NoFacts, OneFact, Ranks, make_advice
 
 

@@ -3,8 +3,6 @@
 Then it imports the user's own `sitecustomize`, if there is one.
 """
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 import os

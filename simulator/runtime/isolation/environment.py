@@ -9,8 +9,6 @@ switch.
 Changes by `os.putenv` and `os.unsetenv`, which `os.environ` does not see either, are not isolated.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

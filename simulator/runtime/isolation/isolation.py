@@ -11,8 +11,6 @@ optimizer hooks, unfinished RPC and symmetric-memory state, XPU and MTIA seeds s
 initialised, and `lru_cache`s.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -12,8 +12,6 @@ replaced by a function that sets a flag. A call of the original, bound earlier, 
 context switch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

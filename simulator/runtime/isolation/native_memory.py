@@ -1,7 +1,5 @@
 """Swaps the state of a random generator by copying its native memory, or else through its slower public functions."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass

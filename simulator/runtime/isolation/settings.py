@@ -13,8 +13,6 @@ A context switch reads them, and writes them only if the next rank has different
 - torch's modes that a program switches for a block of code (the others: `modes.py`).
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable

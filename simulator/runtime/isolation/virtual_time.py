@@ -16,8 +16,6 @@ earlier), CPU clocks, and waits other than sleeps, locks, asyncio and those of p
 real wait does not advance virtual time. So a loop that waits like that for a virtual deadline never ends.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import operator

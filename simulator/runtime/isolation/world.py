@@ -7,8 +7,6 @@ same for the functional collectives' pending works. Third, a DeviceMesh hashes b
 ranks would be one key in DTensor's caches, although the cached values depend on the rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast

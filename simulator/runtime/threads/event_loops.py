@@ -14,8 +14,6 @@ External threads are threads that ranks start and that are not simulated, as the
 time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -5,8 +5,6 @@ Python iterates over sets in the order of memory addresses, and in each iteratio
 a thread, so the order has to be the same in every run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from itertools import count

@@ -1,7 +1,5 @@
 """Makes operations on threads and locks steps of the run: points where another thread may run first."""
 
-from __future__ import annotations
-
 from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Protocol

@@ -8,8 +8,6 @@ run, or during an import, is only real: while a rank waits for it no other rank 
 `stuck`.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from _thread import allocate_lock

@@ -3,8 +3,6 @@
 The last parameter of each method is the original that it replaces.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import wraps

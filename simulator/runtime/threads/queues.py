@@ -4,8 +4,6 @@ The order of a put and a waiting get does not matter: the first thread that asks
 two threads adds no interleaving to explore. Only for a get that does not wait it matters when an item arrives.
 """
 
-from __future__ import annotations
-
 import queue
 import sys
 from collections.abc import Sequence

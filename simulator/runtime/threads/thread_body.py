@@ -3,8 +3,6 @@
 It has a file of its own, as `rank_body.py` has: functions called from here belong to the program (`call_sites.STARTS`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 

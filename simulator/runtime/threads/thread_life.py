@@ -16,8 +16,6 @@ A rank ends as a process does: after its program it waits for its threads, execu
 threads are ended early. A thread that raises ends alone.
 """
 
-from __future__ import annotations
-
 import _thread
 import concurrent.futures._base as futures
 import concurrent.futures.thread as executors

@@ -3,8 +3,6 @@
 Python builds these from locks, so only the stack shows which one a thread waits for.
 """
 
-from __future__ import annotations
-
 import concurrent.futures.thread as executors
 import queue
 import threading
