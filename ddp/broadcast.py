@@ -12,8 +12,6 @@ Measured too (ResNet-50's state, gloo, two processes): in place from 1 MiB up ta
 instead of 11; more than two calls in flight gain nothing.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -120,7 +118,7 @@ def _check_not_expanded(tensors: list[Tensor], first_index: int) -> None:
             raise UsageError(f"{text}: give its contiguous() copy, or the tensor before expand")
 
 
-def _broadcast_tensors(tensors: list[Tensor], channel: _Broadcaster, *, capacity: int) -> None:
+def _broadcast_tensors(tensors: list[Tensor], channel: "_Broadcaster", *, capacity: int) -> None:
     """Send or receive tensors of one dtype and device, `capacity` elements a call."""
     spare_buffers: list[Tensor] = []
     under_way: deque[_BroadcastInFlight] = deque()

@@ -4,8 +4,6 @@ The rule is torch's (`compute_bucket_assignment_by_size` in torch/csrc/distribut
 engines use the same buckets when they are given the same order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -38,7 +36,7 @@ class BucketCaps:
     bytes: int
 
     @classmethod
-    def from_megabytes(cls, cap_mb: float) -> BucketCaps:
+    def from_megabytes(cls, cap_mb: float) -> "BucketCaps":
         """Return the caps for `bucket_cap_mb`; the first bucket's cap is at most 1 MiB."""
         cap = int(cap_mb * MEBIBYTE)
         return cls(min(FIRST_BUCKET_BYTES, cap), cap)

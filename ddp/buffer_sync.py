@@ -5,8 +5,6 @@ a model may have hundreds of small buffers and a forward every few milliseconds.
 and what joined ranks do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -72,7 +70,7 @@ class BufferSync:
             for (slot, hook), buffer, result in zip(plan.hooks, to_call, results, strict=True):
                 _finish_buffer_hook(result, buffer, f"hook {callable_name(hook)} of buffer {slot.name!r}")
 
-    def _plan_before_or_after_forward(self, when: When) -> _SyncPlan:
+    def _plan_before_or_after_forward(self, when: When) -> "_SyncPlan":
         if when not in self._plans:
             self._plans[when] = _make_plan(self.strategies, when)
         return self._plans[when]

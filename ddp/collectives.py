@@ -5,8 +5,6 @@ for a sum, the lowest value for a maximum. If each rank has its own part of the 
 contribution is zeros of the right shape, or None as an object.
 """
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import sys
@@ -59,7 +57,7 @@ class Collective:
         return tuple(numbers)
 
     @classmethod
-    def decode(cls, numbers: Sequence[int]) -> Collective:
+    def decode(cls, numbers: Sequence[int]) -> "Collective":
         """Return the collective from the integers that `encode` returned."""
         operation, reduction, root, dtype, device_type, is_sparse, holds_object, *rest = numbers
         shapes: list[tuple[int, ...]] = []

@@ -4,8 +4,6 @@ Each rank fills one row of a matrix. An all_reduce sums the matrices, so every r
 input, and which call they are about to make. Nothing here communicates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -65,7 +63,7 @@ class JoinAnnouncement:
         return row[:width] + [0] * (width - len(row))
 
     @classmethod
-    def decode(cls, row: Sequence[int]) -> JoinAnnouncement:
+    def decode(cls, row: Sequence[int]) -> "JoinAnnouncement":
         """Return the announcement from a row that has room for all details."""
         kind, engine, number, samples, length = row[:WIDTH_WITHOUT_DETAILS]
         details = tuple(row[WIDTH_WITHOUT_DETAILS : WIDTH_WITHOUT_DETAILS + length])

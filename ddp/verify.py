@@ -8,8 +8,6 @@ rank raises the same text. A rank whose module cannot be wrapped takes part with
 others do not wait for it. Values, devices and strides of buffers are not compared.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,7 +56,7 @@ class ModelDescription(NamedTuple):
         return json.dumps(self, separators=(",", ":")).encode()
 
     @staticmethod
-    def decode(data: bytes) -> ModelDescription:
+    def decode(data: bytes) -> "ModelDescription":
         """Return the description from the bytes that `encode` returned."""
         return msgspec.json.decode(data, type=ModelDescription)
 

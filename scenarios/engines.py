@@ -4,8 +4,6 @@ Programs use torch's class; with engine "ddp", creating it creates ddpsim's clas
 program runs, because describing a scenario needs no torch.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +22,7 @@ class Engine(str, Enum):
     DDP = "ddp"
 
     @classmethod
-    def parse_name(cls, name: str | Engine) -> Engine:
+    def parse_name(cls, name: "str | Engine") -> "Engine":
         """Return the engine of that name. Raises UsageError for an unknown name."""
         try:
             return cls(name)

@@ -6,8 +6,6 @@ program that it belongs to.
 The values are `NamedTuple`s, not frozen dataclasses, because a tuple is built in a third of the time.
 """
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 from typing import NamedTuple
@@ -139,7 +137,7 @@ class CallPart(NamedTuple):
     """Details that findings show and traces do not show: the schedule of a pipeline, or the layer that tensors are
     split for."""
 
-    def matches_part(self, other: CallPart | None) -> bool:
+    def matches_part(self, other: "CallPart | None") -> bool:
         """Return True if two parts may be the same action; a pipeline's message may lack its part on one rank."""
         if other is None:
             return self.parallelism is Parallelism.PIPELINE
@@ -179,7 +177,7 @@ class Origin(NamedTuple):
         """Return True if the program's own code makes the call, neither DDP nor another part of torch."""
         return self.phase is Phase.USER and self.part is None
 
-    def matches_origin(self, other: Origin) -> bool:
+    def matches_origin(self, other: "Origin") -> bool:
         """Return True if calls of these two origins may match: they have the same DDP object, phase, bucket, part and
         step."""
         if Phase.FOLLOWING in (self.phase, other.phase):

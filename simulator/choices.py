@@ -15,8 +15,6 @@ Choice 0 is always the default (the running rank continues, else the next one ru
 is short.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import zlib
@@ -111,7 +109,7 @@ class RankSeeds(NamedTuple):
         return ("a" if self.is_alike else "u") + ".".join(map(str, self.hash_seeds))
 
     @classmethod
-    def parse(cls, text: str) -> RankSeeds:
+    def parse(cls, text: str) -> "RankSeeds":
         """Return the seeds in a text of the form that `str(seeds)` has."""
         return cls(text[0] == "a", tuple(int(seed) for seed in text[1:].split(".") if seed))
 
@@ -138,7 +136,7 @@ class Schedule:
         return f"{body}:{name}{_checksum(body + name)}"
 
     @classmethod
-    def parse(cls, token: str, *, program: str) -> Schedule:
+    def parse(cls, token: str, *, program: str) -> "Schedule":
         """Return the schedule of a replay token that was recorded for `program`.
 
         Raises ReplayError if the token is damaged, of another version, or of another program.

@@ -5,8 +5,6 @@ discards the exception, and garbage collection runs many of these. So loops also
 sets.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -51,7 +49,7 @@ class CtrlCGuard:
         if self.is_pressed:
             raise KeyboardInterrupt
 
-    def __enter__(self) -> CtrlCGuard:
+    def __enter__(self) -> "CtrlCGuard":
         is_main = threading.current_thread() is threading.main_thread()
         for number in (signal.SIGINT, signal.SIGTERM) if is_main else ():
             if callable(handler := signal.getsignal(number)):

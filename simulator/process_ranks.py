@@ -3,8 +3,6 @@
 Only runs with such ranks import this module, because it makes a fifth of all imports.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -38,7 +36,7 @@ from ddpsim.simulator.virtual_gpus.building import build_device
 @contextmanager
 def start_process_ranks(
     program: Callable[..., Any], world_size: int, plan: RunPlan, budget: Budget | None
-) -> Iterator[ProcessRanks]:
+) -> "Iterator[ProcessRanks]":
     """Start what the ranks need, and a program that starts its ranks itself; end them at the end of the block."""
     with closing(ExternalProcesses()) as external_processes, closing(FirstUseAnnouncement()) as announcement:
         is_program = isinstance(program, Script)

@@ -1,7 +1,5 @@
 """The result of one simulation."""
 
-from __future__ import annotations
-
 import dataclasses
 import linecache
 import re
@@ -77,12 +75,12 @@ class Result:
         the others."""
         return find_joins(self.trace)
 
-    def compared_with(self, recorded: Schedule) -> Result:
+    def compared_with(self, recorded: Schedule) -> "Result":
         """Return this result of a replay, with a note if the recorded run found what this one did not."""
         is_found = not recorded.found or recorded.found in [str(finding.code) for finding in self.findings]
         return dataclasses.replace(self, unlike="" if is_found else _UNLIKE.format(recorded.found))
 
-    def with_replay(self, replay: str) -> Result:
+    def with_replay(self, replay: str) -> "Result":
         """Return a copy of this result with another replay command, also in its findings."""
         findings = tuple(
             dataclasses.replace(

@@ -4,8 +4,6 @@ Its clock is logical: the index of an event counts as a microsecond. So earlier 
 has a width. The arguments of a call have its virtual seconds.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -76,7 +74,7 @@ class _RunEntries:
             yield from self._flow_entries(index, slot)
         yield from self._name_entries()
 
-    def _span_entry(self, span: Span) -> TraceEntry:
+    def _span_entry(self, span: "Span") -> TraceEntry:
         event = self._run.events[span.start]
         track = self._free_thread(span, None if span.call is None else self._run.calls[span.call].group)
         if span.call is not None:
@@ -91,7 +89,7 @@ class _RunEntries:
         }
         return entry if span.has_ended else entry | {"cname": "terrible"}
 
-    def _span_arguments(self, span: Span, event: Event) -> TraceEntry:
+    def _span_arguments(self, span: "Span", event: Event) -> TraceEntry:
         """Return the name, category and arguments of a span."""
         when = {"step": event.step, "virtual_seconds": event.time}
         if span.call is None:
@@ -113,7 +111,7 @@ class _RunEntries:
         site = None if index is None else self._run.sites[index]
         return f"{site.file}:{site.line}" if site else ""
 
-    def _free_thread(self, span: Span, group: str | None) -> int:
+    def _free_thread(self, span: "Span", group: str | None) -> int:
         """Return the first row of the group that is free for the whole span."""
         threads = (self._thread_number(_Track(span.who, group, number)) for number in itertools.count())
         thread = next(thread for thread in threads if self._free_from.get(thread, 0) <= span.start)

@@ -3,8 +3,6 @@
 A file without this table can still be replayed; then only the schedule is compared.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -28,7 +26,7 @@ class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choices: Whole = 0
     """The number of scheduling choices in the run; 0 if they were not counted."""
 
-    def first_difference(self, other: RecordedOutcome) -> str:
+    def first_difference(self, other: "RecordedOutcome") -> str:
         """Return the first difference from another run, with both values; "" if there is none."""
         now = other._parts_as_text()
         for what, recorded in self._parts_as_text().items():

@@ -1,7 +1,5 @@
 """Results of executions, of batches and of a campaign, as values that can be sent between processes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -54,7 +52,7 @@ class CampaignTotals:
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: Counter[FailureGroup] = field(default_factory=Counter)
 
-    def __add__(self, other: CampaignTotals) -> CampaignTotals:
+    def __add__(self, other: "CampaignTotals") -> "CampaignTotals":
         return CampaignTotals(
             self.executions + other.executions, self.outcomes + other.outcomes, self.failures + other.failures
         )

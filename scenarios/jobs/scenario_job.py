@@ -1,7 +1,5 @@
 """A scenario to run on real processes: its program, engine, time-out, and environment."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re
@@ -43,7 +41,7 @@ class ScenarioJob:
     """True if all ranks start with the same seeds."""
 
     @classmethod
-    def from_scenario(cls, scenario: Scenario, engine: Engine, timeout_seconds: float) -> ScenarioJob:
+    def from_scenario(cls, scenario: Scenario, engine: Engine, timeout_seconds: float) -> "ScenarioJob":
         """Return the job that runs a scenario. Raises UsageError if it cannot be sent to other processes."""
         check_timeout(timeout_seconds)
         own = registry.get(scenario.name)

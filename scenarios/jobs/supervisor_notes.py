@@ -1,7 +1,5 @@
 """The values that the supervisors of ranks exchange, through the store that the launcher opens for all machines."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -57,7 +55,7 @@ class SupervisorStore:
     is_host: bool
 
     @classmethod
-    def connect_to_store(cls, rank: int, world_size: int, starter: RankStarter) -> SupervisorStore:
+    def connect_to_store(cls, rank: int, world_size: int, starter: RankStarter) -> "SupervisorStore":
         """Connect to the launcher's store; without a launcher, rank 0 opens one. Raises UsageError if that fails."""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)

@@ -4,8 +4,6 @@ A trace says which rank communicates what with which ranks, and in which order. 
 extra `chakra`, writes the files. Only `--chakra` imports this module.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import re
@@ -50,7 +48,7 @@ def _import_chakra() -> tuple[Any, Any]:
     return schema, library.encodeMessage
 
 
-def _encode_node(schema: Any, node: ChakraNode) -> Any:
+def _encode_node(schema: Any, node: "ChakraNode") -> Any:
     """Return a node as an object of the schema; attributes are named as by the package's converters and readers."""
     collective = None if node.collective is None else schema.CollectiveCommType.Value(node.collective)
     values: dict[str, dict[str, Any]] = {

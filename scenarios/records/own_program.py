@@ -4,8 +4,6 @@ The run is converted to records of the same form, so that both have the same det
 each job, so groups are matched by the order in which a rank first used them.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +38,7 @@ def run_and_compare(job: RecordedJob, program: str) -> str:
     return "\n".join([f"program {program} finds {found}", *_comparison_lines(comparison, job), f"  {command}"])
 
 
-def _comparison_lines(comparison: CallComparison, job: RecordedJob) -> list[str]:
+def _comparison_lines(comparison: "CallComparison", job: RecordedJob) -> list[str]:
     """Return the comparison as lines of text."""
     if not comparison.differences:
         return [f"  makes the same calls as the records on {rank_list(job.records)}: {comparison.alike}"]

@@ -4,8 +4,6 @@ networkx is not used, because its import takes a fifth of a second. All results 
 not depend on hashes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
@@ -35,7 +33,7 @@ class Digraph(Generic[Node]):
             self.after[source][target] = None
             self.before[target][source] = None
 
-    def subgraph(self, nodes: Iterable[Node]) -> Digraph[Node]:
+    def subgraph(self, nodes: Iterable[Node]) -> "Digraph[Node]":
         """Return the subgraph of these nodes."""
         part: Digraph[Node] = Digraph()
         for node in nodes:

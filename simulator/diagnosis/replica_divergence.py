@@ -1,7 +1,5 @@
 """Findings about replicas of one model that differ between ranks, or differ from training without DDP."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -58,7 +56,7 @@ class ComparisonPoint(NamedTuple):
     """The number of the optimizer among the DDP wrapper's optimizers; each counts its own steps."""
     occasion: ComparisonEvent = ComparisonEvent.USUAL
 
-    def is_passed_at(self, other: ComparisonPoint) -> bool:
+    def is_passed_at(self, other: "ComparisonPoint") -> bool:
         """Return True if a rank that has reached the point `other` can no longer reach this point."""
         if self.step != other.step or self == other:
             return self.step <= other.step

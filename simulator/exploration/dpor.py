@@ -40,8 +40,6 @@ behaviour that depends on how often ranks polled while virtual time passed. Poli
 that knowledge. Polling loops are bounded (simulator/policies/spin_detection.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import filterfalse
 
@@ -105,7 +103,7 @@ class Dpor:
         """The used features with which DPOR was never tested."""
         return join_names(uncompared_features(self._used))
 
-    def next_policy(self) -> DporRun | None:
+    def next_policy(self) -> "DporRun | None":
         """Return the policy of the next execution; None once all classes of interleavings were explored."""
         if self._run is not None and not self._differs and not self._run.spins.has_learned:
             self._run.find_alternatives()

@@ -10,8 +10,6 @@ call was issued, and for outputs also with a copy from when the completion is de
 between the last rank's call and the delivery of its completion, and changes of parts that are too large to copy.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -102,7 +100,7 @@ class _CallInFlight:
 
     __slots__ = ("_passed_tensors", "_read", "_written", "is_on_nccl_stream", "is_sharing", "pending", "watched")
 
-    def __init__(self, pending: PendingCall, watched: Sequence[_Watched], brought: Payload) -> None:
+    def __init__(self, pending: PendingCall, watched: "Sequence[_Watched]", brought: Payload) -> None:
         self.pending = pending
         self.watched = watched
         """The watched tensors of the call."""
@@ -124,7 +122,7 @@ class _CallInFlight:
         """Return whether the rank changed the call's tensors."""
         return any(each.has_changed(self.pending) for each in self.watched)
 
-    def shares_memory_with(self, other: _CallInFlight) -> bool:
+    def shares_memory_with(self, other: "_CallInFlight") -> bool:
         """Return whether two calls use the same memory, and at least one of them writes it."""
         mine, theirs = self._memory_spans(), other._memory_spans()
         return overlap_in_memory(mine[1], theirs[0]) or overlap_in_memory(theirs[1], mine[0])

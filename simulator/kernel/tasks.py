@@ -1,7 +1,5 @@
 """The kernel's records of ranks, and of their tasks: a rank's program and the threads that it starts."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
@@ -23,7 +21,7 @@ class IssuedCall(NamedTuple):
 
     call: Call
     handle: int
-    rank: RankRecord
+    rank: "RankRecord"
     """The rank that issued the call."""
     name: tuple[int, int]
     """The number of the rank, and the handle of the call."""

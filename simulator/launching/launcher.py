@@ -9,8 +9,6 @@ A process is a rank if it is a worker of `mp.spawn`, or if processes of one func
 on among their arguments. Other processes start normally.
 """
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import multiprocessing.connection
@@ -80,7 +78,7 @@ def run_launcher(rank_config: RankConfig, line: PacketConnection) -> NoReturn:
 class RankPopen:
     """The process of a rank, as multiprocessing sees it; its exit code comes from the coordinator."""
 
-    def __init__(self, launcher: Launcher, rank: int, body: Body) -> None:
+    def __init__(self, launcher: "Launcher", rank: int, body: Body) -> None:
         self._launcher = launcher
         self.returncode: int | None = None
         self.glances = 0

@@ -1,7 +1,5 @@
 """Starts the processes of a program (its ranks, or its launcher), which servers fork."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
@@ -38,7 +36,7 @@ class ProcessResources(NamedTuple):
     files: RankFiles
 
     @classmethod
-    def open_for_rank(cls, rank: int) -> ProcessResources:
+    def open_for_rank(cls, rank: int) -> "ProcessResources":
         """Open the resources. Raises OSError if the system has no files or address space left."""
         with ExitStack() as made:
             channel, theirs = MessageChannel.pair()

@@ -1,7 +1,5 @@
 """Files in memory in which a rank writes its output and stack, and the signals that the coordinator sends to it."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re
@@ -33,7 +31,7 @@ class RankFiles(NamedTuple):
     stack: int
 
     @classmethod
-    def open_rank_files(cls) -> RankFiles:
+    def open_rank_files(cls) -> "RankFiles":
         """Open new files. Raises OSError if the system has no files left."""
         with ExitStack() as closing:
             files = []

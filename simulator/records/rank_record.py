@@ -4,8 +4,6 @@ Most ranks of a job make the same calls, and records are long. So the calls are 
 ranks with equal calls share. Call objects are made only when they are used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -136,7 +134,7 @@ class RankRecord:
     """True if the file ends too early; the part before that was read."""
 
     @cached_property
-    def calls(self) -> RecordedCalls:
+    def calls(self) -> "RecordedCalls":
         """Return the calls in the order in which the rank made them."""
         return RecordedCalls(self)
 

@@ -3,8 +3,6 @@
 The reports are frozen values (`NoticedKind.REPLICA`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +26,7 @@ class ReplicaTensor(NamedTuple):
     """True if other ranks need not have the tensor: for example, state of a sharded optimizer."""
     is_state: bool = False
 
-    def __reduce__(self) -> tuple[type[ReplicaTensor], tuple[Any, ...]]:
+    def __reduce__(self) -> "tuple[type[ReplicaTensor], tuple[Any, ...]]":
         """Pickle the tensor without its autograd graph and without the unused part of its storage."""
         return ReplicaTensor, (self.name, self.tensor.detach().cpu().clone(), *self[2:])
 

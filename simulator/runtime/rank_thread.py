@@ -1,7 +1,5 @@
 """A rank and its threads, as the host that runs them keeps them, and how a thread ends. The kernel has their states."""
 
-from __future__ import annotations
-
 import _thread
 import builtins
 import ctypes
@@ -84,7 +82,7 @@ class PendingCall:
     call: Call
     handle: int
     """The number of the call among all calls of its rank, from 1."""
-    owner: ThreadedRank
+    owner: "ThreadedRank"
     """The rank that issued the call. Another rank may get hold of its work handle."""
     payload: Any
     """The call's tensors, for the code that moves data between ranks; nothing here looks into them."""
@@ -124,7 +122,7 @@ def is_tried(error: BaseException | None) -> bool:
 class ThreadedRank:
     """A rank: the state that its threads share. Only the thread whose turn it is accesses this object."""
 
-    def __init__(self, record: RankRecord, body: Callable[[RankThread], None]) -> None:
+    def __init__(self, record: RankRecord, body: "Callable[[RankThread], None]") -> None:
         self.rank = record.rank
         self.value: Any = None
         """The value that the rank's program returned."""

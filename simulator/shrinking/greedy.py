@@ -5,8 +5,6 @@ value, and the pass starts again from there. At the end no single step of any pa
 value is 1-minimal. A simpler value may exist that takes two steps at once.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +44,7 @@ class FailureSize(NamedTuple):
     total: int = 0
     """The sum of all choices, which are indices of options."""
 
-    def with_schedule(self, choices: Sequence[int]) -> FailureSize:
+    def with_schedule(self, choices: Sequence[int]) -> "FailureSize":
         """Return the size of the same program under a schedule."""
         return self._replace(switches=sum(1 for each in choices if each), choices=len(choices), total=sum(choices))
 

@@ -1,7 +1,5 @@
 """The tensors that one rank passes to a call."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +21,6 @@ class Payload(NamedTuple):
     gpu: str | None = None
     """The GPU on which the tensors lie, by its machine and number; None if it is not known or does not matter."""
 
-    def with_copied_inputs(self) -> Payload:
+    def with_copied_inputs(self) -> "Payload":
         """Return a payload with copies of the inputs, so that the caller may change its tensors."""
         return self._replace(inputs=[tensor.detach().clone() for tensor in self.inputs])

@@ -5,8 +5,6 @@ under which the previous program failed, round robin, some of DPOR (dynamic part
 walks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -155,7 +153,7 @@ class SameFailure:
         return self.failure.matches_result(result) and not is_expected
 
 
-def try_candidate(candidate: ScenarioCandidate, same: SameFailure) -> greedy.ShrinkAttempt[ScenarioCandidate]:
+def try_candidate(candidate: "ScenarioCandidate", same: SameFailure) -> "greedy.ShrinkAttempt[ScenarioCandidate]":
     """Run a candidate for a simpler scenario under its own schedule, or under several schedules, until it fails in the
     same way."""
     scenario, executions = candidate.scenario, 0
@@ -170,7 +168,7 @@ def try_candidate(candidate: ScenarioCandidate, same: SameFailure) -> greedy.Shr
     return greedy.ShrinkAttempt(None, executions)
 
 
-def _run_candidate(candidate: ScenarioCandidate, engine: Engine) -> Iterator[Result]:
+def _run_candidate(candidate: "ScenarioCandidate", engine: Engine) -> Iterator[Result]:
     scenario = candidate.scenario
     yield run_scenario(scenario, engine, policy=GuidedPolicy(scenario.choices))
     if candidate.has_own_schedule or not scenario.choices:

@@ -10,8 +10,6 @@ checked once per process. If that fails, the public functions are used.
 Each rank starts as after `numpy.random.seed(0)`, for the reason given in `python_random.py`.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import cache, lru_cache
 from struct import Struct, calcsize
@@ -33,7 +31,7 @@ GAUSS = Struct("i4xd")
 """The layout of numpy's kept normal variate: `int has_gauss`, padding, `double gauss`."""
 
 
-def numpy_generator() -> NumpyByCopy | NumpyByPublicFunctions:
+def numpy_generator() -> "NumpyByCopy | NumpyByPublicFunctions":
     """Return the fastest swapper of numpy's global random generator that is correct for this numpy version."""
     random_state = numpy.random.mtrand._rand
     if type(random_state._bit_generator) is not numpy.random.MT19937:

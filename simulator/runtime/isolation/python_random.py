@@ -10,8 +10,6 @@ real processes. Ranks that do not draw share one state, and nothing is copied. I
 starts as after `random.seed` with its `seed_of_rank`.
 """
 
-from __future__ import annotations
-
 import random
 from array import array
 from functools import cache, lru_cache
@@ -42,7 +40,7 @@ def seed_of_rank(rank: int) -> int:
     return _FIRST_UNLIKE_SEED + rank
 
 
-def python_generator() -> RandomByCopy | GeneratorByPublicFunctions:
+def python_generator() -> "RandomByCopy | GeneratorByPublicFunctions":
     """Return the fastest swapper of the `random` module's generator that is correct for this Python version."""
     generator = random._inst
     if is_layout_known(generator):

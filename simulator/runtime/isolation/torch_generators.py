@@ -11,8 +11,6 @@ uint32_t next_; uint32_t state_[624]`). The engine's offset and this layout are 
 made for that. If the check fails, the public methods are used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from struct import Struct
@@ -72,7 +70,7 @@ class CudaGenerators:
         return outgoing
 
 
-def cpu_generator(generator: torch.Generator) -> CpuByCopy | GeneratorByPublicFunctions:
+def cpu_generator(generator: torch.Generator) -> "CpuByCopy | GeneratorByPublicFunctions":
     """Return the fastest swapper of a CPU generator's state that is correct for this torch version."""
     offset = find_engine_offset()
     if offset is not None:
