@@ -7,8 +7,7 @@ expected fewer bytes, without any exception, and its peers see a closed connecti
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 CLASSES = 4
 

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 def next_token(shard: Tensor, token: Tensor) -> Tensor:

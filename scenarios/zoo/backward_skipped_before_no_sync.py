@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, every_rank, finds, repairs, scenario
 
 
 class Branches(nn.Module):

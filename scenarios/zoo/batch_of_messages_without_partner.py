@@ -7,8 +7,7 @@ other fails as its peer leaves.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def exchange(operations: list[dist.P2POp]) -> None:

@@ -9,8 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 BUCKET_SIZE_MEGABYTES = 0.00004
 """So little that each layer has a bucket of its own."""

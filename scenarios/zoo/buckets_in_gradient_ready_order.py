@@ -7,8 +7,7 @@ no error. Torch's wrapper is safe, as it launches its buckets in one order, whic
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, finds, repairs, scenario
 
 
 class Counting(torch.nn.Module):

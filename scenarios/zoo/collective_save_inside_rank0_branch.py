@@ -7,8 +7,7 @@ the others are done, and rank 0 sees its connection close.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 def save(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -8,8 +8,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 Errors = dict[int | torch.Tensor, torch.Tensor]
 

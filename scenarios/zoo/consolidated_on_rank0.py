@@ -7,8 +7,7 @@ barrier, and all time out.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def optimizer() -> "torch.distributed.optim.ZeroRedundancyOptimizer":

@@ -7,8 +7,7 @@ different tensors.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def whole(dimension: int) -> torch.Tensor:

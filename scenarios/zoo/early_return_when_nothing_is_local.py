@@ -6,8 +6,7 @@ error as its process ends, or time out.
 
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def gathered(samples: list[int], *, returns_early: bool) -> list[int]:

@@ -7,8 +7,7 @@ another permutation: some samples are read twice, others by no rank, and nothing
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 EPOCHS = 2
 SAMPLES = TensorDataset(torch.arange(24))

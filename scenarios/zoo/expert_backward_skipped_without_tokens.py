@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 class Exchange(torch.autograd.Function):

@@ -7,8 +7,7 @@ step was made with gradients that were not averaged. Our engine refuses the firs
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 @scenario(

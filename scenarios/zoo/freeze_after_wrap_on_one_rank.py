@@ -7,8 +7,7 @@ see a closed connection. Our engine refuses rank 1's first forward, with the nam
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(

@@ -6,8 +6,7 @@ With DDP's inner module the same loop is right, as each rank has the whole model
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def sharded() -> torch.nn.Module:

@@ -7,8 +7,7 @@ trains on, with parameters that no single step has had.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def sharded() -> torch.nn.Module:

@@ -6,8 +6,7 @@ process has ended, or wait on beyond their time-out where connections are made l
 
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(

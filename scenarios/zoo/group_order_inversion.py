@@ -6,8 +6,7 @@ Blocking calls on groups that share ranks need one order everywhere. Real gloo h
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(

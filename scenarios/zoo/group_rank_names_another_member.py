@@ -7,8 +7,7 @@ does as requested.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 

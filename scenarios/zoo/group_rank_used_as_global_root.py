@@ -5,8 +5,7 @@ The caller means the first member. On real gloo, too, every member raises, and r
 
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(

@@ -7,8 +7,7 @@ all take the right fork first. Real gloo hangs until its time-out.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 def make_pairs() -> list[dist.ProcessGroup]:

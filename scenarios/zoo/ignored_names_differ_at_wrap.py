@@ -7,8 +7,7 @@ tensors of different sizes meet, and one process aborts. Our engine compares the
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(

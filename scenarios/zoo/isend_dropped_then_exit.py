@@ -7,8 +7,7 @@ connection closed; in a simulation the message arrives, so it can only be a haza
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(

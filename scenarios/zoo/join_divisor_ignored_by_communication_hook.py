@@ -10,8 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, every_rank, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 

@@ -8,8 +8,7 @@ import torch
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import every_rank, finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, every_rank, finds, odd_one_out, repairs, scenario
 
 
 @scenario(

@@ -7,8 +7,7 @@ gloo their connection is closed, far from the cause. Under engine "ddp" every ra
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def batch_of(rank: int, step: int) -> torch.Tensor:

@@ -7,8 +7,7 @@ others wait for a rank that raised. Our engine makes the reduction that the othe
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, finds, repairs, scenario
 
 
 def train(batches: int, *, sparse: bool) -> None:

@@ -7,8 +7,7 @@ for it, and on real gloo a process aborts. Engine "ddp" lets a rank have no batc
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(

@@ -7,8 +7,7 @@ ran out and the rest. Real gloo does the same. Caught on every rank, it is the e
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(

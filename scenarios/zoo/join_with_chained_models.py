@@ -9,8 +9,7 @@ import torch
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(

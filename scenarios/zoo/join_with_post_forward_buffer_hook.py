@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, finds, odd_one_out, repairs, scenario
 
 
 def network() -> torch.nn.Module:

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel, _BufferCommHookLocation
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, every_rank, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 

@@ -8,8 +8,7 @@ a joined rank uses nothing.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, every_rank, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 

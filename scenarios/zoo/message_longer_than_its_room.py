@@ -6,8 +6,7 @@ Nothing of a message says how long it is. On real gloo the receiver's process ab
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 LONGEST = 5
 

@@ -7,8 +7,7 @@ the values without a word, so only a comparison with what they should be shows i
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 

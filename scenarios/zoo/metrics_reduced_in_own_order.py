@@ -7,8 +7,7 @@ calls agree, so no backend notices: every rank reads the same wrong sums.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 TASKS = ["caption", "detect"]
 

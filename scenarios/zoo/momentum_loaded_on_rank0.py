@@ -7,8 +7,7 @@ parameters were equal when training went on.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 def load_momentum(optimizer: torch.optim.Optimizer) -> None:

@@ -7,8 +7,7 @@ meets the others' reduction, and all time out.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def compiled(length: int, cache: dict[int, list[object]]) -> list[object]:

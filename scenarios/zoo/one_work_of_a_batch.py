@@ -7,8 +7,7 @@ be read before it is there. Real gloo: no error, here and often the right values
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 def exchange(rank: int) -> list[dist.Work]:

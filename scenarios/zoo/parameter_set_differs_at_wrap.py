@@ -7,8 +7,7 @@ the counts and nothing else; our engine says which names rank 1 has alone.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 class Stack(torch.nn.Sequential):

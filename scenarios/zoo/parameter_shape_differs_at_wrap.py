@@ -7,8 +7,7 @@ names the parameter's index, rank 0 sees a closed connection. Under our engine e
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(

@@ -7,8 +7,7 @@ sends in a group in which the other does not receive. Real gloo: two ranks hang.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def pass_on(rank: int, sending: dist.ProcessGroup | None, receiving: dist.ProcessGroup | None) -> None:

@@ -7,8 +7,7 @@ the weight drift apart.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 def train(rank: int, *, is_partial: bool) -> None:

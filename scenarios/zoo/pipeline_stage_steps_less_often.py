@@ -7,8 +7,7 @@ as its process ends, or time out.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def train(rank: int, micro_batches: int, steps: int = 1) -> None:

@@ -6,8 +6,8 @@ The crash is injected, as by a machine that is lost. On gloo the others see a cl
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code, Crash
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim import Crash
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(

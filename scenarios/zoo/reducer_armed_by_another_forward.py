@@ -7,8 +7,7 @@ gradients stay local and the parameters differ. Our engine raises at the second 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 @scenario(

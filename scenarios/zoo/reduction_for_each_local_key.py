@@ -7,8 +7,7 @@ gloo: as many numbers each, so values are exchanged in silence, and both time ou
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 NAMES = ("accuracy", "loss", "perplexity")
 

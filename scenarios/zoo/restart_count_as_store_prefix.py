@@ -6,8 +6,7 @@ store's time-out, 30 minutes by default.
 
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def agree_on_id(rank: int, prefix: str) -> bytes:

@@ -6,8 +6,7 @@ A receive without a source takes what comes first. Real gloo hands over whicheve
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, finds, repairs, scenario
 from ddpsim.scenarios.training.snapshot import Snapshot
 
 

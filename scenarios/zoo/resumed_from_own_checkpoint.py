@@ -7,8 +7,8 @@ learning rate and data continue from different steps, and no backend notices. `a
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code, agree
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim import agree
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(

@@ -7,8 +7,7 @@ gloo shows no error; in a measurement two ranks' predictions were 4 % apart.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 def trained(rank: int) -> DistributedDataParallel:

@@ -7,8 +7,7 @@ and all time out.
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 def step(shares: list[torch.Tensor], rank: int, gradient: torch.Tensor | None, *, returns_early: bool) -> None:

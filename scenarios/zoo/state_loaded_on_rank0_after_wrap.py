@@ -7,8 +7,7 @@ replicas differ from then on, by the same difference in each step.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 def checkpoint() -> dict[str, torch.Tensor]:

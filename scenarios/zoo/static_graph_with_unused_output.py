@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, every_rank, finds, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, every_rank, finds, repairs, scenario
 
 
 class ValueAndUncertainty(torch.nn.Module):

@@ -7,8 +7,7 @@ follows whatever the others do.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(

@@ -11,8 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code
-from ddpsim.scenarios.model import CLEAN, finds, odd_one_out, repairs, scenario
+from ddpsim.scenarios.model import CLEAN, Code, finds, odd_one_out, repairs, scenario
 
 
 def train() -> None:

@@ -7,8 +7,7 @@ the connection, or waits for its time-out while the process lives.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(

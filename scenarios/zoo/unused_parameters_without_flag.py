@@ -7,8 +7,7 @@ The rank itself learns of it one step later, when DDP refuses its next forward; 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Code
-from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 class OptionalBranch(torch.nn.Module):
