@@ -1,6 +1,6 @@
 """The classes of a scenario: a program, its world size and options, and its expected outcome.
 
-    @scenario(about=__doc__, expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1), reports=["pytorch/pytorch#38174"])
+    @scenario(expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1), reports=["pytorch/pytorch#38174"])
     def uneven_inputs_without_join(rank: int) -> None:
         ...
             model(batch).sum().backward()  # found here
@@ -214,15 +214,15 @@ def scenario(
 ) -> Callable[[Callable[..., Any]], Scenario]:
     """Decorate a function `program(rank)`, or one without arguments, as a scenario.
 
-    The first line of `about` says what goes wrong, the rest why; the default is the function's docstring. The default
-    name is the function's with dashes. `under_ddp` is the expected outcome on engine "ddp", if it differs. `check`,
-    `poison` and `backend_semantics` are options of `simulate`.
+    The first line of `about` says what goes wrong, the rest why; the default is the docstring of a file that has the
+    function's name, or else of the function. The default name is the function's with dashes. `under_ddp` is what is
+    expected on engine "ddp", if it differs. `check`, `poison` and `backend_semantics` are options of `simulate`.
     """
 
     def make_scenario(program: Callable[..., Any]) -> Scenario:
         return Scenario(
             name or program.__name__.replace("_", "-"),
-            about or inspect.getdoc(program) or "",
+            about or _docstring_of(program),
             as_rank_function(program),
             _with_marked_lines(expected, program, Engine.TORCH),
             _with_marked_lines(under_ddp or expected, program, Engine.DDP),
@@ -239,6 +239,12 @@ def scenario(
         )
 
     return make_scenario
+
+
+def _docstring_of(program: Callable[..., Any]) -> str:
+    source = inspect.getsourcefile(program)
+    has_own_file = source is not None and Path(source).stem == program.__name__
+    return (inspect.unwrap(program).__globals__["__doc__"] if has_own_file else None) or inspect.getdoc(program) or ""
 
 
 def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:

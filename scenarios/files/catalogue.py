@@ -63,7 +63,7 @@ def read_catalogue(root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> Ca
     for path in scenario_files(root, folders):
         try:
             text = path.read_text(encoding="utf-8")
-            found += _entries_in_python(text) if path.suffix == ".py" else [_entry_in_toml(text, path)]
+            found += _entries_in_python(text, path.stem) if path.suffix == ".py" else [_entry_in_toml(text, path)]
         except (OSError, SyntaxError, ValueError, LookupError, NameError, UsageError) as error:
             message = " ".join(str(error).split())
             broken.append(f"{path} cannot be listed ({message}): run it to see what is wrong")
@@ -76,7 +76,7 @@ def scenario_files(root: Path, folders: Iterable[str]) -> tuple[Path, ...]:
     return tuple(path for path in sorted(paths) if path.suffix in _SUFFIXES and not path.name.startswith("_"))
 
 
-def _entries_in_python(text: str) -> Iterator[CatalogueEntry]:
+def _entries_in_python(text: str, file_name: str) -> Iterator[CatalogueEntry]:
     """Yield the scenarios defined in the text of a Python file, with their repaired twins."""
     module = ast.parse(text)
     names = {**_NAMES, "__doc__": ast.get_docstring(module, clean=False)}
@@ -87,6 +87,8 @@ def _entries_in_python(text: str) -> Iterator[CatalogueEntry]:
             if kind == "scenario":
                 shown = {str(each.arg): ast.Expression(each.value) for each in call.keywords if each.arg in _SHOWN}
                 values = {key: eval(compile(each, "@scenario", "eval"), dict(names)) for key, each in shown.items()}
+                if function.name == file_name:
+                    values.setdefault("about", names["__doc__"])
                 entry = _entry_of_scenario(function, values)
             elif kind == "repairs":
                 entry = _entry_of_repaired_twin(function, found[ast.unparse(call.args[0])])

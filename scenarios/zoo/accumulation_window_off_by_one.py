@@ -16,7 +16,6 @@ WINDOW = 2
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["modelscope/FunASR#3472", "huggingface/picotron#5"],
     tags=["reducer", "accumulation", "ddp"],

@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SPLITS, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#117486", "pytorch/pytorch#194559"],
     tags=["raw"],

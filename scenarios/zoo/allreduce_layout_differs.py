@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     reports=["NVIDIA/nccl#1417", "NVIDIA/nccl#1394", "pytorch/gloo#456", "AdvancedPhotonSource/pty-chi#47"],
     tags=["raw"],

@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.HAZARD_TENSOR_IN_FLIGHT, ranks=every_rank),
     reports=[],
     tags=["raw"],

@@ -12,7 +12,6 @@ from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["NVIDIA/physicsnemo#1761"],
     tags=["raw", "ddp"],

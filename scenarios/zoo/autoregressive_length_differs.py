@@ -25,7 +25,6 @@ def average(score: Tensor) -> float:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1)),
     reports=["deepspeedai/DeepSpeed#8262", "huggingface/transformers#30150"],
     tags=["loop", "raw"],

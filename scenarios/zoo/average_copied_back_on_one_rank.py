@@ -23,7 +23,6 @@ def train(model: DistributedDataParallel, average: torch.nn.Module) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(0)),
     reports=["lucidrains/ema-pytorch#9"],
     tags=["ddp", "wrapping"],

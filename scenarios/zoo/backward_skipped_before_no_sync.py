@@ -27,7 +27,6 @@ class Branches(nn.Module):
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=every_rank),
     under_ddp=CLEAN,
     reports=[],

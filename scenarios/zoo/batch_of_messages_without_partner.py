@@ -17,7 +17,6 @@ def exchange(operations: list[dist.P2POp]) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1),
     reports=["NVIDIA/nccl#2130", "pytorch/PiPPy#969", "pytorch/pytorch#74701", "pytorch/pytorch#109401"],
     tags=["point-to-point"],

@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_CYCLE, ranks=(0, 1)),
     reports=["NVIDIA/nccl#479", "pytorch/pytorch#11275"],
     tags=["point-to-point"],

@@ -43,7 +43,6 @@ def train(no_picture: Tensor | None, rank: int) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#20125", "facebookresearch/fairseq2#484"],
     tags=["reducer", "ddp"],

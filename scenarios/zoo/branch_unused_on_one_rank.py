@@ -36,7 +36,6 @@ def train(model: DistributedDataParallel, has_image: bool) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=1),
     reports=[
         "lhotse-speech/lhotse#554",

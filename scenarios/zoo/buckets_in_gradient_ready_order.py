@@ -40,7 +40,6 @@ def reduce(parameter: torch.Tensor) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_GRADIENTS, ranks=every_rank),
     reports=["deepspeedai/DeepSpeed#2343", "pytorch/pytorch#64629"],
     tags=["reducer", "hooks", "oracle"],

@@ -36,7 +36,6 @@ def train(rank: int, model: torch.nn.Module) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=1),
     under_ddp=CLEAN,
     reports=["NVIDIA/Model-Optimizer#2342", "Tencent/YOLO-Master#154"],

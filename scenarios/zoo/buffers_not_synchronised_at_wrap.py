@@ -38,7 +38,6 @@ def train(model: torch.nn.Module) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_BUFFERS, ranks=every_rank),
     reports=["pytorch/pytorch#111138", "pytorch/pytorch#178054", "pytorch/pytorch#63916"],
     tags=["ddp", "buffers"],

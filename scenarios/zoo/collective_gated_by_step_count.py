@@ -17,7 +17,6 @@ def found_inf(rank: int, iteration: int) -> torch.Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     reports=["dylanyunlon/Neuron_SP#2"],
     tags=["ddp", "optimizer", "control-flow"],

@@ -18,7 +18,6 @@ def save(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=odd_one_out(0)),
     reports=["alan-turing-institute/autocast#386"],
     tags=["control-flow", "raw"],

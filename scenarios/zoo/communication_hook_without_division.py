@@ -41,7 +41,6 @@ def train(rank: int, divisor: int) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_GRADIENTS, ranks=every_rank),
     reports=[],
     tags=["ddp", "hooks", "oracle"],

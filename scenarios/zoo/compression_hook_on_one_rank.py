@@ -12,7 +12,6 @@ from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#60237"],
     tags=["raw", "hooks", "ddp"],

@@ -44,7 +44,6 @@ def train(parts_of: Callable[[Any], Errors]) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=every_rank),
     reports=["pytorch/pytorch#51427"],
     tags=["ddp", "hooks", "reducer"],

@@ -23,7 +23,6 @@ def optimizer() -> "torch.distributed.optim.ZeroRedundancyOptimizer":
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=0),
     reports=["pytorch/pytorch#60285", "pytorch/pytorch#54736"],
     tags=["optimizer", "checkpoint", "control-flow"],

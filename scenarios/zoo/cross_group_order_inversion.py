@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_CYCLE, ranks=(0, 1)),
     reports=["meta-pytorch/torchrec#4149", "NVIDIA/Megatron-LM#6616", "NVIDIA/nccl#195", "NVIDIA/nccl#574"],
     tags=["groups"],

@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.HAZARD_GROUP_ORDER, ranks=odd_one_out(1)),
     reports=["NVIDIA/Megatron-LM#6616", "NVIDIA/nccl#574"],
     tags=["groups"],

@@ -54,7 +54,6 @@ def train(rank: int, *, drop_last: bool) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["huggingface/accelerate#209"],
     tags=["ddp", "loop", "oracle"],

@@ -21,7 +21,6 @@ def whole(dimension: int) -> torch.Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_ORIGIN, ranks=1),
     reports=["pytorch/pytorch#172924"],
     tags=["dtensor"],

@@ -19,7 +19,6 @@ def gathered(samples: list[int], *, returns_early: bool) -> list[int]:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1),
     reports=["huggingface/trl#5841"],
     tags=["control-flow", "raw"],

@@ -17,7 +17,6 @@ def validation_loss(rank: int, epoch: int) -> float:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     reports=[
         "Lightning-AI/pytorch-lightning#379",

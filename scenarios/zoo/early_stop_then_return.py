@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1),
     reports=["Lightning-AI/pytorch-lightning#379", "ultralytics/yolov5#8345", "isi-nlp/rtg#11"],
     tags=["ddp", "control-flow"],

@@ -26,7 +26,6 @@ class Flattening(torch.nn.Module):
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=lambda world_size: (world_size - 1,)),
     reports=["huggingface/accelerate#209"],
     tags=["ddp", "loop"],

@@ -14,7 +14,6 @@ SAMPLES = TensorDataset(torch.arange(24))
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.HAZARD_SAMPLER, ranks=0),
     reports=["yangkky/distributed_tutorial#5"],
     tags=["data", "raw"],

@@ -22,7 +22,6 @@ def checking_hook(group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[T
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=1),
     reports=["Lightning-AI/pytorch-lightning#6430"],
     tags=["ddp", "control-flow", "hooks"],

@@ -19,7 +19,6 @@ def decode(rank: int, step: int) -> Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=1),
     reports=[
         "Lightning-AI/pytorch-lightning#6430",

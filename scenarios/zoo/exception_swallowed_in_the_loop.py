@@ -29,7 +29,6 @@ def train(rank: int, *, goes_on: bool) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_ORIGIN, ranks=1),
     reports=["facebookresearch/fairseq#3989", "facebookresearch/fairseq#708", "facebookresearch/fairseq#1359"],
     tags=["ddp", "control-flow"],

@@ -40,7 +40,6 @@ def answers_of_experts(rank: int) -> Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1),
     reports=["deepspeedai/DeepSpeed#5066", "PaddlePaddle/PaddleFormers#3010"],
     tags=["reducer"],

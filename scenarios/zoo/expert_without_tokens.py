@@ -17,7 +17,6 @@ def routed_tokens(rank: int, step: int) -> Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1),
     reports=[
         "deepspeedai/DeepSpeed#5066",

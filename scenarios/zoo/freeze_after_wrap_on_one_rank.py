@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=1),
     reports=["pytorch/pytorch#22049", "NVIDIA/apex#46"],
     tags=["wrapping", "ddp"],

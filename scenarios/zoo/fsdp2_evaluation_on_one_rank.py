@@ -23,7 +23,6 @@ def sharded() -> torch.nn.Module:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=0),
     tags=["fsdp2", "control-flow"],
     min_world_size=3,

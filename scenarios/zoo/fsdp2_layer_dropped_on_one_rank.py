@@ -40,7 +40,6 @@ def sharded() -> torch.nn.Module:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_ORIGIN, ranks=1),
     reports=["pytorch/pytorch#75902"],
     tags=["fsdp2", "control-flow"],

@@ -38,7 +38,6 @@ def sharded() -> torch.nn.Module:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=1),
     reports=["pytorch/pytorch#158719", "pytorch/pytorch#170667", "pytorch/pytorch#174862"],
     tags=["fsdp2", "unused"],

@@ -24,7 +24,6 @@ def sharded() -> torch.nn.Module:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_ORIGIN, ranks=1),
     tags=["fsdp2", "optimizer", "control-flow"],
     min_world_size=3,

@@ -43,7 +43,6 @@ def train(rank: int, scale: float) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_GRADIENTS, ranks=every_rank),
     reports=["mlfoundations/open_clip#616", "texttron/tevatron#30", "lightly-ai/lightly#1977", "ShiqiYu/OpenGait#36"],
     tags=["ddp", "oracle"],

@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_ORIGIN, ranks=1),
     reports=[],
     tags=["raw"],

@@ -10,7 +10,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=0),
     reports=["pytorch/gloo#520"],
     tags=["groups", "teardown"],

@@ -10,7 +10,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_CYCLE, ranks=(0, 1)),
     reports=["meta-pytorch/torchrec#4149", "NVIDIA/Megatron-LM#6616"],
     tags=["groups", "cycle"],

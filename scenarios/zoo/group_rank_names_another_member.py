@@ -24,7 +24,6 @@ def alone(world_size: int) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: tuple(range(1, world_size))),
     reports=["meta-pytorch/torchrec#4601"],
     tags=["raw", "groups", "oracle"],

@@ -9,7 +9,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=lambda world_size: tuple(range(1, world_size))),
     reports=["meta-pytorch/torchrec#4601", "pytorch/pytorch#74602", "pytorch/pytorch#149200", "radixark/miles#833"],
     tags=["raw", "groups"],

@@ -17,7 +17,6 @@ def make_pairs() -> list[dist.ProcessGroup]:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_CYCLE, ranks=every_rank),
     reports=["mpi-forum/mpi-issues#532"],
     tags=["groups"],

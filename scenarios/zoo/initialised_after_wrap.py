@@ -20,7 +20,6 @@ def train(model: DistributedDataParallel) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=[],
     tags=["ddp", "wrapping"],

@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     under_ddp=finds(Code.RANK_ERROR, ranks=every_rank),
     reports=["jingyaogong/minimind#853", "jingyaogong/minimind#854", "bytetriper/RAE#40", "kohya-ss/sd-scripts#924"],

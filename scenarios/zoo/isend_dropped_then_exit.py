@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.HAZARD_UNWAITED_WORK, ranks=1),
     reports=["pytorch/pytorch#78514", "pytorch/pytorch#75512"],
     tags=["point-to-point", "teardown"],

@@ -13,7 +13,6 @@ from ddpsim.scenarios.model import CLEAN, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=CLEAN,
     reports=["pytorch/pytorch#42577", "pytorch/pytorch#44427", "pytorch/pytorch#61020"],
     tags=["ddp", "join"],

@@ -40,7 +40,6 @@ def wrapped() -> list[DistributedDataParallel]:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     under_ddp=CLEAN,
     tags=["ddp", "join", "oracle"],

@@ -32,7 +32,6 @@ def alone(world_size: int) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     under_ddp=CLEAN,
     tags=["ddp", "join", "hooks", "oracle"],

@@ -12,7 +12,6 @@ from ddpsim.scenarios.model import Code, every_rank, finds, odd_one_out, repairs
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     under_ddp=finds(Code.RANK_ERROR, ranks=every_rank),
     reports=["pytorch/pytorch#54318", "pytorch/tutorials#1610"],

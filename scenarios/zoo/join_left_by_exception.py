@@ -18,7 +18,6 @@ def batch_of(rank: int, step: int) -> torch.Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=1),
     tags=["ddp", "join", "control-flow"],
 )

@@ -19,7 +19,6 @@ def models(rank: int) -> tuple[DistributedDataParallel, DistributedDataParallel]
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_ORIGIN, ranks=odd_one_out(1)),
     under_ddp=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
     reports=[],

@@ -31,7 +31,6 @@ def alone(world_size: int) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     under_ddp=CLEAN,
     reports=["pytorch/pytorch#54318", "pytorch/pytorch#60757"],

@@ -23,7 +23,6 @@ def train(batches: int, *, sparse: bool) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=1),
     under_ddp=CLEAN,
     tags=["ddp", "join"],

@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import CLEAN, Code, finds, odd_one_out, repairs, sce
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
     under_ddp=CLEAN,
     tags=["ddp", "join", "reducer"],

@@ -26,7 +26,6 @@ class PartlyUsed(torch.nn.Module):
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
     under_ddp=CLEAN,
     tags=["ddp", "join", "reducer"],

@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=1),
     reports=["pytorch/pytorch#47250", "pytorch/pytorch#56755"],
     tags=["ddp", "join"],

@@ -37,7 +37,6 @@ def train(rank: int, *, ends_together: bool) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     under_ddp=CLEAN,
     reports=["pytorch/pytorch#57448", "pytorch/pytorch#38174", "Lightning-AI/pytorch-lightning#3325"],

@@ -36,7 +36,6 @@ def average_statistics(model: Any, *, when: str) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
     under_ddp=CLEAN,
     reports=["pytorch/pytorch#65436", "pytorch/pytorch#64513"],

@@ -43,7 +43,6 @@ def alone(world_size: int) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_BUFFERS, ranks=every_rank),
     under_ddp=CLEAN,
     reports=["pytorch/pytorch#65436"],

@@ -25,7 +25,6 @@ def train(rank: int, *, joins_optimizer: bool) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1)),
     under_ddp=finds(Code.RANK_ERROR, ranks=1),
     reports=["pytorch/pytorch#54318"],

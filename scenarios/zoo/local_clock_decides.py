@@ -16,7 +16,6 @@ SAVE_EVERY_SECONDS = 5.0
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1)),
     reports=["speechbrain/speechbrain#1166"],
     tags=["ddp", "control-flow"],

@@ -23,7 +23,6 @@ def train(*, resumes: bool) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(
         Code.MISMATCH_OPERATION,
         ranks=odd_one_out(1),

@@ -31,7 +31,6 @@ def trained(rank: int) -> tuple[DistributedDataParallel, torch.nn.Module]:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_BUFFERS, ranks=every_rank),
     reports=[
         "NCAR/miles-credit#394",

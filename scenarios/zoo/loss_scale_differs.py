@@ -26,7 +26,6 @@ def train(rank: int, scale: float) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#136009"],
     tags=["ddp", "optimizer"],

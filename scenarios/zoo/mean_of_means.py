@@ -32,7 +32,6 @@ def alone(world_size: int) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["pytorch/pytorch#67253", "pytorch/pytorch#37359", "huggingface/transformers#608"],
     tags=["ddp", "oracle"],

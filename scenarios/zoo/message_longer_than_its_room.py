@@ -22,7 +22,6 @@ def hand_over(rank: int, tokens: torch.Tensor) -> int:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=(0, 1)),
     reports=["pytorch/pytorch#113376"],
     tags=["point-to-point"],

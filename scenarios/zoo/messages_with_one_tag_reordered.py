@@ -23,7 +23,6 @@ def alone(world_size: int) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=1),
     reports=["ByteDance-Seed/VeOmni#1085", "pytorch/pytorch#94819"],
     tags=["point-to-point", "oracle"],

@@ -29,7 +29,6 @@ class Accuracy:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(0)),
     reports=["Lightning-AI/torchmetrics#938", "Lightning-AI/torchmetrics#2684", "huggingface/accelerate#2785"],
     tags=["control-flow", "raw"],

@@ -13,7 +13,6 @@ TASKS = ["caption", "detect"]
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.HAZARD_TENSOR_ORDER, ranks=1),
     reports=["mosaicml/composer#2513", "facebookresearch/maskrcnn-benchmark#309"],
     tags=["raw", "metrics"],

@@ -10,7 +10,6 @@ from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.UNCHECKED, ranks=every_rank),
     reports=[],
     tags=["ddp"],

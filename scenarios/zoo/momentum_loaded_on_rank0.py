@@ -19,7 +19,6 @@ def load_momentum(optimizer: torch.optim.Optimizer) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(0)),
     reports=["vllm-project/speculators#926"],
     tags=["wrapping", "optimizer", "ddp"],

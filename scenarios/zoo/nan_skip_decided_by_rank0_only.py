@@ -52,7 +52,6 @@ def train(rank: int, *, decided_by_all: bool) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["ecmwf/WeatherGenerator#2724", "ecmwf/WeatherGenerator#2718"],
     tags=["ddp", "control-flow", "oracle"],

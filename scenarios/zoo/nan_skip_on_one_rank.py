@@ -19,7 +19,6 @@ def batch(rank: int, step: int) -> Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_ORIGIN, ranks=odd_one_out(1)),
     reports=[
         "pytorch/audio#3749",

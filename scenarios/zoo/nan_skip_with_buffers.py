@@ -23,7 +23,6 @@ def network() -> torch.nn.Module:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1)),
     reports=["pytorch/audio#3749", "Lightning-AI/pytorch-lightning#19918"],
     tags=["ddp", "control-flow", "buffers"],

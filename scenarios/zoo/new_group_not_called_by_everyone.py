@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_CYCLE, ranks=1),
     reports=["cornstarch-org/Cornstarch#76", "vllm-project/llm-compressor#2869", "pytorch/pytorch#25390"],
     tags=["groups"],

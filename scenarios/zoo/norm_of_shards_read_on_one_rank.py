@@ -22,7 +22,6 @@ def norm_of_weights() -> torch.Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=0),
     tags=["dtensor", "control-flow"],
     min_world_size=3,

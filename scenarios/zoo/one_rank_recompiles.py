@@ -20,7 +20,6 @@ def compiled(length: int, cache: dict[int, list[object]]) -> list[object]:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=1),
     reports=["pytorch/pytorch#155558", "pytorch/pytorch#193043"],
     tags=["compile", "control-flow"],

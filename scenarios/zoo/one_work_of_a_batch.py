@@ -23,7 +23,6 @@ def exchange(rank: int) -> list[dist.Work]:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.HAZARD_UNWAITED_WORK, ranks=every_rank),
     reports=["pytorch/pytorch#132644", "pytorch/pytorch#152938"],
     tags=["point-to-point", "pipeline"],

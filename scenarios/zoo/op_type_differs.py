@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#72843", "pytorch/pytorch#79901", "deepspeedai/DeepSpeed#8262"],
     tags=["raw", "control-flow"],

@@ -16,7 +16,6 @@ def found_inf(rank: int, step: int) -> torch.Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=1),
     reports=["dylanyunlon/Neuron_SP#2", "pytorch/pytorch#76282"],
     tags=["ddp", "optimizer", "control-flow"],

@@ -25,7 +25,6 @@ class ValueAndUncertainty(torch.nn.Module):
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=every_rank),
     reports=["pytorch/pytorch#22436", "pytorch/pytorch#20586"],
     tags=["reducer", "ddp"],

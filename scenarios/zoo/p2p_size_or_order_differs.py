@@ -13,7 +13,6 @@ BATCH = 5
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=(0, 1)),
     reports=["pytorch/pytorch#113376", "ByteDance-Seed/VeOmni#1085"],
     tags=["point-to-point"],

@@ -18,7 +18,6 @@ class Stack(torch.nn.Sequential):
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=odd_one_out(1)),
     reports=[
         "pytorch/pytorch#73547",

@@ -35,7 +35,6 @@ def train(rank: int, names: list[str]) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(1)),
     under_ddp=finds(Code.RANK_ERROR, ranks=odd_one_out(1)),
     reports=[],

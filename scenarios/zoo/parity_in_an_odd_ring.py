@@ -20,7 +20,6 @@ def pass_on(rank: int, sending: dist.ProcessGroup | None, receiving: dist.Proces
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_CYCLE, ranks=(0, 2)),
     reports=["ByteDance-Seed/VeOmni#1085"],
     tags=["point-to-point", "groups"],

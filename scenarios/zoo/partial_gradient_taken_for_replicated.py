@@ -25,7 +25,6 @@ def train(rank: int, *, is_partial: bool) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["NVIDIA/Megatron-LM#7452"],
     tags=["dtensor", "optimizer"],

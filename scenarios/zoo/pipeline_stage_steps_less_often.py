@@ -28,7 +28,6 @@ def train(rank: int, micro_batches: int, steps: int = 1) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1),
     tags=["pipeline", "point-to-point", "loop"],
     world_size=3,

@@ -30,7 +30,6 @@ def train(rank: int, micro_batches: int, steps: int = 1, is_1f1b: bool = False) 
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_CYCLE, ranks=(1, 2)),
     tags=["pipeline", "point-to-point"],
     world_size=3,

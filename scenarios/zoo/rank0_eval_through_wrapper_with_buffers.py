@@ -23,7 +23,6 @@ def train() -> DistributedDataParallel:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(0)),
     reports=[
         "pytorch/pytorch#54059",

@@ -12,7 +12,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=0),
     under_ddp=finds(Code.MISMATCH_OPERATION, ranks=0),
     reports=["pytorch/pytorch#54159", "pytorch/pytorch#54059", "pytorch/PiPPy#665"],

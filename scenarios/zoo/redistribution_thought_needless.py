@@ -21,7 +21,6 @@ def hidden(is_replicated: bool) -> torch.Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=1),
     reports=["pytorch/pytorch#172924"],
     tags=["dtensor", "control-flow"],

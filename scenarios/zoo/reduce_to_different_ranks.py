@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_ROOT, ranks=every_rank),
     reports=["pytorch/pytorch#76527"],
     tags=["raw"],

@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.HAZARD_UNDEFINED_RESULT, ranks=lambda world_size: tuple(range(1, world_size))),
     reports=["pytorch/pytorch#76527", "pytorch/pytorch#21480"],
     tags=["raw", "metrics"],

@@ -13,7 +13,6 @@ NAMES = ("accuracy", "loss", "perplexity")
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=1),
     reports=["huggingface/trl#7310", "Lightning-AI/pytorch-lightning#19106", "open-mmlab/mmdetection#7116"],
     tags=["control-flow", "raw"],

@@ -30,7 +30,6 @@ class Recurrent(torch.nn.Module):
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=every_rank),
     reports=[
         "pytorch/pytorch#24005",

@@ -19,7 +19,6 @@ def agree_on_id(rank: int, prefix: str) -> bytes:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1),
     reports=["pytorch/pytorch#135712", "pytorch/pytorch#108158"],
     tags=["store", "elastic"],

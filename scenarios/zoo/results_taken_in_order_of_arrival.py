@@ -16,7 +16,6 @@ def alone(world_size: int) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=0, shows=8, otherwise=CLEAN),
     reports=["open-mpi/ompi#283"],
     tags=["point-to-point", "oracle"],

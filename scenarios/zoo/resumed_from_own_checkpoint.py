@@ -12,7 +12,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_VALUE, ranks=(0, 1)),
     reports=["hiyouga/LlamaFactory#655"],
     tags=["raw", "checkpoint"],

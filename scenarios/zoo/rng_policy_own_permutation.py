@@ -42,7 +42,6 @@ def train(rank: int, seed: int) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["pytorch/pytorch#31771", "facebookresearch/detr#544", "goodfire-ai/spd#412"],
     tags=["ddp", "oracle"],

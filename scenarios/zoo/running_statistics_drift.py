@@ -25,7 +25,6 @@ def trained(rank: int) -> DistributedDataParallel:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_BUFFERS, ranks=every_rank),
     reports=[
         "pytorch/pytorch#13711",

@@ -36,7 +36,6 @@ def alone(world_size: int) -> Snapshot:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_BUFFERS, ranks=every_rank),
     reports=["pytorch/pytorch#25162", "huggingface/accelerate#540"],
     tags=["oracle"],

@@ -17,7 +17,6 @@ def validation_loss(rank: int, epoch: int) -> torch.Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(1)),
     reports=["rmchurch/disruptcnn#3"],
     tags=["ddp", "optimizer"],

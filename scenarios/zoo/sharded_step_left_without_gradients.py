@@ -27,7 +27,6 @@ def train(rank: int, *, returns_early: bool) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=1),
     reports=["facebookresearch/optimizers#149"],
     tags=["optimizer", "control-flow"],

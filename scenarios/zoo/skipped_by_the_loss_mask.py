@@ -40,7 +40,6 @@ def train(rank: int, *, skips: bool) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=1),
     tags=["accumulation", "control-flow", "ddp"],
     min_world_size=3,

@@ -10,7 +10,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=(0, 1)),
     reports=["pytorch/pytorch#155680"],
     tags=["groups", "checkpoint"],

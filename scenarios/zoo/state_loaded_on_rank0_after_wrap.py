@@ -16,7 +16,6 @@ def checkpoint() -> dict[str, torch.Tensor]:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(0)),
     reports=["vllm-project/speculators#926"],
     tags=["wrapping", "ddp"],

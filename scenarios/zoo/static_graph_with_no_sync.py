@@ -20,7 +20,6 @@ def train(rank: int, *, is_static: bool) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=every_rank),
     under_ddp=CLEAN,
     reports=["pytorch/pytorch#187732", "huggingface/accelerate#3679"],

@@ -25,7 +25,6 @@ class ValueAndUncertainty(torch.nn.Module):
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=every_rank),
     under_ddp=CLEAN,
     reports=["pytorch/pytorch#79171", "pytorch/pytorch#97030"],

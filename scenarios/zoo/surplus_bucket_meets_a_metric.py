@@ -20,7 +20,6 @@ def average_steps(rank: int, steps: int) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_ORIGIN, ranks=1),
     reports=["pytorch/pytorch#141069"],
     tags=["ddp", "loop"],

@@ -40,7 +40,6 @@ def train(rank: int, *, goes_back: bool) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#44957", "pytorch/pytorch#38174", "pytorch/pytorch#22192", "pytorch/pytorch#74944"],
     tags=["ddp", "buffers"],

@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1),
     reports=["pytorch/torchtitan#1342", "pytorch/pytorch#122358", "areal-project/AReaL#1245"],
     tags=["teardown"],

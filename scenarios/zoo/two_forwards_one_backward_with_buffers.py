@@ -11,7 +11,6 @@ from ddpsim.scenarios.model import CLEAN, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=CLEAN,
     reports=[
         "pytorch/pytorch#175024",

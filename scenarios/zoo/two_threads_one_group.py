@@ -25,7 +25,6 @@ def report() -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(0), shows=7, otherwise=CLEAN),
     reports=[],
     tags=["raw", "control-flow"],

@@ -12,7 +12,6 @@ from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_CYCLE, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#18953"],
     tags=["reducer", "groups", "ddp"],

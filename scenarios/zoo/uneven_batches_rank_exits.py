@@ -34,7 +34,6 @@ def train(mine: Iterator[Tensor]) -> None:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1),
     reports=[
         "pytorch/pytorch#38174",

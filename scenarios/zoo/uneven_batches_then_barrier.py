@@ -12,7 +12,6 @@ from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1)),
     reports=[
         "Lightning-AI/pytorch-lightning#20404",

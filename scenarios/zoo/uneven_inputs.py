@@ -6,7 +6,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim.scenarios.model import CLEAN, scenario
 
 
-@scenario(about=__doc__, expected=CLEAN, tags=["ddp", "join"])
+@scenario(expected=CLEAN, tags=["ddp", "join"])
 def uneven_inputs(rank: int) -> list[float]:
     """Train on 3, 4 or 5 batches, depending on the rank; all ranks end with the same parameters."""
     torch.manual_seed(rank)  # every rank draws its own data; DDP starts them all from rank 0's parameters

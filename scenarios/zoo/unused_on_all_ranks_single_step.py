@@ -26,7 +26,6 @@ class WithAuxiliaryHead(torch.nn.Module):
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["pytorch/pytorch#128949", "pytorch/pytorch#112152"],
     tags=["reducer", "ddp"],

@@ -20,7 +20,7 @@ class TwoHeads(torch.nn.Module):
         return answer
 
 
-@scenario(about=__doc__, expected=CLEAN, tags=["ddp", "unused"])
+@scenario(expected=CLEAN, tags=["ddp", "unused"])
 def unused_parameters(rank: int) -> list[float]:
     """Train head 0 on even ranks and head 1 on odd ones; all ranks end with the same parameters."""
     torch.manual_seed(rank)

@@ -25,7 +25,6 @@ class OptionalBranch(torch.nn.Module):
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=1),
     reports=["pytorch/pytorch#20125", "lhotse-speech/lhotse#554"],
     tags=["ddp", "reducer"],

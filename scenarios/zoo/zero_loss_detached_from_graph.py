@@ -17,7 +17,6 @@ def targets(rank: int, step: int) -> Tensor:
 
 
 @scenario(
-    about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1),
     reports=["pytorch/pytorch#23425", "pytorch/pytorch#40566", "Lightning-AI/pytorch-lightning#12190"],
     tags=["ddp", "control-flow"],
