@@ -10,6 +10,7 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import EngineOrBoth, SimulatedTransport, engines_named
 from ddpsim.scenarios.cli.status import ExitStatus, worst_status
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.wording import count_with_noun
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def bench(
 
     import torch
 
-    from ddpsim import UsageError
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.running.measuring import MeasuredCase, collect_measurements, measure_runs
     from ddpsim.scenarios.running.runner import check_is_simulated

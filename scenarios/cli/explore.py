@@ -16,6 +16,7 @@ from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
 from ddpsim.scenarios.cli.reporting import report_writer
 from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, exploring_policies_text, policy_option_text
 
@@ -101,7 +102,6 @@ def explore(
 
 
 def _check_output_file(path: Path, scenario: Scenario, *, check_determinism: bool) -> None:
-    from ddpsim import UsageError
     from ddpsim.scenarios.fuzzing.shrinking.saved import check_output_file
     from ddpsim.simulator.launching.script import Script
 

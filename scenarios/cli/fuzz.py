@@ -16,6 +16,7 @@ from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.reporting import ReportWriter, report_writer
 from ddpsim.scenarios.cli.status import ExitStatus, worst_status
 from ddpsim.scenarios.fuzzing import CORPUS
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.run_options import OPTIONS
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ def fuzz(
     Each run is compared with its expectation, with training on one process, and with the other engine. Failures are
     shrunk and saved as scenario files. Exit status: 0 nothing found, 1 something found, 2 usage error, 3 nothing ran.
     """
-    from ddpsim import UsageError
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.files.program_line import split_program_line
     from ddpsim.scenarios.fuzzing.campaign import check_campaign_budget
@@ -100,8 +100,6 @@ def _check_option_combination(
     name: str | None, options: Mapping[str, Any], world_size: int | None, *, generate: bool, documented: bool
 ) -> None:
     """Raise UsageError for an option that is allowed only with a scenario's name, or only without one."""
-    from ddpsim import UsageError
-
     of_a_name = ["--world-size"] if world_size is not None else []
     of_a_name += [OPTIONS[each].console_flag(each) for each in options if each != "poison"]
     if name is None and of_a_name:

@@ -11,6 +11,7 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import Tags, scenarios_with_tags
 from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.simulator.errors import UsageError
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.files.catalogue import Listed
@@ -51,7 +52,6 @@ def _scenarios_in_files(paths: Sequence[Path] | None) -> tuple[Mapping[str, List
 
         own = read_catalogue()
         return own.entries, own.broken
-    from ddpsim import UsageError
     from ddpsim.scenarios.files.loader import load
     from ddpsim.scenarios.files.python_file import load_scenarios
 
@@ -72,7 +72,6 @@ def _scenarios_in_files(paths: Sequence[Path] | None) -> tuple[Mapping[str, List
 
 def _scenario_files_at(path: Path) -> list[Path]:
     """Return the files of scenarios at a path: the file itself, or the files of a folder that may contain scenarios."""
-    from ddpsim import UsageError
     from ddpsim.scenarios.files.python_file import SUFFIXES
 
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ddpsim.simulator.backend_semantics import BACKENDS
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, join_names, uses_seed
 
 if TYPE_CHECKING:
@@ -104,7 +105,6 @@ def output_option(what: str) -> Any:
 
 def engines_named(name: str) -> tuple[Engine, ...]:
     """Return the engine of that name, or both engines for "both". Raises UsageError for another name."""
-    from ddpsim import UsageError
     from ddpsim.scenarios.engines import Engine
 
     names = [*(engine.value for engine in Engine), "both"]
@@ -115,8 +115,6 @@ def engines_named(name: str) -> tuple[Engine, ...]:
 
 def backends_named(names: str | None, own: str) -> tuple[str, ...]:
     """Return the backends in a list like "gloo,nccl", or every one for "all". Raises UsageError for an unknown name."""
-    from ddpsim import UsageError
-
     if names is None:
         return (own,)
     chosen = tuple(each.strip() for each in names.split(","))
@@ -166,7 +164,6 @@ def scenarios_with_tags(scenarios: Mapping[str, Each], tags: Iterable[str]) -> d
 
     Raises UsageError for an unknown tag, and if no scenario has all tags.
     """
-    from ddpsim import UsageError
     from ddpsim.scenarios.names import suggest_nearest_name
 
     wanted = list(tags)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from typer.models import OptionInfo
 
 from ddpsim.scenarios.cli import output
+from ddpsim.simulator.errors import ReplayError, UsageError
 
 if TYPE_CHECKING:
     from ddpsim import Result
@@ -53,7 +54,6 @@ def start_fork_servers(words: Sequence[str]) -> None:
     if "--" not in words or any(word in words for word in _RUNS_NO_PROGRAM):
         return
     from ddpsim.simulator.choices import seeds_in_token
-    from ddpsim.simulator.errors import ReplayError, UsageError
     from ddpsim.simulator.launching.script import Script, program_seeds
     from ddpsim.simulator.launching.servers import STANDING, server_keys
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionSet
 from ddpsim.scenarios.cli.options import folder_option
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.imports import pause_garbage_collection
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ def check_record_folders(folders: RecordFolders, *, runs: int = 1, transport: st
     """Make the folders for records before the run. Raises UsageError if records cannot be written there."""
     if not folders.folders_by_option:
         return
-    from ddpsim import UsageError
     from ddpsim.scenarios.records.writing import create_record_folders
 
     option = next(iter(folders.folders_by_option))

@@ -18,6 +18,7 @@ from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_
 from ddpsim.scenarios.cli.reporting import report_writer
 from ddpsim.scenarios.cli.run import head_line
 from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.imports import pause_garbage_collection
 
 if TYPE_CHECKING:
@@ -107,8 +108,6 @@ def _show_replay(
 
 def _select_steps(steps: list[TranscriptLine], first: int | None, last: int | None) -> list[TranscriptLine]:
     """Return the steps of a run with numbers from `first` to `last`. Raises UsageError if there are none."""
-    from ddpsim import UsageError
-
     chosen = [step for step in steps if (first or 0) <= step.number and (last is None or step.number <= last)]
     if steps and not chosen:
         asked = " ".join([f"--from {first}"] * (first is not None) + [f"--to {last}"] * (last is not None))

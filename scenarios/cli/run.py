@@ -18,6 +18,7 @@ from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
 from ddpsim.scenarios.cli.reporting import report_writer, show_lanes
 from ddpsim.scenarios.cli.status import ExitStatus, worst_status
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.policies.named import DEFAULT_DRAWING, DRAWING, join_names, uses_seed
 
@@ -204,8 +205,6 @@ def parse_seeds(text: str, policy: str, seed: int) -> range:
 
     Raises UsageError for any other text, for a policy that uses no seed, and if option `seed` is given as well.
     """
-    from ddpsim import UsageError
-
     if seed:
         raise UsageError(f"found --seed {seed} and --seeds {text}, expected only one: leave one of them out")
     found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", text)

@@ -15,6 +15,7 @@ from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize, output_option
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.policies.named import RUNNING, join_names
 from ddpsim.simulator.wording import count_with_noun
@@ -98,7 +99,6 @@ def _save_and_rerun(shrunk: ShrunkScenario, own: Scenario, name: str, path: Path
 
 def _save_scenario_or_print(text: str, path: Path) -> None:
     """Save the shrunk scenario. If the file cannot be written, print the scenario, so that the work is not lost."""
-    from ddpsim import UsageError
     from ddpsim.scenarios.files.saving import write_text
 
     try:
@@ -112,7 +112,6 @@ def _with_failing_schedule(
     scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int
 ) -> Scenario:
     """Return the scenario with the schedule under which it should fail: that of the replay token or of the policy."""
-    from ddpsim import UsageError
     from ddpsim.scenarios.running.replaying import check_token_not_after_program
     from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
     from ddpsim.scenarios.running.silence import hide_program_output
