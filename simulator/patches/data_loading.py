@@ -1,4 +1,5 @@
-"""Reports the data that each rank reads: the number of batches of its data loaders, and its part of a data set.
+"""Reports what each rank reads and learns: the number of batches of its data loaders, its part of a data set, and the end
+of every optimizer step, by which ddpsim counts iterations.
 
 A rank with fewer batches leaves its loop first. The part is reported as the inputs from which torch's
 DistributedSampler computes it.
@@ -11,15 +12,37 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.samplers import SamplerSettings
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.requests import LoaderStarted, SamplerStarted, WriteNote
-from ddpsim.simulator.runtime.call_sites import current_user_site
+from ddpsim.simulator.kernel.requests import LoaderStarted, SamplerStarted, StepDone, WriteNote
+from ddpsim.simulator.runtime.call_sites import current_user_site, frames_outwards
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
+
+Listener = Callable[[int, Optimizer], None]
+
+
+def watch_optimizer_steps(host: Host, listeners: Sequence[Listener]) -> Any:
+    """Report each end of an optimizer step and call `listeners` then, until the result's `remove()` is called."""
+
+    def report_optimizer_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
+        if host.is_rank_thread() and not _is_nested_step():
+            rank = host.running_thread.rank
+            host.send_request(StepDone())
+            for listener in listeners:
+                listener(rank, optimizer)
+
+    return register_optimizer_step_post_hook(report_optimizer_step)
+
+
+def _is_nested_step() -> bool:
+    """True for the step of an optimizer inside another optimizer's step, as in ZeroRedundancyOptimizer."""
+    wrapper = sys._getframe(2)
+    return any(frame.f_code is wrapper.f_code for frame in frames_outwards(wrapper.f_back))
 
 
 def data_loading_replacements(host: Host) -> list[Replacement]:

@@ -73,8 +73,8 @@ from ddpsim.simulator.kernel.requests import (
 )
 from ddpsim.simulator.patches import data_loading, not_simulated
 from ddpsim.simulator.patches.compiler import CompilerLock, skip_simulator_in_dynamo, wrap_has_any_global_hook
+from ddpsim.simulator.patches.data_loading import Listener, watch_optimizer_steps
 from ddpsim.simulator.patches.late_dynamo import dynamo_loaded_late
-from ddpsim.simulator.patches.optimizer_steps import Listener, watch_optimizer_steps
 from ddpsim.simulator.patches.outside_waits import OutsideWaits
 from ddpsim.simulator.patches.profilers import ProfilerGuard
 from ddpsim.simulator.process_group import reducer_patches
