@@ -84,7 +84,7 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path):
 
 def test_nothing_else_writes_files_for_users():
     own = {"whole_file.py"}
-    own |= {"rank_process.py", "servers.py", "launched.py"}  # pipes, and what torch's launchers read
+    own |= {"rank_process.py", "servers.py", "launcher.py"}  # pipes, and what torch's launchers read
     own |= {
         "debugger_desk.py",
         "watched_job.py",

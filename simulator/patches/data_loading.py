@@ -1,5 +1,5 @@
-"""Reports what each rank reads and learns: the number of batches of its data loaders, its part of a data set, and the end
-of every optimizer step, by which ddpsim counts iterations.
+"""Reports what each rank reads: the number of batches of its data loaders, and its part of a data set; and the end of
+every optimizer step, by which ddpsim counts iterations.
 
 A rank with fewer batches leaves its loop first. The part is reported as the inputs from which torch's
 DistributedSampler computes it.

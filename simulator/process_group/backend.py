@@ -31,7 +31,7 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
   `torch.distributed._register_comm_hook`, which tell where a wrapper stands; see wrapper_registry.py.
 
 Besides, torch's compiler is loaded late (late_dynamo.py), it skips our functions, and a rank that waits for its lock
-lets other ranks run (compiler.py); a hook on every optimizer counts steps (optimizer_steps.py), and one on every module
+lets other ranks run (compiler.py); a hook on every optimizer counts steps (data_loading.py), and one on every module
 reports evaluations to check="replicas" (replica_check.py).
 """
 

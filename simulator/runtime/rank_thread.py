@@ -29,8 +29,8 @@ class RankReturned(BaseException):  # not an error either
 
 
 class ThreadEndClaim:
-    """Decides what ends a thread: the thread itself, or the watcher (limits.py) that interrupts it. The first to call
-    `claim_end` ends the thread; until then the thread can be interrupted."""
+    """Decides what ends a thread: the thread itself, or the watcher (threaded_run.py) that interrupts it. The first to
+    call `claim_end` ends the thread; until then the thread can be interrupted."""
 
     def __init__(self, error: type[BaseException]) -> None:
         self._error = error

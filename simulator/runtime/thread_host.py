@@ -238,7 +238,7 @@ class ThreadHost:
             successor = self._next_thread_after(me, how)
             if me.exit.claim_end():
                 self.baton.pass_to_thread(me, successor)
-        except Exception as error:  # the watcher of the run (limits.py) then takes the baton from this thread
+        except Exception as error:  # the watcher of the run (threaded_run.py) then takes the baton from this thread
             self.abort_run_by_bug(error)
 
     # --- carrying out answers -----------------------------------------------------------------------------------------
