@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from ddpsim import Budget, explore
 from ddpsim.simulator.exploration.dpor import Dpor
-from ddpsim.simulator.exploration.outcomes import Outcome, outcome_of_result
+from ddpsim.simulator.exploration.explorer import Outcome, outcome_of_result
 from ddpsim.simulator.exploration.strategy import ForwardingStrategy, strategy_by_name
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Budget, Verdict, explore
 from ddpsim.simulator.exploration.dpor import Dpor
-from ddpsim.simulator.exploration.outcomes import outcome_of_result
+from ddpsim.simulator.exploration.explorer import outcome_of_result
 from ddpsim.simulator.policies.dfs import Dfs
 from tests.exploration.drawn import drawn_program
 from tests.exploration.programs import senders_to_one, store, two_receivers, write_and_read

@@ -8,7 +8,7 @@ import numpy
 import torch
 
 from ddpsim.simulator.choices import Schedule
-from ddpsim.simulator.exploration.outcomes import count_outcomes, outcome_of_result, value_text
+from ddpsim.simulator.exploration.explorer import count_outcomes, outcome_of_result, value_text
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, Code, Verdict, explore, replay, simulate
-from ddpsim.simulator.exploration.outcomes import outcome_of_result
+from ddpsim.simulator.exploration.explorer import outcome_of_result
 from tests.exploration.programs import store
 from tests.kit.rank_threads import start
 from tests.kit.rows import rows
