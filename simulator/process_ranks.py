@@ -16,9 +16,8 @@ from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.debugging.breakpoints import current_breakpoints
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.launching.guardian import Guardian
 from ddpsim.simulator.launching.launch import LauncherRun, start_own_ranks
-from ddpsim.simulator.launching.program_ranks import start_ranks
+from ddpsim.simulator.launching.program_ranks import Guardian, start_ranks
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.children import ChildProcess, fork_ranks
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses

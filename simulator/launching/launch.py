@@ -10,9 +10,8 @@ from typing import Any
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching import launcher_line
-from ddpsim.simulator.launching.guardian import Guardian
 from ddpsim.simulator.launching.launcher_detection import may_start_own_ranks, uses_trainer_strategy
-from ddpsim.simulator.launching.program_ranks import adopting_orphans, start_launcher
+from ddpsim.simulator.launching.program_ranks import Guardian, adopting_orphans, start_launcher
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
 from ddpsim.simulator.rank_processes.children import ChildProcess
