@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim.simulator.launching.launcher_detection import may_start_own_ranks, uses_trainer_strategy
+from ddpsim.simulator.launching.launch import may_start_own_ranks, uses_trainer_strategy
 from ddpsim.simulator.launching.script import Script
 from tests.compatibility.cases import CASES
 
