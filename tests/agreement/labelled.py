@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind, break_program
 from ddpsim.scenarios.fuzzing.strategies.generator import ProgramExtent, choose_one, draw_program
+from ddpsim.scenarios.fuzzing.strategies.programs import BreakKind, break_program
 from ddpsim.simulator.programs.program import Program
 
 WORLD_SIZES = (2, 4)

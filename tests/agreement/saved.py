@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
+from ddpsim.scenarios.fuzzing.strategies.programs import BreakKind
 from ddpsim.simulator.programs.program_json import from_json, to_json
 from ddpsim.simulator.programs.validation import validate_program
 from tests.agreement.comparison import Comparison, what_it_said

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
+from ddpsim.scenarios.fuzzing.strategies.programs import BreakKind
 from ddpsim.scenarios.jobs.rank_report import RankEnding
 from ddpsim.simulator.verdict import Code
 from tests.agreement.comparison import Comparison

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
+from ddpsim.scenarios.fuzzing.strategies.programs import BreakKind
 from ddpsim.scenarios.jobs.rank_report import ErrorReport, RankEnding, RankReport
 from ddpsim.scenarios.ranks.interpreter import TensorValues
 from ddpsim.simulator.programs.program import CRASH, CrashStep, Issue, Wait

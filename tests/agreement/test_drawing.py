@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
+from ddpsim.scenarios.fuzzing.strategies.programs import BreakKind
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS
 from ddpsim.simulator.programs.check import check_program

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from ddpsim import Verdict
-from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
+from ddpsim.scenarios.fuzzing.strategies.programs import BreakKind
 from ddpsim.scenarios.jobs.rank_report import RankEnding, RankReport
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import Issue, Wait

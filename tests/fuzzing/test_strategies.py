@@ -13,7 +13,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import program_of_scenario, training_of_scenario
 from ddpsim.scenarios.fuzzing.batch import draw_values
 from ddpsim.scenarios.fuzzing.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
-from ddpsim.scenarios.fuzzing.strategies.breaking import BreakKind
+from ddpsim.scenarios.fuzzing.strategies.programs import BreakKind
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
 from ddpsim.scenarios.training.oracle import check_has_defined_result
 from ddpsim.scenarios.training.training import Action, NetworkChoice, OptimizerName, Training
