@@ -15,7 +15,6 @@ from msgspec import Meta
 from ddpsim import Code, Crash, Delay, EarlyReturn, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome
-from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout
 from ddpsim.scenarios.training.training import (
     LARGEST,
     MOST,
@@ -23,8 +22,10 @@ from ddpsim.scenarios.training.training import (
     ExceptionalIterations,
     IterationRule,
     JoinOptions,
+    ModelWrapper,
     OptimizerChoice,
     OptimizerName,
+    ParallelLayout,
     Training,
     Whole,
 )

@@ -28,10 +28,9 @@ from torch import Tensor
 
 from ddpsim import UsageError
 from ddpsim.scenarios.training.models import Network, make_meta_network
-from ddpsim.scenarios.training.parallel import ModelWrapper
 from ddpsim.scenarios.training.snapshot import History, Snapshot, join_model_snapshots, snapshot
 from ddpsim.scenarios.training.trainer import make_optimizer
-from ddpsim.scenarios.training.training import Action, CommunicationHook, Training
+from ddpsim.scenarios.training.training import Action, CommunicationHook, ModelWrapper, Training
 
 Gradients = dict[str, "Tensor | None"]
 

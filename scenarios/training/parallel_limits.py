@@ -10,9 +10,8 @@ from torch import nn
 
 from ddpsim.scenarios.training.models import Network
 from ddpsim.scenarios.training.models.network import LayerSplit
-from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout
 from ddpsim.scenarios.training.parallel_trainer import torch_error_for_layout
-from ddpsim.scenarios.training.training import Action, Training
+from ddpsim.scenarios.training.training import Action, ModelWrapper, ParallelLayout, Training
 from ddpsim.simulator.wording import values_by_key
 
 Problem = tuple[tuple["str | int", ...], str]

@@ -18,10 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim.scenarios.training.models import Network
 from ddpsim.scenarios.training.models.network import LayerSplit
-from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout, PipelineSchedule
 from ddpsim.scenarios.training.snapshot import History, Snapshot, merge_stage_snapshots, part_snapshot
 from ddpsim.scenarios.training.trainer import make_optimizer
-from ddpsim.scenarios.training.training import Action, Training
+from ddpsim.scenarios.training.training import Action, ModelWrapper, ParallelLayout, PipelineSchedule, Training
 from ddpsim.simulator.wording import values_by_key
 
 

@@ -22,7 +22,6 @@ from ddpsim.scenarios.fuzzing.shrinking.training_passes import (
 from ddpsim.scenarios.fuzzing.strategies import parallel_trainings
 from ddpsim.scenarios.training import parallel_trainer
 from ddpsim.scenarios.training.models import make_meta_network
-from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout, PipelineSchedule
 from ddpsim.scenarios.training.parallel_limits import find_problems
 from ddpsim.scenarios.training.reference import find_first_differences, reference_by_oracle
 from ddpsim.scenarios.training.snapshot import Snapshot
@@ -30,8 +29,11 @@ from ddpsim.scenarios.training.training import (
     Action,
     ExceptionalIterations,
     IterationRule,
+    ModelWrapper,
     NetworkChoice,
     OptimizerChoice,
+    ParallelLayout,
+    PipelineSchedule,
     Training,
 )
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ddpsim.scenarios.fuzzing.shrinking import training_passes
 from ddpsim.scenarios.fuzzing.shrinking.training_passes import DeclaredTraining
-from ddpsim.scenarios.training.parallel import ParallelLayout
+from ddpsim.scenarios.training.training import ParallelLayout
 from ddpsim.simulator.programs.program import Group, Issue, Program
 from ddpsim.simulator.shrinking import program_passes
 from ddpsim.simulator.shrinking.structure import StructureShrinker

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from msgspec import structs
 
 from ddpsim.scenarios.training.models import NetworkOptionError, make_meta_network
-from ddpsim.scenarios.training.parallel import ParallelLayout
 from ddpsim.scenarios.training.training import (
     CommunicationHook,
     ExceptionalIterations,
@@ -20,6 +19,7 @@ from ddpsim.scenarios.training.training import (
     JoinOptions,
     NetworkChoice,
     OptimizerChoice,
+    ParallelLayout,
     Training,
 )
 from ddpsim.simulator.faults import Fault

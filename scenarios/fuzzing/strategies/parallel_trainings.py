@@ -5,15 +5,17 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from ddpsim.scenarios.training.models import make_meta_network
-from ddpsim.scenarios.training.parallel import ModelWrapper, ParallelLayout, PipelineSchedule
 from ddpsim.scenarios.training.training import (
     Action,
     ExceptionalIterations,
     IterationRule,
+    ModelWrapper,
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
     Options,
+    ParallelLayout,
+    PipelineSchedule,
     Training,
 )
 
