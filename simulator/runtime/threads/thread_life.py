@@ -40,8 +40,7 @@ from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 from ddpsim.simulator.runtime.threads import executor_parts as parts
 from ddpsim.simulator.runtime.threads.event_loops import is_external_thread, may_wake_ranks, wrap_loop_constructor
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
-from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock, wrap_event_is_set
-from ddpsim.simulator.runtime.threads.makers import LockMakers
+from ddpsim.simulator.runtime.threads.locks import LockMakers, RankLock, RankRLock, wrap_event_is_set
 from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
 from ddpsim.simulator.runtime.threads.thread_body import ThreadError, ThreadMain, restore_run_method, thread_end_object
 from ddpsim.simulator.waits import ThreadWait
