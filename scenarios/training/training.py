@@ -1,4 +1,4 @@
-"""A declared training as frozen values: its networks, its batches, and the action of each rank in each iteration; and its
+"""A declared training as frozen values: its networks, its batches, the action of each rank in each iteration, and its
 layout over the ranks, a mesh of pipeline, data and tensor parallelism.
 
 `trainer.py` runs the training on the ranks of a process group; with a mesh, `parallel_trainer.py` does. `oracle.py`
