@@ -40,45 +40,34 @@ if typing.TYPE_CHECKING:
     from ddpsim.simulator.verdict import Code, Finding, Verdict
     from ddpsim.simulator.waits import Waiting
 
-_HOMES = {
-    "Budget": "simulator.budget",
-    "Call": "simulator.calls",
-    "ChoiceKind": "simulator.choices",
-    "ChoicePoint": "simulator.choices",
-    "Code": "simulator.verdict",
-    "Crash": "simulator.faults",
-    "Delay": "simulator.faults",
-    "EarlyReturn": "simulator.faults",
-    "Event": "simulator.events",
-    "EventKind": "simulator.events",
-    "Exploration": "simulator.exploration.exploration",
-    "Finding": "simulator.verdict",
-    "InjectedCrashError": "simulator.errors",
-    "InternalError": "simulator.errors",
-    "Pct": "simulator.policies.pct",
-    "Policy": "simulator.choices",
-    "Progress": "simulator.exploration.exploration",
-    "RankLostError": "simulator.errors",
-    "ReplayDivergedError": "simulator.errors",
-    "ReplayError": "simulator.errors",
-    "Result": "simulator.result",
-    "Schedule": "simulator.choices",
-    "ShrinkProgress": "simulator.shrinking.greedy",
-    "ShrunkSchedule": "simulator.shrinking.shrunk_schedule",
-    "SimulatorError": "simulator.errors",
-    "Site": "simulator.calls",
-    "Trace": "simulator.trace",
-    "UsageError": "simulator.errors",
-    "Verdict": "simulator.verdict",
-    "VerdictError": "simulator.errors",
-    "Waiting": "simulator.waits",
-    "agree": "simulator.agreeing",
-    "explore": "simulator.api",
-    "replay": "simulator.api",
-    "shrink": "simulator.shrinking.shrunk_schedule",
-    "simulate": "simulator.api",
-    "simulate_program": "simulator.api",
+_PUBLIC_NAMES = {
+    "agreeing": ("agree",),
+    "api": ("explore", "replay", "simulate", "simulate_program"),
+    "budget": ("Budget",),
+    "calls": ("Call", "Site"),
+    "choices": ("ChoiceKind", "ChoicePoint", "Policy", "Schedule"),
+    "errors": (
+        "InjectedCrashError",
+        "InternalError",
+        "RankLostError",
+        "ReplayDivergedError",
+        "ReplayError",
+        "SimulatorError",
+        "UsageError",
+        "VerdictError",
+    ),
+    "events": ("Event", "EventKind"),
+    "exploration.exploration": ("Exploration", "Progress"),
+    "faults": ("Crash", "Delay", "EarlyReturn"),
+    "policies.pct": ("Pct",),
+    "result": ("Result",),
+    "shrinking.greedy": ("ShrinkProgress",),
+    "shrinking.shrunk_schedule": ("ShrunkSchedule", "shrink"),
+    "trace": ("Trace",),
+    "verdict": ("Code", "Finding", "Verdict"),
+    "waits": ("Waiting",),
 }
+_HOMES = {name: f"{__name__}.simulator.{home}" for home, names in _PUBLIC_NAMES.items() for name in names}
 
 __all__ = [
     "Budget",
@@ -128,5 +117,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from ddpsim.simulator.imports import import_public_name
 
-    value = globals()[name] = import_public_name(f"{__name__}.{_HOMES[name]}", name)
+    value = globals()[name] = import_public_name(_HOMES[name], name)
     return value
