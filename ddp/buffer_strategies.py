@@ -4,8 +4,6 @@ The buffers are those of the module at construction. Their tensors are read at e
 Nothing here communicates.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Container, Iterator, Sequence
 from enum import Enum
@@ -89,20 +87,20 @@ class BufferStrategies:
         current = {name: slot.current_tensor for name, slot in self._slots.items()}
         return {name: buffer for name, buffer in current.items() if buffer is not None}
 
-    def buffers_with_strategy(self, when: When) -> Iterator[tuple[BufferPlace, Strategy]]:
+    def buffers_with_strategy(self, when: When) -> "Iterator[tuple[BufferPlace, Strategy]]":
         """Yield the buffers with a named strategy for this side (before or after a forward), in the module's order."""
         for name, slot in self._slots.items():
             hook, side = self._rules[name]
             if side is when and isinstance(hook, Strategy):
                 yield slot, hook
 
-    def buffers_with_callable(self, when: When) -> Iterator[tuple[BufferPlace, BufferHook]]:
+    def buffers_with_callable(self, when: When) -> "Iterator[tuple[BufferPlace, BufferHook]]":
         """Yield the buffers with a callable for this side (before or after a forward), in order of registration."""
         for name, (hook, side) in self._rules.items():
             if side is when and not isinstance(hook, Strategy):
                 yield self._slots[name], hook
 
-    def _find_buffer(self, wanted: str | Tensor) -> BufferPlace:
+    def _find_buffer(self, wanted: str | Tensor) -> "BufferPlace":
         name: str | None = None
         if isinstance(wanted, Tensor):
             slots = (*self._slots.values(), *self._ignored.values())
@@ -126,7 +124,7 @@ class BufferLayout(NamedTuple):
     device: torch.device
 
     @classmethod
-    def of_tensor(cls, tensor: Tensor) -> BufferLayout:
+    def of_tensor(cls, tensor: Tensor) -> "BufferLayout":
         """Return the layout (such as dtype and shape) of a tensor."""
         return cls(tensor.shape, tensor.dtype, tensor.device)
 
@@ -142,7 +140,7 @@ class BufferPlace(NamedTuple):
     owner: nn.Module
     key: str
     layout: BufferLayout
-    aliases: list[BufferPlace]
+    aliases: "list[BufferPlace]"
     """Other places in the module that hold the same tensor."""
 
     @property

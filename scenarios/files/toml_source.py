@@ -5,8 +5,6 @@ types of the form. Where types do not say enough, a field has its own text, `Met
 a key is searched only if an error needs it.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +28,7 @@ else:
 _T = TypeVar("_T")
 
 
-def read_toml_file(path: Path) -> TomlFile:
+def read_toml_file(path: Path) -> "TomlFile":
     """Return the contents of a file, parsed as TOML. Raises UsageError if the file is not valid TOML."""
     text = ""
     try:
@@ -80,7 +78,7 @@ class TomlFile:
         raise UsageError(f"{self.location(*path)} {key_name(path)} {says}")
 
     @cached_property
-    def _line_by_key(self) -> Mapping[KeyPath, int]:
+    def _line_by_key(self) -> "Mapping[KeyPath, int]":
         return _lines_of_keys(self.text)
 
 
@@ -95,7 +93,7 @@ _COMMENT_OR_STRING = re.compile(
 )
 
 
-def _lines_of_keys(text: str) -> dict[KeyPath, int]:
+def _lines_of_keys(text: str) -> "dict[KeyPath, int]":
     """Return the line of each key in a TOML text."""
     lines: dict[KeyPath, int] = {}
     counts: dict[KeyPath, int] = {}
@@ -115,7 +113,7 @@ def _lines_of_keys(text: str) -> dict[KeyPath, int]:
     return lines
 
 
-def _split_key(text: str) -> KeyPath:
+def _split_key(text: str) -> "KeyPath":
     return tuple(part.strip("\"'") for part in re.findall(_PART, text))
 
 

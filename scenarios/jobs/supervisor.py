@@ -5,8 +5,6 @@ rank 0's supervisor collects the reports of all ranks and machines. A supervisor
 so the launcher does not end the others before they have reported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -70,7 +68,7 @@ def supervise_rank_to_status(job: ScenarioJob, conclude: Callable[[tuple[RankRep
 
 
 @contextmanager
-def _supervised_rank(job: ScenarioJob, folder: str | None) -> Iterator[tuple[SupervisorStore, RankChild]]:
+def _supervised_rank(job: ScenarioJob, folder: str | None) -> "Iterator[tuple[SupervisorStore, RankChild]]":
     """Start the rank that the environment variables name, and wait until all ranks have ended."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     starter = RankStarter(os.getppid(), folder)
@@ -115,7 +113,7 @@ _FROZEN = "its process does not answer: it is stopped, or in native code that ho
 
 
 def _watch_rank(
-    child: RankChild, notes: SupervisorStore, heartbeats: Heartbeats, clock: ActiveClock, timeout_seconds: float
+    child: "RankChild", notes: SupervisorStore, heartbeats: Heartbeats, clock: ActiveClock, timeout_seconds: float
 ) -> RankReport:
     """Watch a rank until the rank or the whole run has ended."""
     quiet = _IdleDetector(child, timeout_seconds)
@@ -146,7 +144,7 @@ def _watch_rank(
 class _IdleDetector:
     """Detects that a rank hangs, because it reports that it is idle or no longer sends anything."""
 
-    def __init__(self, child: RankChild, timeout_seconds: float) -> None:
+    def __init__(self, child: "RankChild", timeout_seconds: float) -> None:
         self._child = child
         self._timeout_seconds = timeout_seconds
         self._said_idle = self._is_idle = self._has_voted = False
@@ -177,7 +175,7 @@ class _IdleDetector:
         return self._is_idle
 
 
-def _death_report(child: RankChild, has_started: bool) -> RankReport:
+def _death_report(child: "RankChild", has_started: bool) -> RankReport:
     child.forward_stderr()
     return RankReport(
         child.rank,
@@ -190,13 +188,13 @@ def _death_report(child: RankChild, has_started: bool) -> RankReport:
     )
 
 
-def _silence_report(child: RankChild, why: str, *, has_started: bool = True) -> RankReport:
+def _silence_report(child: "RankChild", why: str, *, has_started: bool = True) -> RankReport:
     position = RankPosition(float("inf"), None, why, ())
     return RankReport(child.rank, RankEnding.HUNG, time.time(), has_started, position=position)
 
 
 def _wait_for_all_ranks(
-    child: RankChild, notes: SupervisorStore, heartbeats: Heartbeats, clock: ActiveClock, timeout_seconds: float
+    child: "RankChild", notes: SupervisorStore, heartbeats: Heartbeats, clock: ActiveClock, timeout_seconds: float
 ) -> None:
     """Keep the rank and its connections until all ranks have ended. After the time-out the ended rank counts as idle.
     It counts so late because a rank that waits for a call of the ended rank should first report its own hang."""

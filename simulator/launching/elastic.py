@@ -5,8 +5,6 @@ restarts, so the agent here only starts the ranks and collects their results. Co
 `ddpsim run`.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
@@ -58,7 +56,9 @@ class ElasticAgent:
             raise ChildFailedError(str(getattr(entrypoint, "__name__", entrypoint)), failures)
         return values
 
-    def _start_functions(self, config: Any, function: Any, args: Sequence[Any], settings: _Settings) -> _StartedRanks:
+    def _start_functions(
+        self, config: Any, function: Any, args: Sequence[Any], settings: "_Settings"
+    ) -> "_StartedRanks":
         context: Any = multiprocessing.get_context(config.start_method)
         workers, returned = [], []
         for rank, own in enumerate(settings):
@@ -74,7 +74,7 @@ class ElasticAgent:
 
         return [worker.sentinel for worker in workers], exit_code_of, returned
 
-    def _start_commands(self, config: Any, command: str, args: Sequence[Any], settings: _Settings) -> _StartedRanks:
+    def _start_commands(self, config: Any, command: str, args: Sequence[Any], settings: "_Settings") -> "_StartedRanks":
         program = self._parse_command((command, *map(str, args)))
         ranks = [self._launcher.start_command(program, own) for own in settings]
         return [rank.sentinel for rank in ranks], lambda rank: int(ranks[rank].wait() or 0), []

@@ -5,8 +5,6 @@ next rank that can continue runs, in rank order. A receive from any source takes
 `check_program` finds what `simulate` finds, except for errors in data.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,7 +131,7 @@ class _CheckRun:
                 self._record_mismatch(calls, finding)
             self._found.extend([] if self._found else find_deadlocks(WaitGraph(self._deadlock_snapshot())))
 
-    def _advance_rank(self, rank: RankProgress) -> None:
+    def _advance_rank(self, rank: "RankProgress") -> None:
         self._steps += 1
         if rank.to_create:
             group = rank.to_create.pop()
@@ -147,7 +145,7 @@ class _CheckRun:
             if rank.state is None and not self._found:
                 rank.step += 1
 
-    def _run_step(self, rank: RankProgress, step: Step) -> None:
+    def _run_step(self, rank: "RankProgress", step: Step) -> None:
         if isinstance(step, Issue):
             self._issue_call(rank, step)
         elif isinstance(step, Wait):
@@ -159,17 +157,17 @@ class _CheckRun:
             rank.state = RankState.RAISED
             self._crashed.append(rank.rank)
 
-    def _return_rank(self, rank: RankProgress) -> None:
+    def _return_rank(self, rank: "RankProgress") -> None:
         rank.state = RankState.RETURNED
         self._noticed += [Noticed(NoticedKind.UNWAITED, (call,)) for call in rank.unwaited.values()]
 
-    def _wait_for_call(self, rank: RankProgress, call: Call) -> None:
+    def _wait_for_call(self, rank: "RankProgress", call: Call) -> None:
         if call not in self._complete:
             rank.state, rank.wait = RankState.WAITING, CallWait((call,), call.site)
 
     # --- matching -----------------------------------------------------------------------------------------------------
 
-    def _issue_call(self, rank: RankProgress, issue: Issue) -> None:
+    def _issue_call(self, rank: "RankProgress", issue: Issue) -> None:
         splits = issue.splits
         if OPERATIONS[issue.operation].splits is SplitRule.TENSORS:
             lengths = tuple(map(prod, issue.shapes))
