@@ -2,7 +2,7 @@
 
 All lists of operations are derived from this table. Code that cannot be part of a table is in dicts whose keys are its
 names: how data moves (transport/memory.py), the calls to gloo (transport/gloo.py), the calls of a program's rank
-(scenarios/ranks/calls.py). The engine in `ddp` does not import the simulator and has a list of its own.
+(scenarios/ranks/interpreter.py). The engine in `ddp` does not import the simulator and has a list of its own.
 tests/architecture/test_operations.py checks all these against the table.
 """
 

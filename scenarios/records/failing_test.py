@@ -173,7 +173,7 @@ def _repeated_blocks(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]
 
 
 def _source_of_call(issue: Issue, program: Program) -> str:
-    from ddpsim.scenarios.ranks.calls import source_of_call  # needs torch
+    from ddpsim.scenarios.ranks.interpreter import source_of_call  # needs torch
 
     size = len(members_of(program)[issue.group])
     function, *arguments = source_of_call(issue, size)

@@ -10,7 +10,7 @@
     )
 
 Nothing here calls torch: a program can be drawn, changed, checked, saved and compared as a value. The contents of its
-tensors follow from the rank and the name of the call (scenarios/ranks/calls.py).
+tensors follow from the rank and the name of the call (scenarios/ranks/interpreter.py).
 """
 
 import re

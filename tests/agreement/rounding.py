@@ -19,7 +19,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from ddpsim.scenarios.ranks.calls import input_tensors
+from ddpsim.scenarios.ranks.interpreter import input_tensors
 from ddpsim.simulator.operations import IN_PROGRAMS
 from ddpsim.simulator.programs.check import MatchedCall
 from ddpsim.simulator.programs.program import FRACTIONAL

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import torch
 
-from ddpsim.scenarios.ranks.calls import input_tensors
+from ddpsim.scenarios.ranks.interpreter import input_tensors
 from ddpsim.simulator.programs.check import MatchedCall
 from ddpsim.simulator.programs.program import Issue
 from tests.agreement.rounding import bounds, rounds

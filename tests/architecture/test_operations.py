@@ -77,7 +77,7 @@ def test_other_tables_have_every_operation_of_theirs():
     rooted = {parts.algorithm_of(name) for name, row in IN_PROGRAMS.items() if row.has_root}
     assert not lacking("simulator/transport/memory.py:MOVEMENTS", {*OPERATIONS} - {"recv"}, memory.MOVEMENTS)
     assert not lacking("simulator/transport/gloo.py:METHODS", collectives, gloo.METHODS)
-    assert not lacking("scenarios/ranks/calls.py", IN_PROGRAMS, calls.CALLS)
+    assert not lacking("scenarios/ranks/interpreter.py", IN_PROGRAMS, calls.CALLS)
     assert not lacking("tests/agreement/parts.py:ROOTED", rooted, parts.ROOTED)
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from ddpsim import Code, simulate
 from ddpsim.scenarios.files.value_scenarios import scenario_of_program
-from ddpsim.scenarios.ranks.calls import source_of_call
-from ddpsim.scenarios.ranks.interpreter import run_placed_steps, run_rank_steps
+from ddpsim.scenarios.ranks.interpreter import run_placed_steps, run_rank_steps, source_of_call
 from ddpsim.scenarios.records.failing_test import source_of_test as text_of_test
 from ddpsim.simulator.programs.program import Group, Issue
 from ddpsim.simulator.records.as_program import make_program

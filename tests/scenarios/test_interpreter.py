@@ -9,8 +9,7 @@ import torch
 
 from ddpsim import Code, Verdict
 from ddpsim.scenarios.fuzzing.strategies.generator import COLLECTIVES
-from ddpsim.scenarios.ranks.calls import input_tensors
-from ddpsim.scenarios.ranks.interpreter import TensorValues, run_rank_steps
+from ddpsim.scenarios.ranks.interpreter import TensorValues, input_tensors, run_rank_steps
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import CrashStep, Group, Issue, Program, Return, Wait
 from tests.agreement.comparison import simulated
