@@ -24,7 +24,7 @@ from ddpsim.scenarios.running.runner import (
     run_scenario,
 )
 from ddpsim.scenarios.running.silence import hide_program_output
-from ddpsim.scenarios.training.divergence import find_divergence
+from ddpsim.scenarios.training.reference import find_divergence
 from ddpsim.simulator.api import EXPLORATION_BUDGET, name_parting
 from ddpsim.simulator.choices import program_identity
 from ddpsim.simulator.exploration.divergence_point import DivergencePoint, find_closest_pass

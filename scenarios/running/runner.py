@@ -15,7 +15,7 @@ from ddpsim.scenarios.jobs.job_result import TIMEOUT_SECONDS, run_on_processes
 from ddpsim.scenarios.jobs.scenario_job import check_timeout, use_own_compiler_cache
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.run_as import command_line_options_of, run_keywords
-from ddpsim.scenarios.training.divergence import find_divergence
+from ddpsim.scenarios.training.reference import find_divergence
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.api import name_parting
 from ddpsim.simulator.backend_semantics import GLOO

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ddpsim import Code, simulate
-from ddpsim.scenarios.training.divergence import find_divergence
+from ddpsim.scenarios.training.reference import find_divergence
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.advice import Cause

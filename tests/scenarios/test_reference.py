@@ -11,8 +11,12 @@ from ddpsim import Code, UsageError, simulate
 from ddpsim.ddp import patch_torch_ddp
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.training.divergence import find_divergence
-from ddpsim.scenarios.training.reference import TrainingReference, find_first_differences, reference_by_oracle
+from ddpsim.scenarios.training.reference import (
+    TrainingReference,
+    find_divergence,
+    find_first_differences,
+    reference_by_oracle,
+)
 from ddpsim.scenarios.training.snapshot import Snapshot, join_model_snapshots, snapshot
 from ddpsim.scenarios.training.trainer import run_declared_training
 from ddpsim.scenarios.training.training import CommunicationHook, JoinOptions, NetworkChoice, OptimizerChoice, Training
