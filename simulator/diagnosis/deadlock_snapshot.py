@@ -139,7 +139,7 @@ class Snapshot:
     streams: tuple[StreamSnapshot, ...] = ()
     """By rank, the streams (queues of a backend) with queued calls."""
     left_behind: tuple[Call, ...] = ()
-    """Calls of ranks that ended before they connected to their peers (kernel/connections.py)."""
+    """Calls of ranks that ended before they connected to their peers (kernel/run.py)."""
     outside: tuple[OutsideCall, ...] = ()
 
     @cached_property

@@ -1,5 +1,5 @@
-"""The state that the parts of the kernel share: the ranks, the clock, the open calls and the events of one run; and which
-ranks are connected, on a backend whose ranks connect at the first call that they make together.
+"""The state that the parts of the kernel share: the ranks, the clock, the open calls and the events of one run; and
+which ranks are connected, on a backend whose ranks connect at the first call that they make together.
 
 If a rank ends with an unfinished call, the call does not arrive at ranks that it is not connected to. See
 pytorch/gloo#520, where the surviving rank waits forever.

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.flight_recorder.components.types import COLLECTIVES, P2P
 
 from ddpsim.ddp import collective_table as of_joins
-from ddpsim.scenarios.ranks import calls
+from ddpsim.scenarios.ranks import interpreter
 from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, OperationKind
 from ddpsim.simulator.process_group import group
 from ddpsim.simulator.process_group.group import SimulatedGroup
@@ -77,7 +77,7 @@ def test_other_tables_have_every_operation_of_theirs():
     rooted = {parts.algorithm_of(name) for name, row in IN_PROGRAMS.items() if row.has_root}
     assert not lacking("simulator/transport/memory.py:MOVEMENTS", {*OPERATIONS} - {"recv"}, memory.MOVEMENTS)
     assert not lacking("simulator/transport/gloo.py:METHODS", collectives, gloo.METHODS)
-    assert not lacking("scenarios/ranks/interpreter.py", IN_PROGRAMS, calls.CALLS)
+    assert not lacking("scenarios/ranks/interpreter.py", IN_PROGRAMS, interpreter.CALLS)
     assert not lacking("tests/agreement/parts.py:ROOTED", rooted, parts.ROOTED)
 
 

@@ -282,7 +282,7 @@ def broken_programs(
     """Draw a program that was broken in one place of one rank, and the kind of break.
 
     A break need not be a fault: if no rank waits for the call, the program still passes.
-    `ddpsim.simulator.programs.check` returns what happens. Kinds are those of breaking.py: a call that is missing,
+    `ddpsim.simulator.programs.check` returns what happens. Kinds are those of `BreakKind`: a call that is missing,
     repeated, swapped or of another operation, shape, dtype, reduction, root, group, peer or tag; splits that differ; a
     rank that returns early or crashes.
 
