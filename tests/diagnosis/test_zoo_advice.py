@@ -21,7 +21,7 @@ CAUSES = {
     "buckets-in-gradient-ready-order": (Cause.REDUCED_BY_HAND, {}),
     "collective-save-inside-rank0-branch": (
         Cause.CALLS_ONE_OFF,
-        {"operation": "barrier #0", "site": "collective_save_inside_rank0_branch.py:15"},
+        {"operation": "barrier #0", "site": "collective_save_inside_rank0_branch.py:16"},
     ),
     "communication-hook-without-division": (Cause.SCALED, {"fact": "4 (the world size)"}),
     "compression-state-before-bucket-rebuild": (Cause.RAISED_IN_HOOK, {}),
