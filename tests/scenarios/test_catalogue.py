@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim.scenarios import registry
+from ddpsim.scenarios import load, registry
 from ddpsim.scenarios.files.catalogue import read_catalogue
 
 
@@ -23,6 +23,22 @@ def test_it_is_what_the_registry_loads():
     own = read_catalogue()
     assert own.broken == ()
     assert list(map(shown, own.entries.values())) == [shown(scenario) for scenario in registry.values()]
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "summary"),
+    [("own", "", "The file's."), ("other", "", "The function's."), ("own", "about='Said.'", "Said.")],
+)
+def test_a_file_named_after_its_function_says_what_the_scenario_is_about(tmp_path, name, said, summary):
+    path = tmp_path / "own" / "own.py"
+    path.parent.mkdir()
+    path.write_text(
+        '"""The file\'s."""\nfrom ddpsim.scenarios import scenario\n\n\n'
+        f'@scenario({said})\ndef {name}():\n    """The function\'s."""\n'
+    )
+    assert load(f"{path}:{name}").summary == summary
+    [entry] = read_catalogue(tmp_path, ("own",)).entries.values()
+    assert entry.summary == summary
 
 
 @pytest.mark.parametrize(
