@@ -28,7 +28,7 @@ class Budget:
             if not getattr(self, name) > 0:
                 raise UsageError(f"Budget({name}={getattr(self, name)!r}), expected more than 0: correct it")
 
-    def for_repetition(self, seconds: float) -> Budget:
+    def for_repetition(self, seconds: float) -> "Budget":
         """Return the limits, with at most so many seconds, of a second run that shows more about a failed one."""
         return replace(self, seconds=min(seconds, self.seconds))
 

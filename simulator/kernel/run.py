@@ -11,7 +11,7 @@ from typing import Any
 
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.calls import Call
+from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.clock import VirtualClock
 from ddpsim.simulator.diagnosis.deadlock_snapshot import (
     RankSnapshot,

@@ -6,8 +6,9 @@ DistributedSampler computes it.
 """
 
 import functools
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
