@@ -1,7 +1,5 @@
 """`ddpsim doctor`: show versions, the machine, and the names in torch or Python that ddpsim needs and does not find."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

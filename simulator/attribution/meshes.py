@@ -5,8 +5,6 @@ after its dimension and the coordinates that its members share: in a mesh of `dp
 the ranks of the second row. If a version of torch does not have these attributes, the group keeps torch's name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType

@@ -5,8 +5,6 @@ The origin of every call is found when it is issued. For calls from Python it is
 calls that the Reducer makes from C++, inside backward, it follows from the order of its buckets (wrapper_registry.py).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain

@@ -5,8 +5,6 @@ They are read from the frames and objects of torch 2.11 to 2.15 while the call i
 name, the call counts as one of the user's line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any

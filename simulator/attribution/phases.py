@@ -10,8 +10,6 @@ dict with any of the keys `wrapper` (the object that has the `process_group`; by
 ran out of input, `joined`: the models of the join.
 """
 
-from __future__ import annotations
-
 import re
 from types import CodeType, FrameType
 from typing import Any

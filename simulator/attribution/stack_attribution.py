@@ -1,7 +1,5 @@
 """The facts about a call that its stack contains, gathered frame by frame."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import FrameType
 from typing import Any

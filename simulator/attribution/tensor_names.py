@@ -6,8 +6,6 @@ of a dictionary. Otherwise a loop variable may name the tensor: a string that is
 a list or set. At a line where no name was found a few times, or often enough, the search stops.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,6 @@ Wrappers are numbered within their process group, because its members construct 
 another engine gets its number at its first call (phases.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any

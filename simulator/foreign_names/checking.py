@@ -4,8 +4,6 @@ It imports modules and reads the signatures of functions. It searches the compil
 for names that exist only in functions: local variables, and attributes of objects.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os

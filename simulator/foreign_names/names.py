@@ -10,8 +10,6 @@ are passed by name. For a frame they contain the local variables that ddpsim rea
 first version that has the names, `until` the last.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from enum import Enum

@@ -1,7 +1,5 @@
 """Chooses which backend's argument checks a group uses: gloo's, NCCL's, or both, by the tensors' device."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Argument checks that torch makes before it calls a backend, or that are equal for all backends."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from operator import index
 

@@ -35,8 +35,6 @@ lets other ranks run (compiler.py); a hook on every optimizer counts steps (data
 reports evaluations to check="replicas" (replica_check.py).
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 import warnings

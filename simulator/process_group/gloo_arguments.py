@@ -5,8 +5,6 @@ the call is issued. `wait_error` returns an error of gloo's worker thread, which
 allowed here although gloo rejects it: the reduction PREMUL_SUM, which NCCL has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 

@@ -12,8 +12,6 @@ simulator/kernel/time_outs.py.
 # torch's stubs list overloads of these methods that only its C++ class has.
 # mypy: disable-error-code="override,assignment,call-arg"
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any

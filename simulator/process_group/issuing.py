@@ -1,7 +1,5 @@
 """Issues communication calls to the kernel: the part that all operations of a group have in common."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """monitored_barrier: the error that each rank gets if some ranks do not reach it in time."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from ddpsim.simulator.diagnosis.rank_errors import FailedBarrier

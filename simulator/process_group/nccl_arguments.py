@@ -6,8 +6,6 @@ read or write beyond a tensor, the text is ours. One case is allowed here althou
 a program without a GPU has instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 

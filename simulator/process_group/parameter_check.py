@@ -9,8 +9,6 @@ are compared here, and all the rest (the broadcast of rank 0's shapes, and the c
 # torch's stubs list overloads of these methods that only its C++ class has.
 # mypy: disable-error-code="override,call-arg"
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ Each function takes the original, most often a method of `torch.distributed.Redu
 inside an ordinary backward are handled elsewhere, see Note [Waiting inside backward].
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

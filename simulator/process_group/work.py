@@ -3,8 +3,6 @@
 # torch's stubs say `result() -> list[Tensor]`; the coalesced calls have lists of lists.
 # mypy: disable-error-code="override,assignment"
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any

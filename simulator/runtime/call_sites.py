@@ -5,8 +5,6 @@ plugin, or Python's modules for threads and event loops. This is decided once pe
 frames and makes no traceback.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import glob

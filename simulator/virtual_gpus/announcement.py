@@ -1,7 +1,5 @@
 """Messages that all ranks of a run together print once."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import sys

@@ -4,8 +4,6 @@ Shapes: queries (batch, heads, length, size), keys and values alike; the logarit
 combines, (batch, heads, length). The kernels are those of ATen/native/transformers/cuda/attention.cu.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

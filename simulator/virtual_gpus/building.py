@@ -1,7 +1,5 @@
 """Builds the library of the virtual GPUs (`device.cpp`) once per version of torch, and loads it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import posix

@@ -5,8 +5,6 @@ torch asks torch.cuda._lazy_init before it does anything on a GPU, from Python a
 program that only checks for GPUs gets the answer that there are none.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ For SyncBatchNorm, channels are the second dimension, and all other dimensions a
 after another in the second dimension; its workspace is what the backward needs (ATen/native/cuda/RNN.cu).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

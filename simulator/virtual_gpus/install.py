@@ -1,7 +1,5 @@
 """Installs virtual GPUs in the process of a rank: because of `--gpus`, or when a program asks for a GPU."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Storages of virtual GPUs, which torch makes and resizes by code that is compiled with CUDA alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
