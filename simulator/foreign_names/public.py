@@ -12,6 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import torch.distributed as dist
+
 from ddpsim.simulator.foreign_names.checking import resolve_name_path
 from ddpsim.simulator.foreign_names.names import ForeignNames, parse_table
 
@@ -51,8 +53,9 @@ def _public_names_of(path: str) -> list[str]:
     owner = resolve_name_path(path)
     names = [name for name in dir(owner) if name[0] != "_"]
     if isinstance(owner, type):
-        of_text = dir(str) if issubclass(owner, str) else ()
-        return [] if owner.__name__[0] == "_" else [each for each in names if each not in of_text]
+        is_backend = issubclass(owner, str)  # each registered backend has its name there, those of programs, too
+        others = {*dir(str), *(name.upper() for name in dist.Backend.backend_list)} if is_backend else ()
+        return [] if owner.__name__[0] == "_" else [each for each in names if each not in others]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some names are deprecated
         return [each for each in names if path in (_C10D, "torch.distributed") and _is_of_torch(getattr(owner, each))]

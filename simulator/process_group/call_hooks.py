@@ -26,9 +26,6 @@ class CallHooks:
         self.after: dict[int, Callable[[Any], object]] = {}
         self._called = 0
 
-    def __bool__(self) -> bool:
-        return bool(self.before or self.after)
-
     def call_ahead(self, operator: str, tensors: Sequence[Any], values: Mapping[str, Any]) -> dict[str, Any]:
         """Call the hooks before a call of torch's operator: with its tensors, outputs first, and its arguments by name.
         Return what the hooks after the call are told."""

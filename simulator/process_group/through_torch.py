@@ -143,7 +143,8 @@ class TorchDispatch:
             if row.options is not int:
                 given.append(_options_of(row.options, values, call.reduction))
             hooks = call.group.hooks
-            told = hooks.call_ahead(name, tensors, values) if hooks else {}  # they may make calls of their own
+            has_hooks = hooks.before or hooks.after  # which may make calls of their own
+            told = hooks.call_ahead(name, tensors, values) if has_hooks else {}
             call.has_arrived = True
             with _recorded_by_profiler(row.title, tensors[-1] if tensors else []), suspend_modes():
                 call.work = call.method(call.group, *tensors, *given)
@@ -175,7 +176,8 @@ def dispatches_as(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
                 options
                 or len(arguments) != count
                 or type(arguments[-1]) is not kind
-                or self.hooks
+                or self.hooks.before
+                or self.hooks.after
                 or _dispatch_modes()
                 or _profiler_enabled()
             ):

@@ -178,8 +178,7 @@ def test_what_reads_nothing_of_an_output_in_flight():
         )
         torch.zeros_like(buffer), buffer.new_empty(3), buffer.data_ptr(), repr(buffer.shape), other.sum(), shapes
         shapes = buffer.is_pinned(), buffer.is_same_size(other), torch.nn.Parameter(buffer, requires_grad=False)
-        while not work.is_completed():
-            pass
+        work.wait()
         buffer.sum()
         works = [dist.all_reduce(buffer, async_op=True)]
         dist.barrier()

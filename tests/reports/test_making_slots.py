@@ -152,11 +152,11 @@ def waits_for_any(rank):
 
 
 def waits_for_either(rank):
-    """Rank 0 waits for one of two messages and, in a group of its own, for one of two collectives."""
+    """Rank 0 waits for one of two collectives in each of two groups."""
     pairs = [dist.new_group([0, 1]), dist.new_group([0, 2])]
     if rank:
         return
-    works = [dist.irecv(torch.zeros(1), 1), dist.irecv(torch.zeros(1), 2)]
+    works = [dist.all_reduce(torch.zeros(1), group=pair, async_op=True) for pair in pairs]
     works += [dist.barrier(group=pair, async_op=True) for pair in pairs]
     torch.futures.collect_all([work.get_future() for work in works]).wait()
 
