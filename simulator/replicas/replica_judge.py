@@ -149,16 +149,23 @@ class ReplicaJudge:
     def groups_apart(self) -> Iterator[str]:
         """Yield texts on wrappers of several groups that began with equal parameters and ended with different ones: a
         wrapper that had all their ranks would have kept them equal, and none of them compares with another."""
-        for start in dict.fromkeys(self._starts.values()):
-            ends = {
-                key: replica_tensors.fingerprint([each.tensor for each in self._ends[key].groups[0].tensors.values()])
-                for key, own in self._starts.items()
-                if own == start and key in self._ends
-            }
-            if len(ends) > 1 and len(set(ends.values())) == len(ends):
-                ranks = sorted((sorted(self._ends[key].compared_ranks), key[0]) for key in ends)
+        alike: dict[object, list[WrapperKey]] = {}
+        for key, start in self._starts.items():
+            if start and key in self._ends and len(start) == len(self._ends[key].groups[0].tensors):
+                alike.setdefault(_dimension_of_shards(key[0]) or start, []).append(key)
+        for keys in alike.values():
+            ends = [self._ends[key].groups[0].tensors for key in keys]
+            values = [
+                dict(zip(end, zip(self._starts[key], _fingerprints(end), strict=True), strict=True))
+                for key, end in zip(keys, ends, strict=True)
+            ]
+            common = [name for name in values[0] if all(name in own for own in values)]
+            equal = [name for name in common if len({own[name][0] for own in values}) == 1]
+            if apart := [name for name in equal if len({own[name][1] for own in values}) > 1]:
+                what = "models" if len(equal) == len(values[0]) else join_names(shorten_list(apart))
+                ranks = sorted((sorted(self._ends[key].compared_ranks), key[0]) for key in keys)
                 groups = [f'"{name}" ({rank_list(own)})' for own, name in ranks]
-                yield f"models of groups {join_names(shorten_list(groups))}, which began equal and ended different"
+                yield f"{what} of groups {join_names(shorten_list(groups))}, which began equal and ended different"
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -293,6 +300,22 @@ class ReplicaJudge:
         group_of = {rank: index for index, group in enumerate(groups) for rank in group.ranks}
         sides = [{group_of[rank] for rank in ranks if rank in group_of} for ranks in (skippers, others)]
         return any(one != other for one in sides[0] for other in sides[1])
+
+
+_OF_STAGES = frozenset({"pp", "pipe", "pipeline", "stage"})
+"""Names of the dimensions of meshes along which ranks hold other layers."""
+
+
+def _dimension_of_shards(group: str) -> str:
+    """Return the dimension of a mesh's group whose ranks hold shards of one model, and replicas of the rest of it; ""
+    for a group of no mesh, and one of a pipeline's stage."""
+    dimension, _, others = group.partition(" (")
+    names = {each.split()[0] for each in others.rstrip(")").split(", ") if each}
+    return "" if not names or names & _OF_STAGES else dimension
+
+
+def _fingerprints(tensors: Mapping[str, ReplicaTensor]) -> tuple[str, ...]:
+    return replica_tensors.fingerprint(each.tensor for each in tensors.values())
 
 
 def _with_names_of_other_rank(first: Iterable[str], tensors: Sequence[ReplicaTensor]) -> Sequence[ReplicaTensor]:

@@ -444,6 +444,23 @@ def test_models_of_groups_that_began_equal_and_ended_different_are_noted():
     assert notes(across=True) == notes(across=False, seed=int) == ()
 
 
+@pytest.mark.parametrize(("dimension", "is_noted"), [("tp", True), ("pp", False)])
+def test_replicas_beside_the_shards_of_a_model_are_noted_if_they_part(dimension, is_noted):
+    def program(rank):
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", dimension))
+        torch.manual_seed(1 + mesh.get_local_rank(dimension))
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.LayerNorm(2))
+        wrapper = TorchEngine(model, process_group=mesh.get_group("dp"))
+        optimizer = torch.optim.SGD(wrapper.parameters(), lr=0.1)
+        for _ in range(2):
+            wrapper(torch.tensor([[1.0, 2.0 + rank % 2]])).square().sum().backward()
+            optimizer.step()
+
+    groups = f'"dp ({dimension} 0)" (ranks 0, 2), "dp ({dimension} 1)" (ranks 1, 3)'
+    note = f"not compared: 1.weight, 1.bias of groups {groups}, which began equal and ended different"
+    assert simulate(program, 4, check="replicas").notes == ((note,) if is_noted else ())
+
+
 def test_parameters_beside_the_wrapped_model_are_noted():
     def program(rank, *, averages=False, steps_center=True):
         model, center = wrapped(), torch.nn.Parameter(torch.zeros(2))
