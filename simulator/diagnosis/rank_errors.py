@@ -64,6 +64,7 @@ _BY_WORDS = (
     ("needs what only its root has", Cause.ROOT_HAS_JOINED),
 )
 _BELOW = (
+    (_NO_MEMBER, r"\.backward\(.*\n\S", Cause.GROUP_RANK_IN_BACKWARD),
     ("must match the size of tensor", r"\.backward\(.*\n  File ", Cause.RAISED_IN_HOOK),
     # The same by torch up to 2.14 and from 2.15 on.
     ("Expected a proper Tensor but got None", r"\b(join|Join)\(.*\n\S", Cause.NO_GRADIENT_IN_JOIN),
@@ -223,7 +224,7 @@ def _find_cause(error: str, unused: Mapping[int, Sequence[str]], traceback_text:
     if cause is Cause.UNUSED_PARAMETERS and names and all(name.endswith(FROZEN) for name in names):
         return Cause.PARAMETERS_CHANGED
     below = (each for words, path, each in _BELOW if words in error and re.search(path, traceback_text))
-    return cause or next(below, None)
+    return next(below, cause)
 
 
 def _advise_error(

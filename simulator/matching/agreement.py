@@ -172,10 +172,15 @@ def _has_equal_parts(calls: Sequence[Call]) -> bool:
 
 
 def _ranks_with_wrong_splits(calls: Sequence[Call]) -> tuple[int, ...]:
-    """Return the rank that is in every misfitting pair; all ranks of the pairs if there is no such rank, or two."""
+    """Return the rank that is in every misfitting pair, or the ranks unlike most if one of them is in every such pair;
+    else all ranks of the pairs."""
     pairs = [{sender.rank, receiver.rank} for sender, receiver in _misfitting_pairs(calls)]
     involved = sorted(set().union(*pairs))
     in_all = [rank for rank in involved if all(rank in pair for pair in pairs)]
+    (usual, count), *_ = Counter((call.signature.shapes, call.signature.splits) for call in calls).most_common()
+    odd = {call.rank for call in calls if (call.signature.shapes, call.signature.splits) != usual}
+    if len(in_all) != 1 and 2 * count > len(calls) and not any(pair.isdisjoint(odd) for pair in pairs):
+        return tuple(sorted(odd))
     return tuple(in_all if len(in_all) == 1 else involved)
 
 

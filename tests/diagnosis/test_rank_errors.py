@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.nn.functional import all_gather
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import cpp_extension
 
@@ -273,3 +275,15 @@ def test_an_extension_of_cuda_sources_is_named(monkeypatch, tmp_path):
     assert "  cause   the extension my_fused needs the toolkit of a GPU " in str(simulate(program, 1))
     assert "  cause   the extension of CUDA sources needs the toolkit of a GPU " in str(simulate(without_name, 1))
     assert "  cause   an exception left " in str(simulate(lambda rank: {}["CUDA_HOME"], 1))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_torchs_own_backward_that_takes_a_rank_within_the_group_for_a_global_one():
+    def program(rank):
+        pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        x = torch.ones(2, requires_grad=True)
+        torch.cat(all_gather(x, group=pairs[rank // 2])).sum().backward()
+
+    (finding,) = simulate(program, 4).findings
+    assert finding.ranks == (2, 3)
+    assert "a backward passes a rank within the group as a global one" in finding.text

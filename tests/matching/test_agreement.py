@@ -152,6 +152,11 @@ def test_who_has_a_part_in_every_misfit_of_splits_is_at_fault():
     assert ranks_that_differ(calls(even, exchanged([1, 2, 3], [2, 2, 2]), even), Code.MISMATCH_SPLITS) == (1,)
 
 
+def test_the_few_that_split_unlike_most_are_at_fault():
+    usual, empty = exchanged([1] * 5, [1] * 5), exchanged([0] * 5, [0] * 5)
+    assert ranks_that_differ(calls(usual, empty, usual, usual, empty), Code.MISMATCH_SPLITS) == (1, 4)
+
+
 def test_both_sides_of_a_single_misfit_are_at_fault():
     # Rank 0 sends 3 to rank 1, which expects 2; either may be wrong.
     sender, receiver = exchanged([1, 3], [1, 1]), exchanged([1, 1], [2, 1])

@@ -21,7 +21,8 @@ class CallCauses:
     LEFT_LOOP = make_advice(facts.RanksAndCall)(
         "{who} left the training loop earlier than the others, skipped part of a step, or made a call that the others "
         "did not make, and then called {operation}",
-        "wrap the loop in `with model.join():`, agree on its length by all_reduce(MIN), or broadcast the decision",
+        "agree on the loop's length by all_reduce(MIN), or broadcast the decision; `with model.join():` is enough only "
+        "if the loop makes no call of its own",
     )
     STAYED_IN_LOOP = make_advice(facts.RanksAndCall)(
         "{who} continued without the others' {operation}: only some ranks take that branch, or one loop is longer",
@@ -151,8 +152,8 @@ class CallCauses:
     # --- arguments (mismatch.*) ---------------------------------------------------------------------------------------
 
     OTHER_ARGUMENT = make_advice(facts.RanksAndFact)(
-        "{who} passed a different {fact} to the same call",
-        "pass the same {fact} on every rank of the group",
+        "{who} passed a different {fact} to the same call, or this line's calls come in another order there",
+        "pass the same {fact} on every rank of the group, in one order",
     )
     OTHER_WITHOUT_LINES = make_advice(facts.RanksAndFact)(
         "{who} passed a different {fact} to the same call, or made another call: the records contain no source lines",
@@ -191,7 +192,8 @@ class CallCauses:
     )
     OTHER_SPLITS = make_advice(facts.Ranks)(
         "the splits of {who} do not match what the other ranks send or expect",
-        "make input split j of rank i equal to output split i of rank j, for example by exchanging the sizes first",
+        "make input split j of rank i equal to output split i of rank j: exchange the sizes first; if the sizes should "
+        "be alike, look where the ranks get them (a shuffle by each rank's own seed, for example)",
     )
     PAIRED_BY_ORDER = make_advice(facts.NoFacts)(
         "backends pair calls by order and size, not by meaning: these calls move each other's data without an error",

@@ -118,6 +118,10 @@ class FailureCauses:
         "{who} got a batch too small for this layer, of one sample or none, as happens with a last batch",
         "drop the last batch (drop_last=True), or share samples so that every rank has more than one",
     )
+    GROUP_RANK_IN_BACKWARD = make_advice(facts.RanksAndParameters)(
+        "a backward passes a rank within the group as a global one, as those of torch.distributed.nn.functional do",
+        "on a group other than the world, use torch.distributed._functional_collectives or a torch.autograd.Function",
+    )
     GROUP_RANK_AS_ROOT = make_advice(facts.RanksAndParameters)(
         "src and dst are global ranks, and a rank within the group was given, or one that is no member",
         "pass group_src or group_dst, or translate with dist.get_global_rank(group, rank)",
