@@ -201,7 +201,10 @@ def skipped_step_finding(moment: ComparisonPoint, skippers: Mapping[int, Site], 
     return summarized_finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, *parts, sites=sites)
 
 
-NOTHING_COMPARED = "no replicas were compared: no two ranks had one of a model at the same moment"
+NOTHING_COMPARED = (
+    "no replicas were compared: a replica is known by DDP, FSDP2 or an all_reduce of its gradients, and no two ranks had "
+    "one at the same moment"
+)
 """The note for a run that should compare replicas, but found none to compare."""
 
 
