@@ -202,8 +202,8 @@ def skipped_step_finding(moment: ComparisonPoint, skippers: Mapping[int, Site], 
 
 
 NOTHING_COMPARED = (
-    "no replicas were compared: a replica is known by DDP, FSDP2 or an all_reduce of its gradients, and no two ranks had "
-    "one at the same moment"
+    "no replicas were compared: a replica is known by DDP, FSDP2 or an all_reduce of its gradients, and no two ranks "
+    "had one at the same moment"
 )
 """The note for a run that should compare replicas, but found none to compare."""
 

@@ -4,7 +4,7 @@ without NCCL gets its constants."""
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -22,6 +22,19 @@ NCCL_VERSION = (2, 28, 9)
 
 NCCL_TIMEOUT = timedelta(minutes=10)
 """The default time-out of NCCL groups (torch/distributed/constants.py)."""
+
+
+@cache
+def _refused_parts() -> tuple[tuple[Any, str, str], ...]:
+    """Return the functions of parts of torch that are refused: owner, name and error text of each."""
+    found = []
+    for path in ("torch._C._distributed_c10d._SymmetricMemory", "torch.distributed._transport"):
+        with suppress(ImportError, AttributeError):  # another version of torch
+            owner = resolve_name_path(path)
+            for name, advice in refused_names(path).items():
+                what = f"{name} of torch's {path.rpartition('._')[2]} is not simulated: {advice}"
+                found.append((owner, name, what))
+    return tuple(found)
 
 
 def not_simulated_replacements(host: Host) -> list[Replacement]:
@@ -47,12 +60,7 @@ def not_simulated_replacements(host: Host) -> list[Replacement]:
     # The private one is for a program that has bound the public one by name.
     names = ("init_rpc", "_init_rpc_backend")
     refused: list[Replacement] = [(rpc, name, partial(wrap_refused, end_run)) for name in names if hasattr(rpc, name)]
-    for path in ("torch._C._distributed_c10d._SymmetricMemory", "torch.distributed._transport"):
-        with suppress(ImportError, AttributeError):  # another version of torch
-            owner = resolve_name_path(path)
-            for name, advice in refused_names(path).items():
-                what = f"{name} of torch's {path.rpartition('._')[2]} is not simulated: {advice}"
-                refused.append((owner, name, partial(wrap_refused, partial(NotImplementedError, what))))
+    refused += [(*each, partial(wrap_refused, partial(NotImplementedError, text))) for *each, text in _refused_parts()]
     if dist.is_nccl_available():
         return refused
     return [
