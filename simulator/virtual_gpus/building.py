@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -14,6 +15,8 @@ from torch.utils import cpp_extension
 
 from ddpsim.simulator.errors import UsageError
 
+PACKAGE = "ddpsim_virtual_gpus"
+"""The optional package that has the library ready (.ci/virtual_gpus_wheel.py)."""
 _OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w")
 
 
@@ -33,17 +36,20 @@ def build_device(announce_build: Callable[[], None]) -> Path:
     """
     with as_file(files(__package__).joinpath("device.cpp")) as source:
         library = library_path(source.read_bytes())
-        if not library.exists():
+        if not library.is_file():
             library.parent.mkdir(parents=True, exist_ok=True)
             _build(source, library, announce_build)
     return library
 
 
 def library_path(source: bytes) -> Path:
-    """Return where the library for this version of torch is kept: in `ddpsim` in the user's folder for caches."""
+    """Return where the library for this version of torch is: in the package that has it, or in `ddpsim` in the user's
+    folder for caches."""
     digest = hashlib.sha256(source + repr(_OPTIONS).encode()).hexdigest()[:12]
+    name = f"virtual-gpus-{torch.__version__}-{digest}.so"
+    packed = [Path(folder, name) for folder in getattr(find_spec(PACKAGE), "submodule_search_locations", None) or ()]
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "ddpsim" / f"virtual-gpus-{torch.__version__}-{digest}.so"
+    return next(filter(Path.is_file, packed), Path(cache) / "ddpsim" / name)
 
 
 def describe_device() -> str:

@@ -1,9 +1,13 @@
 """The library of the virtual GPUs is built once, in the user's folder for caches; what is missing is said in a line."""
 
+from importlib.resources import files
+
+import pytest
 import torch
 
 from ddpsim.scenarios.cli.commands import main
-from ddpsim.simulator.virtual_gpus.building import build_device
+from ddpsim.simulator.virtual_gpus import building
+from ddpsim.simulator.virtual_gpus.building import PACKAGE, NoVirtualGpusError, build_device, library_path
 from ddpsim.simulator.virtual_gpus.cuda_module import visible_count
 
 
@@ -54,6 +58,20 @@ def test_it_is_built_once(tmp_path, monkeypatch):
     first, second = (build_device(lambda: told.append("builds")) for _ in range(2))
     assert (first, first.read_text(), told) == (second, "built\n", ["builds"])
     assert [path.name for path in (tmp_path / "cache" / "ddpsim").iterdir()] == [first.name]
+
+
+def test_a_package_may_have_it_ready(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    (package := tmp_path / PACKAGE).mkdir()
+    name = library_path(files(building.__package__).joinpath("device.cpp").read_bytes()).name
+    (package / name).touch()
+    assert build_device(lambda: None) == package / name
+    (package / name).rename(package / "of-another-torch.so")
+    with pytest.raises(NoVirtualGpusError, match=r"no g\+\+"):
+        build_device(lambda: None)
 
 
 def test_which_gpus_a_process_sees():
