@@ -152,7 +152,7 @@ class ReplicaJudge:
         alike: dict[object, list[WrapperKey]] = {}
         for key, start in self._starts.items():
             if start and key in self._ends and len(start) == len(self._ends[key].groups[0].tensors):
-                alike.setdefault(_dimension_of_shards(key[0]) or start, []).append(key)
+                alike.setdefault((key[1], _dimension_of_shards(key[0]) or start), []).append(key)
         for keys in alike.values():
             ends = [self._ends[key].groups[0].tensors for key in keys]
             values = [

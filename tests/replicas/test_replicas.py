@@ -444,6 +444,19 @@ def test_models_of_groups_that_began_equal_and_ended_different_are_noted():
     assert notes(across=True) == notes(across=False, seed=int) == ()
 
 
+def test_models_of_one_group_that_end_different_are_two_models():
+    def program(rank):
+        for scale in (1.0, 2.0):
+            torch.manual_seed(0)
+            model = TorchEngine(torch.nn.Linear(2, 1))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(2):
+                model(torch.full((1, 2), scale)).sum().backward()
+                optimizer.step()
+
+    assert simulate(program, 2, check="replicas").notes == ()
+
+
 @pytest.mark.parametrize(("dimension", "is_noted"), [("tp", True), ("pp", False)])
 def test_replicas_beside_the_shards_of_a_model_are_noted_if_they_part(dimension, is_noted):
     def program(rank):
