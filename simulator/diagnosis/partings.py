@@ -123,7 +123,7 @@ def find_parting(mine: _Path, other: _Path) -> Parting | None:
 
 def _may_follow(path: Sequence[_Key], calls: Sequence[_Key], others: Sequence[_Key]) -> bool:
     """Return True if a rank that waits has made the first of the other's calls, and may make the rest later."""
-    has_ended = path[-1] == _key(END) or (len(path[-1]) == 3 and bool(path[-1][2]))
+    has_ended = path[-1] == _key(END) or (len(path[-1]) > 2 and bool(path[-1][-1]))
     return not has_ended and list(others[: len(calls)]) == list(calls)
 
 
@@ -152,7 +152,8 @@ def _nearest_meeting(
         p_end, q_end = min(i + reach, ends[0] + 1 - length), min(j + reach, ends[1] + 1 - length)
         pairs: dict[tuple[_Key, ...], int] = {}
         for q in range(j, q_end):
-            pairs.setdefault(tuple(two[q : q + length]), q)
+            if length > 1 or two[q][:2] == one[i - 1][:2]:  # both paths may call other functions, each on its way
+                pairs.setdefault(tuple(two[q : q + length]), q)
         met = [(p + q, p, q) for p in range(i, p_end) if (q := pairs.get(tuple(one[p : p + length]), -1)) >= 0]
         if met:
             return min(met)[1:]
@@ -165,7 +166,7 @@ def _key(step: PathStep | Call) -> _Key:
     """Return what is compared of a step: values and messages may differ between ranks."""
     if isinstance(step, Call):
         return step.group, f"{step.operation} {step.origin.phase is Phase.USER}"
-    return step.site.path, step.site.line, step.raised.partition(":")[0]
+    return step.site.path, step.site.function, step.site.line, step.raised.partition(":")[0]
 
 
 END = PathStep("", NOWHERE)

@@ -76,8 +76,9 @@ def _loader_counts(batches: BatchCounts) -> Iterable[LabelledLine]:
 def _line_counts(calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]) -> _LoopCounts:
     own = [call for call in calls if call.origin.phase is Phase.USER and call.operation not in CREATING]
     for call in {call.site: call for call in own if call.site != NOWHERE}.values():
-        line = call.site, call.group
-        made = Counter(one.rank for one in issued if (one.site, one.group) == line and one.sequence <= call.sequence)
+        line = call.site, call.group, call.operation
+        here = (one for one in issued if (one.site, one.group, one.operation) == line)
+        made = Counter(one.rank for one in here if one.sequence <= call.sequence)
         yield f"{call.operation} at {call.site} was called", {rank: made[rank] for rank in ranks}
 
 

@@ -155,6 +155,18 @@ def is_over(step):
     return step > 1
 
 
+def caught_before_the_first_of_two_alike(rank, shares=False):
+    for size in (1, 2, 3):
+        try:
+            if size > 2 or (size == 2 and rank == 1 and not shares):
+                raise MemoryError(f"no room for {size}")
+            reduce_one()
+        except MemoryError:
+            size = 0
+        reduce_one()
+    dist.barrier()
+
+
 def left_by_a_call(rank, shares=False):
     for step in range(4):
         if is_over(step + (rank == 1 and not shares)):
@@ -221,6 +233,7 @@ PROGRAMS = {
     skips_a_backward: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     branch_in_a_callback: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on to all_reduce #1"),
     tries_again: ("rank 1 raised OutOfMemoryError: out of memory", "with other calls than those that the others made"),
+    caught_before_the_first_of_two_alike: ("rank 1 raised MemoryError: no room for 2", "without the all_reduce #2"),
     left_by_a_call: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     prepared_by_rank_0: ("rank 0 took a branch that no other rank took", "rank 0 went on at"),
     saved_by_a_thread: ('the program and thread "saver" were in collectives of group "default" at the same time',),
