@@ -1,8 +1,7 @@
 """Argument checks of gloo, with gloo's error texts (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp).
 
 Where gloo crashes the process or hangs, the text is ddpsim's own. A `check_*` function raises where gloo raises when
-the call is issued. `wait_error` returns an error of gloo's worker thread, which a wait for the call raises. One case is
-allowed here although gloo rejects it: the reduction PREMUL_SUM, which NCCL has.
+the call is issued. `wait_error` returns an error of gloo's worker thread, which a wait for the call raises.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,13 +25,15 @@ _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 def _worker_error(operation: str, dtype: str, reduction: str | None) -> str | None:
     """Return the error of gloo's worker thread for a dtype, alone or with a reduction; None if gloo supports it."""
     dtype = dtype.removeprefix("sparse ")
-    if dtype not in _SUPPORTED_DTYPES:
+    is_complex = dtype.startswith("complex")
+    if dtype not in _SUPPORTED_DTYPES or (is_complex and operation == "gather"):
         return "Invalid scalar type"
     if reduction is None:
         return None
-    is_complex = dtype.startswith("complex")
+    if reduction == "PREMUL_SUM":
+        return "Cannot use ReduceOp.PREMUL_SUM with Gloo"
     is_fractional = is_complex or "float" in dtype
-    if is_complex and reduction not in ("SUM", "AVG", "PREMUL_SUM"):
+    if is_complex and reduction not in ("SUM", "AVG"):
         return f"{operation} does not support ReduceOp.{reduction} on complex tensors"
     if reduction in _BITWISE and is_fractional:
         return f"Cannot use ReduceOp.{reduction} with non-integral dtype"

@@ -279,11 +279,19 @@ class SimulatedGroup(NamedGroup):
 
     def _start_coalescing(self, device: torch.device) -> None:
         """Start to collect the next calls. The work that `_end_coalescing` returns waits for all of them."""
+        self._check_coalescing(device, "start")
         self._issuer.start_coalescing()
 
     def _end_coalescing(self, device: torch.device) -> JointWork:
         """Return one work for all calls since `_start_coalescing`."""
+        self._check_coalescing(device, "end")
         return JointWork(self._issuer.end_coalescing())
+
+    def _check_coalescing(self, device: torch.device, step: str) -> None:
+        """Raise gloo's error if gloo has the tensors of the device: it does not collect calls."""
+        is_for_cpu = device.type == "cpu" and self._rules.of_cpu is not self._rules.of_gpu
+        if is_for_cpu or not self._issuer.is_nccl:
+            raise RuntimeError(f"Backend gloo does not implement {step}Coalescing")
 
     # --- calls that torch does not know -------------------------------------------------------------------------------
 

@@ -248,7 +248,7 @@ def start_gloo_call(operation: str, backend: Any, payload: Payload, reduction: s
         return _gather_into_one(backend, payload.inputs[0], payload.gathered)
     method, make_tensors, kind, is_one_by_one = METHODS[operation]
     tensors, call = make_tensors(payload), getattr(backend, method)
-    options = [_make_options(OPERATIONS[operation], kind, payload, reduction, root)] if kind else []
+    options = [_make_options(OPERATIONS[operation], kind, reduction, root)] if kind else []
     if is_one_by_one:
         return _JointWork([call(*pair, *options) for pair in zip(*tensors, strict=True)])
     return call(*tensors, *options)
@@ -265,13 +265,10 @@ class _JointWork(NamedTuple):
             work.wait()
 
 
-def _make_options(row: Operation, kind: str, payload: Payload, reduction: str | None, root: int | None) -> Any:
+def _make_options(row: Operation, kind: str, reduction: str | None, root: int | None) -> Any:
     options = getattr(_UNTYPED, kind)()
     if row.reduces:
-        is_scaled = reduction == "PREMUL_SUM"
-        options.reduceOp = (
-            _UNTYPED._make_nccl_premul_sum(payload.factor) if is_scaled else getattr(ReduceOp, str(reduction))
-        )
+        options.reduceOp = getattr(ReduceOp, str(reduction))
     if row.has_root:
         options.rootRank = root
     if hasattr(options, "device"):  # of a barrier, which has no tensors that name a device

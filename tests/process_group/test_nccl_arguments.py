@@ -81,6 +81,12 @@ def uneven_all_to_all(group, rank, own):
     return lists(outputs)
 
 
+def each_rank_has_its_factor(group, rank, own):
+    output = own(2)
+    dist.all_reduce(output, dist._make_nccl_premul_sum(rank + 2.0), group=group)
+    return output.tolist()
+
+
 def message_that_is_not_contiguous(group, rank, own):
     tensor = own(3, 2).t()
     if rank == 0:
@@ -107,6 +113,7 @@ ONLY_ON_NCCL = [
     (reduce_scatter_to_a_number, [3.0, 3.0]),
     (reduce_scatter_of_other_shapes, [[3.0] * 4] * 2),
     (uneven_all_to_all, [[[1.0], [2.0, 2.0]], [[1.0, 1.0], [2.0, 2.0, 2.0]]]),
+    (each_rank_has_its_factor, [[2.0 + 6.0] * 2] * 2),
     (message_that_is_not_contiguous, [[[1.0] * 3] * 2] * 2),
 ]
 

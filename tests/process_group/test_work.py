@@ -216,7 +216,7 @@ def test_coalesced_calls_are_one_work():
         assert len(work.result()) == len(work.get_future().wait()) == 3
         return first.tolist(), second.tolist()
 
-    assert returned(program) == (([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [1.0, 1.0]))
+    assert returned(program, backend_semantics="nccl") == (([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [1.0, 1.0]))
 
 
 def test_coalescing_begins_before_it_ends_and_once():
@@ -229,7 +229,24 @@ def test_coalescing_begins_before_it_ends_and_once():
             group._start_coalescing(device)
         group._end_coalescing(device).wait()
 
-    returned(program, 1)
+    returned(program, 1, backend_semantics="nccl")
+
+
+def test_gloo_collects_no_calls():
+    def program(rank):
+        group, device = dist.group.WORLD, torch.device("cpu")
+        with pytest.raises(RuntimeError, match="Backend gloo does not implement endCoalescing"):
+            group._end_coalescing(device)
+        tensors = [ones(rank), ones(rank)]
+        with dist._coalescing_manager():  # without a device, torch itself collects the calls
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        with dist._coalescing_manager(device=device, async_ops=True):
+            dist.all_reduce(tensors[0])
+
+    result = simulate(program, 2)
+    texts = [str(error) for error in result.errors.values()]
+    assert texts == ["Backend gloo does not implement startCoalescing"] * 2
 
 
 @pytest.mark.parametrize("waits", [True, False])

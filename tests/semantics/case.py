@@ -19,8 +19,7 @@ class Case:
 
     `program` finds the default group initialised. `expected` never communicates. A case that real gloo cannot do says
     why: `gloo_refuses` is part of the error gloo raises instead of moving the data, `gloo_departs` says how its result
-    is wrong. `gloo_lacks` is part of the error of something around it that gloo's own process group does not offer:
-    the simulator's group does, whatever moves the data.
+    is wrong.
     """
 
     id: str
@@ -30,7 +29,6 @@ class Case:
     tolerance: float = 0.0
     gloo_refuses: str | None = None
     gloo_departs: str | None = None
-    gloo_lacks: str | None = None
 
 
 def difference(actual: object, expected: object, *, tolerance: float = 0.0) -> str | None:

@@ -267,7 +267,7 @@ def _coalesced() -> Iterator[Case]:
         WORLD_SIZE,
         on_a_device,
         lambda rank: sample(VECTOR, rank=1),
-        gloo_lacks="Backend gloo does not implement startCoalescing",
+        gloo_refuses="Backend gloo does not implement startCoalescing",
     )
 
 
