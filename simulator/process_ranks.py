@@ -97,7 +97,7 @@ class ProcessRanks:
         if launch is not None and execution.has_completed:
             raised = launch.finish_program(kernel.run.budget.seconds)
             if raised is not None and not execution.raised_exceptions():
-                findings = (*outcome.findings_of_errors({0: raised}), *findings)
+                findings = (*outcome.findings_of_errors({0: raised}, {}), *findings)
         self._external_processes.raise_if_reported()
         has_failed = worst_verdict_of_findings(findings) is not Verdict.PASS
         returns = execution.returned_values(has_failed=has_failed)

@@ -167,12 +167,15 @@ def rank_error_finding(
     out_of_input: tuple[int, ...] = (),
     poisoned: Sequence[Call] = (),
     reason: KnownErrorFacts | None = None,
+    *,
+    is_leaving: bool = False,
 ) -> Finding:
     """Return the finding for equal exceptions that ranks raised at one line.
 
     `errors` has type and message by rank; `unused` are parameters without gradient. `out_of_input` are the ranks at
     fault if others only report that some rank ran out of input. `poisoned` are calls of these ranks in flight: the
-    simulator filled their tensors with NaN or the largest number.
+    simulator filled their tensors with NaN or the largest number. `is_leaving`: the exception had not left the program
+    when the run ended.
     """
     error = next(iter(errors.values()))
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _ranks_at_fault(errors)
@@ -185,6 +188,7 @@ def rank_error_finding(
     lines: list[str | LabelledLine] = ["  " + line for line in (*traceback_text.rstrip().splitlines(), *others)]
     cause = _find_cause(error, unused, traceback_text)
     early = poisoned if cause is None and reason is None else ()
+    cause = Cause.RAISED_AND_STILL_THERE if cause is None and is_leaving else cause
     if reason is not None:
         lines += _advise_reason(reason, rank_list(culprits))
     else:

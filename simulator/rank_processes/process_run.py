@@ -101,7 +101,7 @@ class ProcessRun:
         left = {each.rank: each.ended.leaving for each in self._children if each.ended and each.ended.leaving}
         found = sorted((*run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard."))
         return (
-            *outcome.findings_of_errors({**errors, **left}),
+            *outcome.findings_of_errors(errors, left),
             *mark_consequences(found, {rank: error.line for rank, error in left.items()}),
             *thread_findings(error for each in ended for error in each.thread_errors),
             *run.hazard_findings(),

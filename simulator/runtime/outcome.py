@@ -68,12 +68,14 @@ def _what_needs_gpu(error: BaseException) -> rank_errors.NeedsGpu | None:
     return rank_errors.NeedsGpu(f"{'triton' if kernel is None else f'the kernel {kernel} of triton'} needs a GPU")
 
 
-def findings_of_errors(errors: Mapping[int, RaisedError]) -> list[Finding]:
-    """Return the findings on exceptions, in the order raised.
+def findings_of_errors(raised: Mapping[int, RaisedError], leaving: Mapping[int, RaisedError]) -> list[Finding]:
+    """Return the findings on exceptions, in the order raised. Those that are `leaving` had not left the program when
+    the run ended.
 
     Equal errors at the same line of several ranks are one finding. Errors that blame other ranks come last, as those
     ranks may have raised errors of their own.
     """
+    errors = {**raised, **leaving}
     lines = {rank: error.line for rank, error in errors.items()}
     alike: dict[object, list[int]] = {}
     for rank, error in errors.items():
@@ -88,6 +90,7 @@ def findings_of_errors(errors: Mapping[int, RaisedError]) -> list[Finding]:
             rank_errors.ranks_out_of_input(lines),
             [call for rank in ranks for call in errors[rank].poisoned],
             errors[ranks[0]].reason,
+            is_leaving=ranks[0] in leaving,
         )
         for ranks in alike.values()
     ]

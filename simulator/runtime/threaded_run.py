@@ -253,7 +253,7 @@ class ThreadedRun:
             (*self._kernel.run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard.")
         )
         return (
-            *outcome.findings_of_errors({**errors, **left}),
+            *outcome.findings_of_errors(errors, left),
             *mark_consequences(found, {rank: error.line for rank, error in left.items()}),
             *thread_findings(self.host.threads.errors),
             *self._kernel.run.hazard_findings(),

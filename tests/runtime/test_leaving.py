@@ -74,8 +74,10 @@ def test_the_exception_leads_and_what_its_cleanup_met_is_its_consequence(program
     first, second = simulate(program, 4).findings
     assert (first.code, first.ranks) == (Code.RANK_ERROR, (2,))
     assert first.summary.startswith("rank 2 raised KeyError: 'batch' at test_leaving.py:")
+    assert "rank 2 raised this exception, and code that ran after it" in first.text
+    assert "left the program" not in first.text
     assert (second.code, second.ranks) == (Code.MISMATCH_OPERATION, (2,))
-    assert "rank 2 raised KeyError, and code that ran while the exception propagated" in second.text
+    assert "rank 2 raised KeyError, and code that ran after the exception" in second.text
     assert "another branch" not in second.text
 
 
@@ -98,7 +100,7 @@ def test_a_deadlock_of_a_cleanup_follows_the_exception():
     first, second = simulate(program, 2).findings
     assert (first.code, first.ranks) == (Code.RANK_ERROR, (1,))
     assert (second.code, second.ranks) == (Code.DEADLOCK_CYCLE, (1,))
-    assert "rank 1 raised ValueError, and code that ran while the exception propagated" in second.text
+    assert "rank 1 raised ValueError, and code that ran after the exception" in second.text
 
 
 def caught(rank):

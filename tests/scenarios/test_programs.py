@@ -141,6 +141,26 @@ def test_what_is_registered_for_the_end_runs(folder, capfd):
     assert capfd.readouterr().out == "barrier at exit\n" * 2
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_exception_leads_what_an_exit_handler_meets_after_it(folder, fails):
+    source = f"""
+        import atexit, os, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        atexit.register(dist.barrier)
+        for step in range(3):
+            if {fails} and step == 1 and os.environ["RANK"] == "1":
+                raise ValueError("broken sample")
+            dist.all_reduce(torch.ones(2))
+    """
+    findings = simulate_program(write(folder, source), 2).findings
+    assert [(each.code, each.ranks) for each in findings] == (
+        [(Code.RANK_ERROR, (1,)), (Code.MISMATCH_OPERATION, (1,))] if fails else []
+    )
+    if fails:
+        assert findings[0].summary == "rank 1 raised ValueError: broken sample at own.py:6"
+        assert "rank 1 raised ValueError, and code that ran after the exception" in findings[1].text
+
+
 def test_a_script_finds_its_file_from_another_folder(folder, capfd):
     source = """
         import os, sys, torch.distributed as dist

@@ -14,21 +14,26 @@ class FailureCauses:
         "fix the exception; in production, abort the group on an error so that its peers end too",
     )
     CALLS_ON_ITS_WAY_OUT = make_advice(facts.RanksCallAndFact)(
-        "{who} {fact}, and code that ran while the exception propagated (`finally`, `__exit__` or a handler that "
-        "raises again) made {operation} while the other ranks continued without an exception",
+        "{who} {fact}, and code that ran after the exception (`finally`, `__exit__`, a handler that raises again, "
+        "or an atexit handler) made {operation} while the other ranks continued without an exception",
         "fix the exception, which is shown above; do not communicate in cleanup code after an exception",
     )
     RAISED = make_advice(facts.RanksAndParameters)(
         "an exception left the program of {who}",
         "fix this exception first; ranks that still wait may wait only because of it",
     )
+    RAISED_AND_STILL_THERE = make_advice(facts.RanksAndParameters)(
+        "{who} raised this exception, and code that ran after it (`finally`, `__exit__`, a handler that raises "
+        "again, or an atexit handler) had not ended when the run ended",
+        "fix this exception first; ranks that still wait may wait only because of it",
+    )
     RAISED_IN_FLIGHT = make_advice(facts.RanksAndCall)(
-        "an exception left the program of {who} before the wait for {operation}: until then the output tensors of a "
+        "{who} raised the exception before the wait for {operation}: until then the output tensors of a "
         "call are poisoned, and hold NaN or the largest number of their type",
         "wait() for a call before its tensors are read; if they were not read, fix the exception",
     )
     RAISED_OVER_UNDEFINED = make_advice(facts.RanksAndCall)(
-        "an exception left the program of {who}, where a tensor of {operation} holds NaN: on ranks other than its "
+        "{who} raised the exception where a tensor of {operation} holds NaN: on ranks other than its "
         "destination a reduce may leave anything there",
         "use the result of a reduce on its destination only; if it was not used, fix the exception",
     )
